@@ -63,7 +63,7 @@ $(STAMP): requirements.lock pyproject.toml
 
 # Without Node or npm one line says so, and all but `gaitforge view` works.
 $(PLAYER): $(STAMP) $(wildcard pipeline/view/page/*.json pipeline/view/page/src/*)
-	@$(BIN)/python -m pipeline.view.build || true
+	@$(BIN)/python -m gaitforge.pipeline.view.build || true
 
 setup-dev: $(DEV_STAMP) ## add what tests, lint and docs need, from requirements-dev.lock
 
@@ -100,7 +100,7 @@ lint: $(DEV_STAMP) ## ruff, formatting, types of Python and TypeScript
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-	if [ -d pipeline/view/page/node_modules ]; then $(BIN)/python -m pipeline.view.build --check; fi
+	if [ -d pipeline/view/page/node_modules ]; then $(BIN)/python -m gaitforge.pipeline.view.build --check; fi
 
 format: $(DEV_STAMP) ## let ruff mend style and formatting
 	$(BIN)/ruff check --fix .

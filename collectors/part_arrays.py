@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from datasets import Schema
+from gaitforge.datasets import Schema
 
 
 def joined_arrays(

@@ -4,7 +4,7 @@ from math import sqrt
 
 import numpy as np
 
-from collectors.compiling import compiled
+from gaitforge.collectors.compiling import compiled
 
 
 def rotate(quat: np.ndarray, vector: np.ndarray) -> np.ndarray:

@@ -1,9 +1,9 @@
 """Names of the physics back ends, without importing one."""
 
 BACKENDS = {
-    "mujoco": ("collectors.physics.mujoco.backend", "MujocoBackend"),
-    "mujoco_warp": ("collectors.physics.mujoco_warp.backend", "MujocoWarpBackend"),
-    "isaacgym": ("collectors.physics.isaacgym.backend", "IsaacGymBackend"),
+    "mujoco": ("gaitforge.collectors.physics.mujoco.backend", "MujocoBackend"),
+    "mujoco_warp": ("gaitforge.collectors.physics.mujoco_warp.backend", "MujocoWarpBackend"),
+    "isaacgym": ("gaitforge.collectors.physics.isaacgym.backend", "IsaacGymBackend"),
 }
 """Module and class by name."""
 

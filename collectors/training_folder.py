@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from datasets.files import check_outside_stores, write_bytes_durably
-from datasets.history import HistoryFile
-from datasets.interrupts import Notices, Stopped, deferred_signals
+from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
+from gaitforge.datasets.history import HistoryFile
+from gaitforge.datasets.interrupts import Notices, Stopped, deferred_signals
 
 TRAINING = "training.json"
 CHECKPOINT_EVERY_S = 60.0

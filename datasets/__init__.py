@@ -7,25 +7,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from datasets.analysis.spectrum import SpectralEnergy
-    from datasets.analysis.statistics import ChannelStatistics
-    from datasets.catalog.edits import Edit
-    from datasets.catalog.manifest import PartRecord
-    from datasets.catalog.parquet_export import write_parquet
-    from datasets.dataset import Selection, Store, create_store, migrate_store, open_store, query
-    from datasets.edits.diff import Difference, difference
-    from datasets.edits.merge import merge_stores
-    from datasets.edits.split import save_split, split_by_column, split_by_fractions
-    from datasets.errors import DatasetError
-    from datasets.schema import Field, Schema
-    from datasets.storage.root import SCHEMA_VERSION
-    from datasets.storage.store import StoreInfo
-    from datasets.storage.tags import Tag
-    from datasets.stream.materialise import Materialised
-    from datasets.stream.mixing import Mixture, equal_shares
+    from gaitforge.datasets.analysis.spectrum import SpectralEnergy
+    from gaitforge.datasets.analysis.statistics import ChannelStatistics
+    from gaitforge.datasets.catalog.edits import Edit
+    from gaitforge.datasets.catalog.manifest import PartRecord
+    from gaitforge.datasets.catalog.parquet_export import write_parquet
+    from gaitforge.datasets.dataset import (
+        Selection,
+        Store,
+        create_store,
+        migrate_store,
+        open_store,
+        query,
+    )
+    from gaitforge.datasets.edits.diff import Difference, difference
+    from gaitforge.datasets.edits.merge import merge_stores
+    from gaitforge.datasets.edits.split import save_split, split_by_column, split_by_fractions
+    from gaitforge.datasets.errors import DatasetError
+    from gaitforge.datasets.schema import Field, Schema
+    from gaitforge.datasets.storage.root import SCHEMA_VERSION
+    from gaitforge.datasets.storage.store import StoreInfo
+    from gaitforge.datasets.storage.tags import Tag
+    from gaitforge.datasets.stream.materialise import Materialised
+    from gaitforge.datasets.stream.mixing import Mixture, equal_shares
 
-__gaitforge__ = True
-"""Distinguishes this package from others called ``datasets``."""
+if __name__ != "gaitforge.datasets":
+    raise ImportError(
+        "this folder is gaitforge's: import gaitforge.datasets; to import another package called "
+        "datasets, start Python in another folder"
+    )
 
 _HOMES = {
     "analysis.spectrum": ("SpectralEnergy",),
@@ -50,5 +60,5 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     for module, names in _HOMES.items():
         if name in names:
-            return getattr(import_module(f"datasets.{module}"), name)
-    raise AttributeError(f"module 'datasets' has no attribute '{name}'")
+            return getattr(import_module(f"gaitforge.datasets.{module}"), name)
+    raise AttributeError(f"module 'gaitforge.datasets' has no attribute '{name}'")

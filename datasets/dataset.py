@@ -11,41 +11,41 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 
-from datasets.analysis.dask_arrays import Scheduler, selection_array
-from datasets.analysis.quantiles import DEFAULT_QUANTILES, channel_quantiles
-from datasets.analysis.spectrum import SpectralEnergy, spectral_energy
-from datasets.analysis.statistics import ChannelStatistics, channel_statistics
-from datasets.analysis.xarray_view import selection_dataset
-from datasets.catalog.edits import Edit
-from datasets.catalog.manifest import PartRecord
-from datasets.edits.operations import Value, annotate, drop, trim
-from datasets.errors import DatasetError, amount, listed
-from datasets.layout import SHARD_STEPS
-from datasets.schema import Schema
-from datasets.selection import selection as episodes
-from datasets.selection.saved import (
+from gaitforge.datasets.analysis.dask_arrays import Scheduler, selection_array
+from gaitforge.datasets.analysis.quantiles import DEFAULT_QUANTILES, channel_quantiles
+from gaitforge.datasets.analysis.spectrum import SpectralEnergy, spectral_energy
+from gaitforge.datasets.analysis.statistics import ChannelStatistics, channel_statistics
+from gaitforge.datasets.analysis.xarray_view import selection_dataset
+from gaitforge.datasets.catalog.edits import Edit
+from gaitforge.datasets.catalog.manifest import PartRecord
+from gaitforge.datasets.edits.operations import Value, annotate, drop, trim
+from gaitforge.datasets.errors import DatasetError, amount, listed
+from gaitforge.datasets.layout import SHARD_STEPS
+from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.selection import selection as episodes
+from gaitforge.datasets.selection.saved import (
     PartRuns,
     load_selection,
     part_runs,
     save_selection,
     selection_of_runs,
 )
-from datasets.storage import store as local
-from datasets.storage.about import About, read_about, write_about
-from datasets.storage.compaction import compact_store
-from datasets.storage.integrity import remove_leftovers, verify_store
-from datasets.storage.root import migrate_root
-from datasets.storage.s3 import object_store as remote
-from datasets.storage.s3.bucket import is_bucket_url
-from datasets.stream.config import StreamConfig, StreamSettings
-from datasets.stream.materialise import Materialised, materialise
-from datasets.stream.pool import SelectionSource
+from gaitforge.datasets.storage import store as local
+from gaitforge.datasets.storage.about import About, read_about, write_about
+from gaitforge.datasets.storage.compaction import compact_store
+from gaitforge.datasets.storage.integrity import remove_leftovers, verify_store
+from gaitforge.datasets.storage.root import migrate_root
+from gaitforge.datasets.storage.s3 import object_store as remote
+from gaitforge.datasets.storage.s3.bucket import is_bucket_url
+from gaitforge.datasets.stream.config import StreamConfig, StreamSettings
+from gaitforge.datasets.stream.materialise import Materialised, materialise
+from gaitforge.datasets.stream.pool import SelectionSource
 
 if TYPE_CHECKING:
     import dask.array
     import xarray
 
-    from datasets.stream.window_stream import WindowStream
+    from gaitforge.datasets.stream.window_stream import WindowStream
 
 
 class Selection(episodes.Selection):
@@ -125,7 +125,7 @@ class Selection(episodes.Selection):
         Raises:
             DatasetError: see ``window_stream.WindowStream``.
         """
-        from datasets.stream.window_stream import WindowStream  # torch is slow to import
+        from gaitforge.datasets.stream.window_stream import WindowStream  # torch is slow to import
 
         config = StreamConfig(window_len=window_len, batch_size=batch_size, **settings)
         return WindowStream(SelectionSource(self), config)

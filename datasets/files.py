@@ -9,8 +9,8 @@ import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from datasets.errors import DatasetError
-from datasets.layout import CATALOG, ROOT_FILE
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.layout import CATALOG, ROOT_FILE
 
 READ_BLOCK_BYTES = 1 << 20
 _TEMPORARY = ".tmp"

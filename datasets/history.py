@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from datasets.files import write_bytes_durably
+from gaitforge.datasets.files import write_bytes_durably
 
 HISTORY = "history.jsonl"
 

@@ -1,4 +1,4 @@
-"""The stages as programs: `python -m flows collect STORE PLAN.json`.
+"""The stages as programs: `python -m gaitforge.flows collect STORE PLAN.json`.
 
 A plan is a JSON file: the record that a run leaves beside what it made, or the plan's values alone;
 absent fields have their defaults.
@@ -11,18 +11,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flows.progress import Silent
-from flows.records.part_records import PLAN_FILES
-from flows.records.plans import plan_from_tree
-from flows.records.records import read_record, to_tree
-from flows.runners.registry import RUNNERS, find_runner
-from flows.stages.comparison.legged import ComparisonPlan, run_comparison
-from flows.stages.evaluate import EvaluatePlan, evaluate_policy
-from flows.stages.export import ExportPlan, run_export
-from flows.stages.importing import ImportPlan, run_import
-from flows.stages.train import TrainPlan, run_training
-from flows.tasks.policies import run_source
-from flows.tasks.registry import LEGGED, TASKS, collection_plan
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.part_records import PLAN_FILES
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import read_record, to_tree
+from gaitforge.flows.runners.registry import RUNNERS, find_runner
+from gaitforge.flows.stages.comparison.legged import ComparisonPlan, run_comparison
+from gaitforge.flows.stages.evaluate import EvaluatePlan, evaluate_policy
+from gaitforge.flows.stages.export import ExportPlan, run_export
+from gaitforge.flows.stages.importing import ImportPlan, run_import
+from gaitforge.flows.stages.train import TrainPlan, run_training
+from gaitforge.flows.tasks.policies import run_source
+from gaitforge.flows.tasks.registry import LEGGED, TASKS, collection_plan
 
 WRONG_INPUT = 2
 
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 2 after one line on what was wrong.
     """
-    parser = argparse.ArgumentParser(prog="python -m flows", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m gaitforge.flows", description=__doc__)
     commands = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     for name, (run, _, places) in PROGRAMS.items():
         text = (run.__doc__ or name).splitlines()[0]  # `python -OO` drops docstrings

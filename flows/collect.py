@@ -18,25 +18,25 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from collectors.experts.expert import DEFAULT_EXPERT
-from datasets import open_store
-from datasets.errors import amount
-from flows import forms
-from flows.progress import Interrupted, Reporter
-from flows.records.part_records import (
+from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
+from gaitforge.datasets import open_store
+from gaitforge.datasets.errors import amount
+from gaitforge.flows import forms
+from gaitforge.flows.progress import Interrupted, Reporter
+from gaitforge.flows.records.part_records import (
     PartCollected,
     collection_rate,
     records_folder,
     records_of_commits,
     store_address,
 )
-from flows.records.records import held_lock, to_tree
-from flows.retrying import Retry
-from flows.runners.artifacts import last_name, show_table, show_view, tag_run
-from flows.runners.dask import make_part, run_parts
-from flows.runners.dask_clusters import DaskSettings, dask_client
-from flows.runners.gather import gather
-from flows.runners.prefect import (
+from gaitforge.flows.records.records import held_lock, to_tree
+from gaitforge.flows.retrying import Retry
+from gaitforge.flows.runners.artifacts import last_name, show_table, show_view, tag_run
+from gaitforge.flows.runners.dask import make_part, run_parts
+from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client
+from gaitforge.flows.runners.gather import gather
+from gaitforge.flows.runners.prefect import (
     deployed_flow,
     making,
     named_after,
@@ -44,15 +44,15 @@ from flows.runners.prefect import (
     run_from_a_program,
     shown_progress,
 )
-from flows.runners.prefect_jobs import check_one_place, jobs_do
-from flows.runners.slurm.jobs import jobs_folder
-from flows.runners.slurm.runner import run_slurm
-from flows.runners.slurm.script import SlurmForm
-from flows.settings import override_form
-from flows.stages import collect as stage
-from flows.tasks.interface import CollectionPlan
-from flows.tasks.legged import LeggedPlan, legged_plan
-from flows.tasks.registry import collection_plan
+from gaitforge.flows.runners.prefect_jobs import check_one_place, jobs_do
+from gaitforge.flows.runners.slurm.jobs import jobs_folder
+from gaitforge.flows.runners.slurm.runner import run_slurm
+from gaitforge.flows.runners.slurm.script import SlurmForm
+from gaitforge.flows.settings import override_form
+from gaitforge.flows.stages import collect as stage
+from gaitforge.flows.tasks.interface import CollectionPlan
+from gaitforge.flows.tasks.legged import LeggedPlan, legged_plan
+from gaitforge.flows.tasks.registry import collection_plan
 
 QUEUED_A_WORKER = 2
 """Tasks for every Dask worker: one in work, and the next one."""

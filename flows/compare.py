@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from flows import forms
-from flows.records.part_records import store_address
-from flows.runners.artifacts import last_name, show_table, tag_run
-from flows.runners.prefect import deployed_flow, named_after, retried_task, shown_progress
-from flows.settings import override_form, with_chosen
-from flows.stages.comparison.legged import ComparisonPlan, comparison_grid, run_comparison
-from flows.stages.evaluate import EvaluatePlan
-from flows.stages.train import SelectPlan
+from gaitforge.flows import forms
+from gaitforge.flows.records.part_records import store_address
+from gaitforge.flows.runners.artifacts import last_name, show_table, tag_run
+from gaitforge.flows.runners.prefect import deployed_flow, named_after, retried_task, shown_progress
+from gaitforge.flows.settings import override_form, with_chosen
+from gaitforge.flows.stages.comparison.legged import ComparisonPlan, comparison_grid, run_comparison
+from gaitforge.flows.stages.evaluate import EvaluatePlan
+from gaitforge.flows.stages.train import SelectPlan
 
 compare_models = retried_task("compare", "compare in {out.name}")(run_comparison)
 

@@ -6,20 +6,26 @@ from pathlib import Path
 from prefect import State
 from prefect.states import Completed
 
-from collectors.legged.evaluation import EvaluationGrid
-from flows import forms
-from flows.records.records import to_tree
-from flows.runners.artifacts import show_table, show_view, tag_run
-from flows.runners.dask_clusters import DaskSettings
-from flows.runners.dask_stages import run_on_dask
-from flows.runners.prefect import deployed_flow, making, named_after, retried_task, shown_progress
-from flows.runners.prefect_jobs import check_one_place, jobs_do
-from flows.runners.slurm.script import SlurmForm
-from flows.runners.slurm.training import run_evaluation_on_slurm
-from flows.settings import override_form, with_chosen
-from flows.stages import evaluate as stage
-from flows.stages.evaluate import EvaluatePlan, PolicyEvaluation
-from flows.tasks.policies import PolicySource, run_source
+from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.flows import forms
+from gaitforge.flows.records.records import to_tree
+from gaitforge.flows.runners.artifacts import show_table, show_view, tag_run
+from gaitforge.flows.runners.dask_clusters import DaskSettings
+from gaitforge.flows.runners.dask_stages import run_on_dask
+from gaitforge.flows.runners.prefect import (
+    deployed_flow,
+    making,
+    named_after,
+    retried_task,
+    shown_progress,
+)
+from gaitforge.flows.runners.prefect_jobs import check_one_place, jobs_do
+from gaitforge.flows.runners.slurm.script import SlurmForm
+from gaitforge.flows.runners.slurm.training import run_evaluation_on_slurm
+from gaitforge.flows.settings import override_form, with_chosen
+from gaitforge.flows.stages import evaluate as stage
+from gaitforge.flows.stages.evaluate import EvaluatePlan, PolicyEvaluation
+from gaitforge.flows.tasks.policies import PolicySource, run_source
 
 
 @retried_task("evaluate", "evaluate {source.name}")

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from flows import forms
-from flows.runners.artifacts import show_table
-from flows.runners.prefect import deployed_flow, named_after, retried_task, shown_progress
-from flows.settings import override
-from flows.stages.export import ExportPlan, run_export
-from learners.deploy.export import ExportOptions
+from gaitforge.flows import forms
+from gaitforge.flows.runners.artifacts import show_table
+from gaitforge.flows.runners.prefect import deployed_flow, named_after, retried_task, shown_progress
+from gaitforge.flows.settings import override
+from gaitforge.flows.stages.export import ExportPlan, run_export
+from gaitforge.learners.deploy.export import ExportOptions
 
 export_run = retried_task("export", "export {run.name}")(run_export)
 

@@ -8,16 +8,16 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, WithJsonSchema
 
-from collectors.legged.data import COLLECTION_PRESETS, MAX_EPISODES, MAX_PARTS
-from collectors.scenarios.skills import SKILLS
-from collectors.scenarios.terrains import N_LEVELS, TERRAINS
-from datasets.formats import FORMATS as DATA_FORMATS
-from flows.tasks.interface import MAX_WORKERS
-from flows.tasks.registry import TASKS
-from learners.deploy.onnx_policy import PROGRAMS
-from learners.models.registry import PRESETS
-from learners.run_files import KEPT
-from learners.training.objectives import OBJECTIVES
+from gaitforge.collectors.legged.data import COLLECTION_PRESETS, MAX_EPISODES, MAX_PARTS
+from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.terrains import N_LEVELS, TERRAINS
+from gaitforge.datasets.formats import FORMATS as DATA_FORMATS
+from gaitforge.flows.tasks.interface import MAX_WORKERS
+from gaitforge.flows.tasks.registry import TASKS
+from gaitforge.learners.deploy.onnx_policy import PROGRAMS
+from gaitforge.learners.models.registry import PRESETS
+from gaitforge.learners.run_files import KEPT
+from gaitforge.learners.training.objectives import OBJECTIVES
 
 MAX_SEED = 2**31 - 1
 MAX_LISTED = 1000

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from datasets.files import sha256_file
+from gaitforge.datasets.files import sha256_file
 
 
 def named_function(name: str) -> Callable[..., Any]:

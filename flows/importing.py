@@ -2,13 +2,13 @@
 
 from dataclasses import asdict
 
-from datasets.formats import importer_class
-from flows import forms
-from flows.records.part_records import store_address
-from flows.runners.artifacts import last_name, show_table, tag_run
-from flows.runners.prefect import deployed_flow, named_after, retried_task, shown_progress
-from flows.settings import override
-from flows.stages.importing import ImportPlan, run_import
+from gaitforge.datasets.formats import importer_class
+from gaitforge.flows import forms
+from gaitforge.flows.records.part_records import store_address
+from gaitforge.flows.runners.artifacts import last_name, show_table, tag_run
+from gaitforge.flows.runners.prefect import deployed_flow, named_after, retried_task, shown_progress
+from gaitforge.flows.settings import override
+from gaitforge.flows.stages.importing import ImportPlan, run_import
 
 import_source = retried_task("import", "import {source}")(run_import)
 

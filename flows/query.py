@@ -6,12 +6,12 @@ from typing import Any
 from prefect import State
 from prefect.states import Completed
 
-from datasets import open_store
-from datasets.errors import amount
-from flows import forms
-from flows.records.part_records import store_address
-from flows.runners.artifacts import last_name, show_table, tag_run
-from flows.runners.prefect import deployed_flow, named_after, retried_task
+from gaitforge.datasets import open_store
+from gaitforge.datasets.errors import amount
+from gaitforge.flows import forms
+from gaitforge.flows.records.part_records import store_address
+from gaitforge.flows.runners.artifacts import last_name, show_table, tag_run
+from gaitforge.flows.runners.prefect import deployed_flow, named_after, retried_task
 
 
 @retried_task("query", "query {store}")

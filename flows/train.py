@@ -10,22 +10,28 @@ from typing import Any
 from prefect import State
 from prefect.states import Completed
 
-from datasets.history import read_history
-from flows import forms
-from flows.progress import Advance, Reporter
-from flows.records.part_records import store_address
-from flows.runners.artifacts import NO_SERVER, last_name, show_table, tag_run
-from flows.runners.dask_clusters import DaskSettings
-from flows.runners.dask_stages import run_on_dask
-from flows.runners.prefect import deployed_flow, making, named_after, retried_task, shown_progress
-from flows.runners.prefect_jobs import check_one_place, jobs_do
-from flows.runners.slurm.script import SlurmForm
-from flows.runners.slurm.training import run_training_on_slurm
-from flows.settings import override_form
-from flows.stages.status import training_status
-from flows.stages.train import SelectPlan, TrainPlan, run_training
-from learners.training.config import TrainConfig
-from learners.training.train import TrainResult
+from gaitforge.datasets.history import read_history
+from gaitforge.flows import forms
+from gaitforge.flows.progress import Advance, Reporter
+from gaitforge.flows.records.part_records import store_address
+from gaitforge.flows.runners.artifacts import NO_SERVER, last_name, show_table, tag_run
+from gaitforge.flows.runners.dask_clusters import DaskSettings
+from gaitforge.flows.runners.dask_stages import run_on_dask
+from gaitforge.flows.runners.prefect import (
+    deployed_flow,
+    making,
+    named_after,
+    retried_task,
+    shown_progress,
+)
+from gaitforge.flows.runners.prefect_jobs import check_one_place, jobs_do
+from gaitforge.flows.runners.slurm.script import SlurmForm
+from gaitforge.flows.runners.slurm.training import run_training_on_slurm
+from gaitforge.flows.settings import override_form
+from gaitforge.flows.stages.status import training_status
+from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.train import TrainResult
 
 TABLE_PERIOD_S = 60.0
 TABLE_ROWS = 60
@@ -107,7 +113,7 @@ class _TrainingTable:
 
     @contextmanager
     def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
-        """See `flows.progress.Reporter.step`."""
+        """See `gaitforge.flows.progress.Reporter.step`."""
         updated = time.monotonic()
         with self._shown.step(name, total, unit, done) as show:
 
@@ -122,7 +128,7 @@ class _TrainingTable:
             self._table(total)
 
     def say(self, text: str) -> None:
-        """See `flows.progress.Reporter.say`."""
+        """See `gaitforge.flows.progress.Reporter.say`."""
         self._shown.say(text)
 
     def _table(self, total: int) -> None:

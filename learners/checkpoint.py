@@ -17,15 +17,19 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_safetensors
 from torch import Tensor, nn
 
-from datasets.files import write_bytes_durably
-from datasets.optimiser_state import load_optimiser_tensors, optimiser_tensors, tensors_below
-from learners.models.bounded import BoundedNetwork
-from learners.models.registry import ModelSpec, build_network, spec_from_json
-from learners.policy.gaussian import GaussianSpread
-from learners.policy.normalisation import Normaliser
-from learners.policy.policy_network import PolicyNetwork
-from learners.policy.tokens import TokenLayout
-from learners.run_files import KEPT
+from gaitforge.datasets.files import write_bytes_durably
+from gaitforge.datasets.optimiser_state import (
+    load_optimiser_tensors,
+    optimiser_tensors,
+    tensors_below,
+)
+from gaitforge.learners.models.bounded import BoundedNetwork
+from gaitforge.learners.models.registry import ModelSpec, build_network, spec_from_json
+from gaitforge.learners.policy.gaussian import GaussianSpread
+from gaitforge.learners.policy.normalisation import Normaliser
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.run_files import KEPT
 
 # 3: the settings of an FCNet no longer hold obs_dim and act_dim. 4: return_zero, before always 0.
 FORMAT_VERSION = 4

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from tqdm import tqdm
 
-from flows.progress import Advance
+from gaitforge.flows.progress import Advance
 
 LINE_PERIOD_S = 5.0
 BAR_PERIOD_S = 0.2
@@ -18,7 +18,7 @@ class TerminalReporter:
 
     @contextmanager
     def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
-        """See `flows.progress.Reporter.step`."""
+        """See `gaitforge.flows.progress.Reporter.step`."""
         if not sys.stderr.isatty():
             lines = _Lines(name, total, unit, min(done, total))
             yield lines.advance
@@ -43,7 +43,7 @@ class TerminalReporter:
             yield advance
 
     def say(self, text: str) -> None:
-        """See `flows.progress.Reporter.say`."""
+        """See `gaitforge.flows.progress.Reporter.say`."""
         tqdm.write(text, file=sys.stderr)
 
 

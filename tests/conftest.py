@@ -87,8 +87,8 @@ def url(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def humanoid_reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A reference file of the CMU humanoid: three synthetic clips of 40 frames (34 steps)."""
     pytest.importorskip("dm_control")
-    from collectors.humanoid.clips.motions import synthetic_clip
-    from collectors.humanoid.clips.reference import write_reference
+    from gaitforge.collectors.humanoid.clips.motions import synthetic_clip
+    from gaitforge.collectors.humanoid.clips.reference import write_reference
 
     path = tmp_path_factory.mktemp("humanoid") / "clips.h5"
     wanted = (("squat", 0), ("squat", 1), ("step", 0))

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# package -> the project's packages that it may import besides itself
+# floor -> the floors that it may import besides itself; each is a package of gaitforge
 ALLOWED = {
     "datasets": frozenset[str](),
     "collectors": frozenset({"datasets"}),
@@ -22,11 +22,11 @@ ALLOWED = {
     "pipeline": frozenset({"collectors", "learners", "datasets", "flows"}),
 }
 # The one module of datasets that may import torch.
-TORCH_IN_DATASETS = "datasets.stream.window_stream"
+TORCH_IN_DATASETS = "gaitforge.datasets.stream.window_stream"
 # Unpickling runs whatever code a file holds.
 FORBIDDEN_EVERYWHERE = frozenset({"pickle", "cPickle", "dill", "cloudpickle", "shelve"})
 # Isaac Gym lives in a Python of its own; only the program that runs there may import it.
-ISAACGYM_WORKER = "collectors.physics.isaacgym.worker"
+ISAACGYM_WORKER = "gaitforge.collectors.physics.isaacgym.worker"
 
 # What may be imported inside a function, and why: an outside package, or a module of ours.
 LAZY = {
@@ -56,14 +56,14 @@ LAZY = {
     "torch.utils.tensorboard": "slow to import",
     "torchrl": "extra bench",
     "xarray": "extra xarray",
-    "collectors.physics.mujoco_warp.worlds": "extra warp",
-    "datasets.catalog.conditions": "loads duckdb",
-    "datasets.formats.hdf5": "loads h5py",
-    "datasets.stream.window_stream": "loads torch",
+    "gaitforge.collectors.physics.mujoco_warp.worlds": "extra warp",
+    "gaitforge.datasets.catalog.conditions": "loads duckdb",
+    "gaitforge.datasets.formats.hdf5": "loads h5py",
+    "gaitforge.datasets.stream.window_stream": "loads torch",
 }
 # Modules that may import any module of ours inside a function.
 LAZY_IMPORTERS = {
-    "pipeline.cli": "handlers load what they run: torch, MuJoCo, Prefect; --help takes 0.1 s",
+    "gaitforge.pipeline.cli": "handlers load what they run: torch, MuJoCo; --help takes 0.1 s",
 }
 
 FILE_LINES = 400
@@ -123,13 +123,20 @@ def _is_import_call(function: ast.expr) -> bool:
     return False
 
 
+def floor_of(module: str) -> str:
+    """The floor that a module of gaitforge lies on; empty for any other module."""
+    return module.split(".")[1] if module.startswith("gaitforge.") else ""
+
+
 def violations(module: str, source: str) -> list[str]:
     """Imports of a module that cross the floors, one line each."""
-    package, floor = module.rpartition(".")[0], module.split(".")[0]
+    package, floor = module.rpartition(".")[0], floor_of(module)
     found = []
     for name in (each.module for each in imports_of(source, package)):
-        top = name.split(".")[0]
-        if top in ALLOWED and top != floor and top not in ALLOWED[floor]:
+        top, other = name.split(".")[0], floor_of(name)
+        if top in ALLOWED:
+            found.append(f"{module} imports {name}, which is gaitforge.{name}")
+        if other in ALLOWED and other != floor and other not in ALLOWED[floor]:
             allowed = ", ".join(sorted(ALLOWED[floor])) or "no other package of the project"
             found.append(f"{module} imports {name}; {floor} may import {allowed}")
         if top == "tests":
@@ -169,9 +176,9 @@ def rooms(arrows: Mapping[str, Iterable[str]], folder: str) -> dict[str, set[str
     """Which children of a folder import which: its files and folders are the nodes.
 
     Args:
-        arrows: module -> modules that it imports; folder: dotted, "" for the root.
+        arrows: module -> modules that it imports; folder: its dotted name.
     """
-    prefix = f"{folder}." if folder else ""
+    prefix = f"{folder}."
 
     def child(module: str) -> str | None:
         inside = module.startswith(prefix) and module != folder
@@ -187,7 +194,8 @@ def rooms(arrows: Mapping[str, Iterable[str]], folder: str) -> dict[str, set[str
 
 
 def _module_name(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(["gaitforge", *parts]).removesuffix(".__init__")
 
 
 PATHS = {
@@ -240,7 +248,7 @@ def test_no_file_is_on_an_import_circle() -> None:
 
 
 def test_rooms_of_a_folder_do_not_import_each_other_in_a_circle() -> None:
-    found = {folder: circles(rooms(arrows(), folder)) for folder in ["", *FOLDERS]}
+    found = {folder: circles(rooms(arrows(), folder)) for folder in ["gaitforge", *FOLDERS]}
     assert {folder: each for folder, each in found.items() if each} == {}
 
 
@@ -291,17 +299,23 @@ def test_folders_hold_few_files() -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("datasets.storage.store", "import collectors.legged.environment"),
-        ("datasets.storage.store", "import torch"),
-        ("datasets.storage.store", "def f():\n    from torch.utils.data import IterableDataset"),
-        (TORCH_IN_DATASETS, "from learners.models import fcnet"),
-        ("collectors.policies", "from learners.models import fcnet"),
-        ("learners.control", "import importlib\nimportlib.import_module('collectors.policies')"),
-        ("flows.train", "from pipeline.settings import override"),
-        ("flows.stages.train", "from ...pipeline import settings"),
-        ("pipeline.cli.main", "from tests import conftest"),
-        ("pipeline.cli.main", "import pickle"),
-        ("collectors.physics.isaacgym.backend", "from isaacgym import gymapi"),
+        ("gaitforge.datasets.storage.store", "import gaitforge.collectors.legged.environment"),
+        ("gaitforge.datasets.storage.store", "import torch"),
+        (
+            "gaitforge.datasets.storage.store",
+            "def f():\n    from torch.utils.data import IterableDataset",
+        ),
+        (TORCH_IN_DATASETS, "from gaitforge.learners.models import fcnet"),
+        ("gaitforge.collectors.policies", "from gaitforge.learners.models import fcnet"),
+        (
+            "gaitforge.learners.control",
+            "import importlib\nimportlib.import_module('gaitforge.collectors.policies')",
+        ),
+        ("gaitforge.flows.train", "from gaitforge.pipeline.settings import override"),
+        ("gaitforge.flows.stages.train", "from ...pipeline import settings"),
+        ("gaitforge.pipeline.cli.main", "from tests import conftest"),
+        ("gaitforge.pipeline.cli.main", "import pickle"),
+        ("gaitforge.collectors.physics.isaacgym.backend", "from isaacgym import gymapi"),
     ],
 )
 def test_the_check_sees_each_forbidden_arrow(module: str, source: str) -> None:
@@ -311,12 +325,21 @@ def test_the_check_sees_each_forbidden_arrow(module: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        (TORCH_IN_DATASETS, "import torch\nfrom datasets.storage.store import Store"),
-        ("collectors.policies", "from datasets import Store\nimport torch"),
+        (TORCH_IN_DATASETS, "import torch\nfrom gaitforge.datasets.storage.store import Store"),
+        ("gaitforge.collectors.policies", "from gaitforge.datasets import Store\nimport torch"),
         (f"{ISAACGYM_WORKER}.world", "from isaacgym import gymapi"),
-        ("learners.training.trainer", "from . import config\nfrom datasets import open_store"),
-        ("flows.train", "from collectors import policies\nfrom learners import checkpoint"),
-        ("pipeline.cli.main", "from flows import train\nfrom collectors import policies"),
+        (
+            "gaitforge.learners.training.trainer",
+            "from . import config\nfrom gaitforge.datasets import open_store",
+        ),
+        (
+            "gaitforge.flows.train",
+            "from gaitforge.collectors import policies\nfrom gaitforge.learners import checkpoint",
+        ),
+        (
+            "gaitforge.pipeline.cli.main",
+            "from gaitforge.flows import train\nfrom gaitforge.collectors import policies",
+        ),
     ],
 )
 def test_the_check_lets_allowed_arrows_pass(module: str, source: str) -> None:

@@ -24,10 +24,10 @@ from prefect.client.schemas.schedules import CronSchedule
 from prefect.utilities.templating import apply_values
 from prefect_kubernetes.worker import KubernetesWorkerJobConfiguration
 
-from collectors.legged.data import COLLECTION_PRESETS
-from datasets.storage.s3.bucket import is_bucket_url
-from pipeline.cli.main import build_parser
-from pipeline.serve.deployments import FLOWS
+from gaitforge.collectors.legged.data import COLLECTION_PRESETS
+from gaitforge.datasets.storage.s3.bucket import is_bucket_url
+from gaitforge.pipeline.cli.main import build_parser
+from gaitforge.pipeline.serve.deployments import FLOWS
 
 ROOT = Path(__file__).resolve().parent.parent
 SETUP = "deploy/kubernetes-setup.yaml"
@@ -204,7 +204,7 @@ def test_the_cloud_task_trains_into_the_mounted_bucket() -> None:
     task = load("deploy/skypilot-train.yaml")
     values = task["envs"] | {"SKYPILOT_NUM_GPUS_PER_NODE": "1"}
     words = shlex.split(with_values(task["run"], values).replace("\\\n", " "))
-    start = words.index("pipeline.cli")
+    start = words.index("gaitforge")
     assert words[start - 1] == "-m"
     arguments = build_parser().parse_args(words[start + 1 :])
     assert arguments.command == "train"

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from collectors.legged.rewards import REWARDS
-from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
-from datasets.formats import FORMATS
-from flows.__main__ import WRONG_INPUT
-from flows.__main__ import main as flows_main
-from pipeline.cli.main import build_parser
+from gaitforge.collectors.legged.rewards import REWARDS
+from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
+from gaitforge.datasets.formats import FORMATS
+from gaitforge.flows.__main__ import WRONG_INPUT
+from gaitforge.flows.__main__ import main as flows_main
+from gaitforge.pipeline.cli.main import build_parser
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -43,7 +43,7 @@ def test_command_parses(command):
     assert build_parser().parse_args(arguments).command == arguments[0]
 
 
-@pytest.mark.parametrize("command", commands("python -m flows"))
+@pytest.mark.parametrize("command", commands("python -m gaitforge.flows"))
 def test_flow_is_a_program(command, tmp_path, monkeypatch):
     """It parses; then it ends in one line, as its plan is not there."""
     monkeypatch.chdir(tmp_path)
@@ -109,7 +109,7 @@ def test_readme_and_architecture_are_short():
 RUN = """
 import re, sys
 from pathlib import Path
-from pipeline.cli.main import main
+from gaitforge.pipeline.cli.main import main
 
 settings = ("--set", "grid.parts=1", "--set", "grid.episodes_per_part=60", "--threads", "1")
 assert main(["collect", "data/legged.zarr", *settings]) == 0

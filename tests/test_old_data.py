@@ -9,12 +9,12 @@ import mujoco
 import pytest
 import torch
 
-from datasets import DatasetError, Selection, create_store, migrate_store, open_store
-from flows.progress import Silent
-from flows.records.plans import plan_from_tree
-from flows.stages.train import TrainPlan, run_training
-from learners.checkpoint import load_policy, read_checkpoint
-from pipeline.cli.main import main
+from gaitforge.datasets import DatasetError, Selection, create_store, migrate_store, open_store
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.stages.train import TrainPlan, run_training
+from gaitforge.learners.checkpoint import load_policy, read_checkpoint
+from gaitforge.pipeline.cli.main import main
 
 OLD = Path(__file__).parent / "data" / "old"
 

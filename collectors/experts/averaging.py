@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from collectors.experts.expert import absolute_robot_of, load_expert
+from gaitforge.collectors.experts.expert import absolute_robot_of, load_expert
 
 
 def average_experts(

@@ -14,13 +14,19 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from collectors.experts.network import Mlp
-from collectors.legged.observations import POLICY_SLICES, PRIVILEGED_DIM
-from collectors.policies import Memoryless, Observation
-from collectors.robots.batch import RobotBatch
-from collectors.robots.descriptor import BODY_DIM, body_vector
-from collectors.robots.gait import GaitReference
-from collectors.robots.robot import N_JOINTS, RobotCard, list_robots, load_robot, load_robots
+from gaitforge.collectors.experts.network import Mlp
+from gaitforge.collectors.legged.observations import POLICY_SLICES, PRIVILEGED_DIM
+from gaitforge.collectors.policies import Memoryless, Observation
+from gaitforge.collectors.robots.batch import RobotBatch
+from gaitforge.collectors.robots.descriptor import BODY_DIM, body_vector
+from gaitforge.collectors.robots.gait import GaitReference
+from gaitforge.collectors.robots.robot import (
+    N_JOINTS,
+    RobotCard,
+    list_robots,
+    load_robot,
+    load_robots,
+)
 
 EXPERTS = Path(__file__).parent.parent / "assets" / "experts"
 DEFAULT_EXPERT = "aliengo-locomotion"

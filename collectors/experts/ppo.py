@@ -17,14 +17,19 @@ import torch
 from rsl_rl.algorithms import PPO
 from safetensors.numpy import save
 
-from collectors.experts import ppo_checkpoint as checkpoint
-from collectors.experts.expert import drives_a_family, load_expert, reading_the_body
-from collectors.experts.ppo_algorithm import PPOSettings, Update, make_algorithm, ppo_updates
-from collectors.experts.training_task import SKILL_SHARES, TERRAIN_SHARES, ExpertTask
-from collectors.robots.robot import DEFAULT_ROBOT, load_robots
-from collectors.scenarios.terrains import N_LEVELS
-from collectors.training_folder import training_files
-from datasets.files import write_bytes_durably
+from gaitforge.collectors.experts import ppo_checkpoint as checkpoint
+from gaitforge.collectors.experts.expert import drives_a_family, load_expert, reading_the_body
+from gaitforge.collectors.experts.ppo_algorithm import (
+    PPOSettings,
+    Update,
+    make_algorithm,
+    ppo_updates,
+)
+from gaitforge.collectors.experts.training_task import SKILL_SHARES, TERRAIN_SHARES, ExpertTask
+from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, load_robots
+from gaitforge.collectors.scenarios.terrains import N_LEVELS
+from gaitforge.collectors.training_folder import training_files
+from gaitforge.datasets.files import write_bytes_durably
 
 WEIGHTS, KEPT = "expert.safetensors", "kept"
 _FIXED = ("robot", "robots", "hidden", "horizon")

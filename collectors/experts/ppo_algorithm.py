@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from rsl_rl.algorithms import PPO
 
-from collectors.experts.ppo_checkpoint import Progress, linear_layers
-from collectors.training_folder import CHECKPOINT_EVERY_S, check_period
+from gaitforge.collectors.experts.ppo_checkpoint import Progress, linear_layers
+from gaitforge.collectors.training_folder import CHECKPOINT_EVERY_S, check_period
 
 
 class _CappedPPO(PPO):

@@ -12,8 +12,12 @@ from rsl_rl.algorithms import PPO
 from rsl_rl.modules.normalization import EmpiricalNormalization
 from safetensors.torch import load_file
 
-from collectors.training_folder import TRAINING, check_setting, write_checkpoint
-from datasets.optimiser_state import load_optimiser_tensors, optimiser_tensors, tensors_below
+from gaitforge.collectors.training_folder import TRAINING, check_setting, write_checkpoint
+from gaitforge.datasets.optimiser_state import (
+    load_optimiser_tensors,
+    optimiser_tensors,
+    tensors_below,
+)
 
 _STARTED_COUNT = 2_000_000
 """Observations that a given actor's normaliser counts as seen."""

@@ -12,18 +12,18 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from collectors.experts.expert import ExpertFeatures
-from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.episodes import EpisodeSpec
-from collectors.legged.rewards import track_linear_velocity
-from collectors.policies import Observation
-from collectors.robots.commands import C
-from collectors.robots.descriptor import body_vector
-from collectors.robots.gait import GaitReference
-from collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
-from collectors.scenarios.skills import SKILLS
-from collectors.scenarios.terrains import N_LEVELS, TERRAINS, difficulty
-from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
+from gaitforge.collectors.experts.expert import ExpertFeatures
+from gaitforge.collectors.legged.environment import LeggedEnvironment
+from gaitforge.collectors.legged.episodes import EpisodeSpec
+from gaitforge.collectors.legged.rewards import track_linear_velocity
+from gaitforge.collectors.policies import Observation
+from gaitforge.collectors.robots.commands import C
+from gaitforge.collectors.robots.descriptor import body_vector
+from gaitforge.collectors.robots.gait import GaitReference
+from gaitforge.collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
+from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.terrains import N_LEVELS, TERRAINS, difficulty
+from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 
 TERRAIN_SHARES = {t.name: t.share for t in TERRAINS.values() if t.share > 0}
 SKILL_SHARES = {s.name: s.share for s in SKILLS.values() if s.share > 0}

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collectors.gym.tasks import GymTask, make_environment
-from collectors.policies import StoredObservation
+from gaitforge.collectors.gym.tasks import GymTask, make_environment
+from gaitforge.collectors.policies import StoredObservation
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from collectors.gym.algorithms.replay import ReplayReader
-from collectors.gym.batch import TaskBatch
-from collectors.gym.experts import RECIPE, Recipe, load_gym_expert, read_recipe
-from collectors.gym.rollout import Actor, Episode, SampledActor, UniformActor
-from collectors.gym.tasks import GymTask, find_task, package_version
-from collectors.gym.training.record import read_training
-from datasets import Field, Schema
-from datasets.formats.d4rl.tasks import obs_slices
-from datasets.formats.sources import catalog_columns
-from datasets.schema import TASK_AND_QUALITY
+from gaitforge.collectors.gym.algorithms.replay import ReplayReader
+from gaitforge.collectors.gym.batch import TaskBatch
+from gaitforge.collectors.gym.experts import RECIPE, Recipe, load_gym_expert, read_recipe
+from gaitforge.collectors.gym.rollout import Actor, Episode, SampledActor, UniformActor
+from gaitforge.collectors.gym.tasks import GymTask, find_task, package_version
+from gaitforge.collectors.gym.training.record import read_training
+from gaitforge.datasets import Field, Schema
+from gaitforge.datasets.formats.d4rl.tasks import obs_slices
+from gaitforge.datasets.formats.sources import catalog_columns
+from gaitforge.datasets.schema import TASK_AND_QUALITY
 
 RANDOM, MEDIUM, MEDIUM_REPLAY, EXPERT = "random", "medium", "medium-replay", "expert"
 QUALITIES = (RANDOM, MEDIUM, MEDIUM_REPLAY, EXPERT)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collectors.gym.batch import TaskBatch
-from collectors.policies import TaskPolicy
+from gaitforge.collectors.gym.batch import TaskBatch
+from gaitforge.collectors.policies import TaskPolicy
 
 DEFAULT_SEED = 1_000_003
 _STREAM = 0xE7A1  # separates evaluation's seeds from those of a collection

@@ -15,9 +15,9 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from collectors.gym.tasks import GymTask, find_task
-from collectors.policies import Memoryless, StoredObservation
-from datasets.errors import listed
+from gaitforge.collectors.gym.tasks import GymTask, find_task
+from gaitforge.collectors.policies import Memoryless, StoredObservation
+from gaitforge.datasets.errors import listed
 
 SHIPPED = Path(__file__).parent.parent / "assets" / "gym"
 RECIPE = "recipe.json"

@@ -10,7 +10,7 @@ from typing import Any, SupportsFloat
 
 import numpy as np
 
-from collectors.optional import load_gymnasium
+from gaitforge.collectors.optional import load_gymnasium
 
 WEIGHT = 0.1
 PALM = "S_grasp"

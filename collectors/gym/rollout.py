@@ -11,8 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from collectors.gym.batch import TaskBatch
-from collectors.gym.experts import GymExpert
+from gaitforge.collectors.gym.batch import TaskBatch
+from gaitforge.collectors.gym.experts import GymExpert
 
 _NOISE_STREAM = 0x6A7
 """Separates the actions' generator from the environment's own, which has the same seed."""

@@ -12,11 +12,11 @@ from typing import Any
 
 import mujoco
 
-from collectors.gym.reach_reward import with_reach_penalty
-from collectors.optional import load_gymnasium
-from datasets.errors import listed
-from datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
-from datasets.formats.d4rl.tasks import D4rlTask
+from gaitforge.collectors.gym.reach_reward import with_reach_penalty
+from gaitforge.collectors.optional import load_gymnasium
+from gaitforge.datasets.errors import listed
+from gaitforge.datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
+from gaitforge.datasets.formats.d4rl.tasks import D4rlTask
 
 
 @dataclass(frozen=True)

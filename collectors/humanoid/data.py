@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from collectors.humanoid.clips.snippets import Snippet
-from collectors.humanoid.observation import (
+from gaitforge.collectors.humanoid.clips.snippets import Snippet
+from gaitforge.collectors.humanoid.observation import (
     CONTROL_DT_S,
     JOINT_NAMES,
     N_JOINTS,
@@ -16,9 +16,9 @@ from collectors.humanoid.observation import (
     OBSERVATION_SLICES,
     REF_STEPS,
 )
-from collectors.humanoid.policies import ExpertPolicy
-from collectors.humanoid.rollout import EpisodeResult, EpisodeSpec
-from datasets import Field, Schema
+from gaitforge.collectors.humanoid.policies import ExpertPolicy
+from gaitforge.collectors.humanoid.rollout import EpisodeResult, EpisodeSpec
+from gaitforge.datasets import Field, Schema
 
 ROBOT = "cmu-humanoid"
 TERRAIN, SKILL = "flat", "tracking"

@@ -12,11 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from collectors.humanoid.clips.reference import clip_lengths
-from collectors.humanoid.clips.snippets import Snippet
-from collectors.humanoid.observation import OBS_DIM, OBSERVATION_SLICES, REF_STEPS
-from collectors.humanoid.walker import PHYSICS_DT_S, PREFIX, make_arena, quiet_loading, walker_class
-from collectors.optional import load_mocapact
+from gaitforge.collectors.humanoid.clips.reference import clip_lengths
+from gaitforge.collectors.humanoid.clips.snippets import Snippet
+from gaitforge.collectors.humanoid.observation import OBS_DIM, OBSERVATION_SLICES, REF_STEPS
+from gaitforge.collectors.humanoid.walker import (
+    PHYSICS_DT_S,
+    PREFIX,
+    make_arena,
+    quiet_loading,
+    walker_class,
+)
+from gaitforge.collectors.optional import load_mocapact
 
 TERMINATION_ERROR = 0.3
 """Ends an episode early (MoCapAct's threshold): half the mean error of joint angles (rad) plus half

@@ -6,7 +6,7 @@ from typing import Self
 import mujoco
 import numpy as np
 
-from collectors.humanoid.walker import Humanoid
+from gaitforge.collectors.humanoid.walker import Humanoid
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 As in MoCapAct's files: the walker's numeric observables in alphabetical order.
 """
 
-from datasets.schema import consecutive_slices
+from gaitforge.datasets.schema import consecutive_slices
 
 CONTROL_DT_S = 0.03
 """The clips' time step; six physics steps of 0.005 s."""

@@ -4,7 +4,7 @@ from typing import Protocol
 
 import numpy as np
 
-from collectors.policies import StoredObservation, TaskPolicy
+from gaitforge.collectors.policies import StoredObservation, TaskPolicy
 
 
 class ExpertPolicy(TaskPolicy, Protocol):

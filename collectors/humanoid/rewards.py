@@ -6,8 +6,8 @@ with the weights and scales of dm_control's "comic" reward.
 
 import numpy as np
 
-from collectors.humanoid.environment import TERMINATION_ERROR
-from collectors.humanoid.kinematics import TrackedPoses
+from gaitforge.collectors.humanoid.environment import TERMINATION_ERROR
+from gaitforge.collectors.humanoid.kinematics import TrackedPoses
 
 _CENTER_OF_MASS = (0.1, 10.0)
 _JOINT_VELOCITY = (1.0, 0.1)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collectors.humanoid.environment import TrackingEnvironment
-from collectors.humanoid.observation import N_JOINTS
-from collectors.humanoid.policies import ExpertPolicy
-from collectors.policies import StoredObservation, TaskPolicy
+from gaitforge.collectors.humanoid.environment import TrackingEnvironment
+from gaitforge.collectors.humanoid.observation import N_JOINTS
+from gaitforge.collectors.humanoid.policies import ExpertPolicy
+from gaitforge.collectors.policies import StoredObservation, TaskPolicy
 
 
 @dataclass(frozen=True)

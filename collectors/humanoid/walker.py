@@ -10,8 +10,8 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from collectors.humanoid.observation import JOINT_NAMES, N_BODIES
-from collectors.optional import load_mocapact
+from gaitforge.collectors.humanoid.observation import JOINT_NAMES, N_BODIES
+from gaitforge.collectors.optional import load_mocapact
 
 PHYSICS_DT_S = 0.005
 SUBSTEPS = 6

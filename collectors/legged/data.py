@@ -7,12 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from collectors.legged.episodes import EpisodeSpec
-from collectors.legged.observations import OBS_DIM, POLICY_SLICES, PRIVILEGED_DIM, PRIVILEGED_SLICES
-from collectors.legged.rollout import STATE_DIM, EpisodeResult
-from collectors.part_arrays import joined_arrays
-from collectors.robots.commands import COMMAND_NAMES, COMMAND_UNITS
-from collectors.robots.descriptor import (
+from gaitforge.collectors.legged.episodes import EpisodeSpec
+from gaitforge.collectors.legged.observations import (
+    OBS_DIM,
+    POLICY_SLICES,
+    PRIVILEGED_DIM,
+    PRIVILEGED_SLICES,
+)
+from gaitforge.collectors.legged.rollout import STATE_DIM, EpisodeResult
+from gaitforge.collectors.part_arrays import joined_arrays
+from gaitforge.collectors.robots.commands import COMMAND_NAMES, COMMAND_UNITS
+from gaitforge.collectors.robots.descriptor import (
     BODY_DIM,
     BODY_SLICES,
     DESCRIPTOR_NAMES,
@@ -20,14 +25,20 @@ from collectors.robots.descriptor import (
     body_vector,
     descriptor,
 )
-from collectors.robots.robot import JOINTS_OF_A_LEG, LEGS, N_JOINTS, RobotCard, list_robots
-from collectors.robots.stored_robots import ROBOTS, SEVERAL, robots_attribute
-from collectors.scenarios.passages import OPEN_GROUND
-from collectors.scenarios.randomisation import DRAW_NAMES, DRAWS
-from collectors.scenarios.skills import SKILLS, matching_cells
-from collectors.scenarios.terrains import N_LEVELS, TERRAINS
-from collectors.timing import CONTROL_DT_S
-from datasets import Field, Schema
+from gaitforge.collectors.robots.robot import (
+    JOINTS_OF_A_LEG,
+    LEGS,
+    N_JOINTS,
+    RobotCard,
+    list_robots,
+)
+from gaitforge.collectors.robots.stored_robots import ROBOTS, SEVERAL, robots_attribute
+from gaitforge.collectors.scenarios.passages import OPEN_GROUND
+from gaitforge.collectors.scenarios.randomisation import DRAW_NAMES, DRAWS
+from gaitforge.collectors.scenarios.skills import SKILLS, matching_cells
+from gaitforge.collectors.scenarios.terrains import N_LEVELS, TERRAINS
+from gaitforge.collectors.timing import CONTROL_DT_S
+from gaitforge.datasets import Field, Schema
 
 PLACES = tuple(f"{leg}_{joint}" for leg in LEGS for joint in JOINTS_OF_A_LEG)
 """Names of joints where robots with other names for them share a store."""

@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from collectors.legged.data import StoredForm, legged_schema
-from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.observations import N_SCAN, PRIVILEGED_SLICES
-from collectors.legged.rollout import Measure
-from collectors.physics.interface import PhysicsState
-from collectors.policies import Observation
-from collectors.robots.robot import RobotCard
-from datasets import Field
+from gaitforge.collectors.legged.data import StoredForm, legged_schema
+from gaitforge.collectors.legged.environment import LeggedEnvironment
+from gaitforge.collectors.legged.observations import N_SCAN, PRIVILEGED_SLICES
+from gaitforge.collectors.legged.rollout import Measure
+from gaitforge.collectors.physics.interface import PhysicsState
+from gaitforge.collectors.policies import Observation
+from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.datasets import Field
 
 StateFunction = Callable[[PhysicsState], np.ndarray]
 """function(state): (N, *shape) of N robots."""

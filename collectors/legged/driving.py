@@ -8,9 +8,9 @@ steps (docs/howto/corrections.md says why).
 
 import numpy as np
 
-from collectors.legged.episodes import EpisodeSpec
-from collectors.policies import Observation, Policy
-from collectors.timing import EPISODE_STEPS
+from gaitforge.collectors.legged.episodes import EpisodeSpec
+from gaitforge.collectors.policies import Observation, Policy
+from gaitforge.collectors.timing import EPISODE_STEPS
 
 _TURNS = 0xDA66
 

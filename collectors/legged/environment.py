@@ -9,31 +9,36 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from collectors.legged.episodes import EpisodeDraws, EpisodeSpec, draw_episode
-from collectors.legged.geometry import FOOTPRINT, Geometry, on_track
-from collectors.legged.observations import (
+from gaitforge.collectors.legged.episodes import EpisodeDraws, EpisodeSpec, draw_episode
+from gaitforge.collectors.legged.geometry import FOOTPRINT, Geometry, on_track
+from gaitforge.collectors.legged.observations import (
     NOISE_DIM,
     PRIVILEGED_SLICES,
     SCAN_POINTS,
     joined,
     policy_observation,
 )
-from collectors.legged.rewards import StepView, total_reward
-from collectors.legged.signals import signals
-from collectors.physics import make_backend
-from collectors.physics.interface import RobotStart
-from collectors.policies import Observation
-from collectors.robots.batch import RobotBatch
-from collectors.robots.commands import N_COMMANDS, C, ramped
-from collectors.robots.gait import leg_phases
-from collectors.robots.robot import N_JOINTS, RobotCard
-from collectors.rotations import from_yaw, lengths, yaw_of
-from collectors.scenarios.passages import place_barriers, steer
-from collectors.scenarios.randomisation import N_DRAWS, standardised
-from collectors.scenarios.signals import N_SIGNALS, Track
-from collectors.scenarios.skills import SKILLS
-from collectors.scenarios.terrains import TerrainBatch, TerrainTile, make_tile, tile_heights
-from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
+from gaitforge.collectors.legged.rewards import StepView, total_reward
+from gaitforge.collectors.legged.signals import signals
+from gaitforge.collectors.physics import make_backend
+from gaitforge.collectors.physics.interface import RobotStart
+from gaitforge.collectors.policies import Observation
+from gaitforge.collectors.robots.batch import RobotBatch
+from gaitforge.collectors.robots.commands import N_COMMANDS, C, ramped
+from gaitforge.collectors.robots.gait import leg_phases
+from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
+from gaitforge.collectors.rotations import from_yaw, lengths, yaw_of
+from gaitforge.collectors.scenarios.passages import place_barriers, steer
+from gaitforge.collectors.scenarios.randomisation import N_DRAWS, standardised
+from gaitforge.collectors.scenarios.signals import N_SIGNALS, Track
+from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.terrains import (
+    TerrainBatch,
+    TerrainTile,
+    make_tile,
+    tile_heights,
+)
+from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 
 CONTACT_FORCE_N = 1.0
 MIN_UPRIGHT = 0.3

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collectors.compiling import compiled
-from collectors.legged.observations import NOISE_DIM
-from collectors.robots.robot import N_JOINTS, RobotCard
-from collectors.scenarios.passages import Passage
-from collectors.scenarios.randomisation import draw_randomisation
-from collectors.scenarios.skills import SKILLS, check_skill
-from collectors.scenarios.terrains import check_level, check_terrain
-from collectors.timing import EPISODE_STEPS
+from gaitforge.collectors.compiling import compiled
+from gaitforge.collectors.legged.observations import NOISE_DIM
+from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
+from gaitforge.collectors.scenarios.passages import Passage
+from gaitforge.collectors.scenarios.randomisation import draw_randomisation
+from gaitforge.collectors.scenarios.skills import SKILLS, check_skill
+from gaitforge.collectors.scenarios.terrains import check_level, check_terrain
+from gaitforge.collectors.timing import EPISODE_STEPS
 
 TRAIN_VARIANTS = (0, 8)
 HELD_OUT_VARIANTS = (1000, 1008)

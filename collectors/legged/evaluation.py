@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collectors.intervals import Interval, mean_interval, success_interval
-from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.episodes import EpisodeSpec
-from collectors.legged.rollout import EpisodeResult, run_episodes
-from collectors.policies import Policy
-from collectors.scenarios.skills import matching_cells
-from datasets.errors import amount
+from gaitforge.collectors.intervals import Interval, mean_interval, success_interval
+from gaitforge.collectors.legged.environment import LeggedEnvironment
+from gaitforge.collectors.legged.episodes import EpisodeSpec
+from gaitforge.collectors.legged.rollout import EpisodeResult, run_episodes
+from gaitforge.collectors.policies import Policy
+from gaitforge.collectors.scenarios.skills import matching_cells
+from gaitforge.datasets.errors import amount
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from typing import Self
 
 import numpy as np
 
-from collectors.compiling import compiled
-from collectors.legged.observations import N_SCAN, SCAN_POINTS
-from collectors.physics.interface import PhysicsState
-from collectors.robots.commands import C
-from collectors.rotations import wrapped, yaw_of
-from collectors.scenarios.terrains import TerrainBatch, cell_height
+from gaitforge.collectors.compiling import compiled
+from gaitforge.collectors.legged.observations import N_SCAN, SCAN_POINTS
+from gaitforge.collectors.physics.interface import PhysicsState
+from gaitforge.collectors.robots.commands import C
+from gaitforge.collectors.rotations import wrapped, yaw_of
+from gaitforge.collectors.scenarios.terrains import TerrainBatch, cell_height
 
 FOOTPRINT = np.abs(SCAN_POINTS[:, 0]) <= 0.4
 """Points of the height scan under the robot."""

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from collectors.robots.commands import N_COMMANDS
-from collectors.robots.robot import N_JOINTS
-from collectors.scenarios.randomisation import N_DRAWS
-from datasets.schema import consecutive_slices
+from gaitforge.collectors.robots.commands import N_COMMANDS
+from gaitforge.collectors.robots.robot import N_JOINTS
+from gaitforge.collectors.scenarios.randomisation import N_DRAWS
+from gaitforge.datasets.schema import consecutive_slices
 
 _FIELDS: tuple[tuple[str, int, str, str], ...] = (
     ("projected_gravity", 3, "1", "unit vector of gravity in the trunk's frame (x forward, y left, "

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from collectors.legged.driving import driven_steps
-from collectors.legged.environment import MAX_ACTION, LeggedEnvironment
-from collectors.legged.episodes import EpisodeSpec, draw_episode
-from collectors.legged.observations import POLICY_SLICES
-from collectors.legged.rollout import EpisodeRecord, EpisodeResult, Measure, run_episodes
-from collectors.physics import is_exact
-from collectors.policies import Memoryless, Observation
-from collectors.robots.robot import N_JOINTS, RobotCard, load_robot
-from collectors.robots.stored_robots import SEVERAL, stored_robot
-from collectors.scenarios.randomisation import DRAW_NAMES
-from datasets import Selection
+from gaitforge.collectors.legged.driving import driven_steps
+from gaitforge.collectors.legged.environment import MAX_ACTION, LeggedEnvironment
+from gaitforge.collectors.legged.episodes import EpisodeSpec, draw_episode
+from gaitforge.collectors.legged.observations import POLICY_SLICES
+from gaitforge.collectors.legged.rollout import EpisodeRecord, EpisodeResult, Measure, run_episodes
+from gaitforge.collectors.physics import is_exact
+from gaitforge.collectors.policies import Memoryless, Observation
+from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard, load_robot
+from gaitforge.collectors.robots.stored_robots import SEVERAL, stored_robot
+from gaitforge.collectors.scenarios.randomisation import DRAW_NAMES
+from gaitforge.datasets import Selection
 
 _LAST_ACTION = slice(*POLICY_SLICES["last_action"])
 

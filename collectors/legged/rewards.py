@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collectors.legged.geometry import Geometry
-from collectors.physics.interface import PhysicsState
-from collectors.robots.batch import RobotBatch
-from collectors.robots.commands import C
-from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
+from gaitforge.collectors.legged.geometry import Geometry
+from gaitforge.collectors.physics.interface import PhysicsState
+from gaitforge.collectors.robots.batch import RobotBatch
+from gaitforge.collectors.robots.commands import C
+from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 
 
 @dataclass(frozen=True)

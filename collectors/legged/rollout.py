@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collectors.legged.driving import Driver
-from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.episodes import EpisodeDraws, EpisodeSpec
-from collectors.legged.observations import OBS_DIM, PRIVILEGED_DIM
-from collectors.policies import Observation, Policy
-from collectors.robots.robot import N_JOINTS
-from collectors.scenarios.signals import S
+from gaitforge.collectors.legged.driving import Driver
+from gaitforge.collectors.legged.environment import LeggedEnvironment
+from gaitforge.collectors.legged.episodes import EpisodeDraws, EpisodeSpec
+from gaitforge.collectors.legged.observations import OBS_DIM, PRIVILEGED_DIM
+from gaitforge.collectors.policies import Observation, Policy
+from gaitforge.collectors.robots.robot import N_JOINTS
+from gaitforge.collectors.scenarios.signals import S
 
 STATE_DIM = 3 + 4 + N_JOINTS
 

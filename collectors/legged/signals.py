@@ -1,11 +1,11 @@
-"""The signals of one control step, see `collectors.scenarios.signals`."""
+"""The signals of one control step, see `gaitforge.collectors.scenarios.signals`."""
 
 import numpy as np
 
-from collectors.legged.rewards import StepView, track_linear_velocity
-from collectors.robots.commands import C
-from collectors.scenarios.signals import N_SIGNALS, S
-from collectors.timing import CONTROL_DT_S
+from gaitforge.collectors.legged.rewards import StepView, track_linear_velocity
+from gaitforge.collectors.robots.commands import C
+from gaitforge.collectors.scenarios.signals import N_SIGNALS, S
+from gaitforge.collectors.timing import CONTROL_DT_S
 
 
 def signals(view: StepView, on_track: np.ndarray) -> np.ndarray:

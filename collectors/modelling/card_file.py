@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from collectors.robots.robot import (
+from gaitforge.collectors.robots.robot import (
     CARD_KEYS,
     JOINTS_PER_LEG,
     N_JOINTS,
@@ -15,7 +15,7 @@ from collectors.robots.robot import (
     RobotCard,
     mirrored,
 )
-from datasets.files import write_bytes_durably
+from gaitforge.datasets.files import write_bytes_durably
 
 
 def write_card(robot: RobotCard) -> None:

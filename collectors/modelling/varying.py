@@ -13,11 +13,11 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
-from collectors.modelling.card_file import write_card
-from collectors.modelling.stretching import Stretch, along, stretch_robot
-from collectors.physics.contract.robot_check import check_robot
-from collectors.robots.kinematics import LegKinematics, standing_height_m
-from collectors.robots.robot import (
+from gaitforge.collectors.modelling.card_file import write_card
+from gaitforge.collectors.modelling.stretching import Stretch, along, stretch_robot
+from gaitforge.collectors.physics.contract.robot_check import check_robot
+from gaitforge.collectors.robots.kinematics import LegKinematics, standing_height_m
+from gaitforge.collectors.robots.robot import (
     CARD_FILE,
     JOINTS_PER_LEG,
     N_LEGS,
@@ -25,7 +25,7 @@ from collectors.robots.robot import (
     RobotError,
     load_robot,
 )
-from datasets.files import check_outside_stores, fsync_tree, replace_durably
+from gaitforge.datasets.files import check_outside_stores, fsync_tree, replace_durably
 
 MAX_ATTEMPTS = 100
 

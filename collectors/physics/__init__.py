@@ -6,9 +6,9 @@ A back end's module holds its class and `availability()`; importing it needs no 
 from collections.abc import Sequence
 from importlib import import_module
 
-from collectors.physics.interface import Availability, BackendUnavailable, PhysicsBackend
-from collectors.robots.robot import RobotCard
-from collectors.simulators import BACKENDS, check_backend
+from gaitforge.collectors.physics.interface import Availability, BackendUnavailable, PhysicsBackend
+from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.collectors.simulators import BACKENDS, check_backend
 
 
 def is_exact(name: str) -> bool:

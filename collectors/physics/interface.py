@@ -11,9 +11,9 @@ from typing import Protocol
 
 import numpy as np
 
-from collectors.scenarios.passages import Barrier
-from collectors.scenarios.randomisation import nominal_draws
-from collectors.scenarios.terrains import TerrainTile, make_tile
+from gaitforge.collectors.scenarios.passages import Barrier
+from gaitforge.collectors.scenarios.randomisation import nominal_draws
+from gaitforge.collectors.scenarios.terrains import TerrainTile, make_tile
 
 
 class BackendUnavailable(ValueError):

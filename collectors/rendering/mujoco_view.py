@@ -10,8 +10,15 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
-from collectors.rendering.colours import BARRIER, FEET, LEFT_LEGS, RIGHT_LEGS, TRUNK, Colour
-from collectors.robots.robot import JOINTS_PER_LEG, N_LEGS, RobotCard, load_robot
+from gaitforge.collectors.rendering.colours import (
+    BARRIER,
+    FEET,
+    LEFT_LEGS,
+    RIGHT_LEGS,
+    TRUNK,
+    Colour,
+)
+from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, N_LEGS, RobotCard, load_robot
 
 SUPERSAMPLING = 2
 _SKY = (0.93, 0.95, 0.97)

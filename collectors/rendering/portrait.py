@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from collectors.rendering.rendering import Shot, draw
-from collectors.rendering.scene import Scene, lay_out
-from collectors.robots.kinematics import standing_height_m
-from collectors.robots.robot import RobotCard
-from collectors.scenarios.terrains import make_tile
+from gaitforge.collectors.rendering.rendering import Shot, draw
+from gaitforge.collectors.rendering.scene import Scene, lay_out
+from gaitforge.collectors.robots.kinematics import standing_height_m
+from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.collectors.scenarios.terrains import make_tile
 
 _BEHIND_RAD = 2.6
 """From the first view to the second."""

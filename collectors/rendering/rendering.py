@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from collectors.rendering.scene import Scene
+from gaitforge.collectors.rendering.scene import Scene
 
 OPENGL_BACKENDS = ("egl", "osmesa")
 """Tried in this order: GPU, then software; MUJOCO_GL, where set, replaces them."""
@@ -19,7 +19,7 @@ START_LIMIT_S = 20.0
 FRAME_LIMIT_S = 1.0
 """One busy core takes about 0.1 s per frame."""
 # MuJoCo first, with its renderer: this package imports it without.
-_PROGRAM = "import mujoco; from collectors.rendering.mujoco_view import main; main()"
+_PROGRAM = "import mujoco; from gaitforge.collectors.rendering.mujoco_view import main; main()"
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception)\b")
 _REASON_LENGTH = 160
 
@@ -89,7 +89,7 @@ def _run(backend: str, given: Path, answer: Path, limit_s: float) -> str | None:
         done = subprocess.run(
             command,
             env=os.environ | {"MUJOCO_GL": backend},
-            cwd=Path(__file__).resolve().parents[2],
+            cwd=Path(__file__).resolve().parents[3],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

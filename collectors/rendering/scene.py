@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collectors.legged.episodes import EpisodeDraws
-from collectors.legged.rollout import EpisodeResult
-from collectors.robots.robot import RobotCard
-from collectors.rotations import yaw_of
-from collectors.scenarios.passages import Barrier, Passage, place_barriers
-from collectors.scenarios.terrains import TerrainTile, make_tile, tile_heights
-from collectors.timing import CONTROL_DT_S
+from gaitforge.collectors.legged.episodes import EpisodeDraws
+from gaitforge.collectors.legged.rollout import EpisodeResult
+from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.collectors.rotations import yaw_of
+from gaitforge.collectors.scenarios.passages import Barrier, Passage, place_barriers
+from gaitforge.collectors.scenarios.terrains import TerrainTile, make_tile, tile_heights
+from gaitforge.collectors.timing import CONTROL_DT_S
 
 GROUND_MARGIN_M = 5.0
 """Ground beyond the path on every side, out of the camera's sight."""

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from collectors.robots.kinematics import standing_height_m
-from collectors.robots.robot import RobotCard
+from gaitforge.collectors.robots.kinematics import standing_height_m
+from gaitforge.collectors.robots.robot import RobotCard
 
 
 class RobotBatch:

@@ -9,8 +9,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from collectors.robots.robot import RobotCard
-from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
+from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 
 
 class C(IntEnum):

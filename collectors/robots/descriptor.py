@@ -2,16 +2,16 @@
 
 import numpy as np
 
-from collectors.robots.robot import (
+from gaitforge.collectors.robots.robot import (
     JOINTS_OF_A_LEG,
     JOINTS_PER_LEG,
     N_JOINTS,
     N_LEGS,
     RobotCard,
 )
-from collectors.rotations import wrapped
-from collectors.timing import GRAVITY_MS2
-from datasets.schema import consecutive_slices
+from gaitforge.collectors.rotations import wrapped
+from gaitforge.collectors.timing import GRAVITY_MS2
+from gaitforge.datasets.schema import consecutive_slices
 
 _MIDDLE_LENGTH_M, _MIDDLE_MASS_KG = 0.5, 25.0
 """Aliengo's leg and mass, for scaling."""

@@ -10,11 +10,11 @@ from math import cos, pi
 
 import numpy as np
 
-from collectors.compiling import compiled
-from collectors.robots.commands import C
-from collectors.robots.kinematics import LegKinematics
-from collectors.robots.robot import RobotCard
-from collectors.timing import CONTROL_DT_S
+from gaitforge.collectors.compiling import compiled
+from gaitforge.collectors.robots.commands import C
+from gaitforge.collectors.robots.kinematics import LegKinematics
+from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.collectors.timing import CONTROL_DT_S
 
 # numba takes plain integers.
 _VEL_X, _VEL_Y, _YAW_RATE = int(C.VEL_X), int(C.VEL_Y), int(C.YAW_RATE)

@@ -8,9 +8,9 @@ from math import cos, sin, sqrt
 
 import numpy as np
 
-from collectors.compiling import compiled
-from collectors.robots.robot import JOINTS_PER_LEG, N_JOINTS, N_LEGS, RobotCard
-from collectors.rotations import wrapped
+from gaitforge.collectors.compiling import compiled
+from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, N_JOINTS, N_LEGS, RobotCard
+from gaitforge.collectors.rotations import wrapped
 
 
 class LegKinematics:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from collectors.timing import GRAVITY_MS2
+from gaitforge.collectors.timing import GRAVITY_MS2
 
 ASSETS = Path(__file__).parent.parent / "assets"
 CARD_FILE = "robot.json"

@@ -8,8 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from collectors.robots.robot import CARD_FILE, RobotCard, RobotError, list_robots, load_robot
-from datasets.files import fsync_tree
+from gaitforge.collectors.robots.robot import (
+    CARD_FILE,
+    RobotCard,
+    RobotError,
+    list_robots,
+    load_robot,
+)
+from gaitforge.datasets.files import fsync_tree
 
 ROBOTS = "robots"
 """Attribute of a schema: name -> card and MJCF, both empty for a shipped robot."""

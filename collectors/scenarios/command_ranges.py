@@ -1,9 +1,9 @@
 """Which commands a robot's policies have met, over all skills."""
 
-from collectors.robots.commands import NEUTRAL, C, Range, command_scale
-from collectors.robots.robot import RobotCard
-from collectors.scenarios.passages import MAX_STEER_SIDE_MS, MAX_STEER_TURN_RADS
-from collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.robots.commands import NEUTRAL, C, Range, command_scale
+from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.collectors.scenarios.passages import MAX_STEER_SIDE_MS, MAX_STEER_TURN_RADS
+from gaitforge.collectors.scenarios.skills import SKILLS
 
 _FROM_ZERO = (C.VEL_X, C.BODY_HEIGHT, C.BODY_PITCH, C.BODY_ROLL)
 """What `commands.ramped` moves from zero to its target."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collectors.robots.commands import C, Range, commanded_distance_m, length_scale
-from collectors.robots.robot import RobotCard
-from collectors.scenarios.terrains import TerrainTile, difficulty, tile_heights
+from gaitforge.collectors.robots.commands import C, Range, commanded_distance_m, length_scale
+from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.collectors.scenarios.terrains import TerrainTile, difficulty, tile_heights
 
 MAX_BARRIERS = 2
 _DEPTH_M = {"bar": (0.1, 0.6), "walls": (0.1, 1.0)}

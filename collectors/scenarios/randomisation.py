@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collectors.robots.robot import RobotCard
+from gaitforge.collectors.robots.robot import RobotCard
 
 
 @dataclass(frozen=True)

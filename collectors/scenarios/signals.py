@@ -5,8 +5,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from collectors.scenarios.passages import TRACK_HALF_WIDTH_M, Passage
-from collectors.timing import CONTROL_DT_S
+from gaitforge.collectors.scenarios.passages import TRACK_HALF_WIDTH_M, Passage
+from gaitforge.collectors.timing import CONTROL_DT_S
 
 
 class S(IntEnum):

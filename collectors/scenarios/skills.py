@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collectors.robots.commands import C, Range, draw_command, length_scale
-from collectors.robots.robot import RobotCard
-from collectors.scenarios.passages import Passage, PassageRule
-from collectors.scenarios.signals import S, Track
-from collectors.scenarios.terrains import TERRAINS, check_level, check_terrain
-from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
+from gaitforge.collectors.robots.commands import C, Range, draw_command, length_scale
+from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.collectors.scenarios.passages import Passage, PassageRule
+from gaitforge.collectors.scenarios.signals import S, Track
+from gaitforge.collectors.scenarios.terrains import TERRAINS, check_level, check_terrain
+from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 
 MAX_CRAWL_M = 0.18
 _BAR_MARGIN_M = (0.03, 0.06)

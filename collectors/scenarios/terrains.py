@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from collectors.compiling import compiled
+from gaitforge.collectors.compiling import compiled
 
 N_LEVELS = 10
 GRID = 120

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from datasets.analysis.dask_arrays import Scheduler
-from datasets.analysis.quantiles import channel_quantiles
-from datasets.analysis.statistics import channel_statistics
-from datasets.analysis.xarray_view import channel_names
-from datasets.catalog.glossary import RANDOMISATION, glossary
-from datasets.catalog.grouping import group_counts
-from datasets.schema import Field
-from datasets.selection.selection import Selection
-from datasets.storage.about import read_about
+from gaitforge.datasets.analysis.dask_arrays import Scheduler
+from gaitforge.datasets.analysis.quantiles import channel_quantiles
+from gaitforge.datasets.analysis.statistics import channel_statistics
+from gaitforge.datasets.analysis.xarray_view import channel_names
+from gaitforge.datasets.catalog.glossary import RANDOMISATION, glossary
+from gaitforge.datasets.catalog.grouping import group_counts
+from gaitforge.datasets.schema import Field
+from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.storage.about import read_about
 
 CARD_VERSION = 2
 BINS = 20

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from datasets.errors import DatasetError
-from datasets.selection.saved import PartRuns, part_runs, selection_of_runs
-from datasets.selection.selection import Selection
-from datasets.storage.store import Store
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.selection.saved import PartRuns, part_runs, selection_of_runs
+from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.storage.store import Store
 
 if TYPE_CHECKING:
     import dask.array as da

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from datasets.analysis.dask_arrays import Scheduler, reduce_units
-from datasets.errors import DatasetError
-from datasets.selection.selection import Selection
+from gaitforge.datasets.analysis.dask_arrays import Scheduler, reduce_units
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.selection.selection import Selection
 
 BINS = 1 << 21
 """Counters of one pass, for all channels and ranks together: 16 MiB."""

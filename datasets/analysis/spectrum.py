@@ -5,9 +5,9 @@ from functools import partial
 
 import numpy as np
 
-from datasets.analysis.dask_arrays import Scheduler, reduce_units
-from datasets.errors import DatasetError
-from datasets.selection.selection import Selection
+from gaitforge.datasets.analysis.dask_arrays import Scheduler, reduce_units
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.selection.selection import Selection
 
 BLOCK_WINDOWS = 32
 

@@ -5,8 +5,8 @@ from functools import reduce
 
 import numpy as np
 
-from datasets.analysis.dask_arrays import Scheduler, reduce_units
-from datasets.selection.selection import Selection
+from gaitforge.datasets.analysis.dask_arrays import Scheduler, reduce_units
+from gaitforge.datasets.selection.selection import Selection
 
 BLOCK_ROWS = 1 << 12
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from datasets.analysis.dask_arrays import selection_array
-from datasets.errors import DatasetError, missing_package
-from datasets.schema import Field
-from datasets.selection.selection import Selection
+from gaitforge.datasets.analysis.dask_arrays import selection_array
+from gaitforge.datasets.errors import DatasetError, missing_package
+from gaitforge.datasets.schema import Field
+from gaitforge.datasets.selection.selection import Selection
 
 if TYPE_CHECKING:
     import xarray

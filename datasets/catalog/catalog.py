@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from datasets.catalog.arrow_values import array_to_numpy, to_numpy
-from datasets.catalog.manifest import Manifest
-from datasets.errors import DatasetError, listed
-from datasets.schema import TERRAIN_AND_SKILL, Field
+from gaitforge.datasets.catalog.arrow_values import array_to_numpy, to_numpy
+from gaitforge.datasets.catalog.manifest import Manifest
+from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.schema import TERRAIN_AND_SKILL, Field
 
 REQUIRED_COLUMNS: dict[str, pa.DataType] = {
     "episode": pa.int64(),

@@ -10,7 +10,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datasets.catalog.catalog import (
+from gaitforge.datasets.catalog.catalog import (
     REQUIRED_COLUMNS,
     STORE_COLUMNS,
     Catalog,
@@ -21,13 +21,13 @@ from datasets.catalog.catalog import (
     stored_type,
     with_group_names,
 )
-from datasets.catalog.episodes import episodes_digest
-from datasets.catalog.index import CatalogIndex, Stamp, build_index
-from datasets.catalog.manifest import Manifest
-from datasets.errors import DatasetError
-from datasets.files import check_inside, fsync_path
-from datasets.layout import CACHE, CATALOG, MERGED_PREFIX
-from datasets.schema import Schema
+from gaitforge.datasets.catalog.episodes import episodes_digest
+from gaitforge.datasets.catalog.index import CatalogIndex, Stamp, build_index
+from gaitforge.datasets.catalog.manifest import Manifest
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.files import check_inside, fsync_path
+from gaitforge.datasets.layout import CACHE, CATALOG, MERGED_PREFIX
+from gaitforge.datasets.schema import Schema
 
 READ_THREADS = 4
 INDEX_FROM = 16

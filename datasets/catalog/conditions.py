@@ -12,9 +12,9 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from datasets.catalog.arrow_values import from_numpy
-from datasets.catalog.catalog import Catalog
-from datasets.errors import DatasetError, listed
+from gaitforge.datasets.catalog.arrow_values import from_numpy
+from gaitforge.datasets.catalog.catalog import Catalog
+from gaitforge.datasets.errors import DatasetError, listed
 
 ROW = "gaitforge_row"
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {

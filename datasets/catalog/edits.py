@@ -21,11 +21,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datasets.catalog.catalog import AddedField, Catalog, stored_type
-from datasets.catalog.episodes import episodes_digest
-from datasets.catalog.manifest import canonical_json
-from datasets.errors import DatasetError
-from datasets.schema import Field
+from gaitforge.datasets.catalog.catalog import AddedField, Catalog, stored_type
+from gaitforge.datasets.catalog.episodes import episodes_digest
+from gaitforge.datasets.catalog.manifest import canonical_json
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.schema import Field
 
 EDIT_VERSION = 1
 RECORD_KEY = b"gaitforge_edit"

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datasets.catalog.catalog import STORE_COLUMNS, required_columns
-from datasets.errors import DatasetError, listed
+from gaitforge.datasets.catalog.catalog import STORE_COLUMNS, required_columns
+from gaitforge.datasets.errors import DatasetError, listed
 
 _COLUMN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 

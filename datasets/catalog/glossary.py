@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from datasets.schema import Schema
+from gaitforge.datasets.schema import Schema
 
 RANDOMISATION = "randomisation"
 """Schema attribute: draw -> {"unit", "low", "high"}; the catalog column has the draw's name."""

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from datasets.catalog.catalog import Catalog, distinct
-from datasets.errors import DatasetError, listed
+from gaitforge.datasets.catalog.catalog import Catalog, distinct
+from gaitforge.datasets.errors import DatasetError, listed
 
 
 def select_rows(catalog: Catalog, wanted: Mapping[str, Any], address: str) -> np.ndarray:

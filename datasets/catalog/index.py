@@ -27,10 +27,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datasets.catalog.catalog import CODED, CommittedFile, coded, stored_type
-from datasets.catalog.manifest import Manifest, canonical_json
-from datasets.errors import DatasetError
-from datasets.files import fsync_path, replace_durably, temporary_file
+from gaitforge.datasets.catalog.catalog import CODED, CommittedFile, coded, stored_type
+from gaitforge.datasets.catalog.manifest import Manifest, canonical_json
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.files import fsync_path, replace_durably, temporary_file
 
 ReadFile = Callable[[str], tuple[Manifest, pa.Table]]
 """Reads the commit record and the episodes of a catalog file."""

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datasets.catalog.arrow_values import from_numpy, to_numpy
-from datasets.catalog.catalog import Catalog
-from datasets.errors import DatasetError
-from datasets.schema import TERRAIN_AND_SKILL, Schema
+from gaitforge.datasets.catalog.arrow_values import from_numpy, to_numpy
+from gaitforge.datasets.catalog.catalog import Catalog
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.schema import TERRAIN_AND_SKILL, Schema
 
 _NAME = re.compile(r"([0-9a-fA-F]{1,8})-([0-9]{1,10})")
 _INDEX_BITS = 32

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datasets.errors import DatasetError
-from datasets.files import check_outside_stores, write_bytes_durably
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
 
 
 def write_parquet(

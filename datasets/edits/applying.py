@@ -3,9 +3,9 @@
 import os
 from pathlib import Path
 
-from datasets.edits.assemble import Advance, copy_notes, lineage
-from datasets.selection.selection import Selection
-from datasets.storage.store import Store
+from gaitforge.datasets.edits.assemble import Advance, copy_notes, lineage
+from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.storage.store import Store
 
 
 def apply_edits(

@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from datasets.catalog.edits import Edit
-from datasets.errors import DatasetError
-from datasets.files import (
+from gaitforge.datasets.catalog.edits import Edit
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.files import (
     check_inside,
     check_outside_stores,
     exclusive_lock,
@@ -21,9 +21,9 @@ from datasets.files import (
     replace_durably,
     write_bytes_durably,
 )
-from datasets.layout import ABOUT, CATALOG, IMPORTS, PARTS, ROOT_FILE, STAGING
-from datasets.storage.s3.bucket import is_bucket_url
-from datasets.storage.store import Store
+from gaitforge.datasets.layout import ABOUT, CATALOG, IMPORTS, PARTS, ROOT_FILE, STAGING
+from gaitforge.datasets.storage.s3.bucket import is_bucket_url
+from gaitforge.datasets.storage.store import Store
 
 Advance = Callable[[int], object]
 

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datasets.catalog.catalog import Catalog
-from datasets.catalog.edits import joint_type
-from datasets.catalog.grouping import group_counts
-from datasets.errors import DatasetError
-from datasets.storage.store import Store
+from gaitforge.datasets.catalog.catalog import Catalog
+from gaitforge.datasets.catalog.edits import joint_type
+from gaitforge.datasets.catalog.grouping import group_counts
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.storage.store import Store
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datasets.catalog.catalog import AddedField
-from datasets.catalog.edits import Edit
-from datasets.edits.operations import REWARD, rows_of
-from datasets.errors import DatasetError, listed
-from datasets.schema import Field
-from datasets.selection.selection import Selection
-from datasets.storage.s3.bucket import is_bucket_url
-from datasets.storage.store import Store
+from gaitforge.datasets.catalog.catalog import AddedField
+from gaitforge.datasets.catalog.edits import Edit
+from gaitforge.datasets.edits.operations import REWARD, rows_of
+from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.schema import Field
+from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.storage.s3.bucket import is_bucket_url
+from gaitforge.datasets.storage.store import Store
 
 
 def check_new_field(store: Store, field: Field, folder: str) -> None:

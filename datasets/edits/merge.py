@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets.catalog.catalog import common_schema
-from datasets.edits.assemble import Advance, Share, assemble, check_local, lineage
-from datasets.errors import DatasetError, listed
-from datasets.storage.store import Store
+from gaitforge.datasets.catalog.catalog import common_schema
+from gaitforge.datasets.edits.assemble import Advance, Share, assemble, check_local, lineage
+from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.storage.store import Store
 
 
 def merge_stores(

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datasets.catalog.catalog import STORE_COLUMNS, required_columns
-from datasets.catalog.edits import ROW_COLUMNS, Edit
-from datasets.errors import DatasetError, amount, listed
-from datasets.selection.selection import Selection, final_of
+from gaitforge.datasets.catalog.catalog import STORE_COLUMNS, required_columns
+from gaitforge.datasets.catalog.edits import ROW_COLUMNS, Edit
+from gaitforge.datasets.errors import DatasetError, amount, listed
+from gaitforge.datasets.selection.selection import Selection, final_of
 
 Value = str | bool | int | float
 

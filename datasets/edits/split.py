@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from datasets.edits.assemble import Advance, Share, assemble, check_local, lineage
-from datasets.edits.operations import rows_of
-from datasets.errors import DatasetError, listed
-from datasets.selection.selection import Selection
-from datasets.storage.store import Store
+from gaitforge.datasets.edits.assemble import Advance, Share, assemble, check_local, lineage
+from gaitforge.datasets.edits.operations import rows_of
+from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.storage.store import Store
 
 AnySelection = TypeVar("AnySelection", bound=Selection)
 

@@ -1,7 +1,7 @@
 """The registry of other projects' dataset formats.
 
-    from datasets.formats.transfer.exporting import export_selection
-    from datasets.formats.transfer.importing import import_source
+    from gaitforge.datasets.formats.transfer.exporting import export_selection
+    from gaitforge.datasets.formats.transfer.importing import import_source
 
     import_source("d4rl", "hopper_medium.hdf5", "hopper.zarr")
     export_selection("d4rl", open_store("hopper.zarr").select(), "again.hdf5")
@@ -17,10 +17,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from datasets.errors import DatasetError, listed, missing_package
+from gaitforge.datasets.errors import DatasetError, listed, missing_package
 
 if TYPE_CHECKING:
-    from datasets.formats.interface import Exporter, Importer
+    from gaitforge.datasets.formats.interface import Exporter, Importer
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,10 @@ class FormatEntry:
 
 
 def _own(name: str, summary: str, layout: str, **packages: Any) -> FormatEntry:
-    reader, writer = f"datasets.formats.{name}.reader", f"datasets.formats.{name}.writer"
+    reader, writer = (
+        f"gaitforge.datasets.formats.{name}.reader",
+        f"gaitforge.datasets.formats.{name}.writer",
+    )
     prefix = name.capitalize()
     classes = f"{reader}:{prefix}Importer", f"{writer}:{prefix}Exporter"
     return FormatEntry(summary, layout, *classes, **packages)

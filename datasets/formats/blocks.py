@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets.errors import DatasetError, listed
-from datasets.formats.sources import pack_episodes, step_bytes
-from datasets.selection.selection import Selection, Unit
+from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.formats.sources import pack_episodes, step_bytes
+from gaitforge.datasets.selection.selection import Selection, Unit
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from datasets.errors import DatasetError
+from gaitforge.datasets.errors import DatasetError
 
 _PICKLE_START, _NEWEST_PICKLE = 0x80, 5
 """A pickle of protocol 2 or newer starts with this byte and the protocol."""

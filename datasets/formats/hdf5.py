@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 from h5py import h5d, h5l, h5o  # pyright: ignore[reportAttributeAccessIssue] (compiled)
 
-from datasets.catalog.catalog import with_group_names
-from datasets.formats import checks
-from datasets.formats.checks import check_finite, first_line, refuse, refuse_unreadable
-from datasets.formats.hdf5_chunks import inflated_rows
-from datasets.formats.sources import stored_dtype
-from datasets.schema import Schema
-from datasets.selection.selection import Selection
+from gaitforge.datasets.catalog.catalog import with_group_names
+from gaitforge.datasets.formats import checks
+from gaitforge.datasets.formats.checks import check_finite, first_line, refuse, refuse_unreadable
+from gaitforge.datasets.formats.hdf5_chunks import inflated_rows
+from gaitforge.datasets.formats.sources import stored_dtype
+from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.selection.selection import Selection
 
 SCHEMA_NOTE, EPISODES_NOTE = "schema", "episodes"
 

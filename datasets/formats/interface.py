@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from datasets.formats.sources import Parts
-from datasets.schema import Schema
-from datasets.selection.selection import Selection
+from gaitforge.datasets.formats.sources import Parts
+from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.selection.selection import Selection
 
 Advance = Callable[[int], None]
 """Progress callback: takes the number of steps just done; may raise to stop the work."""

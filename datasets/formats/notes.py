@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from datasets.formats.checks import refuse
-from datasets.formats.sources import episode_returns
+from gaitforge.datasets.formats.checks import refuse
+from gaitforge.datasets.formats.sources import episode_returns
 
 
 def check_notes(

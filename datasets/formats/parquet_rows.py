@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datasets.formats.checks import check_finite, refuse, refuse_unreadable
+from gaitforge.datasets.formats.checks import check_finite, refuse, refuse_unreadable
 
 BATCH_ROWS = 4096
 """Rows that are decoded at a time."""

@@ -3,9 +3,9 @@
 import json
 import re
 
-from datasets.errors import amount
-from datasets.selection.selection import Selection
-from datasets.storage.about import About, read_about
+from gaitforge.datasets.errors import amount
+from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.storage.about import About, read_about
 
 README = "README.md"
 TAGS = ("robotics", "gaitforge", "locomotion", "offline-reinforcement-learning")

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from datasets.formats.checks import refuse
-from datasets.layout import SHARD_STEPS
-from datasets.schema import DTYPES, TERRAIN_AND_SKILL, Field
+from gaitforge.datasets.formats.checks import refuse
+from gaitforge.datasets.layout import SHARD_STEPS
+from gaitforge.datasets.schema import DTYPES, TERRAIN_AND_SKILL, Field
 
 PART_BYTES = 64 << 20
 """Largest imported part, uncompressed, unless one episode is longer.

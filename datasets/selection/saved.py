@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from datasets.errors import DatasetError
-from datasets.files import check_outside_stores, write_bytes_durably
-from datasets.selection.selection import Selection
-from datasets.storage.shards import row_runs
-from datasets.storage.store import Store
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
+from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.storage.shards import row_runs
+from gaitforge.datasets.storage.store import Store
 
 SAVED_VERSION = 1
 

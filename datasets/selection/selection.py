@@ -10,15 +10,20 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from datasets.catalog.catalog import Catalog
-from datasets.catalog.grouping import grouped_outcomes, select_rows
-from datasets.catalog.listing import episode_name, episode_row, listed_episodes, sorted_rows
-from datasets.errors import DatasetError, amount, listed
-from datasets.hashing import hashed
-from datasets.layout import SHARD_STEPS
-from datasets.schema import Schema
-from datasets.storage.shards import row_runs
-from datasets.storage.store import Store
+from gaitforge.datasets.catalog.catalog import Catalog
+from gaitforge.datasets.catalog.grouping import grouped_outcomes, select_rows
+from gaitforge.datasets.catalog.listing import (
+    episode_name,
+    episode_row,
+    listed_episodes,
+    sorted_rows,
+)
+from gaitforge.datasets.errors import DatasetError, amount, listed
+from gaitforge.datasets.hashing import hashed
+from gaitforge.datasets.layout import SHARD_STEPS
+from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.storage.shards import row_runs
+from gaitforge.datasets.storage.store import Store
 
 _SPLIT = 4
 
@@ -119,7 +124,7 @@ class Selection:
 
     def where(self, condition: str) -> Self:
         """The episodes for which a boolean SQL expression is true; see ``matching_rows``."""
-        from datasets.catalog.conditions import matching_rows  # DuckDB is slow to import
+        from gaitforge.datasets.catalog.conditions import matching_rows  # DuckDB is slow to import
 
         return self._among(matching_rows(self.catalog, condition))
 

@@ -9,12 +9,12 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from datasets.catalog.manifest import canonical_json
-from datasets.errors import DatasetError
-from datasets.files import write_bytes_durably
-from datasets.layout import ABOUT
-from datasets.storage.s3.bucket import is_bucket_url
-from datasets.storage.store import Store
+from gaitforge.datasets.catalog.manifest import canonical_json
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.files import write_bytes_durably
+from gaitforge.datasets.layout import ABOUT
+from gaitforge.datasets.storage.s3.bucket import is_bucket_url
+from gaitforge.datasets.storage.store import Store
 
 ABOUT_VERSION = 1
 MOST_CHARACTERS = 20_000

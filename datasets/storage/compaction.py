@@ -10,15 +10,15 @@ import hashlib
 import numpy as np
 import pyarrow as pa
 
-from datasets.catalog.catalog import Catalog
-from datasets.catalog.episodes import episodes_digest
-from datasets.catalog.manifest import Manifest, PartRecord
-from datasets.errors import DatasetError
-from datasets.layout import MERGED_PREFIX, SHARD_STEPS
-from datasets.storage.commit import commit_part
-from datasets.storage.contents import overlay_folders
-from datasets.storage.parts import array_digest
-from datasets.storage.store import Store
+from gaitforge.datasets.catalog.catalog import Catalog
+from gaitforge.datasets.catalog.episodes import episodes_digest
+from gaitforge.datasets.catalog.manifest import Manifest, PartRecord
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.layout import MERGED_PREFIX, SHARD_STEPS
+from gaitforge.datasets.storage.commit import commit_part
+from gaitforge.datasets.storage.contents import overlay_folders
+from gaitforge.datasets.storage.parts import array_digest
+from gaitforge.datasets.storage.store import Store
 
 COMPACT_LOCK = f"{MERGED_PREFIX}lock"
 

@@ -3,12 +3,21 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from datasets.catalog.edits import added_field
-from datasets.errors import DatasetError
-from datasets.files import check_inside, files_under, visible
-from datasets.layout import ABOUT, CATALOG, EDITS, IMPORTS, OVERLAYS, PARTS, ROOT_FILE, TAGS
-from datasets.storage.store import Store
-from datasets.storage.tags import tag_names
+from gaitforge.datasets.catalog.edits import added_field
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.files import check_inside, files_under, visible
+from gaitforge.datasets.layout import (
+    ABOUT,
+    CATALOG,
+    EDITS,
+    IMPORTS,
+    OVERLAYS,
+    PARTS,
+    ROOT_FILE,
+    TAGS,
+)
+from gaitforge.datasets.storage.store import Store
+from gaitforge.datasets.storage.tags import tag_names
 
 
 def store_files(store: Store) -> dict[str, Path]:

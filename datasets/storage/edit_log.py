@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from datasets.catalog.edits import Edit, edit_name, is_edit_name, read_edit
-from datasets.errors import DatasetError
-from datasets.files import exclusive_lock, fsync_path, write_bytes_durably
-from datasets.layout import EDITS, STAGING
-from datasets.storage.root import raise_version
+from gaitforge.datasets.catalog.edits import Edit, edit_name, is_edit_name, read_edit
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.files import exclusive_lock, fsync_path, write_bytes_durably
+from gaitforge.datasets.layout import EDITS, STAGING
+from gaitforge.datasets.storage.root import raise_version
 
 LOCK = f"{EDITS}.lock"
 """Held while an edit is committed, in ``.staging``."""

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from datasets.catalog.edits import Edit, added_field, edited, read_edit
-from datasets.catalog.index import CatalogIndex
-from datasets.catalog.manifest import Manifest
-from datasets.errors import DatasetError, listed
-from datasets.files import fsync_path, is_hidden, remove_leftover, sha256_file, visible
-from datasets.layout import (
+from gaitforge.datasets.catalog.edits import Edit, added_field, edited, read_edit
+from gaitforge.datasets.catalog.index import CatalogIndex
+from gaitforge.datasets.catalog.manifest import Manifest
+from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.files import fsync_path, is_hidden, remove_leftover, sha256_file, visible
+from gaitforge.datasets.layout import (
     ATTRIBUTE,
     CACHE,
     CATALOG,
@@ -28,12 +28,12 @@ from datasets.layout import (
     ROOT_FILE,
     STAGING,
 )
-from datasets.schema import Schema
-from datasets.storage.about import read_about
-from datasets.storage.contents import overlay_folders
-from datasets.storage.root import GROUP, read_root
-from datasets.storage.store import Store
-from datasets.storage.tags import read_tag, tag_names
+from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.storage.about import read_about
+from gaitforge.datasets.storage.contents import overlay_folders
+from gaitforge.datasets.storage.root import GROUP, read_root
+from gaitforge.datasets.storage.store import Store
+from gaitforge.datasets.storage.tags import read_tag, tag_names
 
 
 def verify_store(store: Store) -> list[str]:

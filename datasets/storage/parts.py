@@ -29,10 +29,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from datasets.errors import DatasetError, listed
-from datasets.files import files_under, sha256_file
-from datasets.layout import SHARD_STEPS
-from datasets.schema import Field, Schema
+from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.files import files_under, sha256_file
+from gaitforge.datasets.layout import SHARD_STEPS
+from gaitforge.datasets.schema import Field, Schema
 
 CHUNK_BYTES = 1 << 20
 

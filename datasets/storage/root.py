@@ -23,11 +23,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from datasets.catalog.manifest import canonical_json
-from datasets.errors import DatasetError
-from datasets.files import fsync_path, fsync_tree, write_bytes_durably
-from datasets.layout import ATTRIBUTE, CATALOG, PARTS, ROOT_FILE, STAGING
-from datasets.schema import Schema, older_group_by
+from gaitforge.datasets.catalog.manifest import canonical_json
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.files import fsync_path, fsync_tree, write_bytes_durably
+from gaitforge.datasets.layout import ATTRIBUTE, CATALOG, PARTS, ROOT_FILE, STAGING
+from gaitforge.datasets.schema import Schema, older_group_by
 
 SCHEMA_VERSION = 3
 """Version of the store's layout that this program writes."""

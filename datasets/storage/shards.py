@@ -17,9 +17,9 @@ from types import TracebackType
 import google_crc32c
 import numpy as np
 
-from datasets.catalog.manifest import Manifest
-from datasets.errors import DatasetError
-from datasets.files import check_inside, sha256_file
+from gaitforge.datasets.catalog.manifest import Manifest
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.files import check_inside, sha256_file
 
 CRC_BYTES = 4
 INDEX_ENTRY_BYTES = 16

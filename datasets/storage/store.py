@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from datasets.catalog.catalog import Catalog, Location
-from datasets.catalog.catalog_files import CatalogFolder
-from datasets.catalog.edits import Edit, dataset_digest, edited
-from datasets.catalog.episodes import episode_table
-from datasets.catalog.manifest import Manifest, PartRecord
-from datasets.errors import DatasetError
-from datasets.files import (
+from gaitforge.datasets.catalog.catalog import Catalog, Location
+from gaitforge.datasets.catalog.catalog_files import CatalogFolder
+from gaitforge.datasets.catalog.edits import Edit, dataset_digest, edited
+from gaitforge.datasets.catalog.episodes import episode_table
+from gaitforge.datasets.catalog.manifest import Manifest, PartRecord
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.files import (
     check_inside,
     exclusive_lock,
     files_under,
@@ -28,12 +28,12 @@ from datasets.files import (
     sha256_file,
     temporary_name,
 )
-from datasets.layout import CATALOG, MERGED_PREFIX, OVERLAYS, PARTS, STAGING
-from datasets.schema import Schema
-from datasets.storage.commit import commit_part
-from datasets.storage.edit_log import EditLog
-from datasets.storage.parts import check_arrays
-from datasets.storage.root import (
+from gaitforge.datasets.layout import CATALOG, MERGED_PREFIX, OVERLAYS, PARTS, STAGING
+from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.storage.commit import commit_part
+from gaitforge.datasets.storage.edit_log import EditLog
+from gaitforge.datasets.storage.parts import check_arrays
+from gaitforge.datasets.storage.root import (
     EDITED_VERSION,
     SCHEMA_VERSION,
     RootRecord,
@@ -41,8 +41,8 @@ from datasets.storage.root import (
     read_root,
     write_skeleton,
 )
-from datasets.storage.shards import ArrayLayout, ArrayReader, open_array
-from datasets.storage.tags import Tag, read_tag, tag_names, write_tag
+from gaitforge.datasets.storage.shards import ArrayLayout, ArrayReader, open_array
+from gaitforge.datasets.storage.tags import Tag, read_tag, tag_names, write_tag
 
 _PART_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,119}")
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from datasets.catalog.manifest import canonical_json
-from datasets.errors import DatasetError, listed
-from datasets.files import create_durably, fsync_path, visible
-from datasets.layout import TAGS
+from gaitforge.datasets.catalog.manifest import canonical_json
+from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.files import create_durably, fsync_path, visible
+from gaitforge.datasets.layout import TAGS
 
 TAG_VERSION = 1
 EDITED_TAG_VERSION = 2

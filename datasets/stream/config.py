@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import TypedDict
 
-from datasets.errors import DatasetError
+from gaitforge.datasets.errors import DatasetError
 
 DEFAULT_POOL_STEPS = 1 << 20
 

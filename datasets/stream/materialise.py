@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from datasets import files as disk
-from datasets.errors import DatasetError
-from datasets.selection.returns import returns_to_go
-from datasets.selection.selection import Selection
-from datasets.storage.parts import object_hashes
-from datasets.stream import pool
-from datasets.stream.config import StreamConfig, StreamSettings
+from gaitforge.datasets import files as disk
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.selection.returns import returns_to_go
+from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.storage.parts import object_hashes
+from gaitforge.datasets.stream import pool
+from gaitforge.datasets.stream.config import StreamConfig, StreamSettings
 
 if TYPE_CHECKING:
-    from datasets.stream.window_stream import WindowStream
+    from gaitforge.datasets.stream.window_stream import WindowStream
 
 MATERIALISED_VERSION = 1
 DONE = "materialised.json"
@@ -136,7 +136,7 @@ class Materialised:
         faster (15.5 against 11.7 million steps a second). Use 1 to overlap with an accelerator or a
         slow disk.
         """
-        from datasets.stream.window_stream import WindowStream  # torch is slow to import
+        from gaitforge.datasets.stream.window_stream import WindowStream  # torch is slow to import
 
         chosen: StreamSettings = {"workers": 0, **settings}
         config = StreamConfig(window_len=window_len, batch_size=batch_size, **chosen)

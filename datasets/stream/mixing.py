@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
 
 import numpy as np
 
-from datasets.errors import DatasetError, listed
-from datasets.hashing import hashed
-from datasets.selection.selection import Selection
-from datasets.stream.config import StreamConfig, StreamSettings
-from datasets.stream.materialise import Materialised
-from datasets.stream.pool import SelectionSource
+from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.hashing import hashed
+from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.stream.config import StreamConfig, StreamSettings
+from gaitforge.datasets.stream.materialise import Materialised
+from gaitforge.datasets.stream.pool import SelectionSource
 
 if TYPE_CHECKING:
-    from datasets.stream.window_stream import WindowStream
+    from gaitforge.datasets.stream.window_stream import WindowStream
 
 AnySelection = TypeVar("AnySelection", bound=Selection)
 
@@ -92,7 +92,7 @@ class Mixture(Generic[AnySelection]):
         ``materialised`` is a copy of the union to read instead of the store; DatasetError for a
         copy of another selection.
         """
-        from datasets.stream.window_stream import WindowStream  # torch is slow to import
+        from gaitforge.datasets.stream.window_stream import WindowStream  # torch is slow to import
 
         if materialised is not None and materialised.hash != self.selection.hash:
             raise DatasetError(

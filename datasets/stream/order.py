@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from datasets.hashing import hashed
+from gaitforge.datasets.hashing import hashed
 
 ORDER_VERSION = 2
 """To be raised when the same (seed, epoch) gives another order; part of a stream's state."""

@@ -7,10 +7,10 @@ from typing import Protocol
 
 import numpy as np
 
-from datasets.errors import DatasetError, listed
-from datasets.selection.returns import endings, returns_to_go
-from datasets.selection.selection import Selection, Unit
-from datasets.stream.order import Windows
+from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.selection.returns import endings, returns_to_go
+from gaitforge.datasets.selection.selection import Selection, Unit
+from gaitforge.datasets.stream.order import Windows
 
 ACTION = "action"
 LAST_ACTION = "last_action"

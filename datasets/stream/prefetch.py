@@ -6,8 +6,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from inspect import GEN_RUNNING, getgeneratorstate
 from typing import Any, Generic, TypeVar
 
-from datasets.stream.order import EpochOrder, Windows
-from datasets.stream.pool import StepReader, Steps
+from gaitforge.datasets.stream.order import EpochOrder, Windows
+from gaitforge.datasets.stream.pool import StepReader, Steps
 
 THREAD_NAME = "window-stream"
 

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-from datasets.errors import DatasetError
-from datasets.selection.returns import TERMINATED, check_complete
-from datasets.stream.config import StreamConfig
-from datasets.stream.order import ORDER_VERSION, EpochOrder, Windows, epoch_order
-from datasets.stream.pool import (
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.selection.returns import TERMINATED, check_complete
+from gaitforge.datasets.stream.config import StreamConfig
+from gaitforge.datasets.stream.order import ORDER_VERSION, EpochOrder, Windows, epoch_order
+from gaitforge.datasets.stream.pool import (
     ACTION,
     FOLLOWING,
     LAST_ACTION,
@@ -29,7 +29,7 @@ from datasets.stream.pool import (
     StepSource,
     gather,
 )
-from datasets.stream.prefetch import Ahead, PoolsAhead
+from gaitforge.datasets.stream.prefetch import Ahead, PoolsAhead
 
 BATCH_KEYS = ("mask", "episode", "offset", "ending", "last", "terminal")
 """Names that a batch adds to the fields; no field may have one."""

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from datasets.files import temporary_file
-from flows.progress import Interrupted
-from flows.records.logs import log_event, short
+from gaitforge.datasets.files import temporary_file
+from gaitforge.flows.progress import Interrupted
+from gaitforge.flows.records.logs import log_event, short
 
 ACTIVE, FAILED = "active", "failed"
 HEARTBEAT_S = 2.0

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from flows.progress import Advance
-from flows.records.activity import read_active
-from flows.records.part_records import PartCollected
+from gaitforge.flows.progress import Advance
+from gaitforge.flows.records.activity import read_active
+from gaitforge.flows.records.part_records import PartCollected
 
 
 class FollowedParts:

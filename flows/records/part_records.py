@@ -2,9 +2,9 @@
 
     plan-<digest>.json       a plan, its task (`kind`), its parts, and the versions it was run with
     <part>.json              a collected part: sizes and times
-    active/<part>.json       a part in work (`flows.records.activity`)
+    active/<part>.json       a part in work (`gaitforge.flows.records.activity`)
     failed/<part>-<n>.json   an attempt that failed
-    log/<host>-<pid>.jsonl   what a process did (`flows.records.logs`)
+    log/<host>-<pid>.jsonl   what a process did (`gaitforge.flows.records.logs`)
 
 Importing this loads neither a simulator nor torch.
 """
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import datasets
-from datasets.layout import OVERLAYS
-from datasets.storage.s3.bucket import is_bucket_url, local_folder
-from flows.records.records import digest, provenance, read_record, to_tree, write_record
+from gaitforge import datasets
+from gaitforge.datasets.layout import OVERLAYS
+from gaitforge.datasets.storage.s3.bucket import is_bucket_url, local_folder
+from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
 
 PLAN_FILES = {"plan": "legged", "gym": "gym", "humanoid": "humanoid"}
 """Prefix of a plan's file -> its task, where the record does not say it: gym-*.json and

@@ -1,4 +1,4 @@
-"""Plans from JSON, as `flows.records.records.to_tree` writes them."""
+"""Plans from JSON, as `gaitforge.flows.records.records.to_tree` writes them."""
 
 import types
 from collections.abc import Mapping

@@ -10,10 +10,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from datasets.files import check_outside_stores, exclusive_lock, write_bytes_durably
-from flows.progress import Reporter
-from flows.records.plans import record_from_tree
-from learners.revision import git_revision
+from gaitforge.datasets.files import check_outside_stores, exclusive_lock, write_bytes_durably
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.plans import record_from_tree
+from gaitforge.learners.revision import git_revision
 
 TRAINING_LOCK = ".training.lock"
 _VERSIONED = ("gaitforge", "mujoco", "torch", "numpy", "zarr", "duckdb", "rsl-rl-lib", "prefect")

@@ -17,10 +17,10 @@ from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectHTTPStatusError
 
-from flows.progress import Advance, Reporter
-from flows.records.part_records import store_address
-from flows.records.records import digest
-from flows.runners.shown_pages import file_address, view_address
+from gaitforge.flows.progress import Advance, Reporter
+from gaitforge.flows.records.part_records import store_address
+from gaitforge.flows.records.records import digest
+from gaitforge.flows.runners.shown_pages import file_address, view_address
 
 PROGRESS_PERIOD_S = 5.0
 
@@ -52,7 +52,7 @@ class ProgressArtifacts:
 
     @contextmanager
     def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
-        """See `flows.progress.Reporter.step`."""
+        """See `gaitforge.flows.progress.Reporter.step`."""
         with self._shown.step(name, total, unit, done) as show:
             bar = _ProgressBar(name, total, unit, done)
 
@@ -64,7 +64,7 @@ class ProgressArtifacts:
             bar.finish()
 
     def say(self, text: str) -> None:
-        """See `flows.progress.Reporter.say`."""
+        """See `gaitforge.flows.progress.Reporter.say`."""
         self._shown.say(text)
 
 

@@ -1,4 +1,4 @@
-"""Collection on Dask: a task per part, each made by `flows.stages.collect.collect_part`.
+"""Collection on Dask: a task per part, each made by `gaitforge.flows.stages.collect.collect_part`.
 
 Dask repeats the parts of a worker that died. A part that two workers make is committed once. The
 arrays go from the worker to the store; a task returns a small record.
@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from datasets.errors import amount
-from flows.progress import Interrupted, Reporter
-from flows.records.part_records import PartCollected
-from flows.runners.dask_clusters import DaskSettings, dask_client
-from flows.runners.gather import gather
-from flows.stages.collect import collect_part, prepare
-from flows.tasks.interface import CollectionPlan
+from gaitforge.datasets.errors import amount
+from gaitforge.flows.progress import Interrupted, Reporter
+from gaitforge.flows.records.part_records import PartCollected
+from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client
+from gaitforge.flows.runners.gather import gather
+from gaitforge.flows.stages.collect import collect_part, prepare
+from gaitforge.flows.tasks.interface import CollectionPlan
 
 if TYPE_CHECKING:
     from distributed import Client, Future

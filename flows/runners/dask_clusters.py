@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets.errors import missing_package
+from gaitforge.datasets.errors import missing_package
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from flows.progress import Advance, Reporter
-from flows.runners.dask import UntilCancelled, run_dask, run_parts
-from flows.runners.dask_clusters import DaskSettings, dask_client
-from flows.stages.staging import Stage, is_done, run_stage
+from gaitforge.flows.progress import Advance, Reporter
+from gaitforge.flows.runners.dask import UntilCancelled, run_dask, run_parts
+from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client
+from gaitforge.flows.stages.staging import Stage, is_done, run_stage
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -83,8 +83,8 @@ class _Worker:
 
     @contextmanager
     def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
-        """See `flows.progress.Reporter.step`."""
+        """See `gaitforge.flows.progress.Reporter.step`."""
         yield UntilCancelled()
 
     def say(self, text: str) -> None:
-        """See `flows.progress.Reporter.say`."""
+        """See `gaitforge.flows.progress.Reporter.say`."""

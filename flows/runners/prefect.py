@@ -29,13 +29,13 @@ from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelled
 from prefect.tasks import exponential_backoff
 
-from flows.progress import Advance, Interrupted, Reporter, no_progress
-from flows.records.logs import redacted
-from flows.records.part_records import store_address
-from flows.retrying import is_passing
-from flows.runners.artifacts import NO_SERVER, ProgressArtifacts, last_name
-from flows.runners.prefect_access import bypass_proxies, check_prefect_home
-from flows.runners.slurm.jobs import cancel_job, read_job
+from gaitforge.flows.progress import Advance, Interrupted, Reporter, no_progress
+from gaitforge.flows.records.logs import redacted
+from gaitforge.flows.records.part_records import store_address
+from gaitforge.flows.retrying import is_passing
+from gaitforge.flows.runners.artifacts import NO_SERVER, ProgressArtifacts, last_name
+from gaitforge.flows.runners.prefect_access import bypass_proxies, check_prefect_home
+from gaitforge.flows.runners.slurm.jobs import cancel_job, read_job
 
 RETRIES = 2
 FIRST_RETRY_S = 5
@@ -198,12 +198,12 @@ class RunLog:
 
     @contextmanager
     def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
-        """See `flows.progress.Reporter.step`."""
+        """See `gaitforge.flows.progress.Reporter.step`."""
         self.say(f"{name}: {total - done:,} of {total:,} {unit}s are left")
         yield no_progress
 
     def say(self, text: str) -> None:
-        """See `flows.progress.Reporter.say`."""
+        """See `gaitforge.flows.progress.Reporter.say`."""
         get_run_logger().info(text)
 
 

@@ -20,11 +20,11 @@ from prefect.client.orchestration import get_client
 from prefect.runtime import task_run
 from prefect.states import Running
 
-from datasets.errors import amount
-from flows.runners.artifacts import NO_SERVER, show_markdown
-from flows.runners.prefect import SLURM_JOB, shown_progress
-from flows.runners.slurm import jobs
-from flows.runners.slurm.script import SlurmForm, SlurmSettings
+from gaitforge.datasets.errors import amount
+from gaitforge.flows.runners.artifacts import NO_SERVER, show_markdown
+from gaitforge.flows.runners.prefect import SLURM_JOB, shown_progress
+from gaitforge.flows.runners.slurm import jobs
+from gaitforge.flows.runners.slurm.script import SlurmForm, SlurmSettings
 
 SITE = "GAITFORGE_SLURM"
 """Environment variable of flows: settings for every job of theirs, the fields of `SlurmSettings` as

@@ -5,18 +5,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from flows.progress import Reporter
-from flows.tasks.interface import CollectionPlan
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.tasks.interface import CollectionPlan
 
 Runner = Callable[[CollectionPlan, Path | str, Reporter, Sequence[str] | None, Any], Any]
 """runner(plan, store_path, reporter, parts, settings) makes the missing ones of the parts (None for
 all); `settings` is the runner's own frozen dataclass, or None for its defaults."""
 
 RUNNERS = {
-    "local": "flows.stages.collect:collect",
-    "dask": "flows.runners.dask:run_dask",
-    "slurm": "flows.runners.slurm.runner:run_slurm",
-    "prefect": "flows.collect:run_prefect",
+    "local": "gaitforge.flows.stages.collect:collect",
+    "dask": "gaitforge.flows.runners.dask:run_dask",
+    "slurm": "gaitforge.flows.runners.slurm.runner:run_slurm",
+    "prefect": "gaitforge.flows.collect:run_prefect",
 }
 """Name -> "module:function". All but slurm return the records of what was collected now; slurm
 returns the record of the job that it submitted."""

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from prefect.settings import PREFECT_HOME
 
-from flows.records.records import digest, write_record
+from gaitforge.flows.records.records import digest, write_record
 
 PAGES_URL = "GAITFORGE_PAGES_URL"
 """Environment variable of served flows: the server's address."""

@@ -1,7 +1,7 @@
 """The collection engine of all tasks: rolls out and commits the parts that a store lacks.
 
 `collect_part` makes one part in any process; `collect` makes parts on this machine, and the other
-runners (`flows.runners`) give `collect_part` to their workers. Committed parts are skipped.
+runners (`flows/runners`) give `collect_part` to their workers. Committed parts are skipped.
 """
 
 import threading
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from datasets import DatasetError, Store, create_store, open_store
-from flows.progress import Advance, Interrupted, Reporter, no_progress
-from flows.records.activity import PartActivity, forget_stale, last_line, read_failures
-from flows.records.following import FollowedParts
-from flows.records.logs import log_event
-from flows.records.part_records import (
+from gaitforge.datasets import DatasetError, Store, create_store, open_store
+from gaitforge.flows.progress import Advance, Interrupted, Reporter, no_progress
+from gaitforge.flows.records.activity import PartActivity, forget_stale, last_line, read_failures
+from gaitforge.flows.records.following import FollowedParts
+from gaitforge.flows.records.logs import log_event
+from gaitforge.flows.records.part_records import (
     PartCollected,
     part_records,
     records_folder,
@@ -25,10 +25,10 @@ from flows.records.part_records import (
     write_part_record,
     write_plan_record,
 )
-from flows.records.records import digest, to_tree
-from flows.retrying import Retry
-from flows.stages.processes import run_in_processes
-from flows.tasks.interface import CollectionPlan, Simulation
+from gaitforge.flows.records.records import digest, to_tree
+from gaitforge.flows.retrying import Retry
+from gaitforge.flows.stages.processes import run_in_processes
+from gaitforge.flows.tasks.interface import CollectionPlan, Simulation
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """DAgger: rounds of collecting with the last trained policy and training on all so far.
 
 Ross et al., "A Reduction of Imitation Learning and Structured Prediction to No-Regret Online
-Learning" (2011), with the deviation of `collectors.legged.driving`. Beside it, plain imitation of
-equally many episodes: the same ones with the expert alone.
+Learning" (2011), with the deviation of `gaitforge.collectors.legged.driving`. Beside it, plain
+imitation of equally many episodes: the same ones with the expert alone.
 """
 
 from collections.abc import Sequence
@@ -10,18 +10,18 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from collectors.legged.data import CollectionGrid, StoredForm
-from datasets import open_store
-from datasets.schema import Schema
-from flows.progress import Reporter
-from flows.records.plans import plan_from_tree
-from flows.records.records import provenance, read_record, to_tree, write_record
-from flows.stages.collect import collect
-from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
-from flows.stages.train import SelectPlan, TrainPlan, run_training
-from flows.tasks.legged import LeggedPlan
-from flows.tasks.legged_policy import LeggedPolicyPlan, driven_by
-from learners.training.config import TrainConfig
+from gaitforge.collectors.legged.data import CollectionGrid, StoredForm
+from gaitforge.datasets import open_store
+from gaitforge.datasets.schema import Schema
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import provenance, read_record, to_tree, write_record
+from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
+from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
+from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.flows.tasks.legged_policy import LeggedPolicyPlan, driven_by
+from gaitforge.learners.training.config import TrainConfig
 
 RECORD = "dagger.json"
 ROUND = CollectionGrid(parts=4, seed=1000)

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from datasets import open_store
-from datasets.edits.fields import check_new_field
-from flows.progress import Reporter
-from flows.tasks.overlay import OverlayPlan
+from gaitforge.datasets import open_store
+from gaitforge.datasets.edits.fields import check_new_field
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.tasks.overlay import OverlayPlan
 
 
 def add_by_plan(
@@ -15,7 +15,7 @@ def add_by_plan(
     """Make the missing parts of a field, and add it to its store once all are there.
 
     Args:
-        runner, settings: as in `flows.runners.registry`.
+        runner, settings: as in `gaitforge.flows.runners.registry`.
 
     Returns:
         What the runner returns; on Slurm the last task adds the field.

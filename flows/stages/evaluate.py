@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from collectors.intervals import Interval, combined_interval
-from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.evaluation import CellResult, EvaluationGrid, cell_result, evaluate
-from collectors.policies import Observation, Policy, TaskPolicy
-from collectors.robots.robot import RobotCard
-from flows.progress import Reporter
-from flows.records.records import evaluation_key, kept_evaluation, read_record
-from flows.tasks.legged import check_parallelism
-from flows.tasks.policies import PolicySource
+from gaitforge.collectors.intervals import Interval, combined_interval
+from gaitforge.collectors.legged.environment import LeggedEnvironment
+from gaitforge.collectors.legged.evaluation import CellResult, EvaluationGrid, cell_result, evaluate
+from gaitforge.collectors.policies import Observation, Policy, TaskPolicy
+from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.records import evaluation_key, kept_evaluation, read_record
+from gaitforge.flows.tasks.legged import check_parallelism
+from gaitforge.flows.tasks.policies import PolicySource
 
 LATENCY_REPEATS = 1000
 EVALUATION = "evaluation.json"

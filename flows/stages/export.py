@@ -5,24 +5,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from collectors.legged.environment import MAX_ACTION, TARGET_MARGIN_RAD
-from collectors.legged.observations import FIELD_MEANINGS, FIELD_UNITS, POLICY_SLICES
-from collectors.robots.commands import COMMAND_NAMES, COMMAND_UNITS
-from collectors.robots.descriptor import body_vector
-from collectors.robots.robot import DEFAULT_ROBOT, RobotCard, load_robot
-from collectors.robots.stored_robots import SEVERAL
-from collectors.scenarios.command_ranges import command_ranges
-from collectors.timing import CONTROL_DT_S, DECIMATION
-from datasets.files import sha256_file
-from flows.progress import Reporter
-from flows.records.plans import PLAN
-from flows.records.records import provenance, read_record
-from flows.tasks.policies import run_source
-from learners.checkpoint import policy_from, read_checkpoint
-from learners.deploy.export import ExportOptions, ExportResult, export_policy
-from learners.deploy.export_metadata import CommandFacts, FieldFacts, RobotFacts
-from learners.policy.policy_network import PolicyNetwork
-from learners.run_files import KEPT
+from gaitforge.collectors.legged.environment import MAX_ACTION, TARGET_MARGIN_RAD
+from gaitforge.collectors.legged.observations import FIELD_MEANINGS, FIELD_UNITS, POLICY_SLICES
+from gaitforge.collectors.robots.commands import COMMAND_NAMES, COMMAND_UNITS
+from gaitforge.collectors.robots.descriptor import body_vector
+from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, RobotCard, load_robot
+from gaitforge.collectors.robots.stored_robots import SEVERAL
+from gaitforge.collectors.scenarios.command_ranges import command_ranges
+from gaitforge.collectors.timing import CONTROL_DT_S, DECIMATION
+from gaitforge.datasets.files import sha256_file
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.plans import PLAN
+from gaitforge.flows.records.records import provenance, read_record
+from gaitforge.flows.tasks.policies import run_source
+from gaitforge.learners.checkpoint import policy_from, read_checkpoint
+from gaitforge.learners.deploy.export import ExportOptions, ExportResult, export_policy
+from gaitforge.learners.deploy.export_metadata import CommandFacts, FieldFacts, RobotFacts
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.run_files import KEPT
 
 JOINT_ARRAYS = (
     *("default_joint_pos_rad", "joint_lower_rad", "joint_upper_rad"),

@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from datasets.formats import find_format, importer_class
-from datasets.formats.interface import Advance, Report
-from datasets.formats.transfer.importing import WORKERS, import_source
-from flows.progress import Reporter
-from flows.records.logs import log_event
-from flows.records.part_records import records_folder
-from flows.records.plans import plan_from_tree
-from flows.records.records import digest, provenance, write_record
+from gaitforge.datasets.formats import find_format, importer_class
+from gaitforge.datasets.formats.interface import Advance, Report
+from gaitforge.datasets.formats.transfer.importing import WORKERS, import_source
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.logs import log_event
+from gaitforge.flows.records.part_records import records_folder
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import digest, provenance, write_record
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class ImportPlan:
     """What to import, and how.
 
     Attributes:
-        format: a name in `datasets.formats.FORMATS`.
+        format: a name in `gaitforge.datasets.formats.FORMATS`.
         options: of the format's reader; those that are absent have its defaults.
         workers: threads that read and write parts.
         drop_nan: leave out episodes with NaN or infinity.

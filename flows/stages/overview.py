@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from collectors.scenarios.randomisation import DRAWS
-from datasets import Selection, open_store
+from gaitforge.collectors.scenarios.randomisation import DRAWS
+from gaitforge.datasets import Selection, open_store
 
 SPECTRUM_WINDOW = 64
 """Steps of a spectrum's window: the paper's context length on legged data (its Figure 1 takes 256,

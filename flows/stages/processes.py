@@ -9,7 +9,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from typing import Any
 
-from flows.progress import Advance, Interrupted
+from gaitforge.flows.progress import Advance, Interrupted
 
 POLL_S = 0.5
 END_S = 10.0

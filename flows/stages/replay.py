@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from datasets import Store, open_store
-from datasets.schema import TERRAIN_AND_SKILL
-from flows.progress import Reporter, no_progress
-from flows.records.part_records import plan_records
-from flows.stages.legged.replay import ReplayFault, replay_legged
-from flows.tasks.interface import PartData
-from flows.tasks.registry import LEGGED, LEGGED_POLICY, recorded_plan
+from gaitforge.datasets import Store, open_store
+from gaitforge.datasets.schema import TERRAIN_AND_SKILL
+from gaitforge.flows.progress import Reporter, no_progress
+from gaitforge.flows.records.part_records import plan_records
+from gaitforge.flows.stages.legged.replay import ReplayFault, replay_legged
+from gaitforge.flows.tasks.interface import PartData
+from gaitforge.flows.tasks.registry import LEGGED, LEGGED_POLICY, recorded_plan
 
 
 def replay(

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets import open_store
-from datasets.layout import ROOT_FILE
-from flows.progress import Reporter
-from flows.records.records import read_record, write_record
-from flows.stages.collect import collect
-from flows.tasks.interface import CollectionPlan
-from learners.training.distributed import process_rank
+from gaitforge.datasets import open_store
+from gaitforge.datasets.layout import ROOT_FILE
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.records import read_record, write_record
+from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.tasks.interface import CollectionPlan
+from gaitforge.learners.training.distributed import process_rank
 
 Collector = Callable[[CollectionPlan, Path, Reporter], Any]
 """Collects the missing parts of a plan into a store."""

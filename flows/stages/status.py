@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import datasets
-from datasets.history import HISTORY, read_history
-from datasets.layout import ROOT_FILE
-from datasets.storage.s3.bucket import is_bucket_url
-from flows.records.activity import Heartbeat, read_active, read_failures
-from flows.records.part_records import (
+from gaitforge import datasets
+from gaitforge.datasets.history import HISTORY, read_history
+from gaitforge.datasets.layout import ROOT_FILE
+from gaitforge.datasets.storage.s3.bucket import is_bucket_url
+from gaitforge.flows.records.activity import Heartbeat, read_active, read_failures
+from gaitforge.flows.records.part_records import (
     collection_rate,
     part_records,
     plan_records,
     records_folder,
 )
-from flows.records.plans import PLAN
-from flows.records.records import read_record, to_tree
-from flows.tasks.registry import recorded_plan
+from gaitforge.flows.records.plans import PLAN
+from gaitforge.flows.records.records import read_record, to_tree
+from gaitforge.flows.tasks.registry import recorded_plan
 
 RECENT_PARTS = 10
 """Parts that the rate is taken over; twice the parts in work, if that is more."""

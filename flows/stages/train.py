@@ -4,15 +4,15 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from datasets import Selection, open_store
-from flows.progress import Reporter, from_totals
-from flows.records.plans import PLAN
-from flows.records.records import provenance, training_lock, write_record
-from learners.models.registry import preset
-from learners.training.config import TrainConfig
-from learners.training.distributed import process_rank
-from learners.training.records.history import HistoryRow
-from learners.training.train import TrainResult, train
+from gaitforge.datasets import Selection, open_store
+from gaitforge.flows.progress import Reporter, from_totals
+from gaitforge.flows.records.plans import PLAN
+from gaitforge.flows.records.records import provenance, training_lock, write_record
+from gaitforge.learners.models.registry import preset
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.distributed import process_rank
+from gaitforge.learners.training.records.history import HistoryRow
+from gaitforge.learners.training.train import TrainResult, train
 
 
 @dataclass(frozen=True)

@@ -8,22 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from collectors.legged.derived import DERIVABLE, derived_field, measured_by
-from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.replaying import (
+from gaitforge.collectors.legged.derived import DERIVABLE, derived_field, measured_by
+from gaitforge.collectors.legged.environment import LeggedEnvironment
+from gaitforge.collectors.legged.replaying import (
     replay_environment,
     replayed,
     robot_of_selection,
     stored_episodes,
 )
-from collectors.legged.rollout import Measure
-from collectors.robots.robot import load_robot
-from datasets import Field, Schema, Selection
-from flows.functions import called, function_key, named_function
-from flows.progress import Advance
-from flows.tasks.interface import PartData, Simulation
-from flows.tasks.legged import check_parallelism
-from flows.tasks.overlay import OverlayPlan, overlay_part
+from gaitforge.collectors.legged.rollout import Measure
+from gaitforge.collectors.robots.robot import load_robot
+from gaitforge.datasets import Field, Schema, Selection
+from gaitforge.flows.functions import called, function_key, named_function
+from gaitforge.flows.progress import Advance
+from gaitforge.flows.tasks.interface import PartData, Simulation
+from gaitforge.flows.tasks.legged import check_parallelism
+from gaitforge.flows.tasks.overlay import OverlayPlan, overlay_part
 
 
 @dataclass(frozen=True)

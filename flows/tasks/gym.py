@@ -9,20 +9,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from collectors.gym import data
-from collectors.gym.algorithms.replay import ReplayReader
-from collectors.gym.batch import TaskBatch
-from collectors.gym.experts import Recipe, policies_folder, read_recipe
-from collectors.gym.rollout import Episode, run_episode
-from collectors.gym.tasks import GymTask, find_task
-from collectors.gym.training.record import read_training
-from collectors.part_arrays import joined_arrays
-from datasets import Schema, open_store
-from datasets.errors import listed
-from datasets.hashing import hashed
-from flows.progress import Advance
-from flows.records.records import digest
-from flows.tasks.interface import CollectionPlan, PartData, Simulation, check_workers
+from gaitforge.collectors.gym import data
+from gaitforge.collectors.gym.algorithms.replay import ReplayReader
+from gaitforge.collectors.gym.batch import TaskBatch
+from gaitforge.collectors.gym.experts import Recipe, policies_folder, read_recipe
+from gaitforge.collectors.gym.rollout import Episode, run_episode
+from gaitforge.collectors.gym.tasks import GymTask, find_task
+from gaitforge.collectors.gym.training.record import read_training
+from gaitforge.collectors.part_arrays import joined_arrays
+from gaitforge.datasets import Schema, open_store
+from gaitforge.datasets.errors import listed
+from gaitforge.datasets.hashing import hashed
+from gaitforge.flows.progress import Advance
+from gaitforge.flows.records.records import digest
+from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation, check_workers
 
 REPLAY_PART_STEPS = 50_000
 """Minimum steps of a replay buffer's part; one for all plans, so that no two share an episode."""
@@ -56,7 +56,7 @@ class GymPlan(CollectionPlan):
     """What to collect of a Gymnasium task.
 
     Attributes:
-        env: an environment's id of `collectors.gym.tasks`.
+        env: an environment's id of `gaitforge.collectors.gym.tasks`.
         policies: a finished training's folder; empty for the shipped policies, which have no
             replay buffer.
         qualities: of `QUALITIES`, in the order of the parts.

@@ -3,17 +3,17 @@
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from collectors.humanoid.clips.reference import clip_digest
-from collectors.humanoid.clips.snippets import Snippet
-from collectors.humanoid.data import SnippetGrid, humanoid_schema, part_catalog
-from collectors.humanoid.environment import TrackingEnvironment
-from collectors.humanoid.experts.experts import PD, Expert, load_expert
-from collectors.humanoid.rollout import run_episode
-from collectors.part_arrays import joined_arrays
-from datasets import Schema
-from flows.progress import Advance
-from flows.records.records import digest
-from flows.tasks.interface import CollectionPlan, PartData, Simulation, check_workers
+from gaitforge.collectors.humanoid.clips.reference import clip_digest
+from gaitforge.collectors.humanoid.clips.snippets import Snippet
+from gaitforge.collectors.humanoid.data import SnippetGrid, humanoid_schema, part_catalog
+from gaitforge.collectors.humanoid.environment import TrackingEnvironment
+from gaitforge.collectors.humanoid.experts.experts import PD, Expert, load_expert
+from gaitforge.collectors.humanoid.rollout import run_episode
+from gaitforge.collectors.part_arrays import joined_arrays
+from gaitforge.datasets import Schema
+from gaitforge.flows.progress import Advance
+from gaitforge.flows.records.records import digest
+from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation, check_workers
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What a task gives the collection engine: its plan, and a simulation that rolls out parts.
 
-The engine (`flows.stages.collect`) and the runners know a task through these classes alone.
+The engine (`flows/stages/collect.py`) and the runners know a task through these classes alone.
 """
 
 from abc import ABC, abstractmethod
@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
-import datasets
-from flows.progress import Advance
+from gaitforge import datasets
+from gaitforge.flows.progress import Advance
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,7 +58,7 @@ class CollectionPlan(ABC):
     """What to collect: a frozen dataclass that survives JSON and refuses bad values (ValueError).
 
     Attributes:
-        kind: the task's name in `flows.tasks.registry`.
+        kind: the task's name in `gaitforge.flows.tasks.registry`.
         parallelism: the field that says how many parts a local run makes at once, each in a
             process. Prefect tasks are threads where the simulator releases the interpreter's lock.
         work: a verb for the progress.

@@ -6,25 +6,25 @@ from functools import cache
 from math import ceil
 from typing import Any
 
-from collectors.experts.expert import (
+from gaitforge.collectors.experts.expert import (
     DEFAULT_EXPERT,
     drives_a_family,
     load_expert,
     robots_of_expert,
 )
-from collectors.legged import data
-from collectors.legged.driving import Driver
-from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.rollout import run_episodes
-from collectors.policies import Policy
-from collectors.robots.robot import RobotCard, load_robots
-from collectors.simulators import check_backend
-from collectors.timing import EPISODE_STEPS
-from datasets import Schema
-from flows.progress import Advance
-from flows.records.records import digest
-from flows.settings import override, with_chosen
-from flows.tasks.interface import MAX_WORKERS, CollectionPlan, PartData, Simulation
+from gaitforge.collectors.legged import data
+from gaitforge.collectors.legged.driving import Driver
+from gaitforge.collectors.legged.environment import LeggedEnvironment
+from gaitforge.collectors.legged.rollout import run_episodes
+from gaitforge.collectors.policies import Policy
+from gaitforge.collectors.robots.robot import RobotCard, load_robots
+from gaitforge.collectors.simulators import check_backend
+from gaitforge.collectors.timing import EPISODE_STEPS
+from gaitforge.datasets import Schema
+from gaitforge.flows.progress import Advance
+from gaitforge.flows.records.records import digest
+from gaitforge.flows.settings import override, with_chosen
+from gaitforge.flows.tasks.interface import MAX_WORKERS, CollectionPlan, PartData, Simulation
 
 MAX_ROBOTS = 100_000
 MIXED = "legged-mixed"

@@ -7,15 +7,15 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from collectors.experts.expert import load_expert
-from collectors.legged.driving import Driver, driven_steps
-from collectors.policies import Policy
-from collectors.robots.robot import RobotCard
-from datasets import Schema
-from flows.progress import Advance
-from flows.tasks.interface import PartData
-from flows.tasks.legged import LeggedPlan, LeggedSimulation
-from flows.tasks.policies import PolicySource, named_source
+from gaitforge.collectors.experts.expert import load_expert
+from gaitforge.collectors.legged.driving import Driver, driven_steps
+from gaitforge.collectors.policies import Policy
+from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.datasets import Schema
+from gaitforge.flows.progress import Advance
+from gaitforge.flows.tasks.interface import PartData
+from gaitforge.flows.tasks.legged import LeggedPlan, LeggedSimulation
+from gaitforge.flows.tasks.policies import PolicySource, named_source
 
 
 @dataclass(frozen=True)

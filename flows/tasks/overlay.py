@@ -1,7 +1,7 @@
 """What plans share that add a field to the episodes of a store, part by part.
 
-The new arrays are a store of their own inside the first one (`datasets.edits.fields`), with
-the same parts, so that every runner, resume, status and verify work as for a collection.
+The new arrays are a store of their own inside the first one (`gaitforge.datasets.edits.fields`),
+with the same parts, so that every runner, resume, status and verify work as for a collection.
 """
 
 from abc import abstractmethod
@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from datasets import Field, Schema, Selection, open_store
-from datasets.catalog.catalog import required_columns
-from datasets.edits.fields import add_field
-from datasets.layout import OVERLAYS
-from datasets.storage.contents import overlay_folders
-from flows.records.records import digest
-from flows.tasks.interface import CollectionPlan, PartData
+from gaitforge.datasets import Field, Schema, Selection, open_store
+from gaitforge.datasets.catalog.catalog import required_columns
+from gaitforge.datasets.edits.fields import add_field
+from gaitforge.datasets.layout import OVERLAYS
+from gaitforge.datasets.storage.contents import overlay_folders
+from gaitforge.flows.records.records import digest
+from gaitforge.flows.tasks.interface import CollectionPlan, PartData
 
 
 @dataclass(frozen=True)

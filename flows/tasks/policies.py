@@ -7,19 +7,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from collectors.experts.expert import load_expert
-from collectors.legged.observations import POLICY_SLICES
-from collectors.policies import Policy
-from collectors.robots.descriptor import body_vector
-from collectors.robots.robot import DEFAULT_ROBOT, RobotCard, load_robot
-from collectors.robots.stored_robots import SEVERAL
-from datasets.files import sha256_file
-from flows.records.plans import PLAN
-from flows.records.records import digest, read_record
-from learners.checkpoint import checkpoint_path, load_policy, policy_from, read_checkpoint
-from learners.deploy.control import LearnedPolicy
-from learners.deploy.onnx_policy import OnnxPolicy, is_exported_policy, read_description
-from learners.models.registry import count_parameters
+from gaitforge.collectors.experts.expert import load_expert
+from gaitforge.collectors.legged.observations import POLICY_SLICES
+from gaitforge.collectors.policies import Policy
+from gaitforge.collectors.robots.descriptor import body_vector
+from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, RobotCard, load_robot
+from gaitforge.collectors.robots.stored_robots import SEVERAL
+from gaitforge.datasets.files import sha256_file
+from gaitforge.flows.records.plans import PLAN
+from gaitforge.flows.records.records import digest, read_record
+from gaitforge.learners.checkpoint import checkpoint_path, load_policy, policy_from, read_checkpoint
+from gaitforge.learners.deploy.control import LearnedPolicy
+from gaitforge.learners.deploy.onnx_policy import OnnxPolicy, is_exported_policy, read_description
+from gaitforge.learners.models.registry import count_parameters
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from flows.records.plans import plan_from_tree
-from flows.tasks.interface import CollectionPlan
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.tasks.interface import CollectionPlan
 
 LEGGED, LEGGED_POLICY = "legged", "legged-policy"
 TASKS = {
-    LEGGED: "flows.tasks.legged:LeggedPlan",
-    "gym": "flows.tasks.gym:GymPlan",
-    "humanoid": "flows.tasks.humanoid:HumanoidPlan",
-    LEGGED_POLICY: "flows.tasks.legged_policy:LeggedPolicyPlan",
-    "derive": "flows.tasks.derive:DerivePlan",
-    "relabel": "flows.tasks.relabel:RelabelPlan",
+    LEGGED: "gaitforge.flows.tasks.legged:LeggedPlan",
+    "gym": "gaitforge.flows.tasks.gym:GymPlan",
+    "humanoid": "gaitforge.flows.tasks.humanoid:HumanoidPlan",
+    LEGGED_POLICY: "gaitforge.flows.tasks.legged_policy:LeggedPolicyPlan",
+    "derive": "gaitforge.flows.tasks.derive:DerivePlan",
+    "relabel": "gaitforge.flows.tasks.relabel:RelabelPlan",
 }
 """Task -> "module:class" of its plan."""
 

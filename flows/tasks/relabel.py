@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from datasets import Field, Schema, Selection
-from datasets.catalog.edits import added_field, edited
-from datasets.edits.operations import REWARD
-from flows.functions import called, function_key, named_function
-from flows.progress import Advance
-from flows.tasks.interface import PartData, Simulation
-from flows.tasks.overlay import OverlayPlan, overlay_part
+from gaitforge.datasets import Field, Schema, Selection
+from gaitforge.datasets.catalog.edits import added_field, edited
+from gaitforge.datasets.edits.operations import REWARD
+from gaitforge.flows.functions import called, function_key, named_function
+from gaitforge.flows.progress import Advance
+from gaitforge.flows.tasks.interface import PartData, Simulation
+from gaitforge.flows.tasks.overlay import OverlayPlan, overlay_part
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import math
 import numpy as np
 from numpy.polynomial import Chebyshev, Polynomial
 
-from learners.compiling import compiled
-from learners.models.bot.compiled_attention import forward_loops
+from gaitforge.learners.compiling import compiled
+from gaitforge.learners.models.bot.compiled_attention import forward_loops
 
 Array = np.ndarray
 

@@ -7,16 +7,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from learners.deploy.compiled_kernels import bot_step, fcnet_step, gelu_polynomial
-from learners.models.bot.body_attention import AttentionMask
-from learners.models.bot.body_policy import node_of_index
-from learners.models.bot.bot import BoT
-from learners.models.bot.compiled_attention import in_threads
-from learners.models.bounded import BoundedNetwork
-from learners.models.fcnet.fcnet import FCNet
-from learners.models.fcnet.spectral_basis import dft_angles
-from learners.policy.policy_network import PolicyNetwork
-from learners.policy.tokens import TokenLayout
+from gaitforge.learners.deploy.compiled_kernels import bot_step, fcnet_step, gelu_polynomial
+from gaitforge.learners.models.bot.body_attention import AttentionMask
+from gaitforge.learners.models.bot.body_policy import node_of_index
+from gaitforge.learners.models.bot.bot import BoT
+from gaitforge.learners.models.bot.compiled_attention import in_threads
+from gaitforge.learners.models.bounded import BoundedNetwork
+from gaitforge.learners.models.fcnet.fcnet import FCNet
+from gaitforge.learners.models.fcnet.spectral_basis import dft_angles
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.policy.tokens import TokenLayout
 
 
 class CompiledStep:

@@ -5,10 +5,10 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from learners.deploy.compiled_step import CompiledStep, compiled_step
-from learners.models.bot.bot import BoT
-from learners.models.registry import count_parameters
-from learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.deploy.compiled_step import CompiledStep, compiled_step
+from gaitforge.learners.models.bot.bot import BoT
+from gaitforge.learners.models.registry import count_parameters
+from gaitforge.learners.policy.policy_network import PolicyNetwork
 
 # With more weights a core's L2 cache does not hold them, and torch reads them once for all robots.
 _CACHED_WEIGHTS = 1_000_000

@@ -12,12 +12,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from datasets.files import fsync_tree, replace_durably, sha256_file, temporary_name
-from learners.deploy import export_formats as formats
-from learners.deploy.export_metadata import RobotFacts, model_properties, policy_metadata
-from learners.deploy.onnx_policy import DESCRIPTION, PROGRAMS
-from learners.deploy.step_modules import PolicyStep
-from learners.policy.policy_network import PolicyNetwork
+from gaitforge.datasets.files import fsync_tree, replace_durably, sha256_file, temporary_name
+from gaitforge.learners.deploy import export_formats as formats
+from gaitforge.learners.deploy.export_metadata import RobotFacts, model_properties, policy_metadata
+from gaitforge.learners.deploy.onnx_policy import DESCRIPTION, PROGRAMS
+from gaitforge.learners.deploy.step_modules import PolicyStep
+from gaitforge.learners.policy.policy_network import PolicyNetwork
 
 _CHECKED_STEPS = 160
 _STORED_STEPS = 12

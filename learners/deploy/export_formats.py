@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from datasets.errors import missing_package
-from learners.deploy.step_modules import PolicyStep
-from learners.policy.policy_network import PolicyNetwork
+from gaitforge.datasets.errors import missing_package
+from gaitforge.learners.deploy.step_modules import PolicyStep
+from gaitforge.learners.policy.policy_network import PolicyNetwork
 
 # The first with Gelu and LayerNormalization as single operations (ONNX 1.15).
 OPSET = 20

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from learners.checkpoint import check_layout
-from learners.deploy.onnx_policy import FORMAT, FORMAT_VERSION
-from learners.deploy.step_modules import PolicyStep
-from learners.deploy.step_state import StateTensor
-from learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.checkpoint import check_layout
+from gaitforge.learners.deploy.onnx_policy import FORMAT, FORMAT_VERSION
+from gaitforge.learners.deploy.step_modules import PolicyStep
+from gaitforge.learners.deploy.step_state import StateTensor
+from gaitforge.learners.policy.policy_network import PolicyNetwork
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from learners.deploy.step_state import StateTensor
-from learners.models.fcnet.fcnet import FCNet, FourierLayer
-from learners.models.fcnet.spectral_basis import dft_angles
+from gaitforge.learners.deploy.step_state import StateTensor
+from gaitforge.learners.models.fcnet.fcnet import FCNet, FourierLayer
+from gaitforge.learners.models.fcnet.spectral_basis import dft_angles
 
 
 class FourierStep(nn.Module):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from learners.deploy.control import ControlObservation
+    from gaitforge.learners.deploy.control import ControlObservation
 
 Array = np.ndarray
 

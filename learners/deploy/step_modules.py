@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from learners.deploy.fcnet_step import FCNetStep
-from learners.deploy.step_state import StateTensor, named_tensors, with_tensors
-from learners.models.bounded import BoundedNetwork
-from learners.models.fcnet.fcnet import FCNet
-from learners.policy.policy_network import PolicyNetwork
-from learners.policy.tokens import LAST_ACTION
+from gaitforge.learners.deploy.fcnet_step import FCNetStep
+from gaitforge.learners.deploy.step_state import StateTensor, named_tensors, with_tensors
+from gaitforge.learners.models.bounded import BoundedNetwork
+from gaitforge.learners.models.fcnet.fcnet import FCNet
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.policy.tokens import LAST_ACTION
 
 KEPT_ACTION = f"state_{LAST_ACTION}"
 """Name of the last action in the state, if the policy keeps it."""

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from learners.models.rotary import Rotation, rotary_frequencies, rotation
+from gaitforge.learners.models.rotary import Rotation, rotary_frequencies, rotation
 
 FEEDFORWARD_FACTOR = 4
 INIT_STD = 0.02

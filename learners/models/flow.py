@@ -31,9 +31,9 @@ from math import isfinite
 import torch
 from torch import Tensor, nn
 
-from learners.models.config_checks import check_counts
-from learners.models.history import HistoryNetwork
-from learners.policy.tokens import TokenLayout
+from gaitforge.learners.models.config_checks import check_counts
+from gaitforge.learners.models.history import HistoryNetwork
+from gaitforge.learners.policy.tokens import TokenLayout
 
 MOST_STEPS = 4
 

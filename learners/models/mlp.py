@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional
 
-from learners.models.config_checks import NoPrefix, check_counts
-from learners.models.history import HistoryNetwork
-from learners.policy.tokens import TokenLayout
+from gaitforge.learners.models.config_checks import NoPrefix, check_counts
+from gaitforge.learners.models.history import HistoryNetwork
+from gaitforge.learners.policy.tokens import TokenLayout
 
 
 @dataclass(frozen=True)

@@ -18,19 +18,19 @@ from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
 from typing import Any
 
-from learners.policy.tokens import TokenLayout
+from gaitforge.learners.policy.tokens import TokenLayout
 
 # Kind -> "module:class" of its config, whose `build(layout, act_dim)` makes the network.
 KINDS: dict[str, str] = {
-    "fcnet": "learners.models.fcnet.fcnet:FCNetConfig",
-    "bot": "learners.models.bot.bot:BoTConfig",
-    "body-mlp": "learners.models.bot.body_mlp:BodyMLPConfig",
-    "transformer": "learners.models.transformer:TransformerConfig",
-    "dt": "learners.models.decision_transformer:DecisionTransformerConfig",
-    "retnet": "learners.models.retnet:RetNetConfig",
-    "history-mlp": "learners.models.mlp:HistoryMLPConfig",
-    "mlp": "learners.models.mlp:MLPConfig",
-    "flow": "learners.models.flow:FlowConfig",
+    "fcnet": "gaitforge.learners.models.fcnet.fcnet:FCNetConfig",
+    "bot": "gaitforge.learners.models.bot.bot:BoTConfig",
+    "body-mlp": "gaitforge.learners.models.bot.body_mlp:BodyMLPConfig",
+    "transformer": "gaitforge.learners.models.transformer:TransformerConfig",
+    "dt": "gaitforge.learners.models.decision_transformer:DecisionTransformerConfig",
+    "retnet": "gaitforge.learners.models.retnet:RetNetConfig",
+    "history-mlp": "gaitforge.learners.models.mlp:HistoryMLPConfig",
+    "mlp": "gaitforge.learners.models.mlp:MLPConfig",
+    "flow": "gaitforge.learners.models.flow:FlowConfig",
 }
 
 

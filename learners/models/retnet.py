@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from learners.models.config_checks import NoPrefix, check_counts, check_rotary_heads
-from learners.models.rotary import Rotation, rotary_frequencies, rotation
-from learners.policy.tokens import TokenLayout
+from gaitforge.learners.models.config_checks import NoPrefix, check_counts, check_rotary_heads
+from gaitforge.learners.models.rotary import Rotation, rotary_frequencies, rotation
+from gaitforge.learners.policy.tokens import TokenLayout
 
 VALUE_FACTOR = 2
 FEEDFORWARD_FACTOR = 2

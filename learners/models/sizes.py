@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from learners.models import registry
-from learners.policy.tokens import TokenLayout
+from gaitforge.learners.models import registry
+from gaitforge.learners.policy.tokens import TokenLayout
 
 WIDTH = "hidden_dim"  # the setting that is searched
 TOLERANCE = 0.05  # Tan et al. 2024, C.3: baselines have "roughly" FCNet's size

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from datasets.formats.fcnet.schema import OBS_SLICES
-from learners.models.bot.bodies import BODIES
-from learners.policy.tokens import TokenLayout
+from gaitforge.datasets.formats.fcnet.schema import OBS_SLICES
+from gaitforge.learners.models.bot.bodies import BODIES
+from gaitforge.learners.policy.tokens import TokenLayout
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from learners.models.causal_attention import AttentionState, CausalTrunk
-from learners.models.config_checks import NoPrefix, check_counts, check_rotary_heads
-from learners.policy.tokens import TokenLayout
+from gaitforge.learners.models.causal_attention import AttentionState, CausalTrunk
+from gaitforge.learners.models.config_checks import NoPrefix, check_counts, check_rotary_heads
+from gaitforge.learners.policy.tokens import TokenLayout
 
 
 @dataclass(frozen=True)

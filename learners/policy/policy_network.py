@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from learners.policy.gaussian import GaussianSpread
-from learners.policy.normalisation import Normaliser
-from learners.policy.tokens import BODY, LAST_ACTION, TokenLayout
+from gaitforge.learners.policy.gaussian import GaussianSpread
+from gaitforge.learners.policy.normalisation import Normaliser
+from gaitforge.learners.policy.tokens import BODY, LAST_ACTION, TokenLayout
 
 
 class PolicyNetwork(nn.Module):

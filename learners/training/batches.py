@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from datasets import Selection
-from datasets.schema import Schema
-from learners.policy.tokens import BODY, LAST_ACTION, needs_last_action
-from learners.training.config import TrainConfig
-from learners.training.distributed import Ranks
-from learners.training.objectives import OBJECTIVES, objective_fields
+from gaitforge.datasets import Selection
+from gaitforge.datasets.schema import Schema
+from gaitforge.learners.policy.tokens import BODY, LAST_ACTION, needs_last_action
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.distributed import Ranks
+from gaitforge.learners.training.objectives import OBJECTIVES, objective_fields
 
 if TYPE_CHECKING:
-    from datasets.stream.window_stream import WindowStream
+    from gaitforge.datasets.stream.window_stream import WindowStream
 
 Batch = dict[str, Tensor]
 

@@ -6,20 +6,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from datasets import Selection
-from datasets.schema import Schema
-from learners.checkpoint import policy_card
-from learners.models.bounded import BoundedNetwork
-from learners.models.registry import build_network, preset
-from learners.policy.gaussian import GaussianSpread
-from learners.policy.normalisation import Normaliser
-from learners.policy.policy_network import PolicyNetwork
-from learners.policy.tokens import BODY, TokenLayout
-from learners.training.batches import executed_place, has_bodies
-from learners.training.config import TrainConfig
-from learners.training.nonfinite import NonFiniteError
-from learners.training.objectives import OBJECTIVES, has_own_loss, value_class
-from learners.training.values.learner import ValueLearner
+from gaitforge.datasets import Selection
+from gaitforge.datasets.schema import Schema
+from gaitforge.learners.checkpoint import policy_card
+from gaitforge.learners.models.bounded import BoundedNetwork
+from gaitforge.learners.models.registry import build_network, preset
+from gaitforge.learners.policy.gaussian import GaussianSpread
+from gaitforge.learners.policy.normalisation import Normaliser
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.policy.tokens import BODY, TokenLayout
+from gaitforge.learners.training.batches import executed_place, has_bodies
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.nonfinite import NonFiniteError
+from gaitforge.learners.training.objectives import OBJECTIVES, has_own_loss, value_class
+from gaitforge.learners.training.values.learner import ValueLearner
 
 
 def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwork, dict[str, Any]]:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
-from learners.models.registry import PRESETS, preset
-from learners.training.objectives import OBJECTIVES, value_settings
+from gaitforge.learners.models.registry import PRESETS, preset
+from gaitforge.learners.training.objectives import OBJECTIVES, value_settings
 
 # Settings that may change when a run is resumed: its results are the same up to rounding.
 _FREE_TO_CHANGE = (

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import torch
 
-from datasets import Selection
-from learners.policy.policy_network import PolicyNetwork
-from learners.training.batches import with_bodies
-from learners.training.config import TrainConfig
-from learners.training.nonfinite import NonFiniteError
-from learners.training.objectives import masked_sum, squared_error
-from learners.training.trainer import Episodes
+from gaitforge.datasets import Selection
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.training.batches import with_bodies
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.nonfinite import NonFiniteError
+from gaitforge.learners.training.objectives import masked_sum, squared_error
+from gaitforge.learners.training.trainer import Episodes
 
 BATCH_STEPS = 8192
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from datasets import Selection
+from gaitforge.datasets import Selection
 
 _NAMED_EPISODES = 4
 

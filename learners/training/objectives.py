@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from datasets.schema import Schema
-    from learners.policy.policy_network import PolicyNetwork
+    from gaitforge.datasets.schema import Schema
+    from gaitforge.learners.policy.policy_network import PolicyNetwork
 
 EXPERT_FIELDS = ("action_mean", "action_std")
 """Fields of the expert's distribution, per step and in the units of `action`."""
@@ -43,7 +43,7 @@ class Objective:
     training: Mapping[str, Any] = field(default_factory=dict)
 
 
-_VALUES = "learners.training.values"
+_VALUES = "gaitforge.learners.training.values"
 # Rate and optimiser of the papers' Table 3 (TD3+BC) and appendix B (IQL); windows are the model's.
 _VALUE_TRAINING = {
     "optimiser": "adam",

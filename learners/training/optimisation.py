@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 from torch.optim.swa_utils import AveragedModel
 
-from learners.training.config import TrainConfig
-from learners.training.lion import Lion
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.lion import Lion
 
 
 def learning_rate(step: int, config: TrainConfig) -> float:

@@ -4,13 +4,13 @@ import time
 
 import torch
 
-from datasets import Selection
-from learners.training.batches import TrainingBatches
-from learners.training.building import build_policy, build_values
-from learners.training.config import TrainConfig
-from learners.training.distributed import Ranks
-from learners.training.held_out import split_episodes
-from learners.training.update import Updater
+from gaitforge.datasets import Selection
+from gaitforge.learners.training.batches import TrainingBatches
+from gaitforge.learners.training.building import build_policy, build_values
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.distributed import Ranks
+from gaitforge.learners.training.held_out import split_episodes
+from gaitforge.learners.training.update import Updater
 
 WARM_UP_S, MEASURED_S = 2.0, 4.0
 """A few hundred steps of a small network; the first ones also allocate and fill caches."""

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import torch
 
-from datasets import Selection
-from learners.checkpoint import CHECKPOINT, Checkpoint, read_checkpoint
-from learners.models.registry import count_parameters
-from learners.revision import git_revision
-from learners.training.building import build_policy
-from learners.training.config import TrainConfig
-from learners.training.distributed import Ranks, process_group
-from learners.training.held_out import split_episodes
-from learners.training.memory import keep_freed_memory
-from learners.training.nonfinite import NonFiniteError
-from learners.training.trainer import Progress, RunProgress, Trainer
+from gaitforge.datasets import Selection
+from gaitforge.learners.checkpoint import CHECKPOINT, Checkpoint, read_checkpoint
+from gaitforge.learners.models.registry import count_parameters
+from gaitforge.learners.revision import git_revision
+from gaitforge.learners.training.building import build_policy
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.distributed import Ranks, process_group
+from gaitforge.learners.training.held_out import split_episodes
+from gaitforge.learners.training.memory import keep_freed_memory
+from gaitforge.learners.training.nonfinite import NonFiniteError
+from gaitforge.learners.training.trainer import Progress, RunProgress, Trainer
 
 __all__ = ["NonFiniteError", "TrainResult", "train"]
 

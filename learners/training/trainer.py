@@ -9,19 +9,19 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from datasets import Selection
-from datasets.interrupts import Notices, Stopped, deferred_signals
-from learners.checkpoint import Checkpoint
-from learners.policy.policy_network import PolicyNetwork
-from learners.training.batches import TrainingBatches, on_device, open_stream, with_bodies
-from learners.training.building import build_values
-from learners.training.config import TrainConfig
-from learners.training.distributed import Ranks
-from learners.training.nonfinite import NonFiniteError, blame, data_fault
-from learners.training.optimisation import learning_rate
-from learners.training.records.history import HistoryRow
-from learners.training.records.recording import RunFiles
-from learners.training.update import Updater
+from gaitforge.datasets import Selection
+from gaitforge.datasets.interrupts import Notices, Stopped, deferred_signals
+from gaitforge.learners.checkpoint import Checkpoint
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.training.batches import TrainingBatches, on_device, open_stream, with_bodies
+from gaitforge.learners.training.building import build_values
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.distributed import Ranks
+from gaitforge.learners.training.nonfinite import NonFiniteError, blame, data_fault
+from gaitforge.learners.training.optimisation import learning_rate
+from gaitforge.learners.training.records.history import HistoryRow
+from gaitforge.learners.training.records.recording import RunFiles
+from gaitforge.learners.training.update import Updater
 
 PROGRESS_PERIOD_S = 0.5
 

@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from learners.checkpoint import load_optimiser, load_values, load_weights
-from learners.policy.policy_network import PolicyNetwork
-from learners.training.batches import Batch, on_device
-from learners.training.config import TrainConfig
-from learners.training.distributed import Ranks
-from learners.training.objectives import summed_loss
-from learners.training.optimisation import averaged_copy, make_optimiser
-from learners.training.values.learner import ValueLearner
+from gaitforge.learners.checkpoint import load_optimiser, load_values, load_weights
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.training.batches import Batch, on_device
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.distributed import Ranks
+from gaitforge.learners.training.objectives import summed_loss
+from gaitforge.learners.training.optimisation import averaged_copy, make_optimiser
+from gaitforge.learners.training.values.learner import ValueLearner
 
 
 @dataclass(frozen=True)

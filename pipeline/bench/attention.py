@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from flows.progress import Advance
-from learners.models.bot.bodies import QUADRUPED, body_graph
-from learners.models.bot.body_attention import AttentionMask, prefers_compiled
-from learners.models.registry import preset
-from learners.models.spaces import SPACES
-from pipeline.bench.attention_baselines import (
+from gaitforge.flows.progress import Advance
+from gaitforge.learners.models.bot.bodies import QUADRUPED, body_graph
+from gaitforge.learners.models.bot.body_attention import AttentionMask, prefers_compiled
+from gaitforge.learners.models.registry import preset
+from gaitforge.learners.models.spaces import SPACES
+from gaitforge.pipeline.bench.attention_baselines import (
     PAPER_NODES,
     PAPER_SPARSITY,
     WITHOUT_CPU_GRADIENT,
@@ -22,7 +22,7 @@ from pipeline.bench.attention_baselines import (
     implementations,
     random_mask,
 )
-from pipeline.bench.harness import in_turns, median
+from gaitforge.pipeline.bench.harness import in_turns, median
 
 PAPER_SPEED_UP_PERCENT = 206.0
 """The Body Transformer paper's Section 5.4, at 128 nodes."""

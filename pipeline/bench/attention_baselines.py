@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from learners.models.bot.body_attention import AttentionMask, compiled, dense_masked
-from learners.models.bot.compiled_attention import forward_loops
-from pipeline.bench.harness import median, seconds_of
+from gaitforge.learners.models.bot.body_attention import AttentionMask, compiled, dense_masked
+from gaitforge.learners.models.bot.compiled_attention import forward_loops
+from gaitforge.pipeline.bench.harness import median, seconds_of
 
 # Share of zeros in the mask of MoCapAct's humanoid (paper, Section 5.4).
 PAPER_SPARSITY = 0.908

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datasets import Selection, Store
-from datasets.catalog.catalog_files import write_catalog_file
-from datasets.catalog.episodes import episode_table, episodes_digest
-from datasets.layout import PARTS
-from flows.records.part_records import PartCollected, records_folder, write_part_record
-from flows.records.records import write_record
-from pipeline.bench.harness import bar, run_alone
+from gaitforge.datasets import Selection, Store
+from gaitforge.datasets.catalog.catalog_files import write_catalog_file
+from gaitforge.datasets.catalog.episodes import episode_table, episodes_digest
+from gaitforge.datasets.layout import PARTS
+from gaitforge.flows.records.part_records import PartCollected, records_folder, write_part_record
+from gaitforge.flows.records.records import write_record
+from gaitforge.pipeline.bench.harness import bar, run_alone
 
 MOST_S = {"index": 20.0, "open": 0.3, "query": 0.5}
 """From opening the store on: what Python and its packages take to start does not grow with it."""
@@ -27,7 +27,7 @@ MOST_REPEATED = 24
 BEFORE = """
 import sys, time
 from pathlib import Path
-from datasets import difference, open_store, query
+from gaitforge.datasets import difference, open_store, query
 started = time.perf_counter()
 store = open_store(sys.argv[1])
 """
@@ -40,13 +40,13 @@ WORKS = {
     "open": "store.select()",
     "query": QUERY,
     "query again": f"{QUERY}started = time.perf_counter()\n{QUERY}",
-    "status": "from flows.stages.status import status; status(sys.argv[1])",
+    "status": "from gaitforge.flows.stages.status import status; status(sys.argv[1])",
     "card": """
-from pipeline.report.card import write_card
+from gaitforge.pipeline.report.card import write_card
 write_card(store.select(), Path(sys.argv[1] + ".card"), channels=False)
 """,
     "explorer": """
-from pipeline.report.explorer.page import explorer_of
+from gaitforge.pipeline.report.explorer.page import explorer_of
 explorer_of(store.select(), Path(sys.argv[1]).parent)
 """,
     "gc": "store.gc()",

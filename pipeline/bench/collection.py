@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from collectors.legged import environment
-from collectors.physics.mujoco.backend import MujocoBackend
-from collectors.policies import Observation
-from datasets import open_store
-from flows.progress import Advance, no_progress
-from flows.stages.collect import prepare
-from flows.tasks.legged import LeggedPlan
-from pipeline.bench.harness import in_turns, median
+from gaitforge.collectors.legged import environment
+from gaitforge.collectors.physics.mujoco.backend import MujocoBackend
+from gaitforge.collectors.policies import Observation
+from gaitforge.datasets import open_store
+from gaitforge.flows.progress import Advance, no_progress
+from gaitforge.flows.stages.collect import prepare
+from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.pipeline.bench.harness import in_turns, median
 
 ROLLOUT = "mujoco.rollout"
 BACKEND = "back end around it"

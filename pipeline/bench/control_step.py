@@ -17,20 +17,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from collectors.policies import StoredObservation
-from collectors.robots.robot import load_robot
-from flows.progress import Advance
-from flows.stages.export import robot_facts
-from learners.checkpoint import policy_card
-from learners.deploy.compiled_step import compiled_step
-from learners.deploy.control import TorchStep
-from learners.deploy.export import ExportOptions, export_policy
-from learners.deploy.export_formats import onnx_packages
-from learners.deploy.onnx_policy import OnnxPolicy
-from learners.models.registry import PRESETS, ModelSpec, preset
-from learners.models.sizes import match_parameters, parameter_count
-from learners.models.spaces import SPACES, Space
-from pipeline.bench.harness import one_thread, seconds_of, untrained_policy
+from gaitforge.collectors.policies import StoredObservation
+from gaitforge.collectors.robots.robot import load_robot
+from gaitforge.flows.progress import Advance
+from gaitforge.flows.stages.export import robot_facts
+from gaitforge.learners.checkpoint import policy_card
+from gaitforge.learners.deploy.compiled_step import compiled_step
+from gaitforge.learners.deploy.control import TorchStep
+from gaitforge.learners.deploy.export import ExportOptions, export_policy
+from gaitforge.learners.deploy.export_formats import onnx_packages
+from gaitforge.learners.deploy.onnx_policy import OnnxPolicy
+from gaitforge.learners.models.registry import PRESETS, ModelSpec, preset
+from gaitforge.learners.models.sizes import match_parameters, parameter_count
+from gaitforge.learners.models.spaces import SPACES, Space
+from gaitforge.pipeline.bench.harness import one_thread, seconds_of, untrained_policy
 
 FCNET = "fcnet-legged"
 COMPILED, TORCH, ONNX = "compiled", "torch", "onnx"

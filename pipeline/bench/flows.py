@@ -25,16 +25,16 @@ from typing import Any
 
 import numpy as np
 
-from collectors.legged.data import CollectionGrid
-from datasets import open_store
-from datasets.errors import amount
-from flows.progress import Advance, Reporter
-from flows.records.part_records import PartCollected, part_records
-from flows.runners.dask import make_part, run_parts
-from flows.runners.dask_clusters import CONFIG, LOOPBACK, DaskSettings, dask_client
-from flows.stages.collect import collect_part, prepare
-from flows.tasks.legged import LeggedPlan
-from pipeline.bench.harness import Bench, seconds_of
+from gaitforge.collectors.legged.data import CollectionGrid
+from gaitforge.datasets import open_store
+from gaitforge.datasets.errors import amount
+from gaitforge.flows.progress import Advance, Reporter
+from gaitforge.flows.records.part_records import PartCollected, part_records
+from gaitforge.flows.runners.dask import make_part, run_parts
+from gaitforge.flows.runners.dask_clusters import CONFIG, LOOPBACK, DaskSettings, dask_client
+from gaitforge.flows.stages.collect import collect_part, prepare
+from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.pipeline.bench.harness import Bench, seconds_of
 
 THREADS_A_WORKER = 8
 MODELLED_PARTS = (1, 2, 4, 8, 16, 32)

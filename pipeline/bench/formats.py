@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from collectors.gym.tasks import find_task
-from collectors.humanoid.data import humanoid_schema
-from datasets import Field, Schema, create_store, open_store
-from datasets.formats.sources import catalog_columns, episode_returns
-from datasets.formats.transfer.exporting import export_selection
-from flows.progress import Reporter
-from pipeline.bench.harness import Bench, run_alone
+from gaitforge.collectors.gym.tasks import find_task
+from gaitforge.collectors.humanoid.data import humanoid_schema
+from gaitforge.datasets import Field, Schema, create_store, open_store
+from gaitforge.datasets.formats.sources import catalog_columns, episode_returns
+from gaitforge.datasets.formats.transfer.exporting import export_selection
+from gaitforge.flows.progress import Reporter
+from gaitforge.pipeline.bench.harness import Bench, run_alone
 
 WANTED_MB_PER_S, WANTED_MIB = 100.0, 1024.0
 """Limits: megabytes imported per second on two cores, and the most memory."""
@@ -29,8 +29,8 @@ WANTED_MB_PER_S, WANTED_MIB = 100.0, 1024.0
 PART_BYTES = 64 << 20
 IMPORT_ALONE = """
 import json, sys, time
-from flows.stages.importing import ImportPlan, run_import
-from flows.progress import Silent
+from gaitforge.flows.stages.importing import ImportPlan, run_import
+from gaitforge.flows.progress import Silent
 cpu = time.process_time()
 report = run_import(ImportPlan(sys.argv[1]), sys.argv[2], sys.argv[3], Silent())
 print(json.dumps({"seconds": report.seconds, "cpu_s": time.process_time() - cpu}))

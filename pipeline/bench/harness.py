@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from flows.progress import Reporter
-from flows.records.records import provenance, to_tree, write_record
-from learners.models.registry import ModelSpec, build_network
-from learners.models.spaces import Space
-from learners.policy.normalisation import Normaliser
-from learners.policy.policy_network import PolicyNetwork
-from pipeline.tables import show_one, table
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.records import provenance, to_tree, write_record
+from gaitforge.learners.models.registry import ModelSpec, build_network
+from gaitforge.learners.models.spaces import Space
+from gaitforge.learners.policy.normalisation import Normaliser
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.pipeline.tables import show_one, table
 
 Figures = Mapping[str, Any]
 Rows = list[dict[str, Any]]

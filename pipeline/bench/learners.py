@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from flows.progress import Reporter
-from pipeline.bench.attention import (
+from gaitforge.flows.progress import Reporter
+from gaitforge.pipeline.bench.attention import (
     PAPER_SPEED_UP_PERCENT,
     AttentionConfig,
     attention_layers,
     single_sequences,
 )
-from pipeline.bench.control_step import (
+from gaitforge.pipeline.bench.control_step import (
     DEMO,
     LEGGED,
     ControlStepConfig,
@@ -27,8 +27,8 @@ from pipeline.bench.control_step import (
     setting_name,
     turns,
 )
-from pipeline.bench.harness import Bench, Figures, Rows, bar
-from pipeline.bench.train_step import (
+from gaitforge.pipeline.bench.harness import Bench, Figures, Rows, bar
+from gaitforge.pipeline.bench.train_step import (
     AS_PRESET,
     FCNET,
     FFT_MODES,
@@ -36,7 +36,7 @@ from pipeline.bench.train_step import (
     TrainStepConfig,
     train_step_ms,
 )
-from pipeline.report.bench_page import write_bench_page
+from gaitforge.pipeline.report.bench_page import write_bench_page
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flows.progress import Reporter
-from pipeline.bench import learners, sim, store
-from pipeline.bench.attention import AttentionConfig
-from pipeline.bench.control_step import ControlStepConfig
-from pipeline.bench.harness import Bench, Figures
-from pipeline.bench.train_step import BASELINES, FOLDED, TrainStepConfig
+from gaitforge.flows.progress import Reporter
+from gaitforge.pipeline.bench import learners, sim, store
+from gaitforge.pipeline.bench.attention import AttentionConfig
+from gaitforge.pipeline.bench.control_step import ControlStepConfig
+from gaitforge.pipeline.bench.harness import Bench, Figures
+from gaitforge.pipeline.bench.train_step import BASELINES, FOLDED, TrainStepConfig
 
 Rows = Iterator[dict[str, object]]
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from collectors.legged.data import CollectionGrid
-from collectors.physics import availability, make_backend
-from collectors.physics.contract.scene import FIRM_STANCE, ROBOT, hold, start_at
-from collectors.physics.interface import PhysicsBackend
-from collectors.scenarios.terrains import TERRAINS, make_tile
-from collectors.simulators import BACKENDS
-from flows.progress import Reporter
-from flows.tasks.legged import LeggedPlan
-from pipeline.bench.collection import measure_collection
-from pipeline.bench.harness import Bench, Figures, Rows, bar
+from gaitforge.collectors.legged.data import CollectionGrid
+from gaitforge.collectors.physics import availability, make_backend
+from gaitforge.collectors.physics.contract.scene import FIRM_STANCE, ROBOT, hold, start_at
+from gaitforge.collectors.physics.interface import PhysicsBackend
+from gaitforge.collectors.scenarios.terrains import TERRAINS, make_tile
+from gaitforge.collectors.simulators import BACKENDS
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.pipeline.bench.collection import measure_collection
+from gaitforge.pipeline.bench.harness import Bench, Figures, Rows, bar
 
 RATIO_BAR = 0.90
 """Collection's speed over that of bare `mujoco.rollout`, at least."""

@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from collectors.legged.data import CollectionGrid, StoredForm
-from collectors.modelling.varying import vary_robots
-from collectors.robots.robot import load_robot
-from datasets import Schema, Selection, Store, open_store
-from datasets.errors import install_extra
-from flows.progress import Reporter, Silent
-from flows.records.part_records import collection_rate
-from flows.stages.collect import collect
-from flows.tasks.legged import LeggedPlan
-from learners.policy.tokens import BODY
-from learners.training.batches import with_bodies
-from pipeline.bench.catalog import catalog_figures
-from pipeline.bench.harness import Bench, bar, in_turns, run_alone
-from pipeline.bench.peers import LEROBOT_NOTE, PEERS, PeerData, Work
+from gaitforge.collectors.legged.data import CollectionGrid, StoredForm
+from gaitforge.collectors.modelling.varying import vary_robots
+from gaitforge.collectors.robots.robot import load_robot
+from gaitforge.datasets import Schema, Selection, Store, open_store
+from gaitforge.datasets.errors import install_extra
+from gaitforge.flows.progress import Reporter, Silent
+from gaitforge.flows.records.part_records import collection_rate
+from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.learners.policy.tokens import BODY
+from gaitforge.learners.training.batches import with_bodies
+from gaitforge.pipeline.bench.catalog import catalog_figures
+from gaitforge.pipeline.bench.harness import Bench, bar, in_turns, run_alone
+from gaitforge.pipeline.bench.peers import LEROBOT_NOTE, PEERS, PeerData, Work
 
 FIELDS = ("obs", "action")
 WIDTH = 82
@@ -41,14 +41,14 @@ VARIED_BAR = 0.8
 FAMILY = "aliengo-family"
 STREAM_ALONE = """
 import sys
-from datasets import open_store
+from gaitforge.datasets import open_store
 for batch in open_store(sys.argv[1]).select().windows(int(sys.argv[2]), int(sys.argv[3])):
     pass
 """
 VARIED_ALONE = """
 import sys
-from datasets import open_store
-from learners.training.batches import with_bodies
+from gaitforge.datasets import open_store
+from gaitforge.learners.training.batches import with_bodies
 selection = open_store(sys.argv[1]).select()
 for batch in with_bodies(selection.windows(int(sys.argv[2]), int(sys.argv[3])), selection):
     pass

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flows.progress import Advance
-from learners.models.registry import PRESETS, count_parameters, preset
-from learners.models.spaces import SPACES
-from learners.policy.policy_network import PolicyNetwork
-from learners.training.config import TrainConfig
-from learners.training.distributed import Ranks
-from learners.training.update import Updater
-from pipeline.bench.harness import in_turns, median, untrained_policy
+from gaitforge.flows.progress import Advance
+from gaitforge.learners.models.registry import PRESETS, count_parameters, preset
+from gaitforge.learners.models.spaces import SPACES
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.distributed import Ranks
+from gaitforge.learners.training.update import Updater
+from gaitforge.pipeline.bench.harness import in_turns, median, untrained_policy
 
 FCNET = "fcnet-legged"
 FOLDED, FFT_MODES = "folded", "fft-modes"

@@ -5,12 +5,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.settings import override
-from pipeline.cli.parsing.parser import command, flag, option, setting
-from pipeline.progress import TerminalReporter
+from gaitforge.flows.settings import override
+from gaitforge.pipeline.cli.parsing.parser import command, flag, option, setting
+from gaitforge.pipeline.progress import TerminalReporter
 
 if TYPE_CHECKING:
-    from pipeline.bench.harness import Bench
+    from gaitforge.pipeline.bench.harness import Bench
 
 _BENCHES = ("all", "store", "learners", "flows", "sim", "formats")
 
@@ -54,6 +54,6 @@ def bench_command(arguments: argparse.Namespace) -> None:
     """Measure speeds on this machine."""
     # Each benchmark loads what it measures, and no other one's.
     name = "overview" if arguments.what == "all" else arguments.what
-    bench: Bench = import_module(f"pipeline.bench.{name}").BENCH
+    bench: Bench = import_module(f"gaitforge.pipeline.bench.{name}").BENCH
     config = override(bench.quick if arguments.quick else bench.config, arguments.settings)
     bench.show(bench.run(arguments.out, config, TerminalReporter()), arguments.json)

@@ -3,24 +3,24 @@
 import argparse
 from collections.abc import Mapping, Sequence
 
-import datasets
-from collectors.robots.robot import absolute_robot
-from flows.records.part_records import (
+from gaitforge import datasets
+from gaitforge.collectors.robots.robot import absolute_robot
+from gaitforge.flows.records.part_records import (
     PartCollected,
     collection_rate,
     records_of_commits,
     store_address,
 )
-from flows.runners.registry import find_runner
-from flows.stages.derive import add_by_plan
-from flows.tasks.interface import CollectionPlan
-from flows.tasks.overlay import OverlayPlan
-from pipeline.cli.parsing.parser import CELL_FIELDS, command, flag, given, option, setting
-from pipeline.cli.parsing.runners import RUNNER, runner_settings
-from pipeline.cli.parsing.values import names, numbers
-from pipeline.cli.running import show_submitted
-from pipeline.progress import TerminalReporter
-from pipeline.tables import fields_of, show_one, show_result
+from gaitforge.flows.runners.registry import find_runner
+from gaitforge.flows.stages.derive import add_by_plan
+from gaitforge.flows.tasks.interface import CollectionPlan
+from gaitforge.flows.tasks.overlay import OverlayPlan
+from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, command, flag, given, option, setting
+from gaitforge.pipeline.cli.parsing.runners import RUNNER, runner_settings
+from gaitforge.pipeline.cli.parsing.values import names, numbers
+from gaitforge.pipeline.cli.running import show_submitted
+from gaitforge.pipeline.progress import TerminalReporter
+from gaitforge.pipeline.tables import fields_of, show_one, show_result
 
 
 @command(
@@ -45,8 +45,8 @@ from pipeline.tables import fields_of, show_one, show_result
 )
 def collect_command(arguments: argparse.Namespace) -> None:
     """Collect the missing parts of a plan into a store."""
-    from collectors.experts.expert import shipped_experts
-    from flows.tasks.legged import legged_plan
+    from gaitforge.collectors.experts.expert import shipped_experts
+    from gaitforge.flows.tasks.legged import legged_plan
 
     top = given(arguments, "expert", "sim", "robots", "threads")
     if arguments.robot:
@@ -66,7 +66,9 @@ def collect_command(arguments: argparse.Namespace) -> None:
     if arguments.policy:
         if arguments.expert:
             raise ValueError("with --policy the expert is the --labeller, not --expert")
-        from flows.tasks.legged_policy import driven_by  # torch, which an expert does not need
+        from gaitforge.flows.tasks.legged_policy import (
+            driven_by,  # torch, which an expert does not need
+        )
 
         plan = driven_by(plan, arguments.policy, arguments.labeller or "", **turns)
     ids = plan.part_ids()
@@ -137,7 +139,7 @@ def derive_command(arguments: argparse.Namespace) -> None:
     Every episode is simulated again and compared with what is stored, bit for bit. Parts and tags
     stay as they are. Finished parts of the field are skipped: the same command again resumes.
     """
-    from flows.tasks.derive import DerivePlan
+    from gaitforge.flows.tasks.derive import DerivePlan
 
     chosen = given(arguments, "name", "unit", "robot", "robots", "threads")
     _add(DerivePlan(str(store_address(arguments.store)), of=arguments.field, **chosen), arguments)
@@ -153,7 +155,7 @@ def derive_command(arguments: argparse.Namespace) -> None:
 )
 def relabel(arguments: argparse.Namespace) -> None:
     """Give the present version a new reward, computed from stored fields; `return` follows."""
-    from flows.tasks.relabel import RelabelPlan
+    from gaitforge.flows.tasks.relabel import RelabelPlan
 
     source, chosen = str(store_address(arguments.store)), given(arguments, "threads")
     _add(RelabelPlan(source, reward=arguments.reward, **chosen), arguments)

@@ -7,15 +7,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import datasets
-from datasets.errors import amount, listed
-from flows.records.part_records import copy_records
-from pipeline.cli.collect import relabel
-from pipeline.cli.parsing.parser import CELL_FIELDS, actions, command, flag, given, option
-from pipeline.cli.parsing.values import whole
-from pipeline.cli.store import applied, chosen_episodes
-from pipeline.progress import TerminalReporter
-from pipeline.tables import show, show_one, show_result
+from gaitforge import datasets
+from gaitforge.datasets.errors import amount, listed
+from gaitforge.flows.records.part_records import copy_records
+from gaitforge.pipeline.cli.collect import relabel
+from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, actions, command, flag, given, option
+from gaitforge.pipeline.cli.parsing.values import whole
+from gaitforge.pipeline.cli.store import applied, chosen_episodes
+from gaitforge.pipeline.progress import TerminalReporter
+from gaitforge.pipeline.tables import show, show_one, show_result
 
 _STORE = "data/legged.zarr"
 _WHERE = "return < 3 and skill = 'run'"

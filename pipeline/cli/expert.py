@@ -5,17 +5,17 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline.cli.parsing.parser import actions, command, given, option, planned, setting
-from pipeline.cli.parsing.values import names, positive, shares, whole
-from pipeline.cli.train import EVALUATED, GRID, show_evaluation
-from pipeline.progress import TerminalReporter
-from pipeline.tables import show
+from gaitforge.pipeline.cli.parsing.parser import actions, command, given, option, planned, setting
+from gaitforge.pipeline.cli.parsing.values import names, positive, shares, whole
+from gaitforge.pipeline.cli.train import EVALUATED, GRID, show_evaluation
+from gaitforge.pipeline.progress import TerminalReporter
+from gaitforge.pipeline.tables import show
 
 
 @command("gaitforge expert list", "--json")
 def _list(arguments: argparse.Namespace) -> None:
     """List the shipped experts."""
-    from collectors.experts.expert import EXPERTS, list_experts, load_expert
+    from gaitforge.collectors.experts.expert import EXPERTS, list_experts, load_expert
 
     rows = []
     for name in list_experts():
@@ -40,10 +40,10 @@ def _train(arguments: argparse.Namespace) -> None:
     if arguments.env is not None:
         _train_gym(arguments)
         return
-    from collectors.experts.ppo import ExpertTrainingConfig
-    from collectors.physics.contract.robot_check import check_robot
-    from collectors.robots.robot import absolute_robot, load_robots
-    from flows.stages.legged.training import run_expert_training
+    from gaitforge.collectors.experts.ppo import ExpertTrainingConfig
+    from gaitforge.collectors.physics.contract.robot_check import check_robot
+    from gaitforge.collectors.robots.robot import absolute_robot, load_robots
+    from gaitforge.flows.stages.legged.training import run_expert_training
 
     config = planned(ExpertTrainingConfig(), arguments, "steps", "robots", "seed", "threads")
     # The expert's card names the robot, and is read from other working directories.
@@ -62,7 +62,7 @@ def _train(arguments: argparse.Namespace) -> None:
 )
 def _average(arguments: argparse.Namespace) -> None:
     """Average the weights of experts, and measure the mean."""
-    from flows.stages.legged.training import average_into
+    from gaitforge.flows.stages.legged.training import average_into
 
     weights = arguments.shares or [1.0] * len(arguments.experts)
     threads = arguments.threads or 2
@@ -70,9 +70,9 @@ def _average(arguments: argparse.Namespace) -> None:
 
 
 def _train_gym(arguments: argparse.Namespace) -> None:
-    from collectors.gym.experts import RECIPE
-    from collectors.gym.training.recommended import recommended_training
-    from flows.stages.gym.training import run_gym_training
+    from gaitforge.collectors.gym.experts import RECIPE
+    from gaitforge.collectors.gym.training.recommended import recommended_training
+    from gaitforge.flows.stages.gym.training import run_gym_training
 
     if arguments.robots is not None:
         raise ValueError("--robots is not for --env: the task's settings say how many run")
@@ -103,8 +103,8 @@ def _train_gym(arguments: argparse.Namespace) -> None:
 )
 def _evaluate(arguments: argparse.Namespace) -> None:
     """Run an expert in closed loop on held-out episodes."""
-    from collectors.experts.expert import DEFAULT_EXPERT
-    from flows.tasks.policies import PolicySource
+    from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
+    from gaitforge.flows.tasks.policies import PolicySource
 
     name = arguments.expert or DEFAULT_EXPERT
     show_evaluation(arguments, PolicySource(Path(name).stem, expert=name), arguments.out)
@@ -120,8 +120,8 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 )
 def _film(arguments: argparse.Namespace) -> None:
     """Draw an expert's skills as contact sheets and animations."""
-    from collectors.experts.expert import DEFAULT_EXPERT
-    from pipeline.report.pictures import FilmPlan, make_films
+    from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
+    from gaitforge.pipeline.report.pictures import FilmPlan, make_films
 
     chosen = given(arguments, "level", "seed", skills="skill", terrains="terrain")
     plan = FilmPlan(**chosen)

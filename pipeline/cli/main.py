@@ -12,12 +12,17 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
-from importlib.util import find_spec
-from pathlib import Path
 
-from datasets.interrupts import INTERRUPTED, Stopped, raised_once
-from pipeline.cli.parsing.parser import WRONG_INPUT, Command, Parser, add_command, command, option
-from pipeline.environment import finish_output, prepare_process
+from gaitforge.datasets.interrupts import INTERRUPTED, Stopped, raised_once
+from gaitforge.pipeline.cli.parsing.parser import (
+    WRONG_INPUT,
+    Command,
+    Parser,
+    add_command,
+    command,
+    option,
+)
+from gaitforge.pipeline.environment import finish_output, prepare_process
 
 COMMANDS = {
     "demo": ("pipelines", "run a small pipeline end to end: collect, train, evaluate, report"),
@@ -81,7 +86,9 @@ def build_parser(argv: Sequence[str] | None = None) -> Parser:
     for name, (module, what) in COMMANDS.items():
         parser = add_command(commands, name, what)
         if argv is None or name in argv[:1]:
-            found: Command = getattr(import_module(f"pipeline.cli.{module}"), f"{name}_command")
+            found: Command = getattr(
+                import_module(f"gaitforge.pipeline.cli.{module}"), f"{name}_command"
+            )
             found.fill(parser)
     return program
 
@@ -111,7 +118,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     try:
-        _check_packages()
         arguments = parsed(sys.argv[1:] if argv is None else list(argv))
         with raised_once(signal.SIGINT, KeyboardInterrupt(), INTERRUPTED):
             code = arguments.run(arguments) or 0
@@ -145,14 +151,3 @@ def _too_much(error: Exception) -> str:
         return f"not enough memory for this{f' ({reason})' if reason else ''}; choose smaller sizes"
     kind = "a number is too large" if isinstance(error, OverflowError) else "nested too deep"
     return f"{kind}: {reason}"
-
-
-def _check_packages() -> None:
-    """Refuse to run where another package called `datasets` hides ours."""
-    spec = find_spec("datasets")
-    found = spec and spec.origin
-    if not found or "__gaitforge__" not in Path(found).read_text():
-        raise ValueError(
-            f"another package called 'datasets' ({found}) hides gaitforge's; "
-            "install gaitforge in an environment of its own"
-        )

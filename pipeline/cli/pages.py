@@ -4,18 +4,18 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import datasets
-from datasets.errors import amount
-from datasets.files import check_outside_stores
-from datasets.layout import ROOT_FILE
-from pipeline.cli.parsing.parser import CELL_FIELDS, command, given, group, option
-from pipeline.cli.parsing.values import names, positive, store_address
-from pipeline.cli.store import chosen_episodes
-from pipeline.progress import TerminalReporter
-from pipeline.tables import show_one
+from gaitforge import datasets
+from gaitforge.datasets.errors import amount
+from gaitforge.datasets.files import check_outside_stores
+from gaitforge.datasets.layout import ROOT_FILE
+from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, command, given, group, option
+from gaitforge.pipeline.cli.parsing.values import names, positive, store_address
+from gaitforge.pipeline.cli.store import chosen_episodes
+from gaitforge.pipeline.progress import TerminalReporter
+from gaitforge.pipeline.tables import show_one
 
 if TYPE_CHECKING:
-    from pipeline.view.show import Show
+    from gaitforge.pipeline.view.show import Show
 
 _LEVEL = 4
 _HELD_OUT_EPISODES = 3
@@ -85,7 +85,7 @@ def view_command(arguments: argparse.Namespace) -> None:
     record: dict[str, Any] = {"episodes": len(show.episodes)}
     lines = []
     if page:
-        from pipeline.view.page import write_page
+        from gaitforge.pipeline.view.page import write_page
 
         size = write_page(show, page)
         record |= {"page": str(page), "bytes": size}
@@ -105,20 +105,20 @@ def _checked(arguments: argparse.Namespace) -> Path | None:
     """The page's path, or None if other files replace it; refuses wrong input before the work."""
     video, rerun, source = arguments.video, arguments.rerun, arguments.source
     if video:
-        from pipeline.report.picture_files import check_animation
+        from gaitforge.pipeline.report.picture_files import check_animation
 
         check_animation(check_outside_stores(video).suffix[1:].lower())
         if arguments.against is not None:
             raise ValueError("a film shows no ghost; --against is for the page and --rerun")
     if rerun:
-        from pipeline.view.rerun_file import load_rerun
+        from gaitforge.pipeline.view.rerun_file import load_rerun
 
         load_rerun()
         if check_outside_stores(rerun).suffix != ".rrd":
             raise ValueError(f"{rerun} has to end in .rrd")
     if arguments.out is None and (video or rerun):
         return None
-    from pipeline.view.page import bundle
+    from gaitforge.pipeline.view.page import bundle
 
     bundle()
     beside = source.absolute().parent if isinstance(source, Path) else Path()
@@ -127,8 +127,8 @@ def _checked(arguments: argparse.Namespace) -> Path | None:
 
 def _write_others(arguments: argparse.Namespace, show: "Show") -> dict[str, list[Path]]:
     """Write films and recordings, of several episodes a file each; their paths by option."""
-    from pipeline.report.stored import write_film
-    from pipeline.view.rerun_file import write_recording
+    from gaitforge.pipeline.report.stored import write_film
+    from gaitforge.pipeline.view.rerun_file import write_recording
 
     chosen = show.chosen(arguments.episode or ()).episodes
     written: dict[str, list[Path]] = {}
@@ -151,7 +151,7 @@ def _episodes(arguments: argparse.Namespace, only_chosen: bool) -> "Show":
 
 
 def _stored(arguments: argparse.Namespace, limit: int) -> "Show":
-    from pipeline.view.stored import spread_over_returns, stored_show
+    from gaitforge.pipeline.view.stored import spread_over_returns, stored_show
 
     reporter = TerminalReporter()
     selection = chosen_episodes(datasets.open_store(arguments.source), arguments)
@@ -169,19 +169,19 @@ def _stored(arguments: argparse.Namespace, limit: int) -> "Show":
 
 
 def _haunted(arguments: argparse.Namespace, only_chosen: bool) -> "Show":
-    from pipeline.view.policies import ghost_source, with_ghosts
+    from gaitforge.pipeline.view.policies import ghost_source, with_ghosts
 
     source = ghost_source(arguments.against)  # before the work
     return with_ghosts(_episodes(arguments, only_chosen), source, TerminalReporter())
 
 
 def _run(arguments: argparse.Namespace) -> "Show":
-    from collectors.legged.evaluation import EvaluationGrid
-    from collectors.scenarios.skills import SKILLS
-    from collectors.scenarios.terrains import TERRAINS
-    from flows.stages.evaluate import EvaluatePlan
-    from flows.tasks.policies import run_source
-    from pipeline.view.policies import evaluation_files, evaluation_show, policy_show
+    from gaitforge.collectors.legged.evaluation import EvaluationGrid
+    from gaitforge.collectors.scenarios.skills import SKILLS
+    from gaitforge.collectors.scenarios.terrains import TERRAINS
+    from gaitforge.flows.stages.evaluate import EvaluatePlan
+    from gaitforge.flows.tasks.policies import run_source
+    from gaitforge.pipeline.view.policies import evaluation_files, evaluation_show, policy_show
 
     source = arguments.source
     if arguments.where is not None:

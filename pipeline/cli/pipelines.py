@@ -5,26 +5,34 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.records.records import read_record, to_tree
-from flows.runners.slurm import jobs as slurm
-from flows.runners.slurm.script import SlurmSettings
-from flows.settings import override
-from flows.stages.status import is_pipeline
-from pipeline.cli.parsing.parser import CELL_FIELDS, command, flag, given, option, planned, setting
-from pipeline.cli.parsing.runners import (
+from gaitforge.flows.records.records import read_record, to_tree
+from gaitforge.flows.runners.slurm import jobs as slurm
+from gaitforge.flows.runners.slurm.script import SlurmSettings
+from gaitforge.flows.settings import override
+from gaitforge.flows.stages.status import is_pipeline
+from gaitforge.pipeline.cli.parsing.parser import (
+    CELL_FIELDS,
+    command,
+    flag,
+    given,
+    option,
+    planned,
+    setting,
+)
+from gaitforge.pipeline.cli.parsing.runners import (
     PIPELINE_RUNNER,
     STAGE_RUNNERS,
     TRAINING_RUNNERS,
     runner_settings,
 )
-from pipeline.cli.parsing.values import names, numbers, positive
-from pipeline.cli.running import job_row, own_reporter, show_submitted
-from pipeline.progress import TerminalReporter
-from pipeline.tables import show, show_result, table
+from gaitforge.pipeline.cli.parsing.values import names, numbers, positive
+from gaitforge.pipeline.cli.running import job_row, own_reporter, show_submitted
+from gaitforge.pipeline.progress import TerminalReporter
+from gaitforge.pipeline.tables import show, show_result, table
 
 if TYPE_CHECKING:
-    from flows.stages.pipeline.plan import PipelinePlan
-    from flows.stages.staging import Stage
+    from gaitforge.flows.stages.pipeline.plan import PipelinePlan
+    from gaitforge.flows.stages.staging import Stage
 
 _CONFIG = ("objective", "steps", "batch_size", "device")
 _TOP = ("expert", "threads", "seeds")
@@ -48,8 +56,8 @@ _CHOICES = ("preset", "plan", "models", *_CONFIG, *_TOP, *_GRID.values())
 )
 def pipeline_command(arguments: argparse.Namespace) -> int | None:
     """Collect, train, evaluate, compare and report by one plan; skip what is done."""
-    from flows.stages.pipeline.stages import claim
-    from pipeline.report.pipeline import stages_of
+    from gaitforge.flows.stages.pipeline.stages import claim
+    from gaitforge.pipeline.report.pipeline import stages_of
 
     out = arguments.out
     settings = runner_settings(arguments)
@@ -72,8 +80,8 @@ def pipeline_command(arguments: argparse.Namespace) -> int | None:
 
 def _plan(arguments: argparse.Namespace) -> "PipelinePlan":
     """The plan that was chosen; without a choice the one in the folder, if there is one."""
-    from flows.stages.pipeline.plan import pipeline_plan, with_choices
-    from flows.stages.pipeline.stages import recorded_plan
+    from gaitforge.flows.stages.pipeline.plan import pipeline_plan, with_choices
+    from gaitforge.flows.stages.pipeline.stages import recorded_plan
 
     if arguments.plan and arguments.preset:
         raise ValueError("give --plan or --preset, not both")
@@ -99,10 +107,10 @@ def _plan(arguments: argparse.Namespace) -> "PipelinePlan":
 )
 def demo_command(arguments: argparse.Namespace) -> None:
     """Run a small pipeline end to end: collect, train, evaluate, report."""
-    from flows.stages.pipeline.plan import pipeline_plan
-    from flows.stages.pipeline.stages import claim
-    from flows.stages.staging import run_stages
-    from pipeline.report.pipeline import stages_of
+    from gaitforge.flows.stages.pipeline.plan import pipeline_plan
+    from gaitforge.flows.stages.pipeline.stages import claim
+    from gaitforge.flows.stages.staging import run_stages
+    from gaitforge.pipeline.report.pipeline import stages_of
 
     plan, out = planned(pipeline_plan(), arguments), arguments.out
     claim(plan, out)
@@ -114,8 +122,8 @@ def demo_command(arguments: argparse.Namespace) -> None:
 
 
 def _run_prefect(plan: "PipelinePlan", out: Path) -> None:
-    from flows.runners.prefect import run_from_a_program
-    from pipeline.serve.pipeline import pipeline
+    from gaitforge.flows.runners.prefect import run_from_a_program
+    from gaitforge.pipeline.serve.pipeline import pipeline
 
     with run_from_a_program(TerminalReporter()):
         pipeline(str(out), plan=to_tree(plan))
@@ -123,7 +131,7 @@ def _run_prefect(plan: "PipelinePlan", out: Path) -> None:
 
 def _show(out: Path, as_json: bool, what: str) -> None:
     """Print the summary of a finished pipeline."""
-    from pipeline.report.comparison_page import comparison_rows
+    from gaitforge.pipeline.report.comparison_page import comparison_rows
 
     summary = read_record(out / "summary.json") or {}
     policies = [{"policy": name, **row} for name, row in summary["policies"].items()]
@@ -139,7 +147,7 @@ def _show(out: Path, as_json: bool, what: str) -> None:
 @command("gaitforge report runs/demo", option("folder", "folder of a pipeline or demo", Path))
 def report_command(arguments: argparse.Namespace) -> None:
     """Write report.html from a run's files."""
-    from pipeline.report.report import write_report
+    from gaitforge.pipeline.report.report import write_report
 
     print(write_report(arguments.folder))
 
@@ -155,7 +163,7 @@ def do_stages(
     Returns:
         None if all are done, else the exit code.
     """
-    from flows.stages.staging import find_stage, run_stage, run_stages
+    from gaitforge.flows.stages.staging import find_stage, run_stage, run_stages
 
     settings = runner_settings(arguments, STAGE_RUNNERS)
     if arguments.stage:
@@ -164,7 +172,7 @@ def do_stages(
     if isinstance(settings, SlurmSettings):
         return _stages_on_slurm(arguments, out, stages, words, settings)
     if arguments.runner == "dask":
-        from flows.runners.dask_stages import run_stages_on_dask
+        from gaitforge.flows.runners.dask_stages import run_stages_on_dask
 
         run_stages_on_dask(out, stages, own_reporter(), settings)
     else:
@@ -179,7 +187,7 @@ def _stages_on_slurm(
     words: Sequence[str],
     settings: SlurmSettings,
 ) -> int | None:
-    from flows.runners.slurm.stages import cancel_stages, follow_stages, submit_stages
+    from gaitforge.flows.runners.slurm.stages import cancel_stages, follow_stages, submit_stages
 
     if arguments.cancel:
         made = cancel_stages(out, stages)
@@ -203,8 +211,8 @@ def submitted(
     arguments: argparse.Namespace, name: str, out: Path, words: Sequence[str] = ()
 ) -> bool:
     """Submit a command line with some more words as a job if that was asked for; whether it was."""
-    from flows.runners.slurm.runner import check_idle
-    from flows.runners.slurm.stages import run_command_on_slurm
+    from gaitforge.flows.runners.slurm.runner import check_idle
+    from gaitforge.flows.runners.slurm.stages import run_command_on_slurm
 
     settings = runner_settings(arguments, TRAINING_RUNNERS)
     if not isinstance(settings, SlurmSettings):

@@ -5,15 +5,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collectors.robots.robot import KNEES, RobotCard, list_robots, load_robot
-from datasets.files import write_bytes_durably
-from pipeline.cli.parsing.parser import AddTo, actions, command, flag, group, option
-from pipeline.cli.parsing.values import by_joint, half_sizes, names, positive, ranges_by_joint
-from pipeline.progress import TerminalReporter
-from pipeline.tables import fields_of, show, show_one, table
+from gaitforge.collectors.robots.robot import KNEES, RobotCard, list_robots, load_robot
+from gaitforge.datasets.files import write_bytes_durably
+from gaitforge.pipeline.cli.parsing.parser import AddTo, actions, command, flag, group, option
+from gaitforge.pipeline.cli.parsing.values import (
+    by_joint,
+    half_sizes,
+    names,
+    positive,
+    ranges_by_joint,
+)
+from gaitforge.pipeline.progress import TerminalReporter
+from gaitforge.pipeline.tables import fields_of, show, show_one, table
 
 if TYPE_CHECKING:
-    from collectors.physics.contract.robot_check import RobotFindings
+    from gaitforge.collectors.physics.contract.robot_check import RobotFindings
 
 _PICTURE_PX = (640, 400)
 _SIZES = ("mass_kg", "leg_length_m", "nominal_height_m")
@@ -40,7 +46,7 @@ _PICTURE = option("--picture", "also draw the robot into this PNG", Path, metava
 )
 def _check(arguments: argparse.Namespace) -> None:
     """Check a robot's card and MJCF, and let it stand for two seconds."""
-    from collectors.physics.contract.robot_check import check_robot
+    from gaitforge.collectors.physics.contract.robot_check import check_robot
 
     robot = load_robot(arguments.robot)
     findings = check_robot(robot)
@@ -90,8 +96,8 @@ def _joint_option(name: str, text: str) -> AddTo:
 )
 def _init(arguments: argparse.Namespace) -> None:
     """Write a robot's folder, card and MJCF, from an MJCF or URDF of any making."""
-    from collectors.modelling.describing.describe import init_robot
-    from collectors.modelling.describing.notes import Answers
+    from gaitforge.collectors.modelling.describing.describe import init_robot
+    from gaitforge.collectors.modelling.describing.notes import Answers
 
     answers = Answers(
         name=arguments.name,
@@ -164,8 +170,8 @@ def _show_checked(findings: "RobotFindings") -> None:
 def _draw(robot: RobotCard, picture: Path | None) -> None:
     if picture is None:
         return
-    from collectors.rendering.portrait import draw_portrait
-    from pipeline.report.picture_files import side_by_side
+    from gaitforge.collectors.rendering.portrait import draw_portrait
+    from gaitforge.pipeline.report.picture_files import side_by_side
 
     write_bytes_durably(picture, side_by_side(draw_portrait(robot, *_PICTURE_PX)))
 
@@ -179,7 +185,7 @@ def _draw(robot: RobotCard, picture: Path | None) -> None:
 )
 def _vary(arguments: argparse.Namespace) -> None:
     """Write bodies drawn around a robot: other sizes, masses, links and gains."""
-    from collectors.modelling.varying import vary_robots
+    from gaitforge.collectors.modelling.varying import vary_robots
 
     robot, seed = load_robot(arguments.robot), arguments.seed or 0
     count, out = arguments.count, arguments.out

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from datasets.errors import amount
-from datasets.interrupts import STOPPED, raised_once
-from flows.progress import Reporter, Silent
-from flows.records.records import read_record, to_tree
-from flows.runners.slurm import jobs as slurm
-from flows.stages.status import (
+from gaitforge.datasets.errors import amount
+from gaitforge.datasets.interrupts import STOPPED, raised_once
+from gaitforge.flows.progress import Reporter, Silent
+from gaitforge.flows.records.records import read_record, to_tree
+from gaitforge.flows.runners.slurm import jobs as slurm
+from gaitforge.flows.stages.status import (
     ActivePart,
     CollectionStatus,
     TrainingStatus,
@@ -23,11 +23,11 @@ from flows.stages.status import (
     is_pipeline,
     status,
 )
-from pipeline.cli.parsing.parser import actions, command, flag, group, option, setting
-from pipeline.cli.parsing.runners import SITE_SLURM, run_here, site_settings
-from pipeline.cli.parsing.values import names, port, positive, store_address, whole
-from pipeline.progress import TerminalReporter
-from pipeline.tables import fields_of, show, show_one, table
+from gaitforge.pipeline.cli.parsing.parser import actions, command, flag, group, option, setting
+from gaitforge.pipeline.cli.parsing.runners import SITE_SLURM, run_here, site_settings
+from gaitforge.pipeline.cli.parsing.values import names, port, positive, store_address, whole
+from gaitforge.pipeline.progress import TerminalReporter
+from gaitforge.pipeline.tables import fields_of, show, show_one, table
 
 _WATCH_S = 2.0
 _MOST_FAILED = 5
@@ -98,9 +98,9 @@ def _look(place: Path | str) -> Seen:
 
 
 def _look_at_pipeline(place: Path | str) -> Seen:
-    from flows.runners.slurm.stages import stage_rows
-    from flows.stages.pipeline.stages import recorded_plan
-    from pipeline.report.pipeline import stages_of
+    from gaitforge.flows.runners.slurm.stages import stage_rows
+    from gaitforge.flows.stages.pipeline.stages import recorded_plan
+    from gaitforge.pipeline.report.pipeline import stages_of
 
     out = Path(place)
     rows = stage_rows(out, stages_of(recorded_plan(out), out))
@@ -266,8 +266,8 @@ def _cancel(arguments: argparse.Namespace) -> None:
 )
 def _run(arguments: argparse.Namespace) -> int | None:
     """Do a job's work in this process, as its script does."""
-    from flows.runners.slurm.tasks import run_task
-    from pipeline.cli.main import parsed
+    from gaitforge.flows.runners.slurm.tasks import run_task
+    from gaitforge.pipeline.cli.main import parsed
 
     words = (read_record(arguments.folder / slurm.PLAN) or {}).get(slurm.WORDS)
     # An exception lets a part that is being written clean up. The trainer sets its own handler
@@ -342,7 +342,7 @@ def _record(job: slurm.Job, tasks: list[slurm.TaskStatus]) -> dict[str, object]:
 )
 def serve_command(arguments: argparse.Namespace) -> None:
     """Serve the flows to Prefect, with forms and a schedule, until Ctrl-C."""
-    from pipeline.serve.serving import ServePlan, serve_flows
+    from gaitforge.pipeline.serve.serving import ServePlan, serve_flows
 
     names = [name for name in ServePlan.__annotations__ if name != "slurm"]
     plan = {name: getattr(arguments, name) for name in names}
@@ -358,7 +358,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
 )
 def notify_command(arguments: argparse.Namespace) -> None:
     """Tell a web hook when Prefect's runs fail, are late, or collect nothing."""
-    from pipeline.serve.notify import (
+    from gaitforge.pipeline.serve.notify import (
         REASONS,
         NotifyPlan,
         remove_notifications,

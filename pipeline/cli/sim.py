@@ -3,11 +3,11 @@
 import argparse
 from dataclasses import asdict
 
-from collectors.simulators import BACKENDS
-from pipeline.cli.parsing.parser import actions, command, option
-from pipeline.cli.parsing.values import positive, simulator
-from pipeline.progress import TerminalReporter
-from pipeline.tables import show, show_one
+from gaitforge.collectors.simulators import BACKENDS
+from gaitforge.pipeline.cli.parsing.parser import actions, command, option
+from gaitforge.pipeline.cli.parsing.values import positive, simulator
+from gaitforge.pipeline.progress import TerminalReporter
+from gaitforge.pipeline.tables import show, show_one
 
 FAILED = 1
 
@@ -15,7 +15,7 @@ FAILED = 1
 @command("gaitforge sim list --json", "--isaacgym-python", "--json")
 def _list(arguments: argparse.Namespace) -> None:
     """List the simulators, and what the unavailable ones lack."""
-    from collectors.physics import availability
+    from gaitforge.collectors.physics import availability
 
     show([asdict(availability(name)) for name in BACKENDS], arguments.json)
 
@@ -28,8 +28,8 @@ def _list(arguments: argparse.Namespace) -> None:
 )
 def _check(arguments: argparse.Namespace) -> int:
     """Run the physics contract's checks on an installed simulator."""
-    from collectors.physics import availability
-    from collectors.physics.contract.checks import CHECKS, run_checks
+    from gaitforge.collectors.physics import availability
+    from gaitforge.collectors.physics.contract.checks import CHECKS, run_checks
 
     found = availability(arguments.sim)
     if not found.available:

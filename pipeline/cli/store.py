@@ -6,19 +6,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import datasets
-from datasets.catalog.glossary import glossary
-from datasets.errors import amount
-from datasets.files import check_outside_stores
-from flows.records.part_records import copy_records
-from flows.runners.dask_clusters import DaskSettings, dask_client
-from pipeline.cli.parsing.parser import CELL_FIELDS, command, flag, given, group, option
-from pipeline.cli.parsing.values import names, whole
-from pipeline.progress import TerminalReporter
-from pipeline.tables import fields_of, show, show_one, show_result
+from gaitforge import datasets
+from gaitforge.datasets.catalog.glossary import glossary
+from gaitforge.datasets.errors import amount
+from gaitforge.datasets.files import check_outside_stores
+from gaitforge.flows.records.part_records import copy_records
+from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client
+from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, command, flag, given, group, option
+from gaitforge.pipeline.cli.parsing.values import names, whole
+from gaitforge.pipeline.progress import TerminalReporter
+from gaitforge.pipeline.tables import fields_of, show, show_one, show_result
 
 if TYPE_CHECKING:
-    from pipeline.report.card import Draw
+    from gaitforge.pipeline.report.card import Draw
 
 _EXAMPLE = "runs/demo/legged.zarr"
 MOST_LISTED = 20
@@ -34,7 +34,7 @@ def chosen_episodes(store: "datasets.Store", arguments: argparse.Namespace) -> "
 
 def applied(store: "datasets.Store", out: Path, reporter: TerminalReporter) -> "datasets.Store":
     """A new store of a store's present version, with the plans and records of its parts."""
-    from datasets.edits.applying import apply_edits
+    from gaitforge.datasets.edits.applying import apply_edits
 
     with reporter.step("apply edits", store.info().steps, "step") as advance:
         path = apply_edits(store, out, lambda steps: advance(steps, ""))
@@ -143,7 +143,7 @@ def verify_command(arguments: argparse.Namespace) -> int:
     store = datasets.open_store(arguments.store)
     faults = store.verify()
     if arguments.replay and not faults:
-        from flows.stages.replay import replay
+        from gaitforge.flows.stages.replay import replay
 
         found = replay(
             arguments.store, arguments.replay, arguments.seed, TerminalReporter(), arguments.robot
@@ -202,7 +202,7 @@ def migrate_command(arguments: argparse.Namespace) -> None:
 )
 def push_command(arguments: argparse.Namespace) -> None:
     """Copy a local store's parts to object storage; existing parts are kept."""
-    from datasets.storage.s3.object_store import push_store  # of the extra s3
+    from gaitforge.datasets.storage.s3.object_store import push_store  # of the extra s3
 
     sent = push_store(datasets.open_store(arguments.store), arguments.url)
     show_one({"url": arguments.url, "committed": sent}, arguments.json)
@@ -233,7 +233,7 @@ def push_command(arguments: argparse.Namespace) -> None:
 )
 def card_command(arguments: argparse.Namespace) -> None:
     """Write a dataset card (HTML, Markdown, JSON) and a page to explore its episodes."""
-    from pipeline.report.card import selected, write_card
+    from gaitforge.pipeline.report.card import selected, write_card
 
     store = datasets.open_store(arguments.store)
     place = arguments.store  # a path, or an address on object storage, whose card comes here
@@ -264,6 +264,6 @@ def drawing(arguments: argparse.Namespace) -> "Draw | None":
     """What draws a card's pictures, unless `--no-pictures` is given."""
     if arguments.no_pictures:
         return None
-    from pipeline.report.stored import draw_stored
+    from gaitforge.pipeline.report.stored import draw_stored
 
     return draw_stored

@@ -7,16 +7,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collectors.robots.robot import load_robots
-from datasets.errors import amount
-from flows.progress import Silent
-from flows.records.part_records import store_address
-from flows.records.records import read_record, to_tree
-from flows.runners.slurm.script import SlurmSettings
-from flows.settings import override, with_chosen
-from learners.models.registry import describe_models
-from learners.training.config import TrainConfig
-from pipeline.cli.parsing.parser import (
+from gaitforge.collectors.robots.robot import load_robots
+from gaitforge.datasets.errors import amount
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.part_records import store_address
+from gaitforge.flows.records.records import read_record, to_tree
+from gaitforge.flows.runners.slurm.script import SlurmSettings
+from gaitforge.flows.settings import override, with_chosen
+from gaitforge.learners.models.registry import describe_models
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.pipeline.cli.parsing.parser import (
     CELL_FIELDS,
     Option,
     command,
@@ -25,22 +25,22 @@ from pipeline.cli.parsing.parser import (
     planned,
     setting,
 )
-from pipeline.cli.parsing.runners import (
+from gaitforge.pipeline.cli.parsing.runners import (
     JOB_RUNNER,
     STAGES_RUNNER,
     TRAINING_RUNNER,
     TRAINING_RUNNERS,
     runner_settings,
 )
-from pipeline.cli.parsing.values import names, numbers, positive
-from pipeline.cli.pipelines import do_stages, submitted
-from pipeline.cli.running import show_submitted
-from pipeline.progress import TerminalReporter
-from pipeline.tables import show, show_one, show_result
+from gaitforge.pipeline.cli.parsing.values import names, numbers, positive
+from gaitforge.pipeline.cli.pipelines import do_stages, submitted
+from gaitforge.pipeline.cli.running import show_submitted
+from gaitforge.pipeline.progress import TerminalReporter
+from gaitforge.pipeline.tables import show, show_one, show_result
 
 if TYPE_CHECKING:
-    from flows.stages.evaluate import EvaluatePlan
-    from flows.tasks.policies import PolicySource
+    from gaitforge.flows.stages.evaluate import EvaluatePlan
+    from gaitforge.flows.tasks.policies import PolicySource
 
 SELECTED = ("terrain", "skill", "level", "where")
 GRID: tuple[Option, ...] = (
@@ -81,15 +81,15 @@ TRAINED = ("objective", "steps", "batch_size", "device")
 )
 def train_command(arguments: argparse.Namespace) -> None:
     """Train a model on a selection of a store, or resume a run."""
-    from flows.stages.train import SelectPlan, TrainPlan, run_training
-    from learners.training.distributed import process_rank
+    from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
+    from gaitforge.learners.training.distributed import process_rank
 
     select = SelectPlan(**given(arguments, *SELECTED, saved="selection"))
     config = TrainConfig.recommended(**given(arguments, *TRAINED, "model", "optimiser", "seed"))
     plan = planned(TrainPlan(select, config), arguments)
     job_settings = runner_settings(arguments, TRAINING_RUNNERS)
     if isinstance(job_settings, SlurmSettings):
-        from flows.runners.slurm.training import run_training_on_slurm
+        from gaitforge.flows.runners.slurm.training import run_training_on_slurm
 
         job = run_training_on_slurm(plan, arguments.store, arguments.out, job_settings)
         show_submitted(job, arguments.json)
@@ -112,7 +112,7 @@ def train_command(arguments: argparse.Namespace) -> None:
 )
 def evaluate_command(arguments: argparse.Namespace) -> None:
     """Run a trained policy in closed loop on held-out episodes."""
-    from flows.tasks.policies import run_source
+    from gaitforge.flows.tasks.policies import run_source
 
     run = arguments.policy_run
     source = replace(run_source(run), which=arguments.checkpoint)
@@ -125,10 +125,10 @@ def show_evaluation(
     arguments: argparse.Namespace, source: PolicySource, path: Path | None = None
 ) -> None:
     """Evaluate a policy on the chosen grid; print its cells, their means and the level."""
-    from collectors.legged.evaluation import EvaluationGrid
-    from collectors.legged.rewards import LARGEST_RETURN
-    from flows.stages.evaluate import EvaluatePlan, evaluate_policy
-    from pipeline.report.pages import fixed, interval
+    from gaitforge.collectors.legged.evaluation import EvaluationGrid
+    from gaitforge.collectors.legged.rewards import LARGEST_RETURN
+    from gaitforge.flows.stages.evaluate import EvaluatePlan, evaluate_policy
+    from gaitforge.pipeline.report.pages import fixed, interval
 
     grid = EvaluationGrid(**given(arguments, "episodes", "seed", **CELL_FIELDS))
     plan = planned(EvaluatePlan(grid=grid), arguments, "threads", "sim")
@@ -150,8 +150,8 @@ def _show_bodies(
     arguments: argparse.Namespace, source: PolicySource, plan: EvaluatePlan, out: Path | None
 ) -> None:
     """Evaluate a policy on several robots; print a row each, the means, and each family's."""
-    from flows.stages.legged.bodies import evaluate_bodies
-    from flows.tasks.legged import LeggedPlan
+    from gaitforge.flows.stages.legged.bodies import evaluate_bodies
+    from gaitforge.flows.tasks.legged import LeggedPlan
 
     robots, experts = load_robots(plan.robot), {}
     if beside := getattr(arguments, "beside", None):
@@ -223,17 +223,21 @@ def compare_command(arguments: argparse.Namespace) -> int | None:
     if len(arguments.store) > 1:
         raise ValueError("several stores are for --suite; models are compared on one")
     (store,) = arguments.store
-    from flows.stages.comparison.legged import (
+    from gaitforge.flows.stages.comparison.legged import (
         COMPARISON,
         GRID_EPISODES,
         ComparisonPlan,
         comparison_grid,
     )
-    from flows.stages.comparison.stages import comparison_stages
-    from flows.stages.train import SelectPlan
-    from pipeline.report.comparison_page import comparison_rows, first_runs, write_comparison
-    from pipeline.report.pictures import make_comparison_sheets
-    from pipeline.view.run_pages import write_evaluation_pages
+    from gaitforge.flows.stages.comparison.stages import comparison_stages
+    from gaitforge.flows.stages.train import SelectPlan
+    from gaitforge.pipeline.report.comparison_page import (
+        comparison_rows,
+        first_runs,
+        write_comparison,
+    )
+    from gaitforge.pipeline.report.pictures import make_comparison_sheets
+    from gaitforge.pipeline.view.run_pages import write_evaluation_pages
 
     select = SelectPlan(**given(arguments, *SELECTED, saved="selection"))
     grid = comparison_grid(select.select(store), arguments.episodes or GRID_EPISODES)
@@ -257,9 +261,9 @@ def compare_command(arguments: argparse.Namespace) -> int | None:
 
 def _compare_suite(arguments: argparse.Namespace) -> int | None:
     """Train and score a suite's learners; its page is `suite.html`."""
-    from flows.stages.suites.plan import chosen_suite
-    from flows.stages.suites.suite import SUITE, suite_stages
-    from pipeline.report.suite_page import suite_rows, write_suite
+    from gaitforge.flows.stages.suites.plan import chosen_suite
+    from gaitforge.flows.stages.suites.suite import SUITE, suite_stages
+    from gaitforge.pipeline.report.suite_page import suite_rows, write_suite
 
     alien = given(arguments, *SELECTED, "selection", "train_s", "objective", "batch_size", "device")
     if alien:
@@ -292,9 +296,9 @@ def _compare_suite(arguments: argparse.Namespace) -> int | None:
 )
 def dagger_command(arguments: argparse.Namespace) -> None:
     """Train in rounds, with an expert's corrections on the policy's own states."""
-    from flows.stages.comparison.legged import GRID_EPISODES, comparison_grid
-    from flows.stages.dagger import DaggerPlan, run_dagger
-    from flows.stages.train import SelectPlan
+    from gaitforge.flows.stages.comparison.legged import GRID_EPISODES, comparison_grid
+    from gaitforge.flows.stages.dagger import DaggerPlan, run_dagger
+    from gaitforge.flows.stages.train import SelectPlan
 
     select = SelectPlan(**given(arguments, *SELECTED))
     selection = select.select(arguments.store)

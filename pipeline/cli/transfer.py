@@ -11,20 +11,28 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import datasets
-from datasets.errors import amount, install_extra
-from datasets.files import files_under
-from datasets.formats import FORMATS, exporter_class, importer_class
-from datasets.formats.readme import README
-from flows.settings import setting_names
-from pipeline.cli.parsing.parser import command, flag, given, group, option, planned, setting
-from pipeline.cli.parsing.values import names, positive, store_address
-from pipeline.cli.store import applied, chosen_episodes, drawing
-from pipeline.progress import TerminalReporter
-from pipeline.tables import show, show_one
+from gaitforge import datasets
+from gaitforge.datasets.errors import amount, install_extra
+from gaitforge.datasets.files import files_under
+from gaitforge.datasets.formats import FORMATS, exporter_class, importer_class
+from gaitforge.datasets.formats.readme import README
+from gaitforge.flows.settings import setting_names
+from gaitforge.pipeline.cli.parsing.parser import (
+    command,
+    flag,
+    given,
+    group,
+    option,
+    planned,
+    setting,
+)
+from gaitforge.pipeline.cli.parsing.values import names, positive, store_address
+from gaitforge.pipeline.cli.store import applied, chosen_episodes, drawing
+from gaitforge.pipeline.progress import TerminalReporter
+from gaitforge.pipeline.tables import show, show_one
 
 if TYPE_CHECKING:
-    from datasets.formats.interface import Advance, Report
+    from gaitforge.datasets.formats.interface import Advance, Report
 
 _OF_POLICY = ("formats", "checkpoint", "batch", "robot")
 _OF_DATA = ("terrain", "skill", "level", "where", "tag", "settings")
@@ -82,8 +90,8 @@ def _refuse(arguments: argparse.Namespace, names: Iterable[str], reason: str) ->
 
 
 def _export_policy(arguments: argparse.Namespace) -> None:
-    from flows.stages.export import ExportPlan, run_export
-    from learners.deploy.export import ExportOptions
+    from gaitforge.flows.stages.export import ExportPlan, run_export
+    from gaitforge.learners.deploy.export import ExportOptions
 
     options = ExportOptions(**given(arguments, "formats", batch_size="batch"))
     plan = ExportPlan(options=options, **given(arguments, "checkpoint", "robot"))
@@ -116,7 +124,7 @@ def _export(
     reporter: TerminalReporter,
 ) -> "Report":
     """Export a selection with progress on the terminal."""
-    from datasets.formats.transfer.exporting import export_selection
+    from gaitforge.datasets.formats.transfer.exporting import export_selection
 
     with ExitStack() as stack:
 
@@ -139,7 +147,7 @@ def _export(
 )
 def import_command(arguments: argparse.Namespace) -> None:
     """Import another project's data into a store."""
-    from flows.stages.importing import ImportPlan, run_import
+    from gaitforge.flows.stages.importing import ImportPlan, run_import
 
     options = planned(importer_class(arguments.format).Options(), arguments)
     plan = ImportPlan(arguments.format, asdict(options), **given(arguments, "workers", "drop_nan"))
@@ -160,9 +168,9 @@ def import_command(arguments: argparse.Namespace) -> None:
 )
 def publish_command(arguments: argparse.Namespace) -> None:
     """Push a store with its card to the Hugging Face Hub, in one commit."""
-    from datasets.formats.transfer.publishing import hub_repository, push_files
-    from datasets.storage.contents import store_files
-    from pipeline.report.card import write_readme
+    from gaitforge.datasets.formats.transfer.publishing import hub_repository, push_files
+    from gaitforge.datasets.storage.contents import store_files
+    from gaitforge.pipeline.report.card import write_readme
 
     draw = drawing(arguments)
     repository, store = hub_repository(arguments.url), datasets.open_store(arguments.store)

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from collectors.timing import CONTROL_DT_S
-from pipeline.report import charts
-from pipeline.report.figures import Panel
-from pipeline.report.pages import Record, render, write_texts
+from gaitforge.collectors.timing import CONTROL_DT_S
+from gaitforge.pipeline.report import charts
+from gaitforge.pipeline.report.figures import Panel
+from gaitforge.pipeline.report.pages import Record, render, write_texts
 
 LEGGED = "legged"
 # What is drawn against FCNet's sizes, and how a chart calls it.

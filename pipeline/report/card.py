@@ -1,7 +1,7 @@
 """The dataset card: what a store or a selection holds, as Markdown and as one HTML page.
 
-Both are drawn from one record (`datasets.analysis.card`) and the collection plans beside the
-store. The page loads nothing, needs no script and follows the reader's light or dark mode.
+Both are drawn from one record (`gaitforge.datasets.analysis.card`) and the collection plans beside
+the store. The page loads nothing, needs no script and follows the reader's light or dark mode.
 """
 
 import json
@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from collectors.rendering.rendering import RenderingError
-from datasets import Selection, Store
-from datasets.analysis.card import card_record
-from datasets.errors import amount
-from datasets.files import check_outside_stores, files_under
-from datasets.formats.readme import README, fenced, front_matter, plain
-from datasets.storage.about import read_about
-from flows.progress import Reporter, Silent
-from flows.records.records import read_record
-from pipeline.report import charts
-from pipeline.report.explorer import page as explorer
-from pipeline.report.figures import Panel
-from pipeline.report.pages import (
+from gaitforge.collectors.rendering.rendering import RenderingError
+from gaitforge.datasets import Selection, Store
+from gaitforge.datasets.analysis.card import card_record
+from gaitforge.datasets.errors import amount
+from gaitforge.datasets.files import check_outside_stores, files_under
+from gaitforge.datasets.formats.readme import README, fenced, front_matter, plain
+from gaitforge.datasets.storage.about import read_about
+from gaitforge.flows.progress import Reporter, Silent
+from gaitforge.flows.records.records import read_record
+from gaitforge.pipeline.report import charts
+from gaitforge.pipeline.report.explorer import page as explorer
+from gaitforge.pipeline.report.figures import Panel
+from gaitforge.pipeline.report.pages import (
     DASH,
     DEEP,
     Record,
@@ -35,7 +35,7 @@ from pipeline.report.pages import (
     words,
     write_texts,
 )
-from pipeline.report.run_files import PICTURES
+from gaitforge.pipeline.report.run_files import PICTURES
 
 PAGE_NAME = "card.html"
 MARKDOWN_NAME = "card.md"

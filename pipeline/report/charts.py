@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from pipeline.report import figures
-from pipeline.report.pages import count, fixed, is_number, short
+from gaitforge.pipeline.report import figures
+from gaitforge.pipeline.report.pages import count, fixed, is_number, short
 
 # Okabe & Ito (2008), "Color Universal Design": told apart with every common colour blindness.
 # Its yellow is left out, too pale for lines on white; the last three are darker than all others.

@@ -6,14 +6,14 @@ The page loads nothing and needs no script; the same files give the same bytes.
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from datasets.errors import amount
-from datasets.history import read_history
-from flows.records.records import read_record
-from flows.stages.comparison.legged import COMPARISON
-from pipeline.report import charts
-from pipeline.report.expert_section import SheetFigure, sheet_figures
-from pipeline.report.figures import Panel
-from pipeline.report.pages import (
+from gaitforge.datasets.errors import amount
+from gaitforge.datasets.history import read_history
+from gaitforge.flows.records.records import read_record
+from gaitforge.flows.stages.comparison.legged import COMPARISON
+from gaitforge.pipeline.report import charts
+from gaitforge.pipeline.report.expert_section import SheetFigure, sheet_figures
+from gaitforge.pipeline.report.figures import Panel
+from gaitforge.pipeline.report.pages import (
     DASH,
     Record,
     count,
@@ -26,8 +26,8 @@ from pipeline.report.pages import (
     words,
     write_texts,
 )
-from pipeline.report.run_files import read_pictures
-from pipeline.view.run_pages import page_of
+from gaitforge.pipeline.report.run_files import read_pictures
+from gaitforge.pipeline.view.run_pages import page_of
 
 PAGE_NAME = "comparison.html"
 MARKDOWN_NAME = "comparison.md"

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from datasets.errors import amount
-from pipeline.report.pages import data_uri
-from pipeline.report.run_files import EXPERT, PICTURES, Record, RunFiles
+from gaitforge.datasets.errors import amount
+from gaitforge.pipeline.report.pages import data_uri
+from gaitforge.pipeline.report.run_files import EXPERT, PICTURES, Record, RunFiles
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from pipeline.report.pages import short
+from gaitforge.pipeline.report.pages import short
 
 INK = "#1f2933"
 MUTED = "#5c6773"

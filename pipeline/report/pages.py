@@ -10,8 +10,8 @@ from typing import Any, TypeGuard
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from datasets.errors import amount
-from datasets.files import check_outside_stores, write_bytes_durably
+from gaitforge.datasets.errors import amount
+from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
 
 Record = Mapping[str, Any]
 
@@ -121,7 +121,7 @@ def render(
         filters: of this page, beside those of every page.
     """
     environment = Environment(
-        loader=PackageLoader("pipeline.report"),
+        loader=PackageLoader("gaitforge.pipeline.report"),
         autoescape=lambda name: not (name or "").endswith(".md"),
         undefined=StrictUndefined,
         trim_blocks=True,

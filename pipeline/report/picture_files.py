@@ -12,8 +12,8 @@ import matplotlib as mpl
 import numpy as np
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
-from collectors.rendering.colours import BARRIER, FEET, LEFT_LEGS, RIGHT_LEGS, SKY, TRUNK
-from datasets.errors import install_extra
+from gaitforge.collectors.rendering.colours import BARRIER, FEET, LEFT_LEGS, RIGHT_LEGS, SKY, TRUNK
+from gaitforge.datasets.errors import install_extra
 
 FRAME_PX = (400, 250)
 SHEET_FRAMES = 8

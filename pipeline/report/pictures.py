@@ -11,26 +11,32 @@ from pathlib import Path
 
 import numpy as np
 
-from collectors.experts.expert import DEFAULT_EXPERT, Expert, load_expert
-from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.evaluation import EvaluationGrid
-from collectors.legged.rollout import EpisodeResult, run_episodes
-from collectors.rendering.rendering import RenderingError, Shot, draw
-from collectors.rendering.scene import Scene, frame_steps, scene_of
-from collectors.robots.robot import RobotCard
-from collectors.scenarios.skills import SKILLS, check_skill
-from collectors.scenarios.terrains import TERRAINS, check_terrain
-from collectors.timing import CONTROL_DT_S
-from datasets.errors import amount
-from datasets.files import write_bytes_durably
-from flows.records.plans import plan_from_tree
-from flows.records.records import digest, read_record, write_record
-from flows.stages.comparison.legged import COMPARISON
-from flows.stages.evaluate import EvaluatePlan
-from flows.tasks.policies import PolicySource
-from pipeline.report.comparison_page import first_runs
-from pipeline.report.picture_files import FRAME_PX, SHEET_FRAMES, Heading, animation, contact_sheet
-from pipeline.report.run_files import EXPERT, PICTURE_INDEX, PICTURES
+from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, Expert, load_expert
+from gaitforge.collectors.legged.environment import LeggedEnvironment
+from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.collectors.legged.rollout import EpisodeResult, run_episodes
+from gaitforge.collectors.rendering.rendering import RenderingError, Shot, draw
+from gaitforge.collectors.rendering.scene import Scene, frame_steps, scene_of
+from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.collectors.scenarios.skills import SKILLS, check_skill
+from gaitforge.collectors.scenarios.terrains import TERRAINS, check_terrain
+from gaitforge.collectors.timing import CONTROL_DT_S
+from gaitforge.datasets.errors import amount
+from gaitforge.datasets.files import write_bytes_durably
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import digest, read_record, write_record
+from gaitforge.flows.stages.comparison.legged import COMPARISON
+from gaitforge.flows.stages.evaluate import EvaluatePlan
+from gaitforge.flows.tasks.policies import PolicySource
+from gaitforge.pipeline.report.comparison_page import first_runs
+from gaitforge.pipeline.report.picture_files import (
+    FRAME_PX,
+    SHEET_FRAMES,
+    Heading,
+    animation,
+    contact_sheet,
+)
+from gaitforge.pipeline.report.run_files import EXPERT, PICTURE_INDEX, PICTURES
 
 FORMATS = ("png", "gif", "webp", "mp4")
 FILM_FPS = 25

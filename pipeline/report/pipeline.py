@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-from datasets import open_store
-from flows.progress import Reporter
-from flows.records.records import read_record
-from flows.stages.pipeline.plan import PipelinePlan
-from flows.stages.pipeline.stages import Pages, card_of, pipeline_stages
-from flows.stages.staging import Stage
-from pipeline.report.card import write_card
-from pipeline.report.pictures import make_run_sheets
-from pipeline.report.report import write_report
-from pipeline.view.run_pages import write_evaluation_pages
+from gaitforge.datasets import open_store
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.records import read_record
+from gaitforge.flows.stages.pipeline.plan import PipelinePlan
+from gaitforge.flows.stages.pipeline.stages import Pages, card_of, pipeline_stages
+from gaitforge.flows.stages.staging import Stage
+from gaitforge.pipeline.report.card import write_card
+from gaitforge.pipeline.report.pictures import make_run_sheets
+from gaitforge.pipeline.report.report import write_report
+from gaitforge.pipeline.view.run_pages import write_evaluation_pages
 
 
 def write_store_card(store: Path, reporter: Reporter) -> None:

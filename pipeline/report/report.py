@@ -11,14 +11,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from datasets.errors import amount
-from pipeline.report import charts, pages
-from pipeline.report.bench_page import bench_panels
-from pipeline.report.comparison_page import comparison_rows, table_cells
-from pipeline.report.expert_section import card_table, sheet_figures
-from pipeline.report.figures import Panel
-from pipeline.report.run_files import EXPERT, Record, RunFiles, read_run
-from pipeline.view.run_pages import page_of
+from gaitforge.datasets.errors import amount
+from gaitforge.pipeline.report import charts, pages
+from gaitforge.pipeline.report.bench_page import bench_panels
+from gaitforge.pipeline.report.comparison_page import comparison_rows, table_cells
+from gaitforge.pipeline.report.expert_section import card_table, sheet_figures
+from gaitforge.pipeline.report.figures import Panel
+from gaitforge.pipeline.report.run_files import EXPERT, Record, RunFiles, read_run
+from gaitforge.pipeline.view.run_pages import page_of
 
 REPORT_NAME = "report.html"
 

@@ -6,17 +6,22 @@ from pathlib import Path
 
 import numpy as np
 
-from collectors.legged.replaying import by_robot, replay_environment, replayed, stored_episodes
-from collectors.legged.rollout import EpisodeResult
-from collectors.rendering.rendering import RenderingError, Shot, draw
-from collectors.robots.robot import RobotCard
-from collectors.timing import CONTROL_DT_S
-from datasets import Selection
-from datasets.catalog.listing import episode_name
-from flows.progress import Reporter
-from pipeline.report.picture_files import Heading, animation
-from pipeline.report.pictures import FILM_FPS, Take, draw_sheets, film_shot
-from pipeline.view.show import Show, Viewed, scene_of, write_file
+from gaitforge.collectors.legged.replaying import (
+    by_robot,
+    replay_environment,
+    replayed,
+    stored_episodes,
+)
+from gaitforge.collectors.legged.rollout import EpisodeResult
+from gaitforge.collectors.rendering.rendering import RenderingError, Shot, draw
+from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.collectors.timing import CONTROL_DT_S
+from gaitforge.datasets import Selection
+from gaitforge.datasets.catalog.listing import episode_name
+from gaitforge.flows.progress import Reporter
+from gaitforge.pipeline.report.picture_files import Heading, animation
+from gaitforge.pipeline.report.pictures import FILM_FPS, Take, draw_sheets, film_shot
+from gaitforge.pipeline.view.show import Show, Viewed, scene_of, write_file
 
 STORED_FRAMES = 4
 FILM_PX = (640, 400)

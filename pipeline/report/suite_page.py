@@ -5,12 +5,12 @@ The page loads nothing and needs no script; the same file gives the same bytes.
 
 from pathlib import Path
 
-from datasets.errors import amount
-from flows.records.records import read_record
-from flows.stages.suites.suite import SUITE
-from pipeline.report import charts
-from pipeline.report.figures import Panel
-from pipeline.report.pages import (
+from gaitforge.datasets.errors import amount
+from gaitforge.flows.records.records import read_record
+from gaitforge.flows.stages.suites.suite import SUITE
+from gaitforge.pipeline.report import charts
+from gaitforge.pipeline.report.figures import Panel
+from gaitforge.pipeline.report.pages import (
     DASH,
     Record,
     count,

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from datasets import open_store
-from flows.forms import NONE, Levels, Place, Skills, Terrains
-from flows.records.part_records import store_address
-from flows.runners.artifacts import last_name, show_file, show_markdown, tag_run
-from flows.runners.prefect import deployed_flow, named_after, retried_task
-from pipeline.report.card import selected, write_card
+from gaitforge.datasets import open_store
+from gaitforge.flows.forms import NONE, Levels, Place, Skills, Terrains
+from gaitforge.flows.records.part_records import store_address
+from gaitforge.flows.runners.artifacts import last_name, show_file, show_markdown, tag_run
+from gaitforge.flows.runners.prefect import deployed_flow, named_after, retried_task
+from gaitforge.pipeline.report.card import selected, write_card
 
 
 @retried_task("card", "card {folder.name}")

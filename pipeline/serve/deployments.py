@@ -4,15 +4,15 @@ from typing import Any
 
 from prefect import Flow
 
-from flows.collect import collect, collect_plan
-from flows.compare import compare
-from flows.evaluate import evaluate
-from flows.export import export
-from flows.importing import import_data
-from flows.query import query
-from flows.train import train
-from pipeline.serve.card import card
-from pipeline.serve.pipeline import pipeline
+from gaitforge.flows.collect import collect, collect_plan
+from gaitforge.flows.compare import compare
+from gaitforge.flows.evaluate import evaluate
+from gaitforge.flows.export import export
+from gaitforge.flows.importing import import_data
+from gaitforge.flows.query import query
+from gaitforge.flows.train import train
+from gaitforge.pipeline.serve.card import card
+from gaitforge.pipeline.serve.pipeline import pipeline
 
 _COLLECTING = (pipeline, collect, collect_plan, import_data)
 _FLOWS = (*_COLLECTING, query, card, train, evaluate, compare, export)

@@ -14,10 +14,10 @@ from prefect.events.actions import SendNotification
 from prefect.events.schemas.automations import EventTrigger, Posture
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.collect import COLLECTED
-from flows.records.logs import redacted
-from flows.runners.prefect_access import bypass_proxies
-from pipeline.serve.prefect_server import LOOPBACK, PORT
+from gaitforge.flows.collect import COLLECTED
+from gaitforge.flows.records.logs import redacted
+from gaitforge.flows.runners.prefect_access import bypass_proxies
+from gaitforge.pipeline.serve.prefect_server import LOOPBACK, PORT
 
 NAME = "gaitforge"
 HOOK = "gaitforge-notifications"

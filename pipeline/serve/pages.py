@@ -22,8 +22,8 @@ from urllib.parse import unquote, urlsplit
 
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_SERVER_API_AUTH_STRING
 
-from flows.records.records import read_record
-from flows.runners.shown_pages import PAGE, VIEW, pages_folder
+from gaitforge.flows.records.records import read_record
+from gaitforge.flows.runners.shown_pages import PAGE, VIEW, pages_folder
 
 LOOPBACK = "127.0.0.1"
 
@@ -222,7 +222,7 @@ class _Views:
 
 
 def _making(source: str, page: Path) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "pipeline.cli", "view", source, "--out", str(page)]
+    command = [sys.executable, "-m", "gaitforge", "view", source, "--out", str(page)]
     return subprocess.Popen(
         [*command, "--limit", str(VIEW_EPISODES)],
         stdin=subprocess.DEVNULL,

@@ -3,20 +3,20 @@
 from pathlib import Path
 from typing import Any
 
-from flows import forms
-from flows.collect import collect_parts
-from flows.records.plans import plan_from_tree
-from flows.records.records import read_record
-from flows.runners.artifacts import show_file, show_markdown, show_table, tag_run
-from flows.runners.prefect import deployed_flow, named_after, retried_task, shown_progress
-from flows.settings import override_form
-from flows.stages.pipeline.plan import PipelinePlan, pipeline_plan, with_choices
-from flows.stages.pipeline.stages import claim, recorded_plan
-from flows.stages.pipeline.summary import SUMMARY
-from flows.stages.staging import find_stage, is_done, run_stage
-from pipeline.report.expert_section import sheet_figures
-from pipeline.report.pipeline import stages_of
-from pipeline.report.run_files import read_pictures
+from gaitforge.flows import forms
+from gaitforge.flows.collect import collect_parts
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import read_record
+from gaitforge.flows.runners.artifacts import show_file, show_markdown, show_table, tag_run
+from gaitforge.flows.runners.prefect import deployed_flow, named_after, retried_task, shown_progress
+from gaitforge.flows.settings import override_form
+from gaitforge.flows.stages.pipeline.plan import PipelinePlan, pipeline_plan, with_choices
+from gaitforge.flows.stages.pipeline.stages import claim, recorded_plan
+from gaitforge.flows.stages.pipeline.summary import SUMMARY
+from gaitforge.flows.stages.staging import find_stage, is_done, run_stage
+from gaitforge.pipeline.report.expert_section import sheet_figures
+from gaitforge.pipeline.report.pipeline import stages_of
+from gaitforge.pipeline.report.run_files import read_pictures
 
 stage_task = retried_task("stage", "{stage.name}")(run_stage)
 

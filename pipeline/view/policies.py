@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from collectors.experts.expert import DEFAULT_EXPERT
-from collectors.legged.data import part_catalog
-from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.episodes import EpisodeSpec
-from datasets.errors import amount
-from flows.progress import Reporter
-from flows.records.plans import plan_from_tree
-from flows.records.records import read_record
-from flows.stages.evaluate import EvaluatePlan
-from flows.tasks.policies import PolicySource, run_source
-from pipeline.view.recording import record, recorded_charts
-from pipeline.view.show import MOST_PARALLEL, Ghost, Show, spec_of, viewed
+from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
+from gaitforge.collectors.legged.data import part_catalog
+from gaitforge.collectors.legged.environment import LeggedEnvironment
+from gaitforge.collectors.legged.episodes import EpisodeSpec
+from gaitforge.datasets.errors import amount
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import read_record
+from gaitforge.flows.stages.evaluate import EvaluatePlan
+from gaitforge.flows.tasks.policies import PolicySource, run_source
+from gaitforge.pipeline.view.recording import record, recorded_charts
+from gaitforge.pipeline.view.show import MOST_PARALLEL, Ghost, Show, spec_of, viewed
 
 
 def policy_show(

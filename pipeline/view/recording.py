@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collectors.legged.environment import CONTACT_FORCE_N, MIN_UPRIGHT, LeggedEnvironment
-from collectors.legged.episodes import EpisodeSpec
-from collectors.legged.rewards import REWARDS, StepView
-from collectors.legged.rollout import EpisodeResult, run_episodes
-from collectors.policies import Observation, Policy
-from collectors.robots.commands import C
-from collectors.robots.robot import LEGS, RobotCard
-from collectors.rotations import lengths
-from collectors.timing import CONTROL_DT_S
+from gaitforge.collectors.legged.environment import CONTACT_FORCE_N, MIN_UPRIGHT, LeggedEnvironment
+from gaitforge.collectors.legged.episodes import EpisodeSpec
+from gaitforge.collectors.legged.rewards import REWARDS, StepView
+from gaitforge.collectors.legged.rollout import EpisodeResult, run_episodes
+from gaitforge.collectors.policies import Observation, Policy
+from gaitforge.collectors.robots.commands import C
+from gaitforge.collectors.robots.robot import LEGS, RobotCard
+from gaitforge.collectors.rotations import lengths
+from gaitforge.collectors.timing import CONTROL_DT_S
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from collectors.rendering.colours import BARRIER, Colour
-from collectors.rendering.scene import Scene
-from collectors.robots.robot import RobotCard
-from collectors.rotations import from_yaw, rotate, yaw_of
-from collectors.timing import CONTROL_DT_S
-from datasets.errors import missing_package
-from flows.progress import Reporter
-from pipeline.view.blocks import decoded
-from pipeline.view.recording import VELOCITY, Chart
-from pipeline.view.robot_shapes import body_poses, robot_shapes
-from pipeline.view.show import Show, Viewed, scene_of, write_file
+from gaitforge.collectors.rendering.colours import BARRIER, Colour
+from gaitforge.collectors.rendering.scene import Scene
+from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.collectors.rotations import from_yaw, rotate, yaw_of
+from gaitforge.collectors.timing import CONTROL_DT_S
+from gaitforge.datasets.errors import missing_package
+from gaitforge.flows.progress import Reporter
+from gaitforge.pipeline.view.blocks import decoded
+from gaitforge.pipeline.view.recording import VELOCITY, Chart
+from gaitforge.pipeline.view.robot_shapes import body_poses, robot_shapes
+from gaitforge.pipeline.view.show import Show, Viewed, scene_of, write_file
 
 TIMELINE = "time"
 _ROBOT = "world/robot"

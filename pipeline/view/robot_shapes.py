@@ -5,9 +5,9 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from collectors.rendering.colours import FEET, LEFT_LEGS, RIGHT_LEGS, TRUNK, Colour
-from collectors.robots.robot import JOINTS_PER_LEG, N_LEGS, RobotCard
-from pipeline.view.blocks import encoded
+from gaitforge.collectors.rendering.colours import FEET, LEFT_LEGS, RIGHT_LEGS, TRUNK, Colour
+from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, N_LEGS, RobotCard
+from gaitforge.pipeline.view.blocks import encoded
 
 _KINDS = {
     mujoco.mjtGeom.mjGEOM_SPHERE: "sphere",
@@ -30,7 +30,7 @@ def robot_shapes(robot: RobotCard) -> dict[str, Any]:
 
     Of a body, shapes that are only to be looked at are drawn, if it has any and all of them
     together are small enough; else those that collide. A joint's `index` is its place in a pose of
-    `collectors.legged.rollout.EpisodeRecord`.
+    `gaitforge.collectors.legged.rollout.EpisodeRecord`.
 
     Raises:
         ValueError: an MJCF that does not compile.

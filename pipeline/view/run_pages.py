@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from datasets.files import sha256_file
-from flows.progress import Reporter
-from flows.records.records import read_record, write_record
-from pipeline.view.page import bundle, write_page
-from pipeline.view.policies import evaluation_show, ghost_source, with_ghosts
+from gaitforge.datasets.files import sha256_file
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.records import read_record, write_record
+from gaitforge.pipeline.view.page import bundle, write_page
+from gaitforge.pipeline.view.policies import evaluation_show, ghost_source, with_ghosts
 
 PAGES = Path("episodes")
 _INDEX = "pages.json"

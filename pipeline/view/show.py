@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from collectors.legged.episodes import HELD_OUT_VARIANTS, EpisodeSpec, draw_episode
-from collectors.rendering.scene import Scene, drawn_scene
-from collectors.robots.robot import RobotCard
-from collectors.scenarios.passages import Barrier, place_barriers
-from collectors.scenarios.terrains import TerrainTile, make_tile
-from datasets.catalog.listing import episode_id, episode_name
-from datasets.files import check_outside_stores, write_bytes_durably
-from pipeline.view.recording import Chart, Recording
+from gaitforge.collectors.legged.episodes import HELD_OUT_VARIANTS, EpisodeSpec, draw_episode
+from gaitforge.collectors.rendering.scene import Scene, drawn_scene
+from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.collectors.scenarios.passages import Barrier, place_barriers
+from gaitforge.collectors.scenarios.terrains import TerrainTile, make_tile
+from gaitforge.datasets.catalog.listing import episode_id, episode_name
+from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
+from gaitforge.pipeline.view.recording import Chart, Recording
 
 MOST_PARALLEL = 64
 """Robots that a page's episodes run on."""

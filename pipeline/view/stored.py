@@ -4,22 +4,22 @@ from pathlib import Path
 
 import numpy as np
 
-from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.observations import POLICY_SLICES
-from collectors.legged.replaying import (
+from gaitforge.collectors.legged.environment import LeggedEnvironment
+from gaitforge.collectors.legged.observations import POLICY_SLICES
+from gaitforge.collectors.legged.replaying import (
     Executed,
     replay_environment,
     robot_of_selection,
     stored_episodes,
 )
-from collectors.robots.commands import C
-from collectors.robots.robot import load_robot
-from collectors.rotations import yaw_of
-from collectors.timing import CONTROL_DT_S
-from datasets import Selection
-from datasets.errors import amount
-from flows.progress import Reporter
-from pipeline.view.recording import (
+from gaitforge.collectors.robots.commands import C
+from gaitforge.collectors.robots.robot import load_robot
+from gaitforge.collectors.rotations import yaw_of
+from gaitforge.collectors.timing import CONTROL_DT_S
+from gaitforge.datasets import Selection
+from gaitforge.datasets.errors import amount
+from gaitforge.flows.progress import Reporter
+from gaitforge.pipeline.view.recording import (
     REWARD,
     VELOCITY,
     Recording,
@@ -27,7 +27,7 @@ from pipeline.view.recording import (
     record,
     recorded_charts,
 )
-from pipeline.view.show import MOST_PARALLEL, Show, viewed
+from gaitforge.pipeline.view.show import MOST_PARALLEL, Show, viewed
 
 NEEDED = ("terrain", "level", "skill", "seed", "terrain_variant", "simulator", "simulator_version")
 _LAST_ACTION, _COMMAND = (slice(*POLICY_SLICES[name]) for name in ("last_action", "command"))

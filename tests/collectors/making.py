@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from collectors.legged.episodes import EpisodeSpec
-from collectors.legged.geometry import Geometry
-from collectors.legged.rewards import StepView
-from collectors.physics.contract.scene import (
+from gaitforge.collectors.legged.episodes import EpisodeSpec
+from gaitforge.collectors.legged.geometry import Geometry
+from gaitforge.collectors.legged.rewards import StepView
+from gaitforge.collectors.physics.contract.scene import (
     DEFAULT_POSE,
     FIRM_STANCE,
     FLAT,
@@ -21,10 +21,10 @@ from collectors.physics.contract.scene import (
     in_the_air,
     start_at,
 )
-from collectors.physics.interface import PhysicsState
-from collectors.policies import Observation
-from collectors.robots.batch import RobotBatch
-from collectors.robots.robot import N_JOINTS, RobotCard
+from gaitforge.collectors.physics.interface import PhysicsState
+from gaitforge.collectors.policies import Observation
+from gaitforge.collectors.robots.batch import RobotBatch
+from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
 
 __all__ = [
     "DEFAULT_POSE",

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from collectors.intervals import (
+from gaitforge.collectors.intervals import (
     combined_interval,
     mean_interval,
     ratio_interval,

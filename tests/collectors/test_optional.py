@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.optional import load_mocapact
+from gaitforge.collectors.optional import load_mocapact
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,10 +31,10 @@ def test_a_package_that_does_not_load_is_no_missing_one(
 
 def test_importing_the_humanoid_does_not_import_dm_control() -> None:
     program = (
-        "from collectors.humanoid import data, environment;"
-        "from collectors.humanoid.clips import motions, reference;"
-        "from collectors.humanoid.experts import batch, experts;"
-        "import pipeline.cli.tasks.humanoid, sys; "
+        "from gaitforge.collectors.humanoid import data, environment;"
+        "from gaitforge.collectors.humanoid.clips import motions, reference;"
+        "from gaitforge.collectors.humanoid.experts import batch, experts;"
+        "import gaitforge.pipeline.cli.tasks.humanoid, sys; "
         "print([m for m in ('dm_control', 'h5py', 'torch') if m in sys.modules])"
     )
     ran = subprocess.run(

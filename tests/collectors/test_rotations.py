@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.rotations import from_yaw, gravity_in_body, rotate, rotate_inverse, yaw_of
+from gaitforge.collectors.rotations import from_yaw, gravity_in_body, rotate, rotate_inverse, yaw_of
 
 angles = st.floats(-3.1, 3.1)
 vectors = st.tuples(*[st.floats(-10, 10)] * 3).map(np.array)

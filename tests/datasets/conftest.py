@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from datasets import Selection
+from gaitforge.datasets import Selection
 from tests.datasets.making import small_store
 from tests.datasets.streaming import PARTS
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datasets import Field, PartRecord, Schema, Store
-from datasets.catalog.episodes import episode_table
-from datasets.catalog.manifest import Manifest
-from datasets.layout import MERGED_PREFIX
-from datasets.storage.commit import commit_part
-from datasets.storage.parts import check_arrays
+from gaitforge.datasets import Field, PartRecord, Schema, Store
+from gaitforge.datasets.catalog.episodes import episode_table
+from gaitforge.datasets.catalog.manifest import Manifest
+from gaitforge.datasets.layout import MERGED_PREFIX
+from gaitforge.datasets.storage.commit import commit_part
+from gaitforge.datasets.storage.parts import check_arrays
 
 OBS, ACTION = 5, 2
 TWO_PARTS = ((5, 1, 9), (130, 64))

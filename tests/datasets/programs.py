@@ -17,7 +17,7 @@ from subprocess import CompletedProcess
 ROOT = Path(__file__).resolve().parents[2]
 IMPORTED = [
     "tests.datasets.making",
-    "datasets.formats.transfer.importing",
+    "gaitforge.datasets.formats.transfer.importing",
     "zarr",
     "pandas",
     "pytest",

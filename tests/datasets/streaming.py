@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from datasets import Selection
-from datasets.stream.order import EpochOrder, Windows
+from gaitforge.datasets import Selection
+from gaitforge.datasets.stream.order import EpochOrder, Windows
 
 PARTS = [(5, 1, 9, 40), (130, 64), (17, 17, 3), (1,), (80, 2)]
 """Episode lengths of a small store, part by part: units of 55, 194, 37, 1 and 82 steps."""

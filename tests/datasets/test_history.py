@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasets.history import HISTORY, HistoryFile, read_history
+from gaitforge.datasets.history import HISTORY, HistoryFile, read_history
 
 
 @given(

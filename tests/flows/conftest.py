@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.runners.dask_clusters import DaskSettings
+from gaitforge.flows.runners.dask_clusters import DaskSettings
 
 
 @pytest.fixture(scope="module")

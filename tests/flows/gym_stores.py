@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from collectors.gym.tasks import GymTask, find_task
-from datasets import Field, Schema, Store, create_store
-from datasets.formats.sources import catalog_columns
-from datasets.schema import TASK_AND_QUALITY
-from learners.training.config import TrainConfig
+from gaitforge.collectors.gym.tasks import GymTask, find_task
+from gaitforge.datasets import Field, Schema, Store, create_store
+from gaitforge.datasets.formats.sources import catalog_columns
+from gaitforge.datasets.schema import TASK_AND_QUALITY
+from gaitforge.learners.training.config import TrainConfig
 
 RETURNS = {"random": -5.0, "expert": 300.0}
 QUALITIES = ("medium", "medium-replay", "expert")

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from collectors.legged.data import CollectionGrid
-from collectors.legged.evaluation import EvaluationGrid
-from datasets import open_store
-from flows.progress import Advance, Reporter, Silent
-from flows.records.records import read_record
-from flows.stages.evaluate import EvaluatePlan
-from flows.stages.pipeline.plan import CorrectionsPlan, PipelinePlan
-from flows.stages.pipeline.stages import claim
-from flows.stages.staging import run_stages
-from flows.stages.train import SelectPlan, TrainPlan, run_training
-from flows.tasks.legged import LeggedPlan
-from learners.training.config import TrainConfig
-from pipeline.report.pipeline import stages_of
+from gaitforge.collectors.legged.data import CollectionGrid
+from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.datasets import open_store
+from gaitforge.flows.progress import Advance, Reporter, Silent
+from gaitforge.flows.records.records import read_record
+from gaitforge.flows.stages.evaluate import EvaluatePlan
+from gaitforge.flows.stages.pipeline.plan import CorrectionsPlan, PipelinePlan
+from gaitforge.flows.stages.pipeline.stages import claim
+from gaitforge.flows.stages.staging import run_stages
+from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
+from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.pipeline.report.pipeline import stages_of
 from tests.learners.making import SMALL, make_selection
 
 GRID = CollectionGrid(
@@ -101,7 +101,7 @@ class Counting:
 
     @contextmanager
     def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
-        """See `flows.progress.Reporter.step`."""
+        """See `gaitforge.flows.progress.Reporter.step`."""
         self.units.setdefault(name, 0)
 
         def advance(n: int, note: str) -> None:
@@ -127,7 +127,7 @@ class Interrupting(Counting):
 
     @contextmanager
     def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
-        """See `flows.progress.Reporter.step`."""
+        """See `gaitforge.flows.progress.Reporter.step`."""
         with super().step(name, total, unit, done) as count:
 
             def advance(n: int, note: str) -> None:

@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from datasets import DatasetError, open_store
-from flows.records.activity import Heartbeat, read_active
-from flows.records.logs import LOG
-from flows.records.part_records import records_folder
+from gaitforge.datasets import DatasetError, open_store
+from gaitforge.flows.records.activity import Heartbeat, read_active
+from gaitforge.flows.records.logs import LOG
+from gaitforge.flows.records.part_records import records_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -66,7 +66,7 @@ def part_in_work(store: Path) -> Callable[[], Heartbeat | None]:
 def gaitforge(*arguments: str | Path) -> subprocess.Popen[str]:
     """The command line in a process of its own, one core's worth of threads each."""
     return subprocess.Popen(
-        [sys.executable, "-m", "pipeline.cli", *map(str, arguments)],
+        [sys.executable, "-m", "gaitforge", *map(str, arguments)],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.progress import Interrupted
-from flows.records import logs
-from flows.records.activity import (
+from gaitforge.flows.progress import Interrupted
+from gaitforge.flows.records import logs
+from gaitforge.flows.records.activity import (
     HEARTBEAT_S,
     MAX_FAILURES,
     STALE_S,
@@ -28,8 +28,8 @@ from flows.records.activity import (
     read_active,
     read_failures,
 )
-from flows.records.logs import log_event, redacted
-from flows.retrying import Retry, is_passing
+from gaitforge.flows.records.logs import log_event, redacted
+from gaitforge.flows.retrying import Retry, is_passing
 from tests.flows.processes import read_log
 
 

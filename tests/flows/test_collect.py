@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from collectors.experts.expert import DEFAULT_EXPERT, EXPERTS
-from collectors.legged.data import StoredForm, legged_schema
-from collectors.legged.observations import POLICY_SLICES, PRIVILEGED_SLICES
-from collectors.robots.robot import DEFAULT_ROBOT, load_robot
-from collectors.timing import EPISODE_STEPS
-from datasets import Store, open_store
-from flows.progress import Silent
-from flows.records.part_records import PartCollected, collection_rate, part_records
-from flows.stages.collect import collect
-from flows.stages.replay import replay
-from flows.stages.train import SelectPlan
-from flows.tasks.legged import LeggedPlan
+from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, EXPERTS
+from gaitforge.collectors.legged.data import StoredForm, legged_schema
+from gaitforge.collectors.legged.observations import POLICY_SLICES, PRIVILEGED_SLICES
+from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, load_robot
+from gaitforge.collectors.timing import EPISODE_STEPS
+from gaitforge.datasets import Store, open_store
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.part_records import PartCollected, collection_rate, part_records
+from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.stages.replay import replay
+from gaitforge.flows.stages.train import SelectPlan
+from gaitforge.flows.tasks.legged import LeggedPlan
 from tests.flows.making import COLLECT, GRID, Counting, Interrupting, Stop
 
 WHOLE = GRID.parts * GRID.episodes_per_part * EPISODE_STEPS

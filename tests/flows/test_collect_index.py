@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from datasets import Store, open_store
-from datasets.catalog.index import CatalogIndex
-from flows.progress import Silent
-from flows.stages.collect import collect
+from gaitforge.datasets import Store, open_store
+from gaitforge.datasets.catalog.index import CatalogIndex
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.stages.collect import collect
 from tests.flows.making import COLLECT, GRID
 
 PLAN = replace(COLLECT, grid=replace(GRID, parts=3, episodes_per_part=4), threads=1)

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collectors.legged.data import CollectionGrid
-from datasets import Selection, open_store
-from flows.progress import Silent
-from flows.stages.collect import collect
-from flows.tasks.legged import LeggedPlan
+from gaitforge.collectors.legged.data import CollectionGrid
+from gaitforge.datasets import Selection, open_store
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.tasks.legged import LeggedPlan
 from tests.collectors.physics.isaacgym import use_the_double
 
 PLAN = LeggedPlan(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from datasets import open_store
-from flows.progress import Silent
-from flows.records.part_records import part_records
-from flows.stages.collect import collect
-from flows.stages.replay import replay
+from gaitforge.datasets import open_store
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.part_records import part_records
+from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.stages.replay import replay
 from tests.flows.making import COLLECT, GRID
 
 PLAN = replace(COLLECT, grid=replace(GRID, parts=2, episodes_per_part=4))

@@ -16,22 +16,22 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from collectors.legged.evaluation import EvaluationGrid
-from collectors.robots.robot import DEFAULT_ROBOT, list_robots
-from datasets import open_store
-from datasets.interrupts import INTERRUPTED, STOPPED, Stopped
-from flows.progress import Advance, Silent
-from flows.records.records import to_tree
-from flows.stages.collect import collect
-from flows.stages.comparison.legged import ComparisonPlan, comparison_grid, run_comparison
-from flows.stages.comparison.runs import Spread, mean_and_std
-from flows.stages.comparison.summary import summarise
-from flows.stages.evaluate import EvaluatePlan, PolicySource
-from learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
-from learners.models.registry import PRESETS
-from learners.training import pace
-from learners.training.config import TrainConfig
-from learners.training.held_out import held_out_error, split_episodes
+from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, list_robots
+from gaitforge.datasets import open_store
+from gaitforge.datasets.interrupts import INTERRUPTED, STOPPED, Stopped
+from gaitforge.flows.progress import Advance, Silent
+from gaitforge.flows.records.records import to_tree
+from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.stages.comparison.legged import ComparisonPlan, comparison_grid, run_comparison
+from gaitforge.flows.stages.comparison.runs import Spread, mean_and_std
+from gaitforge.flows.stages.comparison.summary import summarise
+from gaitforge.flows.stages.evaluate import EvaluatePlan, PolicySource
+from gaitforge.learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
+from gaitforge.learners.models.registry import PRESETS
+from gaitforge.learners.training import pace
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.held_out import held_out_error, split_episodes
 from tests.flows.making import COLLECT, Counting, Interrupting, Stop
 from tests.learners import making
 from tests.learners.making import SMALL
@@ -91,7 +91,7 @@ class InterruptingIn(Interrupting):
         self.name = name
 
     def step(self, name: str, total: int, unit: str, done: int = 0) -> Any:
-        """See `flows.progress.Reporter.step`."""
+        """See `gaitforge.flows.progress.Reporter.step`."""
         if name != self.name:
             return Counting.step(self, name, total, unit, done)
         return super().step(name, total, unit, done)
@@ -106,7 +106,7 @@ class SignallingIn(Counting):
 
     @contextmanager
     def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
-        """See `flows.progress.Reporter.step`."""
+        """See `gaitforge.flows.progress.Reporter.step`."""
         with super().step(name, total, unit, done):
             yield lambda n, note: signal.raise_signal(self.number) if name == self.name else None
 
@@ -116,7 +116,7 @@ def test_after_a_signal_at_a_trainings_end_the_next_one_does_not_start(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     # Then the one report of a training comes after its last save.
-    monkeypatch.setattr("learners.training.trainer.PROGRESS_PERIOD_S", math.inf)
+    monkeypatch.setattr("gaitforge.learners.training.trainer.PROGRESS_PERIOD_S", math.inf)
     with pytest.raises(Stopped) as stopped:
         run_comparison(PLAN, store, tmp_path, SignallingIn(f"train {RUNS[0]}", number))
     assert stopped.value.exit_code == (INTERRUPTED if number == signal.SIGINT else STOPPED)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from collectors.legged.data import StoredForm
-from collectors.legged.evaluation import EvaluationGrid
-from datasets import open_store
-from flows.progress import Silent
-from flows.stages.collect import collect
-from flows.stages.dagger import DaggerPlan, run_dagger
-from flows.stages.evaluate import EvaluatePlan
-from flows.stages.train import SelectPlan
+from gaitforge.collectors.legged.data import StoredForm
+from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.datasets import open_store
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.stages.dagger import DaggerPlan, run_dagger
+from gaitforge.flows.stages.evaluate import EvaluatePlan
+from gaitforge.flows.stages.train import SelectPlan
 from tests.flows.making import COLLECT, GRID, TRAINING, Counting
 from tests.flows.processes import part_in_work, soon
 

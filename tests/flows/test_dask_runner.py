@@ -17,15 +17,15 @@ import httpx
 import pytest
 from distributed import Client, default_client
 
-from datasets import open_store
-from flows.progress import Interrupted, Silent
-from flows.records.activity import read_active
-from flows.records.part_records import part_records, records_folder
-from flows.runners.dask import UntilCancelled, run_dask, run_parts
-from flows.runners.dask_clusters import CONFIG, DaskSettings, dask_client
-from flows.stages.collect import collect, collect_part, prepare
-from flows.tasks.legged import LeggedPlan
-from pipeline.cli.main import main
+from gaitforge.datasets import open_store
+from gaitforge.flows.progress import Interrupted, Silent
+from gaitforge.flows.records.activity import read_active
+from gaitforge.flows.records.part_records import part_records, records_folder
+from gaitforge.flows.runners.dask import UntilCancelled, run_dask, run_parts
+from gaitforge.flows.runners.dask_clusters import CONFIG, DaskSettings, dask_client
+from gaitforge.flows.stages.collect import collect, collect_part, prepare
+from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.pipeline.cli.main import main
 from tests.flows.making import COLLECT, GRID, Counting, Interrupting
 from tests.flows.processes import (
     committed,
@@ -321,7 +321,7 @@ def test_adaptive_workers_come_and_go_have_a_memory_limit_and_a_dashboard(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("flows.runners.dask_clusters.DASHBOARD_PORT", 0)
+    monkeypatch.setattr("gaitforge.flows.runners.dask_clusters.DASHBOARD_PORT", 0)
     settings = DaskSettings(workers=2, adaptive=True, dashboard=True, memory="2GB")
     store = tmp_path / "legged.zarr"
     collection = prepare(PLAN, store)

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collectors.legged.data import CollectionGrid, StoredForm
-from collectors.physics.interface import PhysicsState
-from datasets import DatasetError, Store, open_store
-from datasets.layout import OVERLAYS
-from flows.progress import Interrupted, Silent
-from flows.stages.collect import collect
-from flows.stages.derive import add_by_plan
-from flows.tasks.derive import DerivePlan
-from flows.tasks.legged import LeggedPlan
-from flows.tasks.relabel import RelabelPlan
+from gaitforge.collectors.legged.data import CollectionGrid, StoredForm
+from gaitforge.collectors.physics.interface import PhysicsState
+from gaitforge.datasets import DatasetError, Store, open_store
+from gaitforge.datasets.layout import OVERLAYS
+from gaitforge.flows.progress import Interrupted, Silent
+from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.stages.derive import add_by_plan
+from gaitforge.flows.tasks.derive import DerivePlan
+from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.flows.tasks.relabel import RelabelPlan
 from tests.flows.making import Interrupting
 
 GRID = CollectionGrid(
@@ -144,7 +144,7 @@ def test_an_interrupted_derivation_resumes_with_the_parts_that_are_missing(store
 
 @pytest.mark.slow
 def test_a_killed_derivation_loses_nothing_that_was_committed(store: Path) -> None:
-    words = ["-m", "pipeline.cli", "derive", str(store), "--field", "state", "--name", "again"]
+    words = ["-m", "gaitforge", "derive", str(store), "--field", "state", "--name", "again"]
     process = subprocess.Popen([sys.executable, *words, "--threads", "1"])
     catalog = Path(DerivePlan(str(store), of="state", name="again").address) / "catalog"
     while process.poll() is None and not list(catalog.glob("[!.]*.parquet")):

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from collectors.experts.expert import DEFAULT_EXPERT, load_expert
-from collectors.intervals import combined_interval, mean_interval, success_interval
-from collectors.legged.evaluation import CellResult, EvaluationGrid
-from collectors.policies import Observation
-from collectors.robots.robot import load_robot
-from collectors.timing import EPISODE_STEPS
-from flows.progress import Silent
-from flows.records.plans import record_from_tree
-from flows.records.records import to_tree
-from flows.stages.evaluate import (
+from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, load_expert
+from gaitforge.collectors.intervals import combined_interval, mean_interval, success_interval
+from gaitforge.collectors.legged.evaluation import CellResult, EvaluationGrid
+from gaitforge.collectors.policies import Observation
+from gaitforge.collectors.robots.robot import load_robot
+from gaitforge.collectors.timing import EPISODE_STEPS
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.plans import record_from_tree
+from gaitforge.flows.records.records import to_tree
+from gaitforge.flows.stages.evaluate import (
     EvaluatePlan,
     PolicyEvaluation,
     PolicySource,

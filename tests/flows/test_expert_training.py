@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from collectors.scenarios.skills import SKILLS
-from collectors.scenarios.terrains import TERRAINS
-from flows.stages.legged.training import ProgressTable, progress_note
+from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.terrains import TERRAINS
+from gaitforge.flows.stages.legged.training import ProgressTable, progress_note
 
 EARLY: dict[str, Any] = {
     "steps": 120_000,

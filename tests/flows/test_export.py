@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from collectors.legged.evaluation import EvaluationGrid
-from collectors.robots.robot import load_robot
-from flows.progress import Silent
-from flows.records.records import to_tree
-from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
-from flows.stages.export import ExportPlan, robot_facts, run_export
-from learners.checkpoint import CHECKPOINT, read_checkpoint
-from learners.deploy.export import ExportOptions
+from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.collectors.robots.robot import load_robot
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.records import to_tree
+from gaitforge.flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
+from gaitforge.flows.stages.export import ExportPlan, robot_facts, run_export
+from gaitforge.learners.checkpoint import CHECKPOINT, read_checkpoint
+from gaitforge.learners.deploy.export import ExportOptions
 from tests.flows.making import small_run
 from tests.learners.deploy.exporting import export_small
 
@@ -31,7 +31,7 @@ class Listening(Silent):
     said: list[str] = field(default_factory=list)
 
     def say(self, text: str) -> None:
-        """See `flows.progress.Reporter.say`."""
+        """See `gaitforge.flows.progress.Reporter.say`."""
         self.said.append(text)
 
 

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets import Store, open_store
-from datasets.formats.transfer.exporting import export_selection
-from flows.__main__ import main
-from flows.progress import Advance, Silent
-from flows.records.activity import read_active
-from flows.records.part_records import records_folder, records_of_commits
-from flows.records.records import write_record
-from flows.stages.collect import collect, collect_part
-from flows.stages.importing import ImportPlan, run_import
-from flows.stages.processes import run_in_processes
-from flows.tasks.gym import GymPlan, quality_summary
+from gaitforge.datasets import Store, open_store
+from gaitforge.datasets.formats.transfer.exporting import export_selection
+from gaitforge.flows.__main__ import main
+from gaitforge.flows.progress import Advance, Silent
+from gaitforge.flows.records.activity import read_active
+from gaitforge.flows.records.part_records import records_folder, records_of_commits
+from gaitforge.flows.records.records import write_record
+from gaitforge.flows.stages.collect import collect, collect_part
+from gaitforge.flows.stages.importing import ImportPlan, run_import
+from gaitforge.flows.stages.processes import run_in_processes
+from gaitforge.flows.tasks.gym import GymPlan, quality_summary
 from tests.collectors.gym.making import RETURNS, actor_weights, make_training
 from tests.flows.processes import gaitforge, is_running, part_in_work, soon
 
@@ -152,7 +152,7 @@ def test_more_steps_and_qualities_add_parts(plan: GymPlan, hopper: Path, tmp_pat
 def test_a_buffer_is_cut_into_parts_at_ends_of_episodes(
     plan: GymPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.tasks.gym.REPLAY_PART_STEPS", 40)
+    monkeypatch.setattr("gaitforge.flows.tasks.gym.REPLAY_PART_STEPS", 40)
     first, second = replace(plan, qualities=("medium-replay",)).parts().values()
     assert 40 <= first.steps < 70
     assert first.steps + second.steps == 70

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets import open_store
-from flows.progress import Silent
-from flows.stages.comparison.runs import Spread
-from flows.stages.gym.evaluation import (
+from gaitforge.datasets import open_store
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.stages.comparison.runs import Spread
+from gaitforge.flows.stages.gym.evaluation import (
     GymEvaluationPlan,
     GymSource,
     ReferenceReturns,
@@ -20,8 +20,8 @@ from flows.stages.gym.evaluation import (
     measured_references,
     stored_references,
 )
-from flows.stages.train import SelectPlan, TrainPlan, run_training
-from learners.training.config import TrainConfig
+from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
+from gaitforge.learners.training.config import TrainConfig
 from tests.collectors.gym.making import RETURNS as MEASURED
 from tests.collectors.gym.making import make_training
 from tests.flows.gym_stores import RETURNS, TINY, make_gym_store
@@ -128,7 +128,9 @@ def test_an_evaluation_in_another_simulation_is_made_again(
 ) -> None:
     path, source, counting = tmp_path / "it.json", GymSource("random"), Counting()
     evaluate_gym(source, PLAN, Silent(), path)
-    monkeypatch.setattr("flows.stages.gym.evaluation.package_version", lambda task: "gymnasium 9")
+    monkeypatch.setattr(
+        "gaitforge.flows.stages.gym.evaluation.package_version", lambda task: "gymnasium 9"
+    )
     assert evaluate_gym(source, PLAN, counting, path).simulation == "gymnasium 9"
     assert sum(counting.units.values()) == PLAN.episodes
 

@@ -10,25 +10,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectors.humanoid.clips.motions import synthetic_clip
-from collectors.humanoid.clips.reference import write_reference
-from collectors.humanoid.clips.snippets import Snippet
-from collectors.humanoid.data import SnippetGrid, humanoid_schema
-from collectors.humanoid.observation import OBSERVATION_SLICES
-from datasets import open_store
-from flows.progress import Advance, Silent
-from flows.records.part_records import records_folder, records_of_commits
-from flows.stages.collect import collect
-from flows.stages.humanoid.evaluation import (
+from gaitforge.collectors.humanoid.clips.motions import synthetic_clip
+from gaitforge.collectors.humanoid.clips.reference import write_reference
+from gaitforge.collectors.humanoid.clips.snippets import Snippet
+from gaitforge.collectors.humanoid.data import SnippetGrid, humanoid_schema
+from gaitforge.collectors.humanoid.observation import OBSERVATION_SLICES
+from gaitforge.datasets import open_store
+from gaitforge.flows.progress import Advance, Silent
+from gaitforge.flows.records.part_records import records_folder, records_of_commits
+from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.stages.humanoid.evaluation import (
     HumanoidEvaluationPlan,
     HumanoidSource,
     Rollouts,
     evaluate_humanoid,
 )
-from flows.stages.humanoid.training import train_humanoid_expert
-from flows.stages.train import SelectPlan, TrainPlan, run_training
-from flows.tasks.humanoid import HumanoidPlan
-from learners.training.config import TrainConfig
+from gaitforge.flows.stages.humanoid.training import train_humanoid_expert
+from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
+from gaitforge.flows.tasks.humanoid import HumanoidPlan
+from gaitforge.learners.training.config import TrainConfig
 
 pytest.importorskip("dm_control")
 
@@ -177,7 +177,7 @@ def test_an_evaluation_is_kept_for_the_same_weights_and_plan(
 def test_data_of_a_trained_expert_hold_its_values(
     humanoid_reference: Path, store: Path, tmp_path: Path
 ) -> None:
-    from collectors.humanoid.experts.training import ResidualTrainingConfig
+    from gaitforge.collectors.humanoid.experts.training import ResidualTrainingConfig
 
     config = ResidualTrainingConfig(
         steps=32, humanoids=4, horizon=8, hidden=(8,), mini_batches=1, epochs=1, threads=1

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from datasets import open_store
-from datasets.formats.transfer.exporting import export_selection
-from flows.__main__ import main, read_plan
-from flows.progress import Silent
-from flows.records.records import write_record
-from flows.stages.importing import ImportPlan, run_import
+from gaitforge.datasets import open_store
+from gaitforge.datasets.formats.transfer.exporting import export_selection
+from gaitforge.flows.__main__ import main, read_plan
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.records import write_record
+from gaitforge.flows.stages.importing import ImportPlan, run_import
 from tests.datasets.formats.format_stores import plain_store, random_episodes
 
 pytest.importorskip("h5py", reason="h5py is the extra hdf5")

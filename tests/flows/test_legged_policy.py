@@ -14,21 +14,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.experts.expert import DEFAULT_EXPERT, load_expert
-from collectors.legged.data import StoredForm
-from collectors.legged.driving import driven_steps
-from collectors.legged.environment import MAX_ACTION
-from collectors.legged.episodes import draw_episode
-from collectors.legged.observations import POLICY_SLICES
-from collectors.policies import Observation
-from collectors.robots.commands import C
-from collectors.timing import CONTROL_DT_S
-from datasets import Store, open_store
-from flows.progress import Silent
-from flows.records.records import digest
-from flows.stages.collect import collect, collect_part, prepare
-from flows.stages.replay import replay
-from flows.tasks.legged_policy import LeggedPolicyPlan, driven_by
+from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, load_expert
+from gaitforge.collectors.legged.data import StoredForm
+from gaitforge.collectors.legged.driving import driven_steps
+from gaitforge.collectors.legged.environment import MAX_ACTION
+from gaitforge.collectors.legged.episodes import draw_episode
+from gaitforge.collectors.legged.observations import POLICY_SLICES
+from gaitforge.collectors.policies import Observation
+from gaitforge.collectors.robots.commands import C
+from gaitforge.collectors.timing import CONTROL_DT_S
+from gaitforge.datasets import Store, open_store
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.records import digest
+from gaitforge.flows.stages.collect import collect, collect_part, prepare
+from gaitforge.flows.stages.replay import replay
+from gaitforge.flows.tasks.legged_policy import LeggedPolicyPlan, driven_by
 from tests.flows.making import COLLECT, GRID
 
 SWAY = """

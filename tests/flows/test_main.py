@@ -1,4 +1,4 @@
-"""The stages as programs: `python -m flows`."""
+"""The stages as programs: `python -m gaitforge.flows`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from datasets import open_store
-from flows.__main__ import PROGRAMS, main, read_plan
-from flows.records.records import write_record
-from flows.stages.train import TrainPlan
-from flows.tasks.legged import LeggedPlan
+from gaitforge.datasets import open_store
+from gaitforge.flows.__main__ import PROGRAMS, main, read_plan
+from gaitforge.flows.records.records import write_record
+from gaitforge.flows.stages.train import TrainPlan
+from gaitforge.flows.tasks.legged import LeggedPlan
 from tests.flows.making import COLLECT, DEMO, GRID, TRAINING
 from tests.flows.processes import ROOT
 

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collectors.rendering.rendering import Shot
-from datasets import open_store
-from flows.progress import Silent
-from flows.records.records import digest, read_record, to_tree, write_record
-from flows.stages.evaluate import EvaluatePlan
-from flows.stages.pipeline.plan import PipelinePlan, pipeline_plan, with_choices
-from pipeline.cli.main import main
-from pipeline.report.pipeline import stages_of, write_run_report
-from pipeline.report.report import write_report
+from gaitforge.collectors.rendering.rendering import Shot
+from gaitforge.datasets import open_store
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.records import digest, read_record, to_tree, write_record
+from gaitforge.flows.stages.evaluate import EvaluatePlan
+from gaitforge.flows.stages.pipeline.plan import PipelinePlan, pipeline_plan, with_choices
+from gaitforge.pipeline.cli.main import main
+from gaitforge.pipeline.report.pipeline import stages_of, write_run_report
+from gaitforge.pipeline.report.report import write_report
 from tests.flows.making import (
     DEMO,
     Counting,
@@ -64,7 +64,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
     """A pipeline's folder and summary: interrupted in its collection, then run to its end."""
     out = tmp_path_factory.mktemp("demo") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.report.pictures.draw", grey)
+        patch.setattr("gaitforge.pipeline.report.pictures.draw", grey)
         with pytest.raises(Stop):
             run_pipeline(DEMO, out, Interrupting(after=500))
         assert not (out / "summary.json").exists()
@@ -168,7 +168,7 @@ def test_the_report_can_be_written_from_what_the_demo_leaves(
 def test_learners_are_drawn_with_a_typical_episode_and_a_typical_failure(
     demo: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.report.pictures.draw", grey)
+    monkeypatch.setattr("gaitforge.pipeline.report.pictures.draw", grey)
     out, _ = demo
     page = write_run_report(out, Silent()).read_text()
     index = out / "pictures" / "pictures.json"
@@ -240,7 +240,7 @@ def test_choices_by_terrain_and_skill_reach_every_stage() -> None:
 def test_several_seeds_give_means_in_the_summary_and_on_the_page(
     demo: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.report.pictures.draw", grey)
+    monkeypatch.setattr("gaitforge.pipeline.report.pictures.draw", grey)
     plan = replace(DEMO, corrections=None, models={"fcnet": DEMO.models["fcnet"]}, seeds=(0, 1))
     summary = run_pipeline(plan, tmp_path / "run", Silent())
     assert set(summary["policies"]) == {"expert", "fcnet-seed-0", "fcnet-seed-1"}
@@ -301,8 +301,8 @@ def plan_file(folder: Path, plan: PipelinePlan = DEMO) -> Path:
 KILLED_PIPELINES = """
 import os, random, signal, sys, time
 from pathlib import Path
-import pipeline.report.pipeline
-from pipeline.cli.main import main
+import gaitforge.pipeline.report.pipeline
+from gaitforge.pipeline.cli.main import main
 draw, kills, (out, plan) = random.Random(0), 0, sys.argv[1:]
 for _ in range(5):
     child = os.fork()

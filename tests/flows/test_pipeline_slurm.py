@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from flows.progress import Silent
-from flows.records.records import read_record, write_record
-from flows.runners.slurm.jobs import find_jobs, task_states
-from flows.stages.collect import collect
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.records import read_record, write_record
+from gaitforge.flows.runners.slurm.jobs import find_jobs, task_states
+from gaitforge.flows.stages.collect import collect
 from tests.flows.gym_stores import make_gym_store
 from tests.flows.making import COLLECT, DEMO, plain_results, results
 from tests.flows.processes import gaitforge as process
@@ -50,7 +50,7 @@ def kill(cluster: SlurmCluster, words: bytes) -> None:
     def find() -> int:
         for pid in cluster.pids():
             line = command_line(pid)
-            if b"pipeline.cli" in line and words in line:
+            if b"gaitforge" in line.split(b"\0") and words in line:
                 return pid
         return 0
 

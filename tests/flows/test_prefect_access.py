@@ -12,7 +12,7 @@ import httpx
 import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
-from flows.runners.prefect_access import bypass_proxies, check_prefect_home
+from gaitforge.flows.runners.prefect_access import bypass_proxies, check_prefect_home
 
 DEAD = "127.0.0.1:9"
 NAMES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")

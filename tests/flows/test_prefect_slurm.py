@@ -16,20 +16,20 @@ from pathlib import Path
 import pytest
 from prefect.logging.handlers import APILogHandler
 
-from datasets import open_store
-from flows.collect import collect
-from flows.evaluate import evaluate
-from flows.progress import Silent
-from flows.runners.artifacts import artifact_key
-from flows.runners.prefect import asset_key
-from flows.runners.prefect_jobs import SITE, slurm_settings
-from flows.runners.slurm import jobs
-from flows.runners.slurm.script import SlurmForm
-from flows.stages import collect as stage
-from flows.stages.status import training_status
-from flows.tasks.legged import legged_plan
-from flows.train import train
-from pipeline.serve.prefect_server import prefect_api
+from gaitforge.datasets import open_store
+from gaitforge.flows.collect import collect
+from gaitforge.flows.evaluate import evaluate
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.runners.artifacts import artifact_key
+from gaitforge.flows.runners.prefect import asset_key
+from gaitforge.flows.runners.prefect_jobs import SITE, slurm_settings
+from gaitforge.flows.runners.slurm import jobs
+from gaitforge.flows.runners.slurm.script import SlurmForm
+from gaitforge.flows.stages import collect as stage
+from gaitforge.flows.stages.status import training_status
+from gaitforge.flows.tasks.legged import legged_plan
+from gaitforge.flows.train import train
+from gaitforge.pipeline.serve.prefect_server import prefect_api
 from tests.flows.prefect_runs import Server
 from tests.flows.processes import descendants, gaitforge, soon
 from tests.flows.slurm_cluster import SlurmCluster, slurm
@@ -48,7 +48,7 @@ def server(slurm: SlurmCluster) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in slurm.environment.items():
             patch.setenv(name, value)
-        patch.setattr("flows.runners.prefect_jobs.POLL_S", 0.5)
+        patch.setattr("gaitforge.flows.runners.prefect_jobs.POLL_S", 0.5)
         patch.setenv("PREFECT_RUNNER_POLL_FREQUENCY", "2")
         with prefect_api(port=0) as url:
             patch.setenv("PREFECT_API_URL", url)

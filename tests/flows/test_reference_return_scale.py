@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from datasets import open_store
-from flows.progress import Silent
-from flows.stages.gym.evaluation import (
+from gaitforge.datasets import open_store
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.stages.gym.evaluation import (
     GymEvaluationPlan,
     GymSource,
     evaluate_gym,
     stored_references,
 )
-from flows.stages.train import SelectPlan, TrainPlan, run_training
-from learners.checkpoint import load_policy
-from learners.training.config import TrainConfig
+from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
+from gaitforge.learners.checkpoint import load_policy
+from gaitforge.learners.training.config import TrainConfig
 from tests.flows.gym_stores import RETURNS, TINY, make_gym_store
 
 pytest.importorskip("gymnasium")

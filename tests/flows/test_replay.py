@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectors.legged.data import CollectionGrid
-from datasets import open_store
-from flows.progress import Silent
-from flows.stages.collect import collect
-from flows.stages.replay import replay
-from flows.tasks.legged import LeggedPlan
+from gaitforge.collectors.legged.data import CollectionGrid
+from gaitforge.datasets import open_store
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.stages.replay import replay
+from gaitforge.flows.tasks.legged import LeggedPlan
 
 GRID = CollectionGrid(
     terrains=("flat", "stairs"), skills=("stand", "tilt", "rush"), parts=2, episodes_per_part=10
@@ -33,7 +33,7 @@ def test_a_store_repeats_bit_for_bit_whatever_runs_beside_an_episode(store: Path
 
 def _rewritten(store: Path, tmp_path: Path, field: str, simulator: str = "mujoco") -> Path:
     """A copy of the store, made by the writer itself, with one number of one field changed."""
-    from datasets import Store
+    from gaitforge.datasets import Store
 
     source = open_store(store)
     copy = Store.create(tmp_path / "copy.zarr", source.schema)

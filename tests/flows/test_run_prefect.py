@@ -16,23 +16,23 @@ import pytest
 from prefect import flow
 from prefect.logging.handlers import APILogHandler
 
-from collectors.rendering.rendering import RenderingError
-from datasets import open_store
-from flows.collect import collect_part, collect_parts, describe_collected, run_prefect
-from flows.progress import Silent
-from flows.records.activity import read_active
-from flows.records.part_records import PartCollected, records_folder
-from flows.records.plans import plan_from_tree
-from flows.records.records import to_tree
-from flows.runners.artifacts import artifact_key
-from flows.runners.dask_clusters import DaskSettings
-from flows.stages import collect as stage
-from flows.stages.collect import collect
-from flows.stages.train import SelectPlan
-from pipeline.cli.main import main
-from pipeline.report.pipeline import stages_of
-from pipeline.serve.pipeline import pipeline
-from pipeline.serve.prefect_server import prefect_api, server_log
+from gaitforge.collectors.rendering.rendering import RenderingError
+from gaitforge.datasets import open_store
+from gaitforge.flows.collect import collect_part, collect_parts, describe_collected, run_prefect
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.activity import read_active
+from gaitforge.flows.records.part_records import PartCollected, records_folder
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import to_tree
+from gaitforge.flows.runners.artifacts import artifact_key
+from gaitforge.flows.runners.dask_clusters import DaskSettings
+from gaitforge.flows.stages import collect as stage
+from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.stages.train import SelectPlan
+from gaitforge.pipeline.cli.main import main
+from gaitforge.pipeline.report.pipeline import stages_of
+from gaitforge.pipeline.serve.pipeline import pipeline
+from gaitforge.pipeline.serve.prefect_server import prefect_api, server_log
 from tests.datasets.making import store_of_many_parts
 from tests.flows.making import COLLECT, DEMO, GRID, Counting, Interrupting, plain_results, results
 from tests.flows.making import Stop as Interrupt
@@ -190,13 +190,13 @@ def test_a_pipelines_flow_gives_the_results_of_the_plain_one_and_runs_each_stage
     def cannot_draw(*_: Any) -> None:
         raise RenderingError("pictures are the report's own tests'")
 
-    monkeypatch.setattr("pipeline.report.pictures.draw", cannot_draw)
+    monkeypatch.setattr("gaitforge.pipeline.report.pictures.draw", cannot_draw)
     out = tmp_path / "flow"
     monkeypatch.setattr(stage, "collect_part", Mock(side_effect=ValueError("no such luck")))
     with pytest.raises(ValueError, match="collect: no such luck"):
         pipeline(str(out), plan=to_tree(DEMO))
     monkeypatch.undo()
-    monkeypatch.setattr("pipeline.report.pictures.draw", cannot_draw)
+    monkeypatch.setattr("gaitforge.pipeline.report.pictures.draw", cannot_draw)
     pipeline(str(out), plan=to_tree(DEMO))
     assert (out / "report.html").is_file()
     assert results(out) == plain_results(tmp_path / "plain")

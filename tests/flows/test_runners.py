@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from datasets import open_store
-from flows.progress import Interrupted, Silent
-from flows.records.activity import read_active
-from flows.records.part_records import part_records, plan_records, records_folder
-from flows.records.plans import plan_from_tree
-from flows.records.records import to_tree
-from flows.retrying import Retry
-from flows.runners.registry import RUNNERS, find_runner
-from flows.stages.collect import collect, collect_part, prepare
-from flows.tasks.legged import LeggedPlan
+from gaitforge.datasets import open_store
+from gaitforge.flows.progress import Interrupted, Silent
+from gaitforge.flows.records.activity import read_active
+from gaitforge.flows.records.part_records import part_records, plan_records, records_folder
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import to_tree
+from gaitforge.flows.retrying import Retry
+from gaitforge.flows.runners.registry import RUNNERS, find_runner
+from gaitforge.flows.stages.collect import collect, collect_part, prepare
+from gaitforge.flows.tasks.legged import LeggedPlan
 from tests.flows.making import COLLECT, GRID, Counting, Interrupting, Stop
 from tests.flows.processes import read_log
 

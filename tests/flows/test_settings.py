@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.settings import override, override_form, setting_names
-from flows.stages.pipeline.plan import pipeline_plan
+from gaitforge.flows.settings import override, override_form, setting_names
+from gaitforge.flows.stages.pipeline.plan import pipeline_plan
 
 
 @dataclass(frozen=True)

@@ -9,30 +9,35 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from collectors.experts.expert import DEFAULT_EXPERT, FEATURE_DIM
-from collectors.legged.data import CollectionGrid
-from collectors.legged.evaluation import EvaluationGrid
-from collectors.legged.observations import OBS_DIM
-from collectors.modelling.varying import vary_robots
-from collectors.policies import Observation
-from collectors.robots.commands import N_COMMANDS
-from collectors.robots.descriptor import BODY_DIM, DESCRIPTOR_NAMES, body_vector, descriptor
-from collectors.robots.robot import N_JOINTS, RobotCard, load_robot
-from collectors.robots.stored_robots import SEVERAL, stored_robot
-from datasets import Store, open_store
-from datasets.catalog.glossary import glossary
-from flows.progress import Silent
-from flows.stages.collect import collect
-from flows.stages.evaluate import EvaluatePlan
-from flows.stages.export import ExportPlan, run_export
-from flows.stages.legged.bodies import evaluate_bodies
-from flows.stages.replay import replay
-from flows.stages.train import TrainPlan, run_training
-from flows.tasks.legged import LeggedPlan
-from flows.tasks.policies import PolicySource
-from learners.training.batches import TrainingBatches
-from learners.training.config import TrainConfig
-from learners.training.distributed import Ranks
+from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, FEATURE_DIM
+from gaitforge.collectors.legged.data import CollectionGrid
+from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.collectors.legged.observations import OBS_DIM
+from gaitforge.collectors.modelling.varying import vary_robots
+from gaitforge.collectors.policies import Observation
+from gaitforge.collectors.robots.commands import N_COMMANDS
+from gaitforge.collectors.robots.descriptor import (
+    BODY_DIM,
+    DESCRIPTOR_NAMES,
+    body_vector,
+    descriptor,
+)
+from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard, load_robot
+from gaitforge.collectors.robots.stored_robots import SEVERAL, stored_robot
+from gaitforge.datasets import Store, open_store
+from gaitforge.datasets.catalog.glossary import glossary
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.stages.evaluate import EvaluatePlan
+from gaitforge.flows.stages.export import ExportPlan, run_export
+from gaitforge.flows.stages.legged.bodies import evaluate_bodies
+from gaitforge.flows.stages.replay import replay
+from gaitforge.flows.stages.train import TrainPlan, run_training
+from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.flows.tasks.policies import PolicySource
+from gaitforge.learners.training.batches import TrainingBatches
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.distributed import Ranks
 from tests.collectors.making import ROBOT
 from tests.collectors.robots.robot_folders import GO1
 

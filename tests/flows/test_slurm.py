@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from datasets import open_store
-from flows.records.activity import read_active
-from flows.records.part_records import records_folder
-from flows.runners.dask_clusters import CONFIG, DaskSettings, dask_client
-from flows.runners.slurm.jobs import Job, find_jobs, job_state, task_states
-from pipeline.cli.main import main
+from gaitforge.datasets import open_store
+from gaitforge.flows.records.activity import read_active
+from gaitforge.flows.records.part_records import records_folder
+from gaitforge.flows.runners.dask_clusters import CONFIG, DaskSettings, dask_client
+from gaitforge.flows.runners.slurm.jobs import Job, find_jobs, job_state, task_states
+from gaitforge.pipeline.cli.main import main
 from tests.flows.processes import ROOT, read_log
 from tests.flows.slurm_cluster import PARTITION, SlurmCluster, slurm
 from tests.learners.making import make_selection
@@ -213,7 +213,7 @@ def test_a_task_runs_in_the_environment_that_was_asked_for(
     finish(cluster, job)
     log = (job.folder / "task-0.log").read_text()
     mount = f'--mount type=bind,"src={tmp_path}","dst={tmp_path}"'
-    assert f"apptainer exec {mount} lab.sif python -m pipeline.cli" in log
+    assert f"apptainer exec {mount} lab.sif python -m gaitforge" in log
     assert "by arm with of the lab" in log
     assert "of the lab" not in written(job.folder).replace(log, "")
     assert states(job) == ["done"]
@@ -322,7 +322,7 @@ def trainers(cluster: SlurmCluster, job: Job, steps: int) -> list[int]:
     return [
         pid
         for pid, words in commands.items()
-        if b"pipeline.cli" in words and not any(starter in words for starter in starters)
+        if b"-m\0gaitforge\0" in words and not any(starter in words for starter in starters)
     ]
 
 

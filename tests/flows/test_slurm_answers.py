@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.runners.slurm import commands
-from flows.runners.slurm.commands import QueueEntry, cancel, queue, submit
-from flows.runners.slurm.jobs import Job, find_jobs, task_states, write_job
-from pipeline.cli.main import main
+from gaitforge.flows.runners.slurm import commands
+from gaitforge.flows.runners.slurm.commands import QueueEntry, cancel, queue, submit
+from gaitforge.flows.runners.slurm.jobs import Job, find_jobs, task_states, write_job
+from gaitforge.pipeline.cli.main import main
 
 Commands = Callable[..., Path]
 COLLECT = ["--set", "grid.parts=2", "--set", "grid.episodes_per_part=2", "--runner", "slurm"]
@@ -214,7 +214,7 @@ def test_jobs_with_one_id_on_two_clusters_are_two(
     assert gaitforge("jobs", "list", tmp_path, "--json") == 0
     states = {job["cluster"]: job["state"] for job in json.loads(capfd.readouterr().out)}
     assert states == {"": "waiting", "b": "running"}
-    monkeypatch.setattr("pipeline.cli.running._SETTLE_S", 0.0)
+    monkeypatch.setattr("gaitforge.pipeline.cli.running._SETTLE_S", 0.0)
     assert gaitforge("jobs", "cancel", tmp_path / "in-b") == 0
     assert calls(folder, "scancel") == ["--clusters=b 7"]
 

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasets import open_store
-from flows.progress import Silent
-from flows.records.plans import plan_from_tree
-from flows.records.records import to_tree, write_record
-from flows.runners.slurm.commands import job_environment, submit_command
-from flows.runners.slurm.jobs import (
+from gaitforge.datasets import open_store
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import to_tree, write_record
+from gaitforge.flows.runners.slurm.commands import job_environment, submit_command
+from gaitforge.flows.runners.slurm.jobs import (
     Job,
     find_job,
     find_jobs,
@@ -30,13 +30,13 @@ from flows.runners.slurm.jobs import (
     task_states,
     write_job,
 )
-from flows.runners.slurm.runner import run_slurm
-from flows.runners.slurm.script import SlurmSettings, Work, batch_script, limit_s
-from flows.runners.slurm.tasks import run_task
-from flows.stages.pipeline.plan import PipelinePlan, pipeline_plan
-from flows.stages.train import TrainPlan
-from flows.tasks.legged import LeggedPlan
-from pipeline.cli.main import build_parser, main
+from gaitforge.flows.runners.slurm.runner import run_slurm
+from gaitforge.flows.runners.slurm.script import SlurmSettings, Work, batch_script, limit_s
+from gaitforge.flows.runners.slurm.tasks import run_task
+from gaitforge.flows.stages.pipeline.plan import PipelinePlan, pipeline_plan
+from gaitforge.flows.stages.train import TrainPlan
+from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.pipeline.cli.main import build_parser, main
 from tests.flows.making import COLLECT, GRID
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -353,13 +353,13 @@ SIGNALLED_JOBS = """
 import os, random, sys, time
 from pathlib import Path
 import numba.np.arraymath, zarr
-import collectors.physics.mujoco.backend
-import flows.runners.slurm.tasks
-import flows.tasks.legged
-from flows.records.activity import read_active
-from flows.records.part_records import records_folder
-from pipeline.cli import running
-from pipeline.cli.main import main
+import gaitforge.collectors.physics.mujoco.backend
+import gaitforge.flows.runners.slurm.tasks
+import gaitforge.flows.tasks.legged
+from gaitforge.flows.records.activity import read_active
+from gaitforge.flows.records.part_records import records_folder
+from gaitforge.pipeline.cli import running
+from gaitforge.pipeline.cli.main import main
 draw = random.Random(0)
 for folder in sorted(Path(sys.argv[1]).iterdir()):
     number = int(folder.name.split("-")[0])

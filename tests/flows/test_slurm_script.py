@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flows.runners.slurm.script import SlurmSettings, Work, batch_script
+from gaitforge.flows.runners.slurm.script import SlurmSettings, Work, batch_script
 
 HOSTILE = "a:b, \"c\" 'd' $HOME %j `e` \\f é #g"
 PLAIN = "plain-é"
@@ -120,7 +120,7 @@ def test_every_job_starts_its_processes_in_its_container(
     *starters, python = run(tmp_path, work, settings, monkeypatch)
 
     task = "2" if kind == "collect" else "0"
-    module = ["-m", "pipeline.cli", "jobs", "run", str(job), "--task", task]
+    module = ["-m", "gaitforge", "jobs", "run", str(job), "--task", task]
     torchrun = ["-m", "torch.distributed.run", f"--nproc-per-node={max(1, gpus)}"]
     if nodes > 1:
         torchrun += ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=10.0.0.7:20042"]
@@ -171,4 +171,4 @@ def test_a_jobs_own_variables_are_not_those_of_its_setup(
     file.write_text("".join(f"{name}=x\n" for name in names))
     settings = SlurmSettings(env_file=str(file), setup=("task=7; folder=/nowhere",))
     [python] = run(tmp_path, Work("w", 1, False, False, 1), settings, monkeypatch)
-    assert python["words"] == ["-m", "pipeline.cli", "jobs", "run", str(job), "--task", "0"]
+    assert python["words"] == ["-m", "gaitforge", "jobs", "run", str(job), "--task", "0"]

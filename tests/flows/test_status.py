@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from datasets import open_store
-from flows.progress import Silent
-from flows.records.activity import STALE_S, Heartbeat, PartActivity, read_active
-from flows.records.part_records import collection_rate, part_records, records_folder
-from flows.stages.collect import collect, prepare
-from flows.stages.status import (
+from gaitforge.datasets import open_store
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.activity import STALE_S, Heartbeat, PartActivity, read_active
+from gaitforge.flows.records.part_records import collection_rate, part_records, records_folder
+from gaitforge.flows.stages.collect import collect, prepare
+from gaitforge.flows.stages.status import (
     QUIET_S,
     CollectionStatus,
     as_tree,
@@ -151,8 +151,8 @@ def working(store: Path) -> CollectionStatus | None:
 WORKER = """
 import sys
 from pathlib import Path
-from flows.stages.collect import collect
-from flows.progress import Silent
+from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.progress import Silent
 from tests.flows.test_status import PLAN
 from dataclasses import replace
 collect(replace(PLAN, grid=replace(PLAN.grid, parts=60)), Path(sys.argv[1]), Silent())
@@ -287,7 +287,9 @@ def test_what_is_neither_is_refused(tmp_path: Path) -> None:
 
 
 def test_looking_needs_neither_a_simulator_nor_a_network() -> None:
-    code = "import sys, pipeline.cli.running; print({'torch', 'mujoco'} & set(sys.modules))"
+    code = (
+        "import sys, gaitforge.pipeline.cli.running; print({'torch', 'mujoco'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
                           env=os.environ | {"PYTHONPATH": "."}, check=True)  # fmt: skip
     assert done.stdout.strip() == "set()"

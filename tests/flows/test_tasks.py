@@ -11,27 +11,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectors.experts.expert import DEFAULT_EXPERT
-from collectors.humanoid.data import SnippetGrid
-from datasets import create_store, open_store
-from flows.progress import Silent, no_progress
-from flows.records.part_records import PLAN_FILES, plan_records, records_folder
-from flows.records.records import to_tree, write_record
-from flows.runners.dask import run_dask
-from flows.runners.dask_clusters import DaskSettings
-from flows.runners.slurm.runner import run_slurm
-from flows.runners.slurm.script import SlurmSettings
-from flows.runners.slurm.tasks import run_task
-from flows.stages.collect import collect
-from flows.stages.replay import replay
-from flows.stages.status import collection_status
-from flows.tasks.derive import DerivePlan
-from flows.tasks.gym import GymPlan
-from flows.tasks.humanoid import HumanoidPlan
-from flows.tasks.interface import CollectionPlan
-from flows.tasks.legged_policy import driven_by
-from flows.tasks.registry import TASKS, collection_plan, recorded_plan
-from flows.tasks.relabel import RelabelPlan
+from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
+from gaitforge.collectors.humanoid.data import SnippetGrid
+from gaitforge.datasets import create_store, open_store
+from gaitforge.flows.progress import Silent, no_progress
+from gaitforge.flows.records.part_records import PLAN_FILES, plan_records, records_folder
+from gaitforge.flows.records.records import to_tree, write_record
+from gaitforge.flows.runners.dask import run_dask
+from gaitforge.flows.runners.dask_clusters import DaskSettings
+from gaitforge.flows.runners.slurm.runner import run_slurm
+from gaitforge.flows.runners.slurm.script import SlurmSettings
+from gaitforge.flows.runners.slurm.tasks import run_task
+from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.stages.replay import replay
+from gaitforge.flows.stages.status import collection_status
+from gaitforge.flows.tasks.derive import DerivePlan
+from gaitforge.flows.tasks.gym import GymPlan
+from gaitforge.flows.tasks.humanoid import HumanoidPlan
+from gaitforge.flows.tasks.interface import CollectionPlan
+from gaitforge.flows.tasks.legged_policy import driven_by
+from gaitforge.flows.tasks.registry import TASKS, collection_plan, recorded_plan
+from gaitforge.flows.tasks.relabel import RelabelPlan
 from tests.collectors.gym.making import make_training
 from tests.flows.making import COLLECT, GRID, small_run
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from datasets import Field, Schema, Selection, Store
-from datasets.selection.selection import Unit
-from learners.models.registry import build_network, preset
-from learners.policy.gaussian import GaussianSpread
-from learners.policy.normalisation import Normaliser
-from learners.policy.policy_network import PolicyNetwork
-from learners.policy.tokens import TokenLayout
-from learners.training.config import TrainConfig
+from gaitforge.datasets import Field, Schema, Selection, Store
+from gaitforge.datasets.selection.selection import Unit
+from gaitforge.learners.models.registry import build_network, preset
+from gaitforge.learners.policy.gaussian import GaussianSpread
+from gaitforge.learners.policy.normalisation import Normaliser
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.training.config import TrainConfig
 
 OBS_SLICES = {
     "projected_gravity": (0, 3),

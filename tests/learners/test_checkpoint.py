@@ -9,14 +9,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from learners.checkpoint import (
+from gaitforge.learners.checkpoint import (
     CHECKPOINT,
     load_policy,
     policy_card,
     read_checkpoint,
     save_checkpoint,
 )
-from learners.models.registry import preset
+from gaitforge.learners.models.registry import preset
 from tests.learners.making import OBS_SLICES, SMALL, make_policy
 
 

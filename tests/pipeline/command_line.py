@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.cli.main import main
+from gaitforge.pipeline.cli.main import main
 
 SMALL_MODEL = '{"hidden_dim":16,"decoder_dim":8,"n_layers":1,"n_modes":2,"context_len":8}'
 TINY_GRID = ["--set", "grid.parts=1", "--set", "grid.episodes_per_part=4", "--level", "2"]

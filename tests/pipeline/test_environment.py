@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from datasets import open_store
-from flows.progress import Silent
-from flows.stages.collect import collect
+from gaitforge.datasets import open_store
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.stages.collect import collect
 from tests.flows.making import COLLECT
 from tests.flows.processes import ROOT
 
 ASCII = {"PYTHONIOENCODING": "ascii"}
 PROXIES = {"HTTP_PROXY": "http://127.0.0.1:9", "ALL_PROXY": "socks5://127.0.0.1:9"}
-PROGRAM = f"{sys.executable} -m pipeline.cli"
+PROGRAM = f"{sys.executable} -m gaitforge"
 NO_USER = "unshare --user --map-user=54321 --map-group=54321 env -u HOME -u USER -u LOGNAME"
 NO_SHARED_MEMORY = (
     "unshare --user --map-root-user --mount "
@@ -64,8 +64,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (f"{PROGRAM} query a.zarr >&-", ""),
         (f"{PROGRAM} collect --help | true", ""),
         (f"{PROGRAM} query a.zarr --list | true", ""),
-        (f"{sys.executable} -OO -m pipeline.cli query --help", "usage"),
-        (f"{sys.executable} -OO -m flows --help", "usage"),
+        (f"{sys.executable} -OO -m gaitforge query --help", "usage"),
+        (f"{sys.executable} -OO -m gaitforge.flows --help", "usage"),
         (f"MUJOCO_GL=nothing {PROGRAM} collect b.zarr {SIZES}", "aebf40-00000"),
         (f"{PROGRAM} collect c.zarr {SIZES} 2>&-", "aebf40-00000"),
     ],
@@ -78,7 +78,9 @@ def test_a_command_does_its_work_and_says_nothing_else(folder: Path, line: str, 
 
 
 def test_what_the_terminal_cannot_show_is_a_question_mark(folder: Path) -> None:
-    program = "from pipeline.environment import prepare_process as p; p(); print('2 \\xd7 3')"
+    program = (
+        "from gaitforge.pipeline.environment import prepare_process as p; p(); print('2 \\xd7 3')"
+    )
     done = shell(f'{sys.executable} -c "{program}"', folder, **ASCII)
     assert (done.stdout, done.stderr) == ("2 ? 3\n", "")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline import progress
-from pipeline.progress import TerminalReporter
+from gaitforge.pipeline import progress
+from gaitforge.pipeline.progress import TerminalReporter
 
 
 def test_slow_and_fast_steps_are_told_in_their_own_units(

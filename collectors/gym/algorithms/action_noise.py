@@ -6,7 +6,7 @@ the fingers alone; with 0.03 on all actions from 16, with 0.07 on the arm's from
 
 import numpy as np
 
-from collectors.gym.tasks import GymTask
+from gaitforge.collectors.gym.tasks import GymTask
 
 _ARM_SHARE = 0.3
 

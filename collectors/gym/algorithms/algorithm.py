@@ -5,8 +5,12 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from collectors.gym.algorithms.networks import Actor
-from datasets.optimiser_state import load_optimiser_tensors, optimiser_tensors, tensors_below
+from gaitforge.collectors.gym.algorithms.networks import Actor
+from gaitforge.datasets.optimiser_state import (
+    load_optimiser_tensors,
+    optimiser_tensors,
+    tensors_below,
+)
 
 
 class Algorithm:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu, softplus
 
-from collectors.gym.experts import LOG_STD_RANGE
+from gaitforge.collectors.gym.experts import LOG_STD_RANGE
 
 
 class Actor(nn.Module):

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from collectors.gym.algorithms.algorithm import Algorithm, adam
-from collectors.gym.algorithms.networks import Actor
+from gaitforge.collectors.gym.algorithms.algorithm import Algorithm, adam
+from gaitforge.collectors.gym.algorithms.networks import Actor
 
 _MAX_GRAD_NORM = 1.0
 _LEAST_VALUE_SCALE = 1e-3

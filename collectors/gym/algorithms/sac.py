@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from collectors.gym.algorithms.algorithm import Algorithm, adam
-from collectors.gym.algorithms.networks import Actor, TwinCritics
+from gaitforge.collectors.gym.algorithms.algorithm import Algorithm, adam
+from gaitforge.collectors.gym.algorithms.networks import Actor, TwinCritics
 
 BATCH_KEYS = ("obs", "action", "reward", "terminated", "next_obs")
 

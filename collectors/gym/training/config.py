@@ -5,12 +5,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from collectors.gym.algorithms.ppo import PPOConfig
-from collectors.gym.algorithms.sac import SACConfig
-from collectors.gym.planning.mppi import PlannerConfig
-from collectors.gym.tasks import find_task
-from collectors.gym.training.demonstrations import Demonstrations, check_can_plan
-from collectors.training_folder import CHECKPOINT_EVERY_S, check_period, check_setting
+from gaitforge.collectors.gym.algorithms.ppo import PPOConfig
+from gaitforge.collectors.gym.algorithms.sac import SACConfig
+from gaitforge.collectors.gym.planning.mppi import PlannerConfig
+from gaitforge.collectors.gym.tasks import find_task
+from gaitforge.collectors.gym.training.demonstrations import Demonstrations, check_can_plan
+from gaitforge.collectors.training_folder import CHECKPOINT_EVERY_S, check_period, check_setting
 
 # "checkpoint_every" is of earlier versions.
 _FREE_TO_CHANGE = ("steps", "threads", "checkpoint_every_s", "checkpoint_every")

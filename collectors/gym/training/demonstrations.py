@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from collectors.gym.algorithms.observation_scale import ObservationScale
-from collectors.gym.algorithms.replay import ReplayBuffer
-from collectors.gym.planning.adroit_objectives import OBJECTIVES
-from collectors.gym.planning.mppi import Planner, PlannerConfig, Reference
-from collectors.gym.tasks import GymTask
-from datasets.errors import amount, listed
-from datasets.files import replace_durably, write_bytes_durably
-from datasets.interrupts import Notices, Stopped, deferred_signals
+from gaitforge.collectors.gym.algorithms.observation_scale import ObservationScale
+from gaitforge.collectors.gym.algorithms.replay import ReplayBuffer
+from gaitforge.collectors.gym.planning.adroit_objectives import OBJECTIVES
+from gaitforge.collectors.gym.planning.mppi import Planner, PlannerConfig, Reference
+from gaitforge.collectors.gym.tasks import GymTask
+from gaitforge.datasets.errors import amount, listed
+from gaitforge.datasets.files import replace_durably, write_bytes_durably
+from gaitforge.datasets.interrupts import Notices, Stopped, deferred_signals
 
 DEMONSTRATIONS_FILE, RECORD_FILE = "demonstrations.f32", "demonstrations.json"
 _SETTLING = 30

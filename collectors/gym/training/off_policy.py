@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from collectors.gym.algorithms.observation_scale import ObservationScale
-from collectors.gym.algorithms.replay import REPLAY_FILE, ReplayBuffer
-from collectors.gym.algorithms.sac import BATCH_KEYS, SAC
-from collectors.gym.batch import TaskBatch
-from collectors.gym.tasks import find_task
-from collectors.gym.training.config import GymTrainingConfig
+from gaitforge.collectors.gym.algorithms.observation_scale import ObservationScale
+from gaitforge.collectors.gym.algorithms.replay import REPLAY_FILE, ReplayBuffer
+from gaitforge.collectors.gym.algorithms.sac import BATCH_KEYS, SAC
+from gaitforge.collectors.gym.batch import TaskBatch
+from gaitforge.collectors.gym.tasks import find_task
+from gaitforge.collectors.gym.training.config import GymTrainingConfig
 
 _PROGRESS_EVERY = 50
 

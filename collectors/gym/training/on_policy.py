@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from collectors.gym.algorithms.action_noise import action_noise
-from collectors.gym.algorithms.networks import squashed_log_prob
-from collectors.gym.algorithms.observation_scale import ObservationScale
-from collectors.gym.algorithms.ppo import PPO, Rollout, value_scale
-from collectors.gym.algorithms.replay import REPLAY_FILE, ReplayBuffer
-from collectors.gym.batch import TaskBatch
-from collectors.gym.tasks import find_task
-from collectors.gym.training.config import GymTrainingConfig, open_demonstrations
+from gaitforge.collectors.gym.algorithms.action_noise import action_noise
+from gaitforge.collectors.gym.algorithms.networks import squashed_log_prob
+from gaitforge.collectors.gym.algorithms.observation_scale import ObservationScale
+from gaitforge.collectors.gym.algorithms.ppo import PPO, Rollout, value_scale
+from gaitforge.collectors.gym.algorithms.replay import REPLAY_FILE, ReplayBuffer
+from gaitforge.collectors.gym.batch import TaskBatch
+from gaitforge.collectors.gym.tasks import find_task
+from gaitforge.collectors.gym.training.config import GymTrainingConfig, open_demonstrations
 
 
 class OnPolicy:

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from collectors.gym.batch import TaskBatch
-from collectors.gym.evaluation import evaluate, evaluation_seeds
-from collectors.gym.experts import RECIPE, RandomPolicy, load_actor
-from collectors.gym.tasks import GymTask, find_task, package_version
-from collectors.gym.training.record import Row, TrainingRecord, read_training
-from collectors.gym.training.training import snapshot_path
-from collectors.policies import TaskPolicy
-from datasets.files import write_bytes_durably
-from datasets.history import read_history
+from gaitforge.collectors.gym.batch import TaskBatch
+from gaitforge.collectors.gym.evaluation import evaluate, evaluation_seeds
+from gaitforge.collectors.gym.experts import RECIPE, RandomPolicy, load_actor
+from gaitforge.collectors.gym.tasks import GymTask, find_task, package_version
+from gaitforge.collectors.gym.training.record import Row, TrainingRecord, read_training
+from gaitforge.collectors.gym.training.training import snapshot_path
+from gaitforge.collectors.policies import TaskPolicy
+from gaitforge.datasets.files import write_bytes_durably
+from gaitforge.datasets.history import read_history
 
 MEDIUM_SHARE = 1.0 / 3.0
 """Medium's return, as a share of the way from random to expert."""

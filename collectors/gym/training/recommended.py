@@ -7,11 +7,11 @@ as many rows, with faster critics.
 from dataclasses import replace
 from typing import Any
 
-from collectors.gym.algorithms.ppo import PPOConfig
-from collectors.gym.algorithms.sac import SACConfig
-from collectors.gym.planning.mppi import PlannerConfig
-from collectors.gym.tasks import find_task
-from collectors.gym.training.config import GymTrainingConfig
+from gaitforge.collectors.gym.algorithms.ppo import PPOConfig
+from gaitforge.collectors.gym.algorithms.sac import SACConfig
+from gaitforge.collectors.gym.planning.mppi import PlannerConfig
+from gaitforge.collectors.gym.tasks import find_task
+from gaitforge.collectors.gym.training.config import GymTrainingConfig
 
 _ONE_CORE = SACConfig(batch_size=128, critic_learning_rate=1e-3)
 _WITH_DEMONSTRATIONS: dict[str, dict[str, Any]] = {

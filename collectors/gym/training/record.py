@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from collectors.training_folder import TRAINING
+from gaitforge.collectors.training_folder import TRAINING
 
 Row = dict[str, Any]
 

@@ -17,18 +17,18 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from collectors.gym.algorithms.networks import Actor
-from collectors.gym.algorithms.observation_scale import ObservationScale
-from collectors.gym.batch import TaskBatch
-from collectors.gym.evaluation import evaluate
-from collectors.gym.tasks import find_task
-from collectors.gym.training.config import GymTrainingConfig, check_same
-from collectors.gym.training.off_policy import OffPolicy
-from collectors.gym.training.on_policy import OnPolicy
-from collectors.gym.training.record import Row, TrainingRecord, read_training
-from collectors.policies import Memoryless, StoredObservation
-from collectors.training_folder import TrainingFiles, training_files, write_checkpoint
-from datasets.files import write_bytes_durably
+from gaitforge.collectors.gym.algorithms.networks import Actor
+from gaitforge.collectors.gym.algorithms.observation_scale import ObservationScale
+from gaitforge.collectors.gym.batch import TaskBatch
+from gaitforge.collectors.gym.evaluation import evaluate
+from gaitforge.collectors.gym.tasks import find_task
+from gaitforge.collectors.gym.training.config import GymTrainingConfig, check_same
+from gaitforge.collectors.gym.training.off_policy import OffPolicy
+from gaitforge.collectors.gym.training.on_policy import OnPolicy
+from gaitforge.collectors.gym.training.record import Row, TrainingRecord, read_training
+from gaitforge.collectors.policies import Memoryless, StoredObservation
+from gaitforge.collectors.training_folder import TrainingFiles, training_files, write_checkpoint
+from gaitforge.datasets.files import write_bytes_durably
 
 SNAPSHOTS = "snapshots"
 _EVALUATION_SEED = 0x5AC

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collectors.humanoid.clips.posing import UPRIGHT_QUAT, LegKinematics
-from collectors.humanoid.clips.reference import ReferenceClip
-from collectors.humanoid.observation import CONTROL_DT_S, JOINT_NAMES
-from collectors.humanoid.walker import Humanoid, load_humanoid
+from gaitforge.collectors.humanoid.clips.posing import UPRIGHT_QUAT, LegKinematics
+from gaitforge.collectors.humanoid.clips.reference import ReferenceClip
+from gaitforge.collectors.humanoid.observation import CONTROL_DT_S, JOINT_NAMES
+from gaitforge.collectors.humanoid.walker import Humanoid, load_humanoid
 
 STANDING_HEIGHT_M = 1.08
 """Of the root above the floor, with knees slightly bent."""

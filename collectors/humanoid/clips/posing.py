@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
-from collectors.humanoid.walker import PREFIX, Humanoid
+from gaitforge.collectors.humanoid.walker import PREFIX, Humanoid
 
 _LEG_JOINTS = ("femurrz", "femurry", "femurrx", "tibiarx", "footrz", "footrx")
 _DAMPING = 1e-4

@@ -11,11 +11,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from collectors.humanoid.kinematics import TrackedPoses, finite_velocities, track
-from collectors.humanoid.observation import CONTROL_DT_S
-from collectors.humanoid.walker import END_EFFECTORS, PREFIX, load_humanoid, quiet_loading
-from collectors.optional import load_mocapact
-from datasets.files import fsync_path, replace_durably, temporary_file
+from gaitforge.collectors.humanoid.kinematics import TrackedPoses, finite_velocities, track
+from gaitforge.collectors.humanoid.observation import CONTROL_DT_S
+from gaitforge.collectors.humanoid.walker import END_EFFECTORS, PREFIX, load_humanoid, quiet_loading
+from gaitforge.collectors.optional import load_mocapact
+from gaitforge.datasets.files import fsync_path, replace_durably, temporary_file
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _write_clip(group: Any, clip: ReferenceClip) -> None:
 
 def _opened(path: Path) -> Any:
     load_mocapact("h5py")
-    from datasets.formats.hdf5 import open_hdf5
+    from gaitforge.datasets.formats.hdf5 import open_hdf5
 
     if not path.exists():
         raise ValueError(

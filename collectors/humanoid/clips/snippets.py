@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Self
 
-from collectors.humanoid.observation import LOOK_AHEAD
+from gaitforge.collectors.humanoid.observation import LOOK_AHEAD
 
 MIN_STEPS = 10
 """Control steps that an episode from a random start has at least, as in MoCapAct's rollouts."""

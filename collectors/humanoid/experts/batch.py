@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
-from collectors.humanoid.clips.reference import ReferenceClip
-from collectors.humanoid.clips.snippets import Snippet
-from collectors.humanoid.environment import TERMINATION_ERROR
-from collectors.humanoid.experts.features import BatchState, batch_features
-from collectors.humanoid.kinematics import TrackedPoses, read_pose
-from collectors.humanoid.observation import N_JOINTS
-from collectors.humanoid.rewards import comic_reward, tracking_error
-from collectors.humanoid.walker import SUBSTEPS, Humanoid
+from gaitforge.collectors.humanoid.clips.reference import ReferenceClip
+from gaitforge.collectors.humanoid.clips.snippets import Snippet
+from gaitforge.collectors.humanoid.environment import TERMINATION_ERROR
+from gaitforge.collectors.humanoid.experts.features import BatchState, batch_features
+from gaitforge.collectors.humanoid.kinematics import TrackedPoses, read_pose
+from gaitforge.collectors.humanoid.observation import N_JOINTS
+from gaitforge.collectors.humanoid.rewards import comic_reward, tracking_error
+from gaitforge.collectors.humanoid.walker import SUBSTEPS, Humanoid
 
 _STATE = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 _NO_ACTUATION = int(mujoco.mjtDisableBit.mjDSBL_ACTUATION)

@@ -14,20 +14,20 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from collectors.experts.network import Mlp
-from collectors.humanoid.clips.snippets import Snippet
-from collectors.humanoid.experts.features import (
+from gaitforge.collectors.experts.network import Mlp
+from gaitforge.collectors.humanoid.clips.snippets import Snippet
+from gaitforge.collectors.humanoid.experts.features import (
     FEATURE_DIM,
     feature,
     observed_features,
     reference_velocity,
 )
-from collectors.humanoid.experts.mocapact_expert import MOCAPACT, MocapactExpert
-from collectors.humanoid.observation import N_JOINTS, REF_STEPS
-from collectors.humanoid.policies import ExpertPolicy
-from collectors.humanoid.walker import load_humanoid
-from collectors.policies import Memoryless, StoredObservation
-from datasets.optimiser_state import tensors_below
+from gaitforge.collectors.humanoid.experts.mocapact_expert import MOCAPACT, MocapactExpert
+from gaitforge.collectors.humanoid.observation import N_JOINTS, REF_STEPS
+from gaitforge.collectors.humanoid.policies import ExpertPolicy
+from gaitforge.collectors.humanoid.walker import load_humanoid
+from gaitforge.collectors.policies import Memoryless, StoredObservation
+from gaitforge.datasets.optimiser_state import tensors_below
 
 PD, RESIDUAL = "pd", "pd-residual"
 """Names of the expert without a file, and of all trained ones, which differ in their hash."""

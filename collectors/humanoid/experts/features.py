@@ -7,11 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collectors.humanoid.kinematics import TrackedPoses
-from collectors.humanoid.observation import CONTROL_DT_S, N_JOINTS, OBSERVATION_SLICES, REF_STEPS
-from collectors.humanoid.walker import END_EFFECTORS, Humanoid
-from collectors.rotations import rotate_inverse
-from datasets.schema import consecutive_slices
+from gaitforge.collectors.humanoid.kinematics import TrackedPoses
+from gaitforge.collectors.humanoid.observation import (
+    CONTROL_DT_S,
+    N_JOINTS,
+    OBSERVATION_SLICES,
+    REF_STEPS,
+)
+from gaitforge.collectors.humanoid.walker import END_EFFECTORS, Humanoid
+from gaitforge.collectors.rotations import rotate_inverse
+from gaitforge.datasets.schema import consecutive_slices
 
 _SEEN = (
     *("actuator_activation", "body_height", "end_effectors_pos", "joints_pos", "joints_vel"),

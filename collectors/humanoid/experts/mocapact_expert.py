@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from collectors.humanoid.clips.snippets import Snippet
-from collectors.humanoid.observation import OBSERVATION_SLICES
-from collectors.humanoid.walker import PREFIX
-from collectors.policies import Memoryless, StoredObservation
+from gaitforge.collectors.humanoid.clips.snippets import Snippet
+from gaitforge.collectors.humanoid.observation import OBSERVATION_SLICES
+from gaitforge.collectors.humanoid.walker import PREFIX
+from gaitforge.collectors.policies import Memoryless, StoredObservation
 
 MOCAPACT = "mocapact:"
 """Before the folder of MoCapAct's experts, in the name of an expert."""

@@ -17,17 +17,22 @@ from rsl_rl.algorithms import PPO
 from safetensors.numpy import save
 from tensordict import TensorDict
 
-from collectors.experts import ppo_checkpoint as checkpoint
-from collectors.experts.ppo_algorithm import PPOSettings, Update, make_algorithm, ppo_updates
-from collectors.humanoid.clips.reference import ReferenceClip
-from collectors.humanoid.clips.snippets import Snippet
-from collectors.humanoid.environment import TERMINATION_ERROR
-from collectors.humanoid.experts.batch import TrackingBatch
-from collectors.humanoid.experts.experts import WEIGHTS, PDLaw
-from collectors.humanoid.observation import N_JOINTS
-from collectors.humanoid.walker import load_humanoid
-from collectors.training_folder import training_files
-from datasets.files import write_bytes_durably
+from gaitforge.collectors.experts import ppo_checkpoint as checkpoint
+from gaitforge.collectors.experts.ppo_algorithm import (
+    PPOSettings,
+    Update,
+    make_algorithm,
+    ppo_updates,
+)
+from gaitforge.collectors.humanoid.clips.reference import ReferenceClip
+from gaitforge.collectors.humanoid.clips.snippets import Snippet
+from gaitforge.collectors.humanoid.environment import TERMINATION_ERROR
+from gaitforge.collectors.humanoid.experts.batch import TrackingBatch
+from gaitforge.collectors.humanoid.experts.experts import WEIGHTS, PDLaw
+from gaitforge.collectors.humanoid.observation import N_JOINTS
+from gaitforge.collectors.humanoid.walker import load_humanoid
+from gaitforge.collectors.training_folder import training_files
+from gaitforge.datasets.files import write_bytes_durably
 
 _FIXED = ("snippet", "clip", "law", "residual_scale", "humanoids", "hidden", "horizon")
 """Settings that a training keeps to when it goes on."""

@@ -7,9 +7,9 @@ from itertools import pairwise
 import mujoco
 import numpy as np
 
-from collectors.modelling.describing.mjcf import Mjcf
-from collectors.modelling.describing.notes import Notes, as_argument, shown
-from collectors.robots.robot import JOINTS_OF_A_LEG, JOINTS_PER_LEG, LEGS, N_LEGS
+from gaitforge.collectors.modelling.describing.mjcf import Mjcf
+from gaitforge.collectors.modelling.describing.notes import Notes, as_argument, shown
+from gaitforge.collectors.robots.robot import JOINTS_OF_A_LEG, JOINTS_PER_LEG, LEGS, N_LEGS
 
 _AXIS_TOLERANCE = 0.02
 _AXES = {"hip": 0, "thigh": 1, "calf": 1}

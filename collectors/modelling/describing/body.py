@@ -6,11 +6,17 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
-from collectors.modelling.describing.anatomy import Anatomy
-from collectors.modelling.describing.drives import Drives
-from collectors.modelling.describing.shapes import Shape
-from collectors.robots.robot import JOINTS_OF_A_LEG, JOINTS_PER_LEG, LEGS, N_JOINTS, RobotCard
-from collectors.timing import SUBSTEP_S
+from gaitforge.collectors.modelling.describing.anatomy import Anatomy
+from gaitforge.collectors.modelling.describing.drives import Drives
+from gaitforge.collectors.modelling.describing.shapes import Shape
+from gaitforge.collectors.robots.robot import (
+    JOINTS_OF_A_LEG,
+    JOINTS_PER_LEG,
+    LEGS,
+    N_JOINTS,
+    RobotCard,
+)
+from gaitforge.collectors.timing import SUBSTEP_S
 
 _GROUND, _BARRIERS, _BOTH = 1, 2, 3
 _FRICTION, _FOOT_FRICTION = (0.7, 0.02, 0.01), (0.8, 0.02, 0.01)

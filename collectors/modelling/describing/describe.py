@@ -9,19 +9,19 @@ from pathlib import Path
 
 import numpy as np
 
-from collectors.modelling.card_file import write_card
-from collectors.modelling.describing.anatomy import Anatomy, find_anatomy
-from collectors.modelling.describing.body import part_mass, write_body
-from collectors.modelling.describing.drives import (
+from gaitforge.collectors.modelling.card_file import write_card
+from gaitforge.collectors.modelling.describing.anatomy import Anatomy, find_anatomy
+from gaitforge.collectors.modelling.describing.body import part_mass, write_body
+from gaitforge.collectors.modelling.describing.drives import (
     Drives,
     choose_gains,
     find_drives,
     with_armature,
 )
-from collectors.modelling.describing.mjcf import Mjcf, read_mjcf
-from collectors.modelling.describing.notes import Answers, Decision, Notes, shown
-from collectors.modelling.describing.pose import calf_ups, choose_pose
-from collectors.modelling.describing.shapes import (
+from gaitforge.collectors.modelling.describing.mjcf import Mjcf, read_mjcf
+from gaitforge.collectors.modelling.describing.notes import Answers, Decision, Notes, shown
+from gaitforge.collectors.modelling.describing.pose import calf_ups, choose_pose
+from gaitforge.collectors.modelling.describing.shapes import (
     Shape,
     collision_shapes,
     farthest,
@@ -31,10 +31,10 @@ from collectors.modelling.describing.shapes import (
     width,
     with_feet_and_knees,
 )
-from collectors.physics.contract.robot_check import RobotFindings, check_robot
-from collectors.physics.mujoco.model import build_model
-from collectors.robots.kinematics import standing_height_m
-from collectors.robots.robot import (
+from gaitforge.collectors.physics.contract.robot_check import RobotFindings, check_robot
+from gaitforge.collectors.physics.mujoco.model import build_model
+from gaitforge.collectors.robots.kinematics import standing_height_m
+from gaitforge.collectors.robots.robot import (
     CARD_FILE,
     JOINTS_PER_LEG,
     N_JOINTS,
@@ -44,7 +44,7 @@ from collectors.robots.robot import (
     list_robots,
     load_robot,
 )
-from datasets.files import check_outside_stores, fsync_tree, replace_durably
+from gaitforge.datasets.files import check_outside_stores, fsync_tree, replace_durably
 
 ACTION_SCALE_RAD = 0.25
 """The shipped robots'."""

@@ -5,13 +5,19 @@ from dataclasses import dataclass, replace
 import mujoco
 import numpy as np
 
-from collectors.modelling.describing.anatomy import Anatomy
-from collectors.modelling.describing.notes import Answers, Notes, joint_values, joints_of, shown
-from collectors.physics.contract.robot_check import standing_load
-from collectors.physics.mujoco.stiffness import joint_inertia, stiffness
-from collectors.physics.mujoco.urdf import FRICTION_SPEED_RADS
-from collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
-from collectors.timing import SUBSTEP_S
+from gaitforge.collectors.modelling.describing.anatomy import Anatomy
+from gaitforge.collectors.modelling.describing.notes import (
+    Answers,
+    Notes,
+    joint_values,
+    joints_of,
+    shown,
+)
+from gaitforge.collectors.physics.contract.robot_check import standing_load
+from gaitforge.collectors.physics.mujoco.stiffness import joint_inertia, stiffness
+from gaitforge.collectors.physics.mujoco.urdf import FRICTION_SPEED_RADS
+from gaitforge.collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
+from gaitforge.collectors.timing import SUBSTEP_S
 
 MAX_SAG_RAD = 0.15
 MAX_STIFFNESS = 0.6

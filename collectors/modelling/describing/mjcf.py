@@ -9,7 +9,7 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
-from collectors.modelling.describing.notes import Answers, Notes
+from gaitforge.collectors.modelling.describing.notes import Answers, Notes
 
 _NARROW_RAD, _WIDE_RAD = 0.1, 4 * np.pi
 _UNREAD = (".dae", ".glb", ".gltf", ".fbx", ".ply")

@@ -6,7 +6,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collectors.robots.robot import JOINTS_OF_A_LEG, JOINTS_PER_LEG, LEGS, N_LEGS, RobotError
+from gaitforge.collectors.robots.robot import (
+    JOINTS_OF_A_LEG,
+    JOINTS_PER_LEG,
+    LEGS,
+    N_LEGS,
+    RobotError,
+)
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from collectors.modelling.describing.notes import Answers, Notes, joint_values
-from collectors.robots.kinematics import LegKinematics
-from collectors.robots.robot import JOINTS_PER_LEG, KNEES, N_JOINTS, N_LEGS, RobotCard
-from collectors.rotations import wrapped
+from gaitforge.collectors.modelling.describing.notes import Answers, Notes, joint_values
+from gaitforge.collectors.robots.kinematics import LegKinematics
+from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, KNEES, N_JOINTS, N_LEGS, RobotCard
+from gaitforge.collectors.rotations import wrapped
 
 CROUCH = 0.76
 """Share of the leg's length that the shipped robots stand at, nearly."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import mujoco
 import numpy as np
 
-from collectors.modelling.describing.anatomy import Anatomy
-from collectors.modelling.describing.notes import Answers, Notes
-from collectors.robots.robot import JOINTS_PER_LEG, LEGS, N_LEGS
+from gaitforge.collectors.modelling.describing.anatomy import Anatomy
+from gaitforge.collectors.modelling.describing.notes import Answers, Notes
+from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, LEGS, N_LEGS
 
 _G = mujoco.mjtGeom
 _PRIMITIVES = (

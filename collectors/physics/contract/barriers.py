@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from collectors.physics.contract import scene
-from collectors.physics.interface import PhysicsBackend, RobotStart
-from collectors.robots.robot import N_JOINTS
-from collectors.scenarios.passages import MAX_BARRIERS, Barrier, Passage, place_barriers
-from collectors.scenarios.terrains import make_tile
-from collectors.timing import CONTROL_DT_S
+from gaitforge.collectors.physics.contract import scene
+from gaitforge.collectors.physics.interface import PhysicsBackend, RobotStart
+from gaitforge.collectors.robots.robot import N_JOINTS
+from gaitforge.collectors.scenarios.passages import MAX_BARRIERS, Barrier, Passage, place_barriers
+from gaitforge.collectors.scenarios.terrains import make_tile
+from gaitforge.collectors.timing import CONTROL_DT_S
 
 _HEIGHT_M = 50.0
 _SPEED_MS = 2.0

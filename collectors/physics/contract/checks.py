@@ -11,9 +11,16 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 
-from collectors.physics import make_backend
-from collectors.physics.contract import barriers, contact, draws, independence, motion, speed
-from collectors.physics.contract.scene import ROBOT, Make
+from gaitforge.collectors.physics import make_backend
+from gaitforge.collectors.physics.contract import (
+    barriers,
+    contact,
+    draws,
+    independence,
+    motion,
+    speed,
+)
+from gaitforge.collectors.physics.contract.scene import ROBOT, Make
 
 Check = Callable[[Make], str]
 

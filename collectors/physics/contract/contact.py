@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from collectors.physics.contract import scene
-from collectors.physics.contract.robot_check import standing_load
-from collectors.scenarios.terrains import TERRAINS, make_tile, tile_heights
+from gaitforge.collectors.physics.contract import scene
+from gaitforge.collectors.physics.contract.robot_check import standing_load
+from gaitforge.collectors.scenarios.terrains import TERRAINS, make_tile, tile_heights
 
 _SETTLE_STEPS = 75
 _MEAN_STEPS = 25

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from collectors.physics.contract import scene
-from collectors.physics.interface import PhysicsBackend
-from collectors.robots.robot import LEGS, RobotError
-from collectors.scenarios.randomisation import DRAWS, draw_randomisation
-from collectors.timing import GRAVITY_MS2
+from gaitforge.collectors.physics.contract import scene
+from gaitforge.collectors.physics.interface import PhysicsBackend
+from gaitforge.collectors.robots.robot import LEGS, RobotError
+from gaitforge.collectors.scenarios.randomisation import DRAWS, draw_randomisation
+from gaitforge.collectors.timing import GRAVITY_MS2
 
 _STEP_RAD = 0.3
 _CALF = 2

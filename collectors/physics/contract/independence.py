@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from collectors.physics.contract import scene
-from collectors.physics.interface import PhysicsBackend
-from collectors.robots.robot import N_JOINTS
-from collectors.scenarios.passages import Passage, place_barriers
-from collectors.scenarios.randomisation import draw_randomisation
-from collectors.scenarios.terrains import TERRAINS, make_tile
+from gaitforge.collectors.physics.contract import scene
+from gaitforge.collectors.physics.interface import PhysicsBackend
+from gaitforge.collectors.robots.robot import N_JOINTS
+from gaitforge.collectors.scenarios.passages import Passage, place_barriers
+from gaitforge.collectors.scenarios.randomisation import draw_randomisation
+from gaitforge.collectors.scenarios.terrains import TERRAINS, make_tile
 
 _FLOAT32 = {"base_pos": 0.02, "joint_pos": 0.1}
 _EXACT_STEPS, _FLOAT32_STEPS = 30, 15

@@ -6,7 +6,7 @@ float32 back ends are held to 1e-3 m and m/s, exact ones to 1e-6: at 50 m each s
 
 import numpy as np
 
-from collectors.physics.contract.scene import (
+from gaitforge.collectors.physics.contract.scene import (
     DEFAULT_POSE,
     ROBOT,
     Make,
@@ -19,11 +19,11 @@ from collectors.physics.contract.scene import (
     start_at,
     tolerance,
 )
-from collectors.robots.kinematics import LegKinematics
-from collectors.robots.robot import N_JOINTS, N_LEGS
-from collectors.rotations import from_yaw, rotate, rotate_inverse
-from collectors.scenarios.terrains import make_tile
-from collectors.timing import CONTROL_DT_S, GRAVITY_MS2, SUBSTEP_S
+from gaitforge.collectors.robots.kinematics import LegKinematics
+from gaitforge.collectors.robots.robot import N_JOINTS, N_LEGS
+from gaitforge.collectors.rotations import from_yaw, rotate, rotate_inverse
+from gaitforge.collectors.scenarios.terrains import make_tile
+from gaitforge.collectors.timing import CONTROL_DT_S, GRAVITY_MS2, SUBSTEP_S
 
 _STEP_RAD = 0.3
 _TURN_OF_AXES = np.array([0.5, 0.5, 0.5, 0.5])

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collectors.physics import make_backend
-from collectors.physics.interface import PhysicsBackend, RobotStart
-from collectors.physics.mujoco.model import build_model
-from collectors.physics.mujoco.stiffness import stiffness
-from collectors.robots.commands import C
-from collectors.robots.gait import GaitReference
-from collectors.robots.kinematics import LegKinematics, standing_height_m
-from collectors.robots.robot import N_LEGS, RobotCard
-from collectors.rotations import gravity_in_body
-from collectors.scenarios.skills import STAND
-from collectors.timing import CONTROL_DT_S, SUBSTEP_S
+from gaitforge.collectors.physics import make_backend
+from gaitforge.collectors.physics.interface import PhysicsBackend, RobotStart
+from gaitforge.collectors.physics.mujoco.model import build_model
+from gaitforge.collectors.physics.mujoco.stiffness import stiffness
+from gaitforge.collectors.robots.commands import C
+from gaitforge.collectors.robots.gait import GaitReference
+from gaitforge.collectors.robots.kinematics import LegKinematics, standing_height_m
+from gaitforge.collectors.robots.robot import N_LEGS, RobotCard
+from gaitforge.collectors.rotations import gravity_in_body
+from gaitforge.collectors.scenarios.skills import STAND
+from gaitforge.collectors.timing import CONTROL_DT_S, SUBSTEP_S
 
 TRIAL_S = 2.0
 _HIGH_M = 100.0

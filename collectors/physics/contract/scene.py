@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from collectors.physics.interface import PhysicsBackend, PhysicsState, RobotStart
-from collectors.robots.commands import NEUTRAL, C
-from collectors.robots.gait import GaitReference
-from collectors.robots.kinematics import standing_height_m
-from collectors.robots.robot import N_JOINTS, load_robot
-from collectors.rotations import from_yaw
-from collectors.scenarios.randomisation import DRAW_INDEX, nominal_draws
-from collectors.scenarios.skills import STAND
-from collectors.scenarios.terrains import TerrainTile, make_tile
+from gaitforge.collectors.physics.interface import PhysicsBackend, PhysicsState, RobotStart
+from gaitforge.collectors.robots.commands import NEUTRAL, C
+from gaitforge.collectors.robots.gait import GaitReference
+from gaitforge.collectors.robots.kinematics import standing_height_m
+from gaitforge.collectors.robots.robot import N_JOINTS, load_robot
+from gaitforge.collectors.rotations import from_yaw
+from gaitforge.collectors.scenarios.randomisation import DRAW_INDEX, nominal_draws
+from gaitforge.collectors.scenarios.skills import STAND
+from gaitforge.collectors.scenarios.terrains import TerrainTile, make_tile
 
 Make = Callable[[int, int], PhysicsBackend]
 """make(robots, threads): a new back end of the kind under test."""

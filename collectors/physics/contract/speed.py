@@ -2,7 +2,14 @@
 
 import time
 
-from collectors.physics.contract.scene import FIRM_STANCE, Make, hold, placed, require, start_at
+from gaitforge.collectors.physics.contract.scene import (
+    FIRM_STANCE,
+    Make,
+    hold,
+    placed,
+    require,
+    start_at,
+)
 
 ROBOTS = 256
 _WARM_UP, _STEPS = 3, 20

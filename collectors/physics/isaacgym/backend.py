@@ -22,24 +22,29 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from collectors.physics.interface import Availability, BackendUnavailable, PhysicsState, RobotStart
-from collectors.physics.isaacgym import process
-from collectors.physics.isaacgym.worker import protocol
-from collectors.physics.isaacgym.world_file import FixedPart, TileBook, write_world
-from collectors.physics.mujoco.model import build_model
-from collectors.physics.mujoco.urdf import robot_urdf
-from collectors.robots.kinematics import standing_height_m
-from collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
-from collectors.scenarios.passages import MAX_BARRIERS
-from collectors.scenarios.randomisation import (
+from gaitforge.collectors.physics.interface import (
+    Availability,
+    BackendUnavailable,
+    PhysicsState,
+    RobotStart,
+)
+from gaitforge.collectors.physics.isaacgym import process
+from gaitforge.collectors.physics.isaacgym.worker import protocol
+from gaitforge.collectors.physics.isaacgym.world_file import FixedPart, TileBook, write_world
+from gaitforge.collectors.physics.mujoco.model import build_model
+from gaitforge.collectors.physics.mujoco.urdf import robot_urdf
+from gaitforge.collectors.robots.kinematics import standing_height_m
+from gaitforge.collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
+from gaitforge.collectors.scenarios.passages import MAX_BARRIERS
+from gaitforge.collectors.scenarios.randomisation import (
     COM_OFFSET,
     DRAW_INDEX,
     DRAWS,
     JOINT_OFFSET,
     check_draws,
 )
-from collectors.scenarios.terrains import tile_heights
-from collectors.timing import DECIMATION, GRAVITY_MS2, SUBSTEP_S
+from gaitforge.collectors.scenarios.terrains import tile_heights
+from gaitforge.collectors.timing import DECIMATION, GRAVITY_MS2, SUBSTEP_S
 
 FOOT_CLEARANCE_M = 0.05
 """A foot higher than this feels no ground: half a terrain cell."""

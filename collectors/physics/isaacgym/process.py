@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from collectors.physics.interface import BackendUnavailable
-from collectors.physics.isaacgym.worker import protocol
+from gaitforge.collectors.physics.interface import BackendUnavailable
+from gaitforge.collectors.physics.isaacgym.worker import protocol
 
 PYTHON_VARIABLE = "GAITFORGE_ISAACGYM_PYTHON"
 DEVICE_VARIABLE = "GAITFORGE_ISAACGYM_DEVICE"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from collectors.scenarios.passages import Barrier
-from collectors.scenarios.terrains import GRID, TerrainTile
+from gaitforge.collectors.scenarios.passages import Barrier
+from gaitforge.collectors.scenarios.terrains import GRID, TerrainTile
 
 GAP_M = 4.0
 """Between tiles: more than robots and barriers reach beyond theirs."""

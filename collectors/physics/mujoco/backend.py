@@ -7,12 +7,12 @@ import mujoco
 import numpy as np
 from mujoco.rollout import Rollout
 
-from collectors.compiling import compiled
-from collectors.physics.interface import Availability, PhysicsState, RobotStart
-from collectors.physics.mujoco.host import RobotRows, write_start
-from collectors.physics.mujoco.model import build_model
-from collectors.robots.robot import N_JOINTS, RobotCard
-from collectors.timing import DECIMATION, SUBSTEP_S
+from gaitforge.collectors.compiling import compiled
+from gaitforge.collectors.physics.interface import Availability, PhysicsState, RobotStart
+from gaitforge.collectors.physics.mujoco.host import RobotRows, write_start
+from gaitforge.collectors.physics.mujoco.model import build_model
+from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
+from gaitforge.collectors.timing import DECIMATION, SUBSTEP_S
 
 _FULL = mujoco.mjtState.mjSTATE_FULLPHYSICS
 _DIVERGED = [

@@ -3,12 +3,17 @@
 import mujoco
 import numpy as np
 
-from collectors.compiling import compiled
-from collectors.physics.interface import PhysicsState, RobotStart
-from collectors.physics.mujoco.model import sensor_slices, write_barriers, write_tile
-from collectors.robots.robot import N_JOINTS, RobotCard
-from collectors.rotations import lengths
-from collectors.scenarios.randomisation import COM_OFFSET, DRAW_INDEX, JOINT_OFFSET, check_draws
+from gaitforge.collectors.compiling import compiled
+from gaitforge.collectors.physics.interface import PhysicsState, RobotStart
+from gaitforge.collectors.physics.mujoco.model import sensor_slices, write_barriers, write_tile
+from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
+from gaitforge.collectors.rotations import lengths
+from gaitforge.collectors.scenarios.randomisation import (
+    COM_OFFSET,
+    DRAW_INDEX,
+    JOINT_OFFSET,
+    check_draws,
+)
 
 
 def write_start(

@@ -6,11 +6,11 @@ from typing import TypeVar
 import mujoco
 import numpy as np
 
-from collectors.physics.mujoco.model_check import check_model
-from collectors.robots.robot import JOINTS_PER_LEG, RobotCard
-from collectors.scenarios.passages import MAX_BARRIERS, Barrier
-from collectors.scenarios.terrains import GRID, TerrainTile
-from collectors.timing import GRAVITY_MS2, SUBSTEP_S
+from gaitforge.collectors.physics.mujoco.model_check import check_model
+from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, RobotCard
+from gaitforge.collectors.scenarios.passages import MAX_BARRIERS, Barrier
+from gaitforge.collectors.scenarios.terrains import GRID, TerrainTile
+from gaitforge.collectors.timing import GRAVITY_MS2, SUBSTEP_S
 
 GROUND = "gaitforge_ground"
 BARRIERS = "gaitforge_barriers"

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 import mujoco
 import numpy as np
 
-from collectors.robots.kinematics import LegKinematics
-from collectors.robots.robot import JOINTS_OF_A_LEG, JOINTS_PER_LEG, LEGS, RobotCard
-from collectors.scenarios.randomisation import check_draws
+from gaitforge.collectors.robots.kinematics import LegKinematics
+from gaitforge.collectors.robots.robot import JOINTS_OF_A_LEG, JOINTS_PER_LEG, LEGS, RobotCard
+from gaitforge.collectors.scenarios.randomisation import check_draws
 
 _MASS_TOLERANCE = 0.01
 _LENGTH_TOLERANCE_M = 0.01

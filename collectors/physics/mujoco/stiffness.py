@@ -3,8 +3,8 @@
 import mujoco
 import numpy as np
 
-from collectors.robots.robot import RobotCard
-from collectors.timing import SUBSTEP_S
+from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.collectors.timing import SUBSTEP_S
 
 
 def stiffness(

@@ -13,8 +13,8 @@ from typing import Self
 import mujoco
 import numpy as np
 
-from collectors.physics.mujoco.model import BARRIERS
-from collectors.robots.robot import JOINTS_PER_LEG, RobotCard
+from gaitforge.collectors.physics.mujoco.model import BARRIERS
+from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, RobotCard
 
 MAX_JOINT_SPEED_RADS = 100.0
 """URDF requires a limit, MuJoCo models have none."""

@@ -13,15 +13,20 @@ from typing import TYPE_CHECKING
 import mujoco
 import numpy as np
 
-from collectors.physics.interface import Availability, BackendUnavailable, PhysicsState, RobotStart
-from collectors.physics.mujoco.host import RobotRows, write_start
-from collectors.physics.mujoco.model import GROUND, build_model
-from collectors.robots.robot import N_JOINTS, RobotCard
-from collectors.timing import DECIMATION
-from datasets.errors import install_extra
+from gaitforge.collectors.physics.interface import (
+    Availability,
+    BackendUnavailable,
+    PhysicsState,
+    RobotStart,
+)
+from gaitforge.collectors.physics.mujoco.host import RobotRows, write_start
+from gaitforge.collectors.physics.mujoco.model import GROUND, build_model
+from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
+from gaitforge.collectors.timing import DECIMATION
+from gaitforge.datasets.errors import install_extra
 
 if TYPE_CHECKING:
-    from collectors.physics.mujoco_warp.worlds import WorldLimits
+    from gaitforge.collectors.physics.mujoco_warp.worlds import WorldLimits
 
 _NAME = "mujoco_warp"
 _PACKAGES = {"warp": "warp-lang", "mujoco_warp": "mujoco-warp"}
@@ -65,7 +70,7 @@ class MujocoWarpBackend:
         found = availability()
         if not found.available:
             raise BackendUnavailable(found.why_not)
-        from collectors.physics.mujoco_warp.worlds import WarpWorlds
+        from gaitforge.collectors.physics.mujoco_warp.worlds import WarpWorlds
 
         self.version = found.version
         self.num_robots = num_robots

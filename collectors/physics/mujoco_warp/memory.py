@@ -7,7 +7,7 @@ import mujoco
 import numpy as np
 import warp as wp
 
-from collectors.scenarios.terrains import TerrainTile
+from gaitforge.collectors.scenarios.terrains import TerrainTile
 
 _ALIGNED_FLOATS = 64
 

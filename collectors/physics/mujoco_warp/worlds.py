@@ -12,8 +12,8 @@ import numpy as np
 import warp as wp
 from mujoco_warp import DisableBit, OverflowType
 
-from collectors.physics.mujoco_warp.memory import Mirror, TileBank
-from collectors.scenarios.terrains import TerrainTile
+from gaitforge.collectors.physics.mujoco_warp.memory import Mirror, TileBank
+from gaitforge.collectors.scenarios.terrains import TerrainTile
 
 DEVICE_VARIABLE = "GAITFORGE_WARP_DEVICE"
 _CPU_FLAGS = "-march=native"

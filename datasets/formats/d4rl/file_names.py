@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from datasets.formats.d4rl.tasks import TASKS
+from gaitforge.datasets.formats.d4rl.tasks import TASKS
 
 _TASK_ALIASES = {"walker": "walker2d"}
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import h5py
 
-from datasets.formats.checks import damage_named
-from datasets.formats.d4rl.schema import NOTES
-from datasets.formats.hdf5 import datasets_of
+from gaitforge.datasets.formats.checks import damage_named
+from gaitforge.datasets.formats.d4rl.schema import NOTES
+from gaitforge.datasets.formats.hdf5 import datasets_of
 
 METADATA = "metadata"
 MOST_BYTES = 16 << 20

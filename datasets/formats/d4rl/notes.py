@@ -8,12 +8,12 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from datasets.errors import listed
-from datasets.formats.checks import refuse
-from datasets.formats.d4rl import schema as keys
-from datasets.formats.notes import check_notes
-from datasets.formats.sources import stored_dtype
-from datasets.schema import Schema
+from gaitforge.datasets.errors import listed
+from gaitforge.datasets.formats.checks import refuse
+from gaitforge.datasets.formats.d4rl import schema as keys
+from gaitforge.datasets.formats.notes import check_notes
+from gaitforge.datasets.formats.sources import stored_dtype
+from gaitforge.datasets.schema import Schema
 
 REMEDY = f"delete the group {keys.NOTES} to use the arrays"
 

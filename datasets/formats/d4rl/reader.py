@@ -22,20 +22,44 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from datasets.errors import amount, listed
-from datasets.formats.checks import check_option, damage_named, refuse
-from datasets.formats.d4rl import schema as keys
-from datasets.formats.d4rl.file_names import named_dataset
-from datasets.formats.d4rl.metadata import METADATA, packed_metadata
-from datasets.formats.d4rl.notes import REMEDY, keys_of_notes, lengths_of_notes, refuse_options
-from datasets.formats.d4rl.schema import INFOS, NEXT, NOTES, OBSERVATIONS, TERMINALS, TIMEOUTS
-from datasets.formats.d4rl.success import UNKNOWN
-from datasets.formats.d4rl.tasks import TASKS, normalised_return, obs_slices
-from datasets.formats.hdf5 import dataset_at, datasets_of, open_hdf5, read_notes, read_rows
-from datasets.formats.interface import Carried, Importer, PartInput
-from datasets.formats.notes import check_notes
-from datasets.formats.sources import Parts, catalog_columns, episode_returns, identity, stored_dtype
-from datasets.schema import TASK_AND_QUALITY, Field, Schema
+from gaitforge.datasets.errors import amount, listed
+from gaitforge.datasets.formats.checks import check_option, damage_named, refuse
+from gaitforge.datasets.formats.d4rl import schema as keys
+from gaitforge.datasets.formats.d4rl.file_names import named_dataset
+from gaitforge.datasets.formats.d4rl.metadata import METADATA, packed_metadata
+from gaitforge.datasets.formats.d4rl.notes import (
+    REMEDY,
+    keys_of_notes,
+    lengths_of_notes,
+    refuse_options,
+)
+from gaitforge.datasets.formats.d4rl.schema import (
+    INFOS,
+    NEXT,
+    NOTES,
+    OBSERVATIONS,
+    TERMINALS,
+    TIMEOUTS,
+)
+from gaitforge.datasets.formats.d4rl.success import UNKNOWN
+from gaitforge.datasets.formats.d4rl.tasks import TASKS, normalised_return, obs_slices
+from gaitforge.datasets.formats.hdf5 import (
+    dataset_at,
+    datasets_of,
+    open_hdf5,
+    read_notes,
+    read_rows,
+)
+from gaitforge.datasets.formats.interface import Carried, Importer, PartInput
+from gaitforge.datasets.formats.notes import check_notes
+from gaitforge.datasets.formats.sources import (
+    Parts,
+    catalog_columns,
+    episode_returns,
+    identity,
+    stored_dtype,
+)
+from gaitforge.datasets.schema import TASK_AND_QUALITY, Field, Schema
 
 _UNKNOWN_DT_S = 0.02
 _LAST_STEP = 1

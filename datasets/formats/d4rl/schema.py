@@ -6,11 +6,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from datasets.errors import listed
-from datasets.formats.checks import refuse
-from datasets.formats.hdf5 import read_rows
-from datasets.formats.sources import field_name, stored_dtype
-from datasets.schema import Schema
+from gaitforge.datasets.errors import listed
+from gaitforge.datasets.formats.checks import refuse
+from gaitforge.datasets.formats.hdf5 import read_rows
+from gaitforge.datasets.formats.sources import field_name, stored_dtype
+from gaitforge.datasets.schema import Schema
 
 OBSERVATIONS, ACTIONS, REWARDS = "observations", "actions", "rewards"
 TERMINALS, TIMEOUTS, NEXT = "terminals", "timeouts", "next_observations"

@@ -14,8 +14,15 @@ from typing import TypeVar
 
 import numpy as np
 
-from datasets.formats.d4rl.success import ADROIT, ANTMAZE, KITCHEN, LOCOMOTION, MAZE2D, SuccessRule
-from datasets.schema import consecutive_slices
+from gaitforge.datasets.formats.d4rl.success import (
+    ADROIT,
+    ANTMAZE,
+    KITCHEN,
+    LOCOMOTION,
+    MAZE2D,
+    SuccessRule,
+)
+from gaitforge.datasets.schema import consecutive_slices
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,23 @@ from typing import Annotated, ClassVar
 import h5py
 import numpy as np
 
-from datasets.errors import DatasetError, listed
-from datasets.formats.blocks import blocks, check_fields, check_room
-from datasets.formats.d4rl.metadata import unpack_metadata
-from datasets.formats.d4rl.schema import NEXT, NOTES, NOTES_FIELDS, TERMINALS, TIMEOUTS, keys_of
-from datasets.formats.hdf5 import dataset_at, write_notes
-from datasets.formats.interface import Advance, Carried, Exporter
-from datasets.formats.transfer.imported import imported_metadata
-from datasets.schema import Schema
-from datasets.selection.selection import Selection
-from datasets.storage.about import read_about
+from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.formats.blocks import blocks, check_fields, check_room
+from gaitforge.datasets.formats.d4rl.metadata import unpack_metadata
+from gaitforge.datasets.formats.d4rl.schema import (
+    NEXT,
+    NOTES,
+    NOTES_FIELDS,
+    TERMINALS,
+    TIMEOUTS,
+    keys_of,
+)
+from gaitforge.datasets.formats.hdf5 import dataset_at, write_notes
+from gaitforge.datasets.formats.interface import Advance, Carried, Exporter
+from gaitforge.datasets.formats.transfer.imported import imported_metadata
+from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.storage.about import read_about
 
 
 @dataclass(frozen=True)

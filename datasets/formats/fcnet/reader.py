@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from datasets.errors import DatasetError, listed
-from datasets.formats.checks import check_finite, check_option, refuse, refuse_unreadable
-from datasets.formats.d4rl.file_names import named_dataset
-from datasets.formats.d4rl.tasks import TASKS, normalised_return
-from datasets.formats.fcnet import schema as layout
-from datasets.formats.interface import Carried, Importer, PartInput
-from datasets.formats.sources import Parts, catalog_columns, episode_returns, identity
+from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.formats.checks import check_finite, check_option, refuse, refuse_unreadable
+from gaitforge.datasets.formats.d4rl.file_names import named_dataset
+from gaitforge.datasets.formats.d4rl.tasks import TASKS, normalised_return
+from gaitforge.datasets.formats.fcnet import schema as layout
+from gaitforge.datasets.formats.interface import Carried, Importer, PartInput
+from gaitforge.datasets.formats.sources import Parts, catalog_columns, episode_returns, identity
 
 _KINDS = ("src", "tgt", "meta")
 _NAME = re.compile(r"(src|tgt|meta)((?:_\d+)+)\.dat")

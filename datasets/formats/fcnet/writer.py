@@ -7,12 +7,12 @@ from typing import BinaryIO
 
 import numpy as np
 
-from datasets.errors import DatasetError, amount, listed
-from datasets.formats.blocks import blocks, check_fields
-from datasets.formats.fcnet import schema as layout
-from datasets.formats.interface import Advance, Carried, Exporter
-from datasets.schema import Field, Schema
-from datasets.selection.selection import Selection
+from gaitforge.datasets.errors import DatasetError, amount, listed
+from gaitforge.datasets.formats.blocks import blocks, check_fields
+from gaitforge.datasets.formats.fcnet import schema as layout
+from gaitforge.datasets.formats.interface import Advance, Carried, Exporter
+from gaitforge.datasets.schema import Field, Schema
+from gaitforge.datasets.selection.selection import Selection
 
 _EXACT = ("float16", "float32")
 _MAX_LENGTH = np.iinfo(np.int32).max

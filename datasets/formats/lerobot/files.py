@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datasets.errors import amount
-from datasets.formats.checks import read_json, refuse
-from datasets.formats.lerobot.info import data_files, read_info
-from datasets.formats.lerobot.schema import INFO, STATS, TASKS
-from datasets.formats.parquet_rows import ParquetRows, to_rows
+from gaitforge.datasets.errors import amount
+from gaitforge.datasets.formats.checks import read_json, refuse
+from gaitforge.datasets.formats.lerobot.info import data_files, read_info
+from gaitforge.datasets.formats.lerobot.schema import INFO, STATS, TASKS
+from gaitforge.datasets.formats.parquet_rows import ParquetRows, to_rows
 
 _NUMBERS = ("episode_index", "length", "dataset_from_index", "dataset_to_index")
 

@@ -6,8 +6,8 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from datasets.formats.checks import read_json, refuse
-from datasets.formats.lerobot.schema import MOST_AXES
+from gaitforge.datasets.formats.checks import read_json, refuse
+from gaitforge.datasets.formats.lerobot.schema import MOST_AXES
 
 _NEEDED = ("codebase_version", "fps", "features", "data_path")
 _PLACE = re.compile(r"\{(chunk|file)_index(?::(?:0([1-9]))?d)?\}")

@@ -6,17 +6,30 @@ from typing import Any
 
 import numpy as np
 
-from datasets.catalog.catalog import with_group_names
-from datasets.errors import DatasetError, amount
-from datasets.formats.checks import read_json, refuse
-from datasets.formats.interface import Carried, Importer, NoOptions, PartInput
-from datasets.formats.lerobot import schema as layout
-from datasets.formats.lerobot.files import LerobotFolder
-from datasets.formats.lerobot.schema import DONE, NOTES, SUCCESS, TERMINATED, TRUNCATED, feature_of
-from datasets.formats.notes import check_notes
-from datasets.formats.parquet_rows import ParquetRows, to_rows
-from datasets.formats.sources import Parts, catalog_columns, episode_returns, field_name, identity
-from datasets.schema import DTYPES, STREAM_KEYS, Field, Schema
+from gaitforge.datasets.catalog.catalog import with_group_names
+from gaitforge.datasets.errors import DatasetError, amount
+from gaitforge.datasets.formats.checks import read_json, refuse
+from gaitforge.datasets.formats.interface import Carried, Importer, NoOptions, PartInput
+from gaitforge.datasets.formats.lerobot import schema as layout
+from gaitforge.datasets.formats.lerobot.files import LerobotFolder
+from gaitforge.datasets.formats.lerobot.schema import (
+    DONE,
+    NOTES,
+    SUCCESS,
+    TERMINATED,
+    TRUNCATED,
+    feature_of,
+)
+from gaitforge.datasets.formats.notes import check_notes
+from gaitforge.datasets.formats.parquet_rows import ParquetRows, to_rows
+from gaitforge.datasets.formats.sources import (
+    Parts,
+    catalog_columns,
+    episode_returns,
+    field_name,
+    identity,
+)
+from gaitforge.datasets.schema import DTYPES, STREAM_KEYS, Field, Schema
 
 _FLAGS = (*layout.ENDINGS, SUCCESS)
 

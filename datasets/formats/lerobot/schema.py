@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from datasets.formats.sources import tiling_slices
-from datasets.schema import Field, Schema
+from gaitforge.datasets.formats.sources import tiling_slices
+from gaitforge.datasets.schema import Field, Schema
 
 VERSION = "v3.0"
 INFO, STATS, TASKS = "meta/info.json", "meta/stats.json", "meta/tasks.parquet"

@@ -8,9 +8,13 @@ from functools import reduce
 
 import numpy as np
 
-from datasets.analysis.quantiles import DigitCount, channel_quantiles, interpolated_quantiles
-from datasets.analysis.statistics import ChannelStatistics, channel_statistics
-from datasets.selection.selection import Selection
+from gaitforge.datasets.analysis.quantiles import (
+    DigitCount,
+    channel_quantiles,
+    interpolated_quantiles,
+)
+from gaitforge.datasets.analysis.statistics import ChannelStatistics, channel_statistics
+from gaitforge.datasets.selection.selection import Selection
 
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 NAMES = ("min", "max", "mean", "std", "count", *QUANTILES)

@@ -11,16 +11,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datasets.errors import DatasetError
-from datasets.formats.blocks import Block, blocks
-from datasets.formats.interface import Advance, Carried, Exporter
-from datasets.formats.lerobot import schema as layout
-from datasets.formats.lerobot.schema import NOTES, feature_of
-from datasets.formats.lerobot.statistics import Stats, episode_stats, field_stats, scalar_stats
-from datasets.formats.parquet_rows import to_arrow, to_lists
-from datasets.formats.readme import README, readme
-from datasets.schema import Schema
-from datasets.selection.selection import Selection
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.formats.blocks import Block, blocks
+from gaitforge.datasets.formats.interface import Advance, Carried, Exporter
+from gaitforge.datasets.formats.lerobot import schema as layout
+from gaitforge.datasets.formats.lerobot.schema import NOTES, feature_of
+from gaitforge.datasets.formats.lerobot.statistics import (
+    Stats,
+    episode_stats,
+    field_stats,
+    scalar_stats,
+)
+from gaitforge.datasets.formats.parquet_rows import to_arrow, to_lists
+from gaitforge.datasets.formats.readme import README, readme
+from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.selection.selection import Selection
 
 _LOAD = """from lerobot.datasets.lerobot_dataset import LeRobotDataset
 

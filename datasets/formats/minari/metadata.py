@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from datasets.errors import DatasetError, listed
-from datasets.formats.checks import read_json, refuse
-from datasets.formats.minari.schema import METADATA_FILE, NOTES, most_steps
+from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.formats.checks import read_json, refuse
+from gaitforge.datasets.formats.minari.schema import METADATA_FILE, NOTES, most_steps
 
 SEED, LARGE_SEED = "seed", "minari_seed"
 STEPS, EPISODES = "total_steps", "total_episodes"

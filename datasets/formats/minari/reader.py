@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datasets.catalog.catalog import with_group_names
-from datasets.files import check_inside, files_under
-from datasets.formats import sources
-from datasets.formats.checks import check_finite, damage_named, refuse
-from datasets.formats.hdf5 import open_hdf5
-from datasets.formats.interface import Carried, Importer, PartInput
-from datasets.formats.minari import metadata as meta
-from datasets.formats.minari import schema as layout
-from datasets.formats.notes import check_notes
-from datasets.schema import TASK_AND_QUALITY, Field, Schema
+from gaitforge.datasets.catalog.catalog import with_group_names
+from gaitforge.datasets.files import check_inside, files_under
+from gaitforge.datasets.formats import sources
+from gaitforge.datasets.formats.checks import check_finite, damage_named, refuse
+from gaitforge.datasets.formats.hdf5 import open_hdf5
+from gaitforge.datasets.formats.interface import Carried, Importer, PartInput
+from gaitforge.datasets.formats.minari import metadata as meta
+from gaitforge.datasets.formats.minari import schema as layout
+from gaitforge.datasets.formats.notes import check_notes
+from gaitforge.datasets.schema import TASK_AND_QUALITY, Field, Schema
 
 UNKNOWN_DT_S = 0.02
 _IN_SPACES = {"obs": layout.OBSERVATIONS, "action": layout.ACTIONS}

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datasets.formats.checks import damage_named, first_line, refuse
-from datasets.formats.sources import field_name, stored_dtype
-from datasets.schema import Field, Schema, consecutive_slices
+from gaitforge.datasets.formats.checks import damage_named, first_line, refuse
+from gaitforge.datasets.formats.sources import field_name, stored_dtype
+from gaitforge.datasets.schema import Field, Schema, consecutive_slices
 
 NOTES = "gaitforge"
 OBSERVATIONS, ACTIONS, INFOS = "observations", "actions", "infos"

@@ -13,16 +13,16 @@ from typing import Annotated, Any
 import numpy as np
 import pyarrow as pa
 
-from datasets.catalog.catalog import STORE_COLUMNS
-from datasets.errors import DatasetError
-from datasets.formats.blocks import blocks, check_fields, check_room
-from datasets.formats.interface import Advance, Carried, Exporter
-from datasets.formats.minari.metadata import LARGE_SEED, catalog_seed
-from datasets.formats.minari.schema import NOTES, most_steps, schema_note
-from datasets.formats.readme import README, readme
-from datasets.schema import Field
-from datasets.selection.selection import Selection
-from datasets.storage.about import read_about
+from gaitforge.datasets.catalog.catalog import STORE_COLUMNS
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.formats.blocks import blocks, check_fields, check_room
+from gaitforge.datasets.formats.interface import Advance, Carried, Exporter
+from gaitforge.datasets.formats.minari.metadata import LARGE_SEED, catalog_seed
+from gaitforge.datasets.formats.minari.schema import NOTES, most_steps, schema_note
+from gaitforge.datasets.formats.readme import README, readme
+from gaitforge.datasets.schema import Field
+from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.storage.about import read_about
 
 NEEDED = ("obs", "action", "reward")
 _ROWS = 4096

@@ -8,10 +8,10 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from datasets.formats.checks import check_finite, damage_named, first_line, refuse
-from datasets.formats.hdf5 import open_hdf5, read_notes
-from datasets.formats.mocapact import schema as layout
-from datasets.schema import Schema, consecutive_slices
+from gaitforge.datasets.formats.checks import check_finite, damage_named, first_line, refuse
+from gaitforge.datasets.formats.hdf5 import open_hdf5, read_notes
+from gaitforge.datasets.formats.mocapact import schema as layout
+from gaitforge.datasets.schema import Schema, consecutive_slices
 
 _COUNTS = ("n_start_rollouts", "n_rsi_rollouts")
 _KNOWN = ("observable_indices", "ref_steps", "stats", *_COUNTS, layout.NOTES)

@@ -10,16 +10,26 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from datasets.errors import DatasetError, listed
-from datasets.files import visible
-from datasets.formats.checks import damage_named, refuse
-from datasets.formats.hdf5 import open_hdf5
-from datasets.formats.interface import Carried, Importer, PartInput
-from datasets.formats.mocapact import schema as keys
-from datasets.formats.mocapact.files import FileContents, Rollouts, read_contents, read_float32
-from datasets.formats.mocapact.schema import ObservableLayout, clip_of, final_name
-from datasets.formats.sources import Parts, catalog_columns, content_digests, joint_identity
-from datasets.schema import Schema
+from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.files import visible
+from gaitforge.datasets.formats.checks import damage_named, refuse
+from gaitforge.datasets.formats.hdf5 import open_hdf5
+from gaitforge.datasets.formats.interface import Carried, Importer, PartInput
+from gaitforge.datasets.formats.mocapact import schema as keys
+from gaitforge.datasets.formats.mocapact.files import (
+    FileContents,
+    Rollouts,
+    read_contents,
+    read_float32,
+)
+from gaitforge.datasets.formats.mocapact.schema import ObservableLayout, clip_of, final_name
+from gaitforge.datasets.formats.sources import (
+    Parts,
+    catalog_columns,
+    content_digests,
+    joint_identity,
+)
+from gaitforge.datasets.schema import Schema
 
 _ROLLOUT_BITS = 20
 """Bits of an episode's id that count the rollouts of a snippet."""

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from datasets.errors import DatasetError
-from datasets.formats.sources import tiling_slices
-from datasets.schema import Field, Schema, consecutive_slices
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.formats.sources import tiling_slices
+from gaitforge.datasets.schema import Field, Schema, consecutive_slices
 
 BODY_OBSERVABLES = (
     "actuator_activation",

@@ -8,13 +8,13 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from datasets.errors import DatasetError, listed
-from datasets.formats.blocks import Block, blocks, check_fields, check_room
-from datasets.formats.hdf5 import write_notes
-from datasets.formats.interface import Advance, Carried, Exporter
-from datasets.formats.mocapact import schema as keys
-from datasets.schema import Schema
-from datasets.selection.selection import Selection
+from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.formats.blocks import Block, blocks, check_fields, check_room
+from gaitforge.datasets.formats.hdf5 import write_notes
+from gaitforge.datasets.formats.interface import Advance, Carried, Exporter
+from gaitforge.datasets.formats.mocapact import schema as keys
+from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.selection.selection import Selection
 
 CLIP_COLUMNS = ("clip", "snippet_start", "snippet_end", "random_start")
 _DIMENSIONS = {"obs": 1, "action": 1, "reward": 0, "final_obs": 1}

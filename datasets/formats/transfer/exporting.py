@@ -12,19 +12,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from datasets.errors import DatasetError
-from datasets.files import (
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.files import (
     check_outside_stores,
     exclusive_lock,
     fsync_path,
     fsync_tree,
     replace_durably,
 )
-from datasets.formats import exporter_class, options_of
-from datasets.formats.interface import Begin, Report, no_progress
-from datasets.formats.transfer.verifying import verify_export
-from datasets.selection.selection import Selection
-from datasets.storage.s3.bucket import is_bucket_url
+from gaitforge.datasets.formats import exporter_class, options_of
+from gaitforge.datasets.formats.interface import Begin, Report, no_progress
+from gaitforge.datasets.formats.transfer.verifying import verify_export
+from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 
 
 def export_selection(

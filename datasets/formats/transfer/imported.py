@@ -14,13 +14,13 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from datasets.errors import DatasetError
-from datasets.files import create_durably, fsync_path
-from datasets.formats.interface import Importer
-from datasets.formats.sources import CONTENT_DIGITS
-from datasets.layout import IMPORTS
-from datasets.selection.selection import Selection
-from datasets.storage.s3.bucket import Bucket, is_bucket_url
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.files import create_durably, fsync_path
+from gaitforge.datasets.formats.interface import Importer
+from gaitforge.datasets.formats.sources import CONTENT_DIGITS
+from gaitforge.datasets.layout import IMPORTS
+from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.storage.s3.bucket import Bucket, is_bucket_url
 
 _DIGITS, _DIGEST_BYTES = 16, 32
 

@@ -21,19 +21,24 @@ from typing import Any
 
 import numpy as np
 
-from datasets.dataset import Store, create_store, open_store
-from datasets.errors import DatasetError, StorageError, amount, listed
-from datasets.files import check_inside, exclusive_lock, replace_durably, write_bytes_durably
-from datasets.formats import importer_class, options_of
-from datasets.formats.checks import refuse
-from datasets.formats.interface import Advance, Begin, Importer, Report, no_progress
-from datasets.formats.transfer import staging
-from datasets.formats.transfer.imported import ImportedSource
-from datasets.formats.transfer.not_finite import read_finite
-from datasets.layout import CATALOG, PARTS, ROOT_FILE
-from datasets.storage.parts import array_digest
-from datasets.storage.s3.bucket import Bucket, is_bucket_url
-from datasets.storage.s3.object_store import push_store
+from gaitforge.datasets.dataset import Store, create_store, open_store
+from gaitforge.datasets.errors import DatasetError, StorageError, amount, listed
+from gaitforge.datasets.files import (
+    check_inside,
+    exclusive_lock,
+    replace_durably,
+    write_bytes_durably,
+)
+from gaitforge.datasets.formats import importer_class, options_of
+from gaitforge.datasets.formats.checks import refuse
+from gaitforge.datasets.formats.interface import Advance, Begin, Importer, Report, no_progress
+from gaitforge.datasets.formats.transfer import staging
+from gaitforge.datasets.formats.transfer.imported import ImportedSource
+from gaitforge.datasets.formats.transfer.not_finite import read_finite
+from gaitforge.datasets.layout import CATALOG, PARTS, ROOT_FILE
+from gaitforge.datasets.storage.parts import array_digest
+from gaitforge.datasets.storage.s3.bucket import Bucket, is_bucket_url
+from gaitforge.datasets.storage.s3.object_store import push_store
 
 WORKERS = 2
 _SOURCE = "source.json"

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from datasets.errors import DatasetError, listed
-from datasets.formats.checks import NotFiniteError, not_finite_allowed
-from datasets.formats.interface import Importer, PartInput
+from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.formats.checks import NotFiniteError, not_finite_allowed
+from gaitforge.datasets.formats.interface import Importer, PartInput
 
 HINT = "--drop-nan (drop_nan=True) leaves such episodes out"
 

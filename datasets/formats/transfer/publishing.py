@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from datasets.errors import DatasetError, missing_package
-from datasets.layout import ABOUT, FOLDERS
+from gaitforge.datasets.errors import DatasetError, missing_package
+from gaitforge.datasets.layout import ABOUT, FOLDERS
 
 _ADDRESS = re.compile(r"hf://(?:datasets/)?([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)/?")
 _KIND = "dataset"

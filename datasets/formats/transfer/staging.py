@@ -11,8 +11,8 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from datasets.files import exclusive_lock, write_bytes_durably
-from datasets.storage.s3.bucket import local_folder
+from gaitforge.datasets.files import exclusive_lock, write_bytes_durably
+from gaitforge.datasets.storage.s3.bucket import local_folder
 
 STORE = "store"
 """The staged store, below the staging folder."""

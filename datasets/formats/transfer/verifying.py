@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datasets.catalog.episodes import episode_table, episodes_digest
-from datasets.errors import DatasetError, listed
-from datasets.formats import importer_class, options_of
-from datasets.formats.blocks import blocks
-from datasets.formats.interface import Exporter, Importer
-from datasets.schema import Field
-from datasets.selection.selection import Selection
+from gaitforge.datasets.catalog.episodes import episode_table, episodes_digest
+from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.formats import importer_class, options_of
+from gaitforge.datasets.formats.blocks import blocks
+from gaitforge.datasets.formats.interface import Exporter, Importer
+from gaitforge.datasets.schema import Field
+from gaitforge.datasets.selection.selection import Selection
 
 Arrays = Mapping[str, np.ndarray]
 Sums = dict[str, np.ndarray]

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets.errors import DatasetError, StorageError, missing_package
-from datasets.files import is_hidden
+from gaitforge.datasets.errors import DatasetError, StorageError, missing_package
+from gaitforge.datasets.files import is_hidden
 
 _URL = re.compile(r"s3:/{1,2}(?P<bucket>[A-Za-z0-9._-]+)/+(?P<prefix>[^/?#][^?#]*?)/*")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")

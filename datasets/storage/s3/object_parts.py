@@ -2,11 +2,11 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from datasets.errors import DatasetError
-from datasets.files import check_inside
-from datasets.layout import CATALOG, PARTS
-from datasets.storage.s3.bucket import Bucket
-from datasets.storage.store import Store
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.files import check_inside
+from gaitforge.datasets.layout import CATALOG, PARTS
+from gaitforge.datasets.storage.s3.bucket import Bucket
+from gaitforge.datasets.storage.store import Store
 
 PARALLEL_REQUESTS = 8
 

@@ -28,12 +28,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from datasets.catalog.catalog import Catalog
-from datasets.catalog.edits import Edit
-from datasets.catalog.manifest import PartRecord
-from datasets.errors import DatasetError
-from datasets.files import temporary_file, visible
-from datasets.layout import (
+from gaitforge.datasets.catalog.catalog import Catalog
+from gaitforge.datasets.catalog.edits import Edit
+from gaitforge.datasets.catalog.manifest import PartRecord
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.files import temporary_file, visible
+from gaitforge.datasets.layout import (
     ABOUT,
     CATALOG,
     EDITS,
@@ -43,9 +43,9 @@ from datasets.layout import (
     SHARD_STEPS,
     TAGS,
 )
-from datasets.schema import Schema
-from datasets.storage.contents import field_folders, store_files, used_stems
-from datasets.storage.root import (
+from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.storage.contents import field_folders, store_files, used_stems
+from gaitforge.datasets.storage.root import (
     EDITED_VERSION,
     SCHEMA_VERSION,
     RootRecord,
@@ -53,11 +53,11 @@ from datasets.storage.root import (
     read_root,
     write_skeleton,
 )
-from datasets.storage.s3.bucket import Bucket, Listed
-from datasets.storage.s3.object_parts import PARALLEL_REQUESTS, commit_part, send_objects
-from datasets.storage.shards import ArrayReader
-from datasets.storage.store import Store
-from datasets.storage.tags import Tag, read_tag
+from gaitforge.datasets.storage.s3.bucket import Bucket, Listed
+from gaitforge.datasets.storage.s3.object_parts import PARALLEL_REQUESTS, commit_part, send_objects
+from gaitforge.datasets.storage.shards import ArrayReader
+from gaitforge.datasets.storage.store import Store
+from gaitforge.datasets.storage.tags import Tag, read_tag
 
 GRACE_S = 24 * 3600.0
 """Age from which ``gc`` removes uncommitted objects, in seconds."""

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from flows.records.logs import short
+from gaitforge.flows.records.logs import short
 
 TIMEOUT_S = 120.0
 _PREFIX = re.compile(r"^\w+: (error|fatal): ")

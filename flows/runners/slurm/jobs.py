@@ -21,9 +21,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flows.records.part_records import records_folder
-from flows.records.records import read_record, write_record
-from flows.runners.slurm.commands import QueueEntry, cancel, find_submitted, has_slurm, queue
+from gaitforge.flows.records.part_records import records_folder
+from gaitforge.flows.records.records import read_record, write_record
+from gaitforge.flows.runners.slurm.commands import (
+    QueueEntry,
+    cancel,
+    find_submitted,
+    has_slurm,
+    queue,
+)
 
 PLAN, SCRIPT, JOB, EXIT, CANCELLED = "plan.json", "script.sh", "job.json", "exit", "cancelled.json"
 WORDS = "words"

@@ -13,18 +13,23 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-import flows
-from datasets import create_store
-from datasets.errors import amount
-from datasets.storage.s3.bucket import is_bucket_url
-from flows.progress import Reporter
-from flows.records.part_records import PartCollected, store_address
-from flows.records.records import provenance, to_tree, write_record
-from flows.runners.slurm import jobs
-from flows.runners.slurm.commands import UnclearSubmission, job_environment, submit, submit_command
-from flows.runners.slurm.script import SlurmSettings, Work, batch_script
-from flows.stages.collect import prepare
-from flows.tasks.interface import CollectionPlan
+import gaitforge
+from gaitforge.datasets import create_store
+from gaitforge.datasets.errors import amount
+from gaitforge.datasets.storage.s3.bucket import is_bucket_url
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.part_records import PartCollected, store_address
+from gaitforge.flows.records.records import provenance, to_tree, write_record
+from gaitforge.flows.runners.slurm import jobs
+from gaitforge.flows.runners.slurm.commands import (
+    UnclearSubmission,
+    job_environment,
+    submit,
+    submit_command,
+)
+from gaitforge.flows.runners.slurm.script import SlurmSettings, Work, batch_script
+from gaitforge.flows.stages.collect import prepare
+from gaitforge.flows.tasks.interface import CollectionPlan
 
 MAX_TASKS = 1000
 """Tasks of one array: Slurm's own default limit (slurm.conf(5), MaxArraySize = 1001)."""
@@ -96,7 +101,9 @@ def submit_work(
     place = draft.folder
     if settings.dry_run:
         return batch_script(place / draft.kind, work, settings)
-    root = str(Path(flows.__file__).resolve().parent.parent)  # for the job to run the same program
+    root = str(
+        Path(gaitforge.__file__).resolve().parent.parent
+    )  # for the job to run the same program
     values = {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]).strip(":")}
     if not draft.is_array:
         # torch would use all cores of the node, not only the job's.

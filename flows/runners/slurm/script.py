@@ -265,7 +265,7 @@ def _start(settings: SlurmSettings, place: Path) -> list[str]:
         srun += f" --container-image={shlex.quote(image)} \\\n"
         srun += f'        --container-mounts={mounts} --container-workdir="$PWD"'
         inside = "" if settings.nodes > 1 else f"{srun} --ntasks=1 "
-    module = '-m pipeline.cli jobs run "$folder" --task "$task"'
+    module = '-m gaitforge jobs run "$folder" --task "$task"'
     torchrun = f"{python} -m torch.distributed.run --nproc-per-node={max(1, settings.gpus)}"
     stop = 'kill -TERM "$child" 2>/dev/null'
     if settings.nodes > 1 or form == "pyxis":

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flows.progress import Silent
-from flows.runners.slurm import jobs
-from flows.runners.slurm.commands import has_slurm
-from flows.runners.slurm.runner import TRAIN_REQUEUES, run_slurm, submit_work
-from flows.runners.slurm.script import SlurmSettings, Work
-from flows.stages.staging import Stage, is_done
-from flows.stages.status import TrainingStatus, status
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.runners.slurm import jobs
+from gaitforge.flows.runners.slurm.commands import has_slurm
+from gaitforge.flows.runners.slurm.runner import TRAIN_REQUEUES, run_slurm, submit_work
+from gaitforge.flows.runners.slurm.script import SlurmSettings, Work
+from gaitforge.flows.stages.staging import Stage, is_done
+from gaitforge.flows.stages.status import TrainingStatus, status
 
 POLL_S = 2.0
 _LIVE = ("waiting", "running", "unknown")

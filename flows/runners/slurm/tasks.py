@@ -6,16 +6,16 @@ What trains is imported when a task trains: it brings torch, which collecting do
 from importlib import import_module
 from pathlib import Path
 
-from flows.progress import Reporter
-from flows.records.part_records import store_address
-from flows.records.records import read_record
-from flows.runners.slurm import jobs
-from flows.stages.collect import collect
-from flows.tasks.registry import LEGGED, collection_plan
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.part_records import store_address
+from gaitforge.flows.records.records import read_record
+from gaitforge.flows.runners.slurm import jobs
+from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.tasks.registry import LEGGED, collection_plan
 
 LEARNING = {
-    "train": "flows.runners.slurm.training:train_task",
-    "evaluate": "flows.runners.slurm.training:evaluate_task",
+    "train": "gaitforge.flows.runners.slurm.training:train_task",
+    "evaluate": "gaitforge.flows.runners.slurm.training:evaluate_task",
 }
 """Kind of job -> "module:function" of its task."""
 

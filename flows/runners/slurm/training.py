@@ -8,16 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flows.progress import Reporter
-from flows.records.part_records import store_address
-from flows.records.plans import plan_from_tree
-from flows.records.records import to_tree
-from flows.runners.slurm import jobs
-from flows.runners.slurm.runner import TRAIN_REQUEUES, check_idle, submit_work
-from flows.runners.slurm.script import SlurmSettings, Work
-from flows.stages.evaluate import EVALUATION, EvaluatePlan, evaluate_policy
-from flows.stages.train import TrainPlan, run_training
-from flows.tasks.policies import run_source
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.part_records import store_address
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import to_tree
+from gaitforge.flows.runners.slurm import jobs
+from gaitforge.flows.runners.slurm.runner import TRAIN_REQUEUES, check_idle, submit_work
+from gaitforge.flows.runners.slurm.script import SlurmSettings, Work
+from gaitforge.flows.stages.evaluate import EVALUATION, EvaluatePlan, evaluate_policy
+from gaitforge.flows.stages.train import TrainPlan, run_training
+from gaitforge.flows.tasks.policies import run_source
 
 
 def run_training_on_slurm(

@@ -12,23 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from collectors.experts.expert import DEFAULT_EXPERT, load_expert
-from collectors.legged.evaluation import EvaluationGrid
-from collectors.legged.observations import POLICY_SLICES
-from collectors.legged.rewards import LARGEST_RETURN
-from collectors.robots.robot import load_robot
-from collectors.scenarios.skills import SKILLS
-from collectors.scenarios.terrains import TERRAINS
-from datasets import Selection
-from flows.progress import Reporter
-from flows.records.records import (
+from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, load_expert
+from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.collectors.legged.observations import POLICY_SLICES
+from gaitforge.collectors.legged.rewards import LARGEST_RETURN
+from gaitforge.collectors.robots.robot import load_robot
+from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.terrains import TERRAINS
+from gaitforge.datasets import Selection
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.records import (
     kept_record,
     prepare_folder,
     provenance,
     to_tree,
     write_record,
 )
-from flows.stages.comparison.runs import (
+from gaitforge.flows.stages.comparison.runs import (
     COMPARISON,
     ComparedModels,
     ComparedRun,
@@ -36,14 +36,19 @@ from flows.stages.comparison.runs import (
     check_unchanged,
     train_once,
 )
-from flows.stages.comparison.summary import summarise
-from flows.stages.evaluate import EvaluatePlan, PolicyEvaluation, PolicySource, evaluate_policy
-from flows.stages.train import SelectPlan
-from learners.checkpoint import load_policy
-from learners.models.registry import PRESETS
-from learners.training.config import TrainConfig
-from learners.training.held_out import HeldOutError, held_out_error, split_episodes
-from learners.training.pace import updates_per_s
+from gaitforge.flows.stages.comparison.summary import summarise
+from gaitforge.flows.stages.evaluate import (
+    EvaluatePlan,
+    PolicyEvaluation,
+    PolicySource,
+    evaluate_policy,
+)
+from gaitforge.flows.stages.train import SelectPlan
+from gaitforge.learners.checkpoint import load_policy
+from gaitforge.learners.models.registry import PRESETS
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.held_out import HeldOutError, held_out_error, split_episodes
+from gaitforge.learners.training.pace import updates_per_s
 
 GRID_EPISODES = 20
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, ClassVar
 
-from flows.progress import Reporter
-from flows.stages.train import SelectPlan, TrainPlan, run_training
-from learners.models.registry import preset
-from learners.training.config import TrainConfig
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
+from gaitforge.learners.models.registry import preset
+from gaitforge.learners.training.config import TrainConfig
 
 COMPARISON = "comparison.json"
 

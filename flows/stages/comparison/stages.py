@@ -3,8 +3,8 @@
 from functools import partial
 from pathlib import Path
 
-from flows.records.records import digest, prepare_folder
-from flows.stages.comparison.legged import (
+from gaitforge.flows.records.records import digest, prepare_folder
+from gaitforge.flows.stages.comparison.legged import (
     ComparisonPlan,
     compared_run,
     evaluate_expert,
@@ -13,8 +13,8 @@ from flows.stages.comparison.legged import (
     run_comparison,
     selected,
 )
-from flows.stages.comparison.runs import COMPARISON
-from flows.stages.staging import Stage
+from gaitforge.flows.stages.comparison.runs import COMPARISON
+from gaitforge.flows.stages.staging import Stage
 
 
 def comparison_stages(plan: ComparisonPlan, store_path: Path | str, out: Path) -> list[Stage]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from collectors.intervals import ratio_interval
-from flows.stages.comparison.runs import Row, over_seeds
+from gaitforge.collectors.intervals import ratio_interval
+from gaitforge.flows.stages.comparison.runs import Row, over_seeds
 
 GROUPINGS = {"cells": ("terrain", "skill", "level"), "terrains": ("terrain",), "skills": ("skill",)}
 _OUTCOMES = ("return", "success", "survival")

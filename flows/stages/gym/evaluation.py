@@ -14,21 +14,21 @@ from pathlib import Path
 
 import numpy as np
 
-from collectors.gym import evaluation
-from collectors.gym.batch import TaskBatch
-from collectors.gym.experts import RandomPolicy, load_gym_expert, read_recipe
-from collectors.gym.tasks import find_task, package_version
-from collectors.policies import TaskPolicy
-from datasets.files import sha256_file
-from datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
-from datasets.formats.d4rl.tasks import normalised_return
-from datasets.schema import Schema
-from flows.progress import Reporter
-from flows.records.plans import PLAN
-from flows.records.records import kept_evaluation, read_record
-from flows.stages.comparison.runs import Spread, mean_and_std
-from learners.checkpoint import checkpoint_path, load_policy
-from learners.deploy.control import LearnedPolicy
+from gaitforge.collectors.gym import evaluation
+from gaitforge.collectors.gym.batch import TaskBatch
+from gaitforge.collectors.gym.experts import RandomPolicy, load_gym_expert, read_recipe
+from gaitforge.collectors.gym.tasks import find_task, package_version
+from gaitforge.collectors.policies import TaskPolicy
+from gaitforge.datasets.files import sha256_file
+from gaitforge.datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
+from gaitforge.datasets.formats.d4rl.tasks import normalised_return
+from gaitforge.datasets.schema import Schema
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.plans import PLAN
+from gaitforge.flows.records.records import kept_evaluation, read_record
+from gaitforge.flows.stages.comparison.runs import Spread, mean_and_std
+from gaitforge.learners.checkpoint import checkpoint_path, load_policy
+from gaitforge.learners.deploy.control import LearnedPolicy
 
 RANDOM = "random"
 

@@ -1,18 +1,22 @@
-"""Training a Gymnasium task's policies and measuring them, see `collectors.gym`."""
+"""Training a Gymnasium task's policies and measuring them, see `gaitforge.collectors.gym`."""
 
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from collectors.gym.experts import RECIPE, read_recipe
-from collectors.gym.training.config import GymTrainingConfig, check_same, open_demonstrations
-from collectors.gym.training.demonstrations import demonstrate
-from collectors.gym.training.recipe import choose_policies, total_episodes
-from collectors.gym.training.record import Row
-from collectors.gym.training.training import train_gym, trained_gym_steps
-from flows.progress import Reporter
-from flows.records.records import provenance, read_record, training_lock
+from gaitforge.collectors.gym.experts import RECIPE, read_recipe
+from gaitforge.collectors.gym.training.config import (
+    GymTrainingConfig,
+    check_same,
+    open_demonstrations,
+)
+from gaitforge.collectors.gym.training.demonstrations import demonstrate
+from gaitforge.collectors.gym.training.recipe import choose_policies, total_episodes
+from gaitforge.collectors.gym.training.record import Row
+from gaitforge.collectors.gym.training.training import train_gym, trained_gym_steps
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.records import provenance, read_record, training_lock
 
 
 def run_gym_training(config: GymTrainingConfig, out: Path, reporter: Reporter) -> dict[str, Any]:

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import numpy as np
 
-from collectors.humanoid.clips.reference import clip_digest, clip_lengths
-from collectors.humanoid.clips.snippets import Snippet, whole_clip
-from collectors.humanoid.environment import TrackingEnvironment
-from collectors.humanoid.experts.experts import PD, load_expert
-from collectors.humanoid.observation import OBSERVATION_SLICES
-from collectors.humanoid.rollout import EpisodeSpec, run_episode
-from collectors.policies import TaskPolicy
-from datasets.files import sha256_file
-from flows.progress import Reporter
-from flows.records.records import digest, kept_evaluation
-from learners.checkpoint import checkpoint_path, load_policy
-from learners.deploy.control import LearnedPolicy
+from gaitforge.collectors.humanoid.clips.reference import clip_digest, clip_lengths
+from gaitforge.collectors.humanoid.clips.snippets import Snippet, whole_clip
+from gaitforge.collectors.humanoid.environment import TrackingEnvironment
+from gaitforge.collectors.humanoid.experts.experts import PD, load_expert
+from gaitforge.collectors.humanoid.observation import OBSERVATION_SLICES
+from gaitforge.collectors.humanoid.rollout import EpisodeSpec, run_episode
+from gaitforge.collectors.policies import TaskPolicy
+from gaitforge.datasets.files import sha256_file
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.records import digest, kept_evaluation
+from gaitforge.learners.checkpoint import checkpoint_path, load_policy
+from gaitforge.learners.deploy.control import LearnedPolicy
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from collectors.experts.ppo_checkpoint import trained_steps
-from collectors.humanoid.clips.reference import ReferenceClip, read_clip
-from collectors.humanoid.clips.snippets import Snippet
-from collectors.humanoid.experts.experts import PD
-from collectors.humanoid.experts.training import ResidualTrainingConfig, train_residual
-from flows.progress import Reporter, from_totals
-from flows.records.records import provenance, training_lock, write_record
-from flows.stages.humanoid.evaluation import HumanoidSource, Rollouts, evaluate_snippets
+from gaitforge.collectors.experts.ppo_checkpoint import trained_steps
+from gaitforge.collectors.humanoid.clips.reference import ReferenceClip, read_clip
+from gaitforge.collectors.humanoid.clips.snippets import Snippet
+from gaitforge.collectors.humanoid.experts.experts import PD
+from gaitforge.collectors.humanoid.experts.training import ResidualTrainingConfig, train_residual
+from gaitforge.flows.progress import Reporter, from_totals
+from gaitforge.flows.records.records import provenance, training_lock, write_record
+from gaitforge.flows.stages.humanoid.evaluation import HumanoidSource, Rollouts, evaluate_snippets
 
 
 def train_humanoid_expert(

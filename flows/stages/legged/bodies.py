@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from collectors.robots.robot import RobotCard
-from datasets.files import check_outside_stores
-from flows.progress import Reporter
-from flows.stages.evaluate import EvaluatePlan, evaluate_policy
-from flows.tasks.policies import PolicySource
+from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.datasets.files import check_outside_stores
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.stages.evaluate import EvaluatePlan, evaluate_policy
+from gaitforge.flows.tasks.policies import PolicySource
 
 
 @dataclass(frozen=True)

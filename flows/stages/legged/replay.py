@@ -5,9 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collectors.legged.replaying import by_robot, replay_environment, replayed, stored_episodes
-from datasets import Selection
-from flows.progress import Reporter
+from gaitforge.collectors.legged.replaying import (
+    by_robot,
+    replay_environment,
+    replayed,
+    stored_episodes,
+)
+from gaitforge.datasets import Selection
+from gaitforge.flows.progress import Reporter
 
 ROBOTS = 64
 
@@ -27,7 +32,7 @@ class ReplayFault:
 def replay_legged(
     selection: Selection, count: int, seed: int, reporter: Reporter, robot: str = ""
 ) -> list[ReplayFault]:
-    """See `flows.stages.replay.replay`."""
+    """See `gaitforge.flows.stages.replay.replay`."""
     count = min(count, len(selection))
     chosen = np.sort(np.random.default_rng(seed).choice(len(selection), count, replace=False))
     selection = selection.with_rows(selection.rows[chosen])

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from collectors.experts.averaging import average_experts
-from collectors.experts.expert import robots_of_expert
-from collectors.experts.ppo import WEIGHTS, ExpertTrainingConfig, train_expert
-from collectors.experts.ppo_checkpoint import trained_steps
-from collectors.legged.evaluation import EvaluationGrid
-from collectors.scenarios.skills import SKILLS
-from collectors.scenarios.terrains import TERRAINS
-from datasets.files import write_bytes_durably
-from flows.progress import Reporter, from_totals
-from flows.records.records import provenance, training_lock, write_record
-from flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
-from flows.stages.legged.bodies import evaluate_bodies
+from gaitforge.collectors.experts.averaging import average_experts
+from gaitforge.collectors.experts.expert import robots_of_expert
+from gaitforge.collectors.experts.ppo import WEIGHTS, ExpertTrainingConfig, train_expert
+from gaitforge.collectors.experts.ppo_checkpoint import trained_steps
+from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.terrains import TERRAINS
+from gaitforge.datasets.files import write_bytes_durably
+from gaitforge.flows.progress import Reporter, from_totals
+from gaitforge.flows.records.records import provenance, training_lock, write_record
+from gaitforge.flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
+from gaitforge.flows.stages.legged.bodies import evaluate_bodies
 
 CARD_GRID = EvaluationGrid(tuple(TERRAINS), tuple(SKILLS), levels=(1, 4, 8), episodes=200)
 """Of the card's table: easy, middle and hard levels, fully randomised, held-out tiles."""

@@ -4,19 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from collectors.legged.data import COLLECTION_PRESETS
-from collectors.legged.evaluation import EvaluationGrid
-from collectors.scenarios.skills import SKILLS
-from collectors.scenarios.terrains import TERRAINS
-from collectors.timing import EPISODE_STEPS
-from flows.records.plans import plan_from_tree
-from flows.records.records import to_tree
-from flows.settings import with_chosen
-from flows.stages.evaluate import EvaluatePlan
-from flows.stages.train import SelectPlan
-from flows.tasks.legged import LeggedPlan, legged_plan
-from learners.models.registry import preset
-from learners.training.config import TrainConfig
+from gaitforge.collectors.legged.data import COLLECTION_PRESETS
+from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.terrains import TERRAINS
+from gaitforge.collectors.timing import EPISODE_STEPS
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import to_tree
+from gaitforge.flows.settings import with_chosen
+from gaitforge.flows.stages.evaluate import EvaluatePlan
+from gaitforge.flows.stages.train import SelectPlan
+from gaitforge.flows.tasks.legged import LeggedPlan, legged_plan
+from gaitforge.learners.models.registry import preset
+from gaitforge.learners.training.config import TrainConfig
 
 Models = Mapping[str, Mapping[str, Any]]
 

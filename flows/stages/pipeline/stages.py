@@ -10,18 +10,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from collectors.experts.expert import load_expert
-from flows.progress import Reporter
-from flows.records.plans import PLAN, plan_from_tree
-from flows.records.records import digest, provenance, read_record, to_tree, write_record
-from flows.stages.evaluate import PolicySource, evaluate_policy
-from flows.stages.overview import dataset_overview
-from flows.stages.pipeline.plan import PipelinePlan
-from flows.stages.pipeline.summary import EXPERT_CARD, STORE, SUMMARY, write_summary
-from flows.stages.staging import Stage
-from flows.stages.status import PIPELINE
-from flows.stages.train import SelectPlan, TrainPlan, run_training
-from flows.tasks.legged_policy import LeggedPolicyPlan, driven_by
+from gaitforge.collectors.experts.expert import load_expert
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.plans import PLAN, plan_from_tree
+from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
+from gaitforge.flows.stages.evaluate import PolicySource, evaluate_policy
+from gaitforge.flows.stages.overview import dataset_overview
+from gaitforge.flows.stages.pipeline.plan import PipelinePlan
+from gaitforge.flows.stages.pipeline.summary import EXPERT_CARD, STORE, SUMMARY, write_summary
+from gaitforge.flows.stages.staging import Stage
+from gaitforge.flows.stages.status import PIPELINE
+from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
+from gaitforge.flows.tasks.legged_policy import LeggedPolicyPlan, driven_by
 
 _FIRST = "first"
 

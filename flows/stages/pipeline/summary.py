@@ -5,25 +5,25 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from collectors.experts.expert import load_expert
-from collectors.intervals import Interval, ratio_interval
-from collectors.legged.evaluation import CellResult
-from collectors.legged.rewards import LARGEST_RETURN
-from datasets import StoreInfo, open_store
-from flows.progress import Reporter, Silent
-from flows.records.part_records import collection_rate, part_records
-from flows.records.records import provenance, to_tree, write_record
-from flows.stages.comparison.summary import summarise
-from flows.stages.evaluate import (
+from gaitforge.collectors.experts.expert import load_expert
+from gaitforge.collectors.intervals import Interval, ratio_interval
+from gaitforge.collectors.legged.evaluation import CellResult
+from gaitforge.collectors.legged.rewards import LARGEST_RETURN
+from gaitforge.datasets import StoreInfo, open_store
+from gaitforge.flows.progress import Reporter, Silent
+from gaitforge.flows.records.part_records import collection_rate, part_records
+from gaitforge.flows.records.records import provenance, to_tree, write_record
+from gaitforge.flows.stages.comparison.summary import summarise
+from gaitforge.flows.stages.evaluate import (
     PolicyEvaluation,
     PolicyMeasures,
     PolicySource,
     evaluate_policy,
 )
-from flows.stages.pipeline.plan import PipelinePlan, pipeline_plan
-from flows.stages.staging import Stage, stage_seconds
-from flows.stages.train import TrainPlan, run_training
-from learners.training.train import TrainResult
+from gaitforge.flows.stages.pipeline.plan import PipelinePlan, pipeline_plan
+from gaitforge.flows.stages.staging import Stage, stage_seconds
+from gaitforge.flows.stages.train import TrainPlan, run_training
+from gaitforge.learners.training.train import TrainResult
 
 STORE, SUMMARY, WALL, EXPERT_CARD = "legged.zarr", "summary.json", "wall.json", "expert.json"
 EXPERT = "expert"

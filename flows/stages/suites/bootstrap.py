@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from collectors.intervals import Interval
+from gaitforge.collectors.intervals import Interval
 
 SAMPLES = 2000
 Statistic = Callable[[np.ndarray], np.ndarray]

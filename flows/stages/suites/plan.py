@@ -6,18 +6,18 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
-from collectors.legged.evaluation import EvaluationGrid
-from collectors.scenarios.skills import SKILLS
-from collectors.scenarios.terrains import TERRAINS
-from collectors.timing import EPISODE_STEPS
-from datasets.errors import listed
-from flows.records.plans import plan_from_tree
-from flows.records.records import to_tree
-from flows.stages.evaluate import EvaluatePlan
-from flows.stages.gym.evaluation import GymEvaluationPlan
-from learners.models.registry import preset
-from learners.training.config import TrainConfig
-from learners.training.objectives import OBJECTIVES
+from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.terrains import TERRAINS
+from gaitforge.collectors.timing import EPISODE_STEPS
+from gaitforge.datasets.errors import listed
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import to_tree
+from gaitforge.flows.stages.evaluate import EvaluatePlan
+from gaitforge.flows.stages.gym.evaluation import GymEvaluationPlan
+from gaitforge.learners.models.registry import preset
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.objectives import OBJECTIVES
 
 Learners = Mapping[str, Mapping[str, Any]]
 

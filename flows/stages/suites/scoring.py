@@ -7,18 +7,18 @@ from typing import Protocol
 
 import numpy as np
 
-from collectors.gym.batch import TaskBatch
-from collectors.gym.tasks import TASKS, GymTask
-from collectors.legged.observations import POLICY_SLICES
-from collectors.policies import StoredObservation
-from datasets import open_store
-from datasets.dataset import Store
-from datasets.errors import listed
-from flows.progress import Reporter, Silent
-from flows.stages.evaluate import PolicyEvaluation, control_latency, evaluate_policy
-from flows.stages.gym import evaluation as gym
-from flows.stages.suites.plan import SuitePlan
-from flows.tasks.policies import PolicySource
+from gaitforge.collectors.gym.batch import TaskBatch
+from gaitforge.collectors.gym.tasks import TASKS, GymTask
+from gaitforge.collectors.legged.observations import POLICY_SLICES
+from gaitforge.collectors.policies import StoredObservation
+from gaitforge.datasets import open_store
+from gaitforge.datasets.dataset import Store
+from gaitforge.datasets.errors import listed
+from gaitforge.flows.progress import Reporter, Silent
+from gaitforge.flows.stages.evaluate import PolicyEvaluation, control_latency, evaluate_policy
+from gaitforge.flows.stages.gym import evaluation as gym
+from gaitforge.flows.stages.suites.plan import SuitePlan
+from gaitforge.flows.tasks.policies import PolicySource
 
 LEGGED = "legged"
 

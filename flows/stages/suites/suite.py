@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from datasets import Selection, StoreInfo, open_store
-from flows.progress import Reporter
-from flows.records.records import (
+from gaitforge.datasets import Selection, StoreInfo, open_store
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.records import (
     digest,
     prepare_folder,
     provenance,
@@ -18,13 +18,13 @@ from flows.records.records import (
     to_tree,
     write_record,
 )
-from flows.stages.comparison.runs import mean_and_std
-from flows.stages.staging import Stage
-from flows.stages.suites.bootstrap import interquartile_mean, mean, stratified_interval
-from flows.stages.suites.plan import COMPLETE, SuitePlan
-from flows.stages.suites.scoring import GymScorer, LeggedScorer, find_scorer
-from flows.stages.train import SelectPlan, TrainPlan, run_training
-from learners.training.config import TrainConfig
+from gaitforge.flows.stages.comparison.runs import mean_and_std
+from gaitforge.flows.stages.staging import Stage
+from gaitforge.flows.stages.suites.bootstrap import interquartile_mean, mean, stratified_interval
+from gaitforge.flows.stages.suites.plan import COMPLETE, SuitePlan
+from gaitforge.flows.stages.suites.scoring import GymScorer, LeggedScorer, find_scorer
+from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
+from gaitforge.learners.training.config import TrainConfig
 
 SUITE = "suite.json"
 CURVE_POINTS = 4

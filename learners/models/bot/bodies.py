@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from datasets.formats.d4rl.tasks import TASKS
-from datasets.schema import consecutive_slices
-from learners.models.bot.graphs import (
+from gaitforge.datasets.formats.d4rl.tasks import TASKS
+from gaitforge.datasets.schema import consecutive_slices
+from gaitforge.learners.models.bot.graphs import (
     ROOT_FIELDS,
     EmbodimentGraph,
     graph_of_fields,
     quadruped_graph,
 )
-from learners.models.registry import PRESETS
-from learners.policy.tokens import Slices
+from gaitforge.learners.models.registry import PRESETS
+from gaitforge.learners.policy.tokens import Slices
 
 
 @dataclass(frozen=True)

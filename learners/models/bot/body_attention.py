@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from learners.models.bot.compiled_attention import compiled_attention
+from gaitforge.learners.models.bot.compiled_attention import compiled_attention
 
 # With fewer sequences the call overhead of the compiled loops exceeds what they save.
 _LEAST_ROWS = 32

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from learners.models.bot.bodies import QUADRUPED, body_view, check_body
-from learners.models.bot.body_policy import BodyPolicy, Tokenizer
-from learners.models.bot.graphs import EmbodimentGraph
-from learners.models.config_checks import check_counts
-from learners.policy.tokens import TokenLayout
+from gaitforge.learners.models.bot.bodies import QUADRUPED, body_view, check_body
+from gaitforge.learners.models.bot.body_policy import BodyPolicy, Tokenizer
+from gaitforge.learners.models.bot.graphs import EmbodimentGraph
+from gaitforge.learners.models.config_checks import check_counts
+from gaitforge.learners.policy.tokens import TokenLayout
 
 
 @dataclass(frozen=True)

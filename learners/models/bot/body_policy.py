@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from learners.models.bot.graphs import EmbodimentGraph
-from learners.models.history import HistoryNetwork
+from gaitforge.learners.models.bot.graphs import EmbodimentGraph
+from gaitforge.learners.models.history import HistoryNetwork
 
 
 def node_of_index(groups: tuple[tuple[int, ...], ...]) -> Tensor:

@@ -21,12 +21,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from learners.models.bot.bodies import QUADRUPED, body_view, check_body
-from learners.models.bot.body_attention import AttentionMask, dense_attention, masked_attention
-from learners.models.bot.body_policy import BodyPolicy, Detokenizer, Tokenizer
-from learners.models.bot.graphs import EmbodimentGraph
-from learners.models.config_checks import check_counts
-from learners.policy.tokens import TokenLayout
+from gaitforge.learners.models.bot.bodies import QUADRUPED, body_view, check_body
+from gaitforge.learners.models.bot.body_attention import (
+    AttentionMask,
+    dense_attention,
+    masked_attention,
+)
+from gaitforge.learners.models.bot.body_policy import BodyPolicy, Detokenizer, Tokenizer
+from gaitforge.learners.models.bot.graphs import EmbodimentGraph
+from gaitforge.learners.models.config_checks import check_counts
+from gaitforge.learners.policy.tokens import TokenLayout
 
 RETURN = "return_to_go"
 MASKINGS = ("hard", "mix", "soft", "none", "random")

@@ -11,7 +11,7 @@ from itertools import combinations, pairwise
 import torch
 from torch import Tensor
 
-from learners.policy.tokens import Slices
+from gaitforge.learners.policy.tokens import Slices
 
 # Observation fields with one channel per joint, and fields of the whole body. joint_pos and
 # base_lin_vel_body are those of the published A1 policy that are not in our own observation

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from learners.models.fcnet.spectral_basis import dft_angles
+from gaitforge.learners.models.fcnet.spectral_basis import dft_angles
 
 # Above this, the real FFT is faster.
 _DENSE_DFT_MAX_STEPS = 256

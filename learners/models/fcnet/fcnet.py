@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from learners.models.config_checks import NoPrefix, check_counts
-from learners.models.fcnet.spectral import CONVOLUTIONS, SpectralConv, SpectralState
-from learners.policy.tokens import TokenLayout
+from gaitforge.learners.models.config_checks import NoPrefix, check_counts
+from gaitforge.learners.models.fcnet.spectral import CONVOLUTIONS, SpectralConv, SpectralState
+from gaitforge.learners.policy.tokens import TokenLayout
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from learners.models.fcnet.convolution import causal_convolution
-from learners.models.fcnet.spectral_basis import SpectralBasis, spectral_basis
-from learners.models.fcnet.spectral_reference import defining_convolution, fft_modes_convolution
+from gaitforge.learners.models.fcnet.convolution import causal_convolution
+from gaitforge.learners.models.fcnet.spectral_basis import SpectralBasis, spectral_basis
+from gaitforge.learners.models.fcnet.spectral_reference import (
+    defining_convolution,
+    fft_modes_convolution,
+)
 
 REFERENCES = {"fft-modes": fft_modes_convolution, "defining": defining_convolution}
 CONVOLUTIONS = ("folded", *REFERENCES)

@@ -13,7 +13,7 @@ Legend: B batch, T time, d channels, n context length, m modes, j mixed mode, k 
 import torch
 from torch import Tensor
 
-from learners.models.fcnet.spectral_basis import dft_angles, synthesis_weights
+from gaitforge.learners.models.fcnet.spectral_basis import dft_angles, synthesis_weights
 
 
 def defining_convolution(x: Tensor, weight: Tensor, context_len: int) -> Tensor:

@@ -4,11 +4,11 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from datasets.files import write_bytes_durably
-from learners.checkpoint import BEST, save_checkpoint
-from learners.policy.policy_network import PolicyNetwork
-from learners.training.records.history import History
-from learners.training.update import Updater
+from gaitforge.datasets.files import write_bytes_durably
+from gaitforge.learners.checkpoint import BEST, save_checkpoint
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.training.records.history import History
+from gaitforge.learners.training.update import Updater
 
 CONFIG = "config.json"
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from learners.policy.policy_network import PolicyNetwork
-from learners.training.objectives import gaussian_nll
-from learners.training.values.learner import Batch, ValueLearner, ValueSettings
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.training.objectives import gaussian_nll
+from gaitforge.learners.training.values.learner import Batch, ValueLearner, ValueSettings
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from learners.policy.policy_network import PolicyNetwork
-from learners.training.values.critics import frozen_parameters
-from learners.training.values.learner import (
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.training.values.critics import frozen_parameters
+from gaitforge.learners.training.values.learner import (
     Batch,
     ValueLearner,
     ValueSettings,
     soft_minimum,
     squared_errors,
 )
-from learners.training.values.squashed import Behaviour, SquashedGaussian
+from gaitforge.learners.training.values.squashed import Behaviour, SquashedGaussian
 
 
 @dataclass(frozen=True)

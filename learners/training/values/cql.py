@@ -9,10 +9,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from learners.policy.policy_network import PolicyNetwork
-from learners.training.values.critics import frozen_parameters
-from learners.training.values.learner import Batch, ValueLearner, ValueSettings, squared_errors
-from learners.training.values.squashed import SquashedGaussian
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.training.values.critics import frozen_parameters
+from gaitforge.learners.training.values.learner import (
+    Batch,
+    ValueLearner,
+    ValueSettings,
+    squared_errors,
+)
+from gaitforge.learners.training.values.squashed import SquashedGaussian
 
 
 @dataclass(frozen=True)

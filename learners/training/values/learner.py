@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from learners.models.bounded import BoundedNetwork
-from learners.policy.policy_network import PolicyNetwork
-from learners.policy.tokens import BODY
-from learners.training.values.critics import Ensemble, follow
+from gaitforge.learners.models.bounded import BoundedNetwork
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.policy.tokens import BODY
+from gaitforge.learners.training.values.critics import Ensemble, follow
 
 Batch = Mapping[str, Tensor]
 

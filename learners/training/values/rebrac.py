@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from learners.training.values.critics import Ensemble
-from learners.training.values.learner import Transitions
-from learners.training.values.td3_bc import TD3BC, TD3Settings
+from gaitforge.learners.training.values.critics import Ensemble
+from gaitforge.learners.training.values.learner import Transitions
+from gaitforge.learners.training.values.td3_bc import TD3BC, TD3Settings
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from learners.training.values.critics import Ensemble
+from gaitforge.learners.training.values.critics import Ensemble
 
 _LOG_STD = (-5.0, 2.0)
 _INSIDE = 1.0 - 1e-5

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from learners.policy.policy_network import PolicyNetwork
-from learners.training.values.critics import frozen_parameters
-from learners.training.values.learner import (
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.training.values.critics import frozen_parameters
+from gaitforge.learners.training.values.learner import (
     Batch,
     Transitions,
     ValueLearner,

@@ -9,9 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from collectors.simulators import BACKENDS
-from flows.settings import override
-from pipeline.cli.parsing.values import names, numbers, positive, simulator, store_address, whole
+from gaitforge.collectors.simulators import BACKENDS
+from gaitforge.flows.settings import override
+from gaitforge.pipeline.cli.parsing.values import (
+    names,
+    numbers,
+    positive,
+    simulator,
+    store_address,
+    whole,
+)
 
 WRONG_INPUT = 2
 
@@ -162,7 +169,7 @@ def details(text: str, type: Any = None, default: Any = None, **more: Any) -> di
 
 def _isaacgym_python(text: str) -> str:
     """An interpreter, left in the environment, where worker processes look for it too."""
-    from collectors.physics.isaacgym.process import PYTHON_VARIABLE  # brings Numba
+    from gaitforge.collectors.physics.isaacgym.process import PYTHON_VARIABLE  # brings Numba
 
     found = text if os.sep in text else shutil.which(text) or text  # a command, as in a shell
     os.environ[PYTHON_VARIABLE] = str(Path(found).expanduser().absolute())

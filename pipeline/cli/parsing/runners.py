@@ -4,11 +4,11 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from flows.runners.dask_clusters import QUEUES, DaskSettings
-from flows.runners.registry import RUNNERS
-from flows.runners.slurm.script import SlurmSettings
-from pipeline.cli.parsing.parser import SHARED, details, given, group, option
-from pipeline.cli.parsing.values import names, positive, whole
+from gaitforge.flows.runners.dask_clusters import QUEUES, DaskSettings
+from gaitforge.flows.runners.registry import RUNNERS
+from gaitforge.flows.runners.slurm.script import SlurmSettings
+from gaitforge.pipeline.cli.parsing.parser import SHARED, details, given, group, option
+from gaitforge.pipeline.cli.parsing.values import names, positive, whole
 
 TRAINING_RUNNERS, STAGE_RUNNERS = ("local", "slurm"), ("local", "dask", "slurm")
 

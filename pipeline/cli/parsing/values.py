@@ -5,7 +5,7 @@ import csv
 from math import isfinite
 from pathlib import Path
 
-from collectors.simulators import check_backend
+from gaitforge.collectors.simulators import check_backend
 
 
 def names(text: str) -> tuple[str, ...]:

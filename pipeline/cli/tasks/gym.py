@@ -6,13 +6,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from flows.records.records import read_record, to_tree
-from pipeline.cli.collect import run_collection, show_collected
-from pipeline.cli.parsing.parser import actions, command, flag, given, option, planned, setting
-from pipeline.cli.parsing.runners import RUNNER
-from pipeline.cli.parsing.values import names, positive
-from pipeline.progress import TerminalReporter
-from pipeline.tables import show, show_one
+from gaitforge.flows.records.records import read_record, to_tree
+from gaitforge.pipeline.cli.collect import run_collection, show_collected
+from gaitforge.pipeline.cli.parsing.parser import (
+    actions,
+    command,
+    flag,
+    given,
+    option,
+    planned,
+    setting,
+)
+from gaitforge.pipeline.cli.parsing.runners import RUNNER
+from gaitforge.pipeline.cli.parsing.values import names, positive
+from gaitforge.pipeline.progress import TerminalReporter
+from gaitforge.pipeline.tables import show, show_one
 
 _SHIPPED = ("medium", "expert")
 _POLICIES = "output of gaitforge expert train --env (default: the shipped policies)"
@@ -22,8 +30,8 @@ _REFERENCES = "a task's policies, whose returns score 0 and 100 (default: POLICY
 @command("gaitforge gym list", "--json")
 def _list(arguments: argparse.Namespace) -> None:
     """List the tasks."""
-    from collectors.gym.experts import policies_folder, read_recipe
-    from collectors.gym.tasks import TASKS
+    from gaitforge.collectors.gym.experts import policies_folder, read_recipe
+    from gaitforge.collectors.gym.tasks import TASKS
 
     rows = [
         {
@@ -66,7 +74,7 @@ def _list(arguments: argparse.Namespace) -> None:
 )
 def _collect(arguments: argparse.Namespace) -> None:
     """Collect episodes of trained policies, or their replay buffer."""
-    from flows.tasks.gym import GymPlan, quality_summary
+    from gaitforge.flows.tasks.gym import GymPlan, quality_summary
 
     names = ("env", "policies", "steps", "part_steps", "physics", "processes", "seed")
     chosen = given(arguments, *names, "replay", "replay_steps", qualities="quality")
@@ -98,8 +106,8 @@ def _collect(arguments: argparse.Namespace) -> None:
 )
 def _evaluate(arguments: argparse.Namespace) -> None:
     """Run a trained policy, an expert or a random policy."""
-    from collectors.gym.experts import policies_folder
-    from flows.stages.gym.evaluation import (
+    from gaitforge.collectors.gym.experts import policies_folder
+    from gaitforge.flows.stages.gym.evaluation import (
         RANDOM,
         GymEvaluationPlan,
         GymSource,

@@ -4,16 +4,24 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.records.records import to_tree
-from pipeline.cli.collect import run_collection, show_parts
-from pipeline.cli.parsing.parser import Container, actions, command, given, option, planned, setting
-from pipeline.cli.parsing.runners import RUNNER
-from pipeline.cli.parsing.values import names, positive, whole
-from pipeline.progress import TerminalReporter
-from pipeline.tables import show
+from gaitforge.flows.records.records import to_tree
+from gaitforge.pipeline.cli.collect import run_collection, show_parts
+from gaitforge.pipeline.cli.parsing.parser import (
+    Container,
+    actions,
+    command,
+    given,
+    option,
+    planned,
+    setting,
+)
+from gaitforge.pipeline.cli.parsing.runners import RUNNER
+from gaitforge.pipeline.cli.parsing.values import names, positive, whole
+from gaitforge.pipeline.progress import TerminalReporter
+from gaitforge.pipeline.tables import show
 
 if TYPE_CHECKING:
-    from collectors.humanoid.clips.snippets import Snippet
+    from gaitforge.collectors.humanoid.clips.snippets import Snippet
 
 
 def _add_reference_file(parser: Container) -> None:
@@ -32,9 +40,9 @@ def _add_reference_file(parser: Container) -> None:
 )
 def _reference(arguments: argparse.Namespace) -> None:
     """Write synthetic reference clips, or list a file's clips."""
-    from collectors.humanoid.clips.motions import MOTIONS, synthetic_clip
-    from collectors.humanoid.clips.reference import clip_lengths, write_reference
-    from collectors.humanoid.observation import CONTROL_DT_S
+    from gaitforge.collectors.humanoid.clips.motions import MOTIONS, synthetic_clip
+    from gaitforge.collectors.humanoid.clips.reference import clip_lengths, write_reference
+    from gaitforge.collectors.humanoid.observation import CONTROL_DT_S
 
     if arguments.out is not None:
         clips = [
@@ -62,8 +70,8 @@ _SNIPPETS = (
 
 def _snippets(arguments: argparse.Namespace) -> "list[Snippet]":
     """The chosen clips, cut into snippets; a name that is a snippet's stays whole."""
-    from collectors.humanoid.clips.reference import clip_lengths
-    from collectors.humanoid.clips.snippets import Snippet, cut_clip
+    from gaitforge.collectors.humanoid.clips.reference import clip_lengths
+    from gaitforge.collectors.humanoid.clips.snippets import Snippet, cut_clip
 
     frames = clip_lengths(arguments.reference)
     found: list[Snippet] = []
@@ -85,8 +93,8 @@ def _snippets(arguments: argparse.Namespace) -> "list[Snippet]":
 )
 def _train_expert(arguments: argparse.Namespace) -> None:
     """Train an expert per snippet."""
-    from collectors.humanoid.experts.training import ResidualTrainingConfig
-    from flows.stages.humanoid.training import train_humanoid_expert
+    from gaitforge.collectors.humanoid.experts.training import ResidualTrainingConfig
+    from gaitforge.flows.stages.humanoid.training import train_humanoid_expert
 
     config = planned(ResidualTrainingConfig(), arguments, "steps", "seed", "threads")
     rows = []
@@ -116,9 +124,9 @@ def _train_expert(arguments: argparse.Namespace) -> None:
 )
 def _collect(arguments: argparse.Namespace) -> None:
     """Collect rollouts of experts, one part per snippet."""
-    from collectors.humanoid.data import SnippetGrid
-    from collectors.humanoid.experts.experts import PD
-    from flows.tasks.humanoid import HumanoidPlan
+    from gaitforge.collectors.humanoid.data import SnippetGrid
+    from gaitforge.collectors.humanoid.experts.experts import PD
+    from gaitforge.flows.tasks.humanoid import HumanoidPlan
 
     chosen = given(arguments, "start_rollouts", "random_rollouts", "action_noise", "seed")
     grid = SnippetGrid(tuple(snippet.name for snippet in _snippets(arguments)), **chosen)
@@ -141,8 +149,8 @@ def _collect(arguments: argparse.Namespace) -> None:
 )
 def _evaluate(arguments: argparse.Namespace) -> None:
     """Run a trained policy or an expert from the start of clips."""
-    from collectors.humanoid.experts.experts import PD
-    from flows.stages.humanoid.evaluation import (
+    from gaitforge.collectors.humanoid.experts.experts import PD
+    from gaitforge.flows.stages.humanoid.evaluation import (
         HumanoidEvaluationPlan,
         HumanoidSource,
         evaluate_humanoid,

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datasets import Selection
-from datasets.catalog.glossary import Column as Described
-from datasets.catalog.glossary import glossary
-from pipeline.report.charts import SERIES_COLOURS
-from pipeline.report.explorer.columns import binned
-from pipeline.report.pages import render
+from gaitforge.datasets import Selection
+from gaitforge.datasets.catalog.glossary import Column as Described
+from gaitforge.datasets.catalog.glossary import glossary
+from gaitforge.pipeline.report.charts import SERIES_COLOURS
+from gaitforge.pipeline.report.explorer.columns import binned
+from gaitforge.pipeline.report.pages import render
 
 MOST_EPISODES = 500_000
 """In a page, which a browser holds whole; of more, every second, third and so on."""

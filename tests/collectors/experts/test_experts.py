@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from collectors.experts.averaging import average_experts
-from collectors.experts.expert import (
+from gaitforge.collectors.experts.averaging import average_experts
+from gaitforge.collectors.experts.expert import (
     DEFAULT_EXPERT,
     EXPERTS,
     FEATURE_DIM,
@@ -22,12 +22,12 @@ from collectors.experts.expert import (
     load_expert,
     shipped_experts,
 )
-from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.observations import POLICY_SLICES
-from collectors.policies import Observation
-from collectors.robots.batch import RobotBatch
-from collectors.robots.gait import GaitReference
-from collectors.robots.robot import N_JOINTS
+from gaitforge.collectors.legged.environment import LeggedEnvironment
+from gaitforge.collectors.legged.observations import POLICY_SLICES
+from gaitforge.collectors.policies import Observation
+from gaitforge.collectors.robots.batch import RobotBatch
+from gaitforge.collectors.robots.gait import GaitReference
+from gaitforge.collectors.robots.robot import N_JOINTS
 from tests.collectors.making import ROBOT, spec
 
 KNOWN = (POLICY_SLICES["last_action"][0], POLICY_SLICES["command"][1])

@@ -12,25 +12,30 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from collectors.experts.expert import FEATURE_DIM, ExpertPolicy, load_expert, robots_of_expert
-from collectors.experts.ppo import ExpertTrainingConfig, train_expert
-from collectors.experts.ppo_checkpoint import trained_steps
-from collectors.experts.training_task import (
+from gaitforge.collectors.experts.expert import (
+    FEATURE_DIM,
+    ExpertPolicy,
+    load_expert,
+    robots_of_expert,
+)
+from gaitforge.collectors.experts.ppo import ExpertTrainingConfig, train_expert
+from gaitforge.collectors.experts.ppo_checkpoint import trained_steps
+from gaitforge.collectors.experts.training_task import (
     CRITIC_DIM,
     SKILL_NAMES,
     TERRAIN_SHARES,
     ExpertTask,
 )
-from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.episodes import EpisodeSpec
-from collectors.legged.rewards import track_linear_velocity
-from collectors.modelling.varying import vary_robots
-from collectors.robots.descriptor import BODY_DIM
-from collectors.robots.robot import N_JOINTS
-from collectors.scenarios.skills import SKILLS
-from collectors.scenarios.terrains import TERRAINS
-from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
-from datasets.history import read_history
+from gaitforge.collectors.legged.environment import LeggedEnvironment
+from gaitforge.collectors.legged.episodes import EpisodeSpec
+from gaitforge.collectors.legged.rewards import track_linear_velocity
+from gaitforge.collectors.modelling.varying import vary_robots
+from gaitforge.collectors.robots.descriptor import BODY_DIM
+from gaitforge.collectors.robots.robot import N_JOINTS
+from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.terrains import TERRAINS
+from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
+from gaitforge.datasets.history import read_history
 from tests.collectors.making import FIRM_STANCE, ROBOT
 
 PER_UPDATE = 64 * 24
@@ -138,7 +143,7 @@ def test_a_training_on_other_terrains_cannot_go_on(
     trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "collectors.experts.training_task.TERRAIN_SHARES", TERRAIN_SHARES | {"sand": 0.0}
+        "gaitforge.collectors.experts.training_task.TERRAIN_SHARES", TERRAIN_SHARES | {"sand": 0.0}
     )
     with pytest.raises(ValueError, match="training with other network inputs"):
         train_expert(replace(TINY, steps=9 * PER_UPDATE), trained.folder, lambda _: None)

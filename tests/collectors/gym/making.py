@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from collectors.gym.batch import TaskBatch
-from collectors.gym.planning.mppi import PlannerConfig
-from collectors.gym.rollout import UniformActor, run_episode
-from collectors.gym.tasks import find_task
+from gaitforge.collectors.gym.batch import TaskBatch
+from gaitforge.collectors.gym.planning.mppi import PlannerConfig
+from gaitforge.collectors.gym.rollout import UniformActor, run_episode
+from gaitforge.collectors.gym.tasks import find_task
 
 HIDDEN = 8
 RETURNS = {"random": -5.0, "medium": 100.0, "expert": 300.0}

@@ -7,9 +7,9 @@ import pytest
 
 pytest.importorskip("gymnasium_robotics")
 
-from collectors.gym.algorithms.action_noise import action_noise
-from collectors.gym.batch import TaskBatch
-from collectors.gym.tasks import TASKS
+from gaitforge.collectors.gym.algorithms.action_noise import action_noise
+from gaitforge.collectors.gym.batch import TaskBatch
+from gaitforge.collectors.gym.tasks import TASKS
 
 
 @pytest.mark.parametrize("env_id", [env_id for env_id in TASKS if env_id.startswith("Adroit")])

@@ -11,12 +11,12 @@ import pytest
 
 pytest.importorskip("gymnasium_robotics")
 
-from collectors.gym.algorithms.replay import ReplayReader
-from collectors.gym.planning.mppi import Planner, PlannerConfig, Reference
-from collectors.gym.tasks import find_task
-from collectors.gym.training.demonstrations import Demonstrations, demonstrate
-from collectors.gym.training.recommended import recommended_training
-from datasets.interrupts import STOPPED, Notices, Stopped
+from gaitforge.collectors.gym.algorithms.replay import ReplayReader
+from gaitforge.collectors.gym.planning.mppi import Planner, PlannerConfig, Reference
+from gaitforge.collectors.gym.tasks import find_task
+from gaitforge.collectors.gym.training.demonstrations import Demonstrations, demonstrate
+from gaitforge.collectors.gym.training.recommended import recommended_training
+from gaitforge.datasets.interrupts import STOPPED, Notices, Stopped
 from tests.collectors.gym.making import make_demonstrations
 
 RELOCATE = find_task("AdroitHandRelocate-v1")
@@ -139,7 +139,7 @@ def test_a_kill_leaves_the_reference_that_is_recorded(
         succeed_always(demonstrations, monkeypatch, [3.0, 5.0])
         demonstrations.plan()
         with monkeypatch.context() as patched:
-            patched.setattr(f"collectors.gym.training.demonstrations.{killed_at}", kill)
+            patched.setattr(f"gaitforge.collectors.gym.training.demonstrations.{killed_at}", kill)
             with pytest.raises(Killed):
                 demonstrations.plan()
     recorded = 1 if killed_at == "write_bytes_durably" else 2

@@ -5,9 +5,9 @@ import sys
 import numpy as np
 import pytest
 
-from collectors.gym.batch import TaskBatch
-from collectors.gym.tasks import TASKS, find_task, package_version
-from collectors.optional import load_gymnasium
+from gaitforge.collectors.gym.batch import TaskBatch
+from gaitforge.collectors.gym.tasks import TASKS, find_task, package_version
+from gaitforge.collectors.optional import load_gymnasium
 
 pytest.importorskip("gymnasium_robotics")
 

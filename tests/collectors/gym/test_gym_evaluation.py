@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.gym.batch import TaskBatch
-from collectors.gym.evaluation import evaluate, evaluation_seeds
-from collectors.gym.tasks import find_task, make_environment
-from collectors.policies import StoredObservation
+from gaitforge.collectors.gym.batch import TaskBatch
+from gaitforge.collectors.gym.evaluation import evaluate, evaluation_seeds
+from gaitforge.collectors.gym.tasks import find_task, make_environment
+from gaitforge.collectors.policies import StoredObservation
 
 pytest.importorskip("gymnasium")
 

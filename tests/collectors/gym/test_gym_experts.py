@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from collectors.gym.algorithms.networks import Actor
-from collectors.gym.batch import TaskBatch
-from collectors.gym.evaluation import evaluate, evaluation_seeds
-from collectors.gym.experts import (
+from gaitforge.collectors.gym.algorithms.networks import Actor
+from gaitforge.collectors.gym.batch import TaskBatch
+from gaitforge.collectors.gym.evaluation import evaluate, evaluation_seeds
+from gaitforge.collectors.gym.experts import (
     GymExpert,
     load_gym_expert,
     policies_folder,
     read_recipe,
 )
-from collectors.gym.tasks import TASKS, find_task
-from collectors.gym.training.config import check_same
-from collectors.gym.training.recommended import recommended_training
+from gaitforge.collectors.gym.tasks import TASKS, find_task
+from gaitforge.collectors.gym.training.config import check_same
+from gaitforge.collectors.gym.training.recommended import recommended_training
 
 HOPPER = find_task("Hopper-v5")
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from collectors.gym.batch import TaskBatch
-from collectors.gym.data import gym_schema, open_replay, replayed_episodes
-from collectors.gym.experts import load_gym_expert, read_recipe
-from collectors.gym.rollout import Actor, Episode, SampledActor, UniformActor, run_episode
-from collectors.gym.tasks import find_task
+from gaitforge.collectors.gym.batch import TaskBatch
+from gaitforge.collectors.gym.data import gym_schema, open_replay, replayed_episodes
+from gaitforge.collectors.gym.experts import load_gym_expert, read_recipe
+from gaitforge.collectors.gym.rollout import Actor, Episode, SampledActor, UniformActor, run_episode
+from gaitforge.collectors.gym.tasks import find_task
 from tests.collectors.gym.making import make_training
 
 pytest.importorskip("gymnasium_robotics")

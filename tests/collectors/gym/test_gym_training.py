@@ -14,19 +14,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import collectors.gym.training.recipe as recipe_module
-from collectors.gym.algorithms.replay import REPLAY_FILE, ReplayBuffer, ReplayReader
-from collectors.gym.algorithms.sac import SAC, SACConfig
-from collectors.gym.experts import load_gym_expert, read_recipe
-from collectors.gym.training.config import GymTrainingConfig
-from collectors.gym.training.recipe import choose_medium, choose_policies, medium_candidates
-from collectors.gym.training.record import read_training
-from collectors.gym.training.training import train_gym, trained_gym_steps
-from datasets.files import exclusive_lock
-from datasets.history import read_history
-from flows.progress import Silent
-from flows.records.records import TRAINING_LOCK
-from flows.stages.gym.training import run_gym_training
+import gaitforge.collectors.gym.training.recipe as recipe_module
+from gaitforge.collectors.gym.algorithms.replay import REPLAY_FILE, ReplayBuffer, ReplayReader
+from gaitforge.collectors.gym.algorithms.sac import SAC, SACConfig
+from gaitforge.collectors.gym.experts import load_gym_expert, read_recipe
+from gaitforge.collectors.gym.training.config import GymTrainingConfig
+from gaitforge.collectors.gym.training.recipe import (
+    choose_medium,
+    choose_policies,
+    medium_candidates,
+)
+from gaitforge.collectors.gym.training.record import read_training
+from gaitforge.collectors.gym.training.training import train_gym, trained_gym_steps
+from gaitforge.datasets.files import exclusive_lock
+from gaitforge.datasets.history import read_history
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.records import TRAINING_LOCK
+from gaitforge.flows.stages.gym.training import run_gym_training
 
 SMALL = GymTrainingConfig(
     env="Hopper-v5",
@@ -333,7 +337,7 @@ def test_no_old_recipe_lies_beside_new_policies(
 
 
 def test_what_trains_needs_no_library_of_another_algorithm() -> None:
-    code = "import sys, collectors.gym.training.recipe; sys.exit('rsl_rl' in sys.modules)"
+    code = "import sys, gaitforge.collectors.gym.training.recipe; sys.exit('rsl_rl' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

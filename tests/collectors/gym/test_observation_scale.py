@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from collectors.gym.algorithms.networks import Actor
-from collectors.gym.algorithms.observation_scale import ObservationScale
+from gaitforge.collectors.gym.algorithms.networks import Actor
+from gaitforge.collectors.gym.algorithms.observation_scale import ObservationScale
 
 
 def test_a_scale_goes_into_the_first_layer() -> None:

@@ -12,16 +12,20 @@ import torch
 
 pytest.importorskip("gymnasium_robotics")
 
-from collectors.gym.algorithms.action_noise import action_noise
-from collectors.gym.algorithms.ppo import PPO, PPOConfig
-from collectors.gym.algorithms.replay import ReplayReader
-from collectors.gym.batch import TaskBatch
-from collectors.gym.evaluation import evaluate
-from collectors.gym.experts import load_actor
-from collectors.gym.planning.mppi import PlannerConfig
-from collectors.gym.tasks import find_task
-from collectors.gym.training.config import GymTrainingConfig
-from collectors.gym.training.training import _EVALUATION_SEED, train_gym, trained_gym_steps
+from gaitforge.collectors.gym.algorithms.action_noise import action_noise
+from gaitforge.collectors.gym.algorithms.ppo import PPO, PPOConfig
+from gaitforge.collectors.gym.algorithms.replay import ReplayReader
+from gaitforge.collectors.gym.batch import TaskBatch
+from gaitforge.collectors.gym.evaluation import evaluate
+from gaitforge.collectors.gym.experts import load_actor
+from gaitforge.collectors.gym.planning.mppi import PlannerConfig
+from gaitforge.collectors.gym.tasks import find_task
+from gaitforge.collectors.gym.training.config import GymTrainingConfig
+from gaitforge.collectors.gym.training.training import (
+    _EVALUATION_SEED,
+    train_gym,
+    trained_gym_steps,
+)
 from tests.collectors.gym.making import make_demonstrations
 
 RELOCATE = find_task("AdroitHandRelocate-v1")

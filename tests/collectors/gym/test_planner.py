@@ -7,9 +7,15 @@ import pytest
 
 pytest.importorskip("gymnasium_robotics")
 
-from collectors.gym.planning.adroit_objectives import OBJECTIVES
-from collectors.gym.planning.mppi import Objective, Planner, PlannerConfig, Points, Reference
-from collectors.gym.tasks import find_task
+from gaitforge.collectors.gym.planning.adroit_objectives import OBJECTIVES
+from gaitforge.collectors.gym.planning.mppi import (
+    Objective,
+    Planner,
+    PlannerConfig,
+    Points,
+    Reference,
+)
+from gaitforge.collectors.gym.tasks import find_task
 
 LIGHT = PlannerConfig(horizon=16, samples=16, rounds=3)
 

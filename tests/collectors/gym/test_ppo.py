@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.gym.algorithms.ppo import (
+from gaitforge.collectors.gym.algorithms.ppo import (
     PPO,
     PPOConfig,
     Rollout,

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from collectors.gym.batch import TaskBatch
-from collectors.gym.evaluation import evaluate, evaluation_seeds
-from collectors.gym.experts import RandomPolicy
-from collectors.gym.tasks import find_task, make_environment
+from gaitforge.collectors.gym.batch import TaskBatch
+from gaitforge.collectors.gym.evaluation import evaluate, evaluation_seeds
+from gaitforge.collectors.gym.experts import RandomPolicy
+from gaitforge.collectors.gym.tasks import find_task, make_environment
 
 pytest.importorskip("gymnasium_robotics")
 

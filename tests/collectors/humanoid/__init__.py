@@ -1,1 +1,1 @@
-"""Tests of `collectors.humanoid`; those that need dm_control are skipped without it."""
+"""Tests of `gaitforge.collectors.humanoid`; those that need dm_control are skipped without it."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.humanoid.clips.snippets import Snippet
+from gaitforge.collectors.humanoid.clips.snippets import Snippet
 
 SNIPPETS = (Snippet("squat_00", 0, 39), Snippet("step_00", 5, 35))
 
@@ -13,7 +13,7 @@ SNIPPETS = (Snippet("squat_00", 0, 39), Snippet("step_00", 5, 35))
 @pytest.fixture(scope="session")
 def environment(humanoid_reference: Path) -> Iterator:
     """The real task on SNIPPETS; every test resets it."""
-    from collectors.humanoid.environment import TrackingEnvironment
+    from gaitforge.collectors.humanoid.environment import TrackingEnvironment
 
     env = TrackingEnvironment(humanoid_reference, SNIPPETS)
     yield env

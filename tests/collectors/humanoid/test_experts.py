@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from safetensors.numpy import load_file, save_file
 
-from collectors.experts.network import Mlp
-from collectors.humanoid.clips.reference import read_clip
-from collectors.humanoid.clips.snippets import Snippet
-from collectors.humanoid.environment import TrackingEnvironment
-from collectors.humanoid.experts.experts import PD, WEIGHTS, PDExpert, PDLaw, load_expert
-from collectors.humanoid.experts.features import FEATURE_DIM, FEATURE_SLICES
-from collectors.humanoid.observation import OBS_DIM, REF_STEPS
-from collectors.humanoid.rollout import EpisodeSpec, run_episode
-from collectors.humanoid.walker import load_humanoid
-from collectors.policies import StoredObservation
+from gaitforge.collectors.experts.network import Mlp
+from gaitforge.collectors.humanoid.clips.reference import read_clip
+from gaitforge.collectors.humanoid.clips.snippets import Snippet
+from gaitforge.collectors.humanoid.environment import TrackingEnvironment
+from gaitforge.collectors.humanoid.experts.experts import PD, WEIGHTS, PDExpert, PDLaw, load_expert
+from gaitforge.collectors.humanoid.experts.features import FEATURE_DIM, FEATURE_SLICES
+from gaitforge.collectors.humanoid.observation import OBS_DIM, REF_STEPS
+from gaitforge.collectors.humanoid.rollout import EpisodeSpec, run_episode
+from gaitforge.collectors.humanoid.walker import load_humanoid
+from gaitforge.collectors.policies import StoredObservation
 from tests.collectors.humanoid.conftest import SNIPPETS
 
-training = pytest.importorskip("collectors.humanoid.experts.training")
+training = pytest.importorskip("gaitforge.collectors.humanoid.experts.training")
 pytest.importorskip("dm_control")
 
 TINY = training.ResidualTrainingConfig(

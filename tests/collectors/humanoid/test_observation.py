@@ -2,16 +2,16 @@
 
 import numpy as np
 
-from collectors.humanoid.environment import TrackingEnvironment
-from collectors.humanoid.observation import (
+from gaitforge.collectors.humanoid.environment import TrackingEnvironment
+from gaitforge.collectors.humanoid.observation import (
     JOINT_NAMES,
     N_BODIES,
     OBS_DIM,
     OBSERVATION_SLICES,
     REF_STEPS,
 )
-from collectors.humanoid.walker import PREFIX, load_humanoid
-from learners.models.bot.bodies import BODIES, body_view
+from gaitforge.collectors.humanoid.walker import PREFIX, load_humanoid
+from gaitforge.learners.models.bot.bodies import BODIES, body_view
 
 # First index of every observable in MoCapAct's published data files.
 PUBLISHED = {

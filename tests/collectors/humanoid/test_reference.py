@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.humanoid.clips.motions import MOTIONS, synthetic_clip
-from collectors.humanoid.clips.reference import (
+from gaitforge.collectors.humanoid.clips.motions import MOTIONS, synthetic_clip
+from gaitforge.collectors.humanoid.clips.reference import (
     ReferenceClip,
     clip_digest,
     clip_lengths,
     read_clip,
     write_reference,
 )
-from collectors.humanoid.observation import CONTROL_DT_S
-from collectors.humanoid.walker import load_humanoid
+from gaitforge.collectors.humanoid.observation import CONTROL_DT_S
+from gaitforge.collectors.humanoid.walker import load_humanoid
 
 dm_control = pytest.importorskip("dm_control")
 
@@ -40,7 +40,7 @@ def test_tracked_quantities_are_dm_controls(humanoid_reference: Path) -> None:
     from dm_control import mjcf
     from dm_control.locomotion.tasks.reference_pose import utils
 
-    from collectors.humanoid.walker import make_arena, walker_class
+    from gaitforge.collectors.humanoid.walker import make_arena, walker_class
 
     arena = make_arena()
     walker = utils.add_walker(walker_class(), arena)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.humanoid.clips.snippets import MIN_STEPS, Snippet, cut_clip, whole_clip
+from gaitforge.collectors.humanoid.clips.snippets import MIN_STEPS, Snippet, cut_clip, whole_clip
 
 
 @given(st.integers(7, 900), st.integers(6, 200), st.data())

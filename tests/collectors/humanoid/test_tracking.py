@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.humanoid.clips.reference import read_clip
-from collectors.humanoid.clips.snippets import Snippet
-from collectors.humanoid.environment import TERMINATION_ERROR, TrackingEnvironment
-from collectors.humanoid.experts.batch import TrackingBatch
-from collectors.humanoid.experts.experts import PDExpert
-from collectors.humanoid.experts.features import FEATURE_SLICES, observed_features
-from collectors.humanoid.walker import load_humanoid
-from collectors.policies import StoredObservation
+from gaitforge.collectors.humanoid.clips.reference import read_clip
+from gaitforge.collectors.humanoid.clips.snippets import Snippet
+from gaitforge.collectors.humanoid.environment import TERMINATION_ERROR, TrackingEnvironment
+from gaitforge.collectors.humanoid.experts.batch import TrackingBatch
+from gaitforge.collectors.humanoid.experts.experts import PDExpert
+from gaitforge.collectors.humanoid.experts.features import FEATURE_SLICES, observed_features
+from gaitforge.collectors.humanoid.walker import load_humanoid
+from gaitforge.collectors.policies import StoredObservation
 from tests.collectors.humanoid.conftest import SNIPPETS
 
 STEP = 1

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.legged.environment import MAX_ACTION, LeggedEnvironment
-from collectors.legged.episodes import PUSH_STEPS, EpisodeSpec, draw_episode
-from collectors.legged.observations import POLICY_SLICES
-from collectors.legged.rewards import REWARDS, total_reward
-from collectors.robots.commands import C, ramped
-from collectors.robots.gait import GaitReference, leg_phases
-from collectors.robots.robot import N_JOINTS
-from collectors.scenarios.passages import steer
-from collectors.scenarios.signals import S
-from collectors.scenarios.skills import SKILLS
-from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
+from gaitforge.collectors.legged.environment import MAX_ACTION, LeggedEnvironment
+from gaitforge.collectors.legged.episodes import PUSH_STEPS, EpisodeSpec, draw_episode
+from gaitforge.collectors.legged.observations import POLICY_SLICES
+from gaitforge.collectors.legged.rewards import REWARDS, total_reward
+from gaitforge.collectors.robots.commands import C, ramped
+from gaitforge.collectors.robots.gait import GaitReference, leg_phases
+from gaitforge.collectors.robots.robot import N_JOINTS
+from gaitforge.collectors.scenarios.passages import steer
+from gaitforge.collectors.scenarios.signals import S
+from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 from tests.collectors.making import LEGS_UP, ROBOT, changed_view, perfect_view, spec, start_at
 
 BEST_PER_S = 3.2

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.legged.episodes import (
+from gaitforge.collectors.legged.episodes import (
     ACTION_NOISE_CORRELATION,
     HELD_OUT_VARIANTS,
     PUSH_CHANCE,
@@ -18,10 +18,10 @@ from collectors.legged.episodes import (
     EpisodeDraws,
     draw_episode,
 )
-from collectors.legged.observations import NOISE_DIM
-from collectors.robots.robot import N_JOINTS
-from collectors.scenarios.skills import SKILLS
-from collectors.timing import EPISODE_STEPS
+from gaitforge.collectors.legged.observations import NOISE_DIM
+from gaitforge.collectors.robots.robot import N_JOINTS
+from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.timing import EPISODE_STEPS
 from tests.collectors.making import ROBOT, spec
 
 

@@ -5,12 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.legged.geometry import FOOTPRINT, Geometry, on_track
-from collectors.legged.observations import SCAN_POINTS
-from collectors.physics.interface import PhysicsState
-from collectors.robots.commands import N_COMMANDS, C
-from collectors.rotations import gravity_in_body, lengths, rotate_inverse, wrapped, yaw_of
-from collectors.scenarios.terrains import TerrainBatch, TerrainTile, make_tile, tile_heights
+from gaitforge.collectors.legged.geometry import FOOTPRINT, Geometry, on_track
+from gaitforge.collectors.legged.observations import SCAN_POINTS
+from gaitforge.collectors.physics.interface import PhysicsState
+from gaitforge.collectors.robots.commands import N_COMMANDS, C
+from gaitforge.collectors.rotations import gravity_in_body, lengths, rotate_inverse, wrapped, yaw_of
+from gaitforge.collectors.scenarios.terrains import (
+    TerrainBatch,
+    TerrainTile,
+    make_tile,
+    tile_heights,
+)
 
 N = 6
 TILES = [make_tile(name, 6, 3) for name in ("flat", "rough", "slope", "stairs", "obstacles")]

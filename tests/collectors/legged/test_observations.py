@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.observations import (
+from gaitforge.collectors.legged.environment import LeggedEnvironment
+from gaitforge.collectors.legged.observations import (
     NOISE_DIM,
     NOISE_SCALE,
     NOISE_SLICES,
@@ -18,9 +18,9 @@ from collectors.legged.observations import (
     PRIVILEGED_SLICES,
     policy_observation,
 )
-from collectors.robots.commands import C
-from collectors.robots.robot import N_JOINTS
-from collectors.rotations import from_yaw, gravity_in_body, rotate_inverse
+from gaitforge.collectors.robots.commands import C
+from gaitforge.collectors.robots.robot import N_JOINTS
+from gaitforge.collectors.rotations import from_yaw, gravity_in_body, rotate_inverse
 from tests.collectors.making import DEFAULT_POSE, ROBOT, in_the_air, spec
 
 ORDER = [

@@ -5,23 +5,33 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectors.experts.expert import load_expert
-from collectors.legged.data import CollectionGrid, legged_schema, part_arrays, part_catalog
-from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.episodes import EpisodeSpec
-from collectors.legged.evaluation import EvaluationGrid, cell_result, evaluate
-from collectors.legged.observations import OBS_DIM, POLICY_SLICES
-from collectors.legged.rollout import STATE_DIM, EpisodeRecord, EpisodeResult, run_episodes
-from collectors.physics.interface import RobotStart
-from collectors.policies import Policy
-from collectors.robots.commands import COMMAND_NAMES
-from collectors.robots.robot import N_JOINTS
-from collectors.scenarios.passages import Passage
-from collectors.scenarios.randomisation import DRAW_NAMES
-from collectors.scenarios.skills import SKILLS
-from collectors.scenarios.terrains import TERRAINS
-from collectors.timing import EPISODE_STEPS
-from datasets import Store
+from gaitforge.collectors.experts.expert import load_expert
+from gaitforge.collectors.legged.data import (
+    CollectionGrid,
+    legged_schema,
+    part_arrays,
+    part_catalog,
+)
+from gaitforge.collectors.legged.environment import LeggedEnvironment
+from gaitforge.collectors.legged.episodes import EpisodeSpec
+from gaitforge.collectors.legged.evaluation import EvaluationGrid, cell_result, evaluate
+from gaitforge.collectors.legged.observations import OBS_DIM, POLICY_SLICES
+from gaitforge.collectors.legged.rollout import (
+    STATE_DIM,
+    EpisodeRecord,
+    EpisodeResult,
+    run_episodes,
+)
+from gaitforge.collectors.physics.interface import RobotStart
+from gaitforge.collectors.policies import Policy
+from gaitforge.collectors.robots.commands import COMMAND_NAMES
+from gaitforge.collectors.robots.robot import N_JOINTS
+from gaitforge.collectors.scenarios.passages import Passage
+from gaitforge.collectors.scenarios.randomisation import DRAW_NAMES
+from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.terrains import TERRAINS
+from gaitforge.collectors.timing import EPISODE_STEPS
+from gaitforge.datasets import Store
 from tests.collectors.making import ROBOT, Constant
 
 LAST_ACTION = slice(*POLICY_SLICES["last_action"])

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectors.legged.environment import LeggedEnvironment
-from collectors.modelling.varying import vary_robot
-from collectors.policies import Observation
-from collectors.robots.robot import RobotCard, load_robot
+from gaitforge.collectors.legged.environment import LeggedEnvironment
+from gaitforge.collectors.modelling.varying import vary_robot
+from gaitforge.collectors.policies import Observation
+from gaitforge.collectors.robots.robot import RobotCard, load_robot
 from tests.collectors.making import ROBOT, spec
 from tests.collectors.robots.robot_folders import robot_folder
 

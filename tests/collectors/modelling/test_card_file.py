@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectors.modelling.card_file import write_card
-from collectors.robots.robot import RobotCard, list_robots, load_robot
+from gaitforge.collectors.modelling.card_file import write_card
+from gaitforge.collectors.robots.robot import RobotCard, list_robots, load_robot
 from tests.collectors.making import robot_of_another_shape
 
 STRANGE = replace(robot_of_another_shape(0), nominal_height_m=0.1)

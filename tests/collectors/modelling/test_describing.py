@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.modelling.describing.describe import Described, describe, init_robot
-from collectors.modelling.describing.notes import Answers
-from collectors.physics.mujoco.model import build_model
-from collectors.physics.mujoco.stiffness import stiffness
-from collectors.physics.mujoco.urdf import robot_urdf
-from collectors.robots.kinematics import LegKinematics
-from collectors.robots.robot import KNEES, N_JOINTS, N_LEGS, RobotError, load_robot
+from gaitforge.collectors.modelling.describing.describe import Described, describe, init_robot
+from gaitforge.collectors.modelling.describing.notes import Answers
+from gaitforge.collectors.physics.mujoco.model import build_model
+from gaitforge.collectors.physics.mujoco.stiffness import stiffness
+from gaitforge.collectors.physics.mujoco.urdf import robot_urdf
+from gaitforge.collectors.robots.kinematics import LegKinematics
+from gaitforge.collectors.robots.robot import KNEES, N_JOINTS, N_LEGS, RobotError, load_robot
 from tests.collectors.making import robot_of_another_shape
 from tests.collectors.robots.menagerie_files import FOOT, menagerie_file, turned_file
 

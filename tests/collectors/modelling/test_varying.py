@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.modelling.varying import draw_factors, vary_robot, write_varied
-from collectors.physics.contract.robot_check import check_robot
-from collectors.physics.mujoco.model import build_model
-from collectors.robots.robot import VARIATION, RobotCard, RobotError, load_robot
-from collectors.timing import GRAVITY_MS2
+from gaitforge.collectors.modelling.varying import draw_factors, vary_robot, write_varied
+from gaitforge.collectors.physics.contract.robot_check import check_robot
+from gaitforge.collectors.physics.mujoco.model import build_model
+from gaitforge.collectors.robots.robot import VARIATION, RobotCard, RobotError, load_robot
+from gaitforge.collectors.timing import GRAVITY_MS2
 from tests.collectors.making import ROBOT
 from tests.collectors.robots.robot_folders import GO1, robot_folder
 

@@ -4,11 +4,11 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from collectors.physics import make_backend
-from collectors.physics.contract.scene import ROBOT, STATE_NAMES
-from collectors.physics.interface import PhysicsState, RobotStart
-from collectors.rotations import rotate, rotate_inverse
-from collectors.scenarios.randomisation import DRAW_INDEX, DRAWS, nominal_draws
+from gaitforge.collectors.physics import make_backend
+from gaitforge.collectors.physics.contract.scene import ROBOT, STATE_NAMES
+from gaitforge.collectors.physics.interface import PhysicsState, RobotStart
+from gaitforge.collectors.rotations import rotate, rotate_inverse
+from gaitforge.collectors.scenarios.randomisation import DRAW_INDEX, DRAWS, nominal_draws
 
 
 class Wrapped:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.physics.isaacgym.process import (
+from gaitforge.collectors.physics.isaacgym.process import (
     DEVICE_VARIABLE,
     PYTHON_VARIABLE,
     TIMEOUT_VARIABLE,

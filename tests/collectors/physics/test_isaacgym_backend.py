@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.physics.interface import PhysicsBackend, RobotStart
-from collectors.physics.isaacgym.backend import FRICTION_BUCKETS, IsaacGymBackend
-from collectors.physics.isaacgym.process import WorkerError
-from collectors.physics.mujoco.backend import MujocoBackend
-from collectors.scenarios.passages import Barrier
-from collectors.scenarios.randomisation import DRAW_INDEX, DRAWS, draw_randomisation
-from collectors.scenarios.terrains import make_tile
+from gaitforge.collectors.physics.interface import PhysicsBackend, RobotStart
+from gaitforge.collectors.physics.isaacgym.backend import FRICTION_BUCKETS, IsaacGymBackend
+from gaitforge.collectors.physics.isaacgym.process import WorkerError
+from gaitforge.collectors.physics.mujoco.backend import MujocoBackend
+from gaitforge.collectors.scenarios.passages import Barrier
+from gaitforge.collectors.scenarios.randomisation import DRAW_INDEX, DRAWS, draw_randomisation
+from gaitforge.collectors.scenarios.terrains import make_tile
 from tests.collectors.making import (
     DEFAULT_POSE,
     FIRM_STANCE,

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from collectors.physics import availability
-from collectors.physics.interface import BackendUnavailable
-from collectors.physics.isaacgym import process as isaacgym_process
-from collectors.physics.isaacgym.process import (
+from gaitforge.collectors.physics import availability
+from gaitforge.collectors.physics.interface import BackendUnavailable
+from gaitforge.collectors.physics.isaacgym import process as isaacgym_process
+from gaitforge.collectors.physics.isaacgym.process import (
     DEVICE_VARIABLE,
     PYTHON_VARIABLE,
     TIMEOUT_VARIABLE,
@@ -25,7 +25,7 @@ from collectors.physics.isaacgym.process import (
     WorkerProcess,
     config_from_environment,
 )
-from collectors.physics.isaacgym.worker import protocol
+from gaitforge.collectors.physics.isaacgym.worker import protocol
 from tests.collectors.physics.isaacgym import CONFIG, TIMEOUT_S, use_the_double
 
 FACTS = {"threads": 1}
@@ -213,7 +213,7 @@ def test_no_worker_outlives_a_killed_parent(quick_worker: Path, folders: Path) -
     """Not even when a process that the parent forked still holds the pipes."""
     program = (
         "import os, pathlib, sys, time\n"
-        "from collectors.physics.isaacgym import process as process\n"
+        "from gaitforge.collectors.physics.isaacgym import process as process\n"
         f"process.WORKER = pathlib.Path({str(quick_worker)!r})\n"
         "config = process.IsaacGymConfig(sys.executable, 'cpu')\n"
         "worker = process.WorkerProcess(config, 2, {}, '<robot/>')\n"

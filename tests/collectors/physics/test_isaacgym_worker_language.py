@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.physics.isaacgym import worker as isaacgym_worker
+from gaitforge.collectors.physics.isaacgym import worker as isaacgym_worker
 
 FOLDER = Path(isaacgym_worker.__file__).parent
 FILES = sorted(FOLDER.glob("*.py"))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.physics.isaacgym.world_file import (
+from gaitforge.collectors.physics.isaacgym.world_file import (
     GAP_M,
     FixedPart,
     TileBook,
@@ -16,8 +16,8 @@ from collectors.physics.isaacgym.world_file import (
     tile_vertices,
     write_world,
 )
-from collectors.scenarios.passages import Barrier
-from collectors.scenarios.terrains import GRID, TerrainTile, make_tile, tile_heights
+from gaitforge.collectors.scenarios.passages import Barrier
+from gaitforge.collectors.scenarios.terrains import GRID, TerrainTile, make_tile, tile_heights
 from tests.collectors.making import FLAT, height_between
 
 STAIRS = make_tile("stairs", 6, 3)

@@ -12,14 +12,14 @@ import mujoco
 import numpy as np
 import pytest
 
-from collectors.physics import make_backend
-from collectors.physics.contract.robot_check import TRIAL_S, check_robot
-from collectors.physics.mujoco.model import build_model
-from collectors.physics.mujoco.model_check import check_model
-from collectors.physics.mujoco.stiffness import stiffness
-from collectors.robots.robot import RobotCard, RobotError, list_robots, load_robot
-from collectors.scenarios.passages import Barrier
-from collectors.timing import SUBSTEP_S
+from gaitforge.collectors.physics import make_backend
+from gaitforge.collectors.physics.contract.robot_check import TRIAL_S, check_robot
+from gaitforge.collectors.physics.mujoco.model import build_model
+from gaitforge.collectors.physics.mujoco.model_check import check_model
+from gaitforge.collectors.physics.mujoco.stiffness import stiffness
+from gaitforge.collectors.robots.robot import RobotCard, RobotError, list_robots, load_robot
+from gaitforge.collectors.scenarios.passages import Barrier
+from gaitforge.collectors.timing import SUBSTEP_S
 from tests.collectors.making import hold, start_at
 from tests.collectors.robots.robot_folders import (
     GO1,

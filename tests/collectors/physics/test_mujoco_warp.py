@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.physics import availability, make_backend
-from collectors.physics.contract.scene import (
+from gaitforge.collectors.physics import availability, make_backend
+from gaitforge.collectors.physics.contract.scene import (
     DEFAULT_POSE,
     FIRM_STANCE,
     STANDING_HEIGHT_M,
@@ -24,18 +24,18 @@ from collectors.physics.contract.scene import (
     in_the_air,
     start_at,
 )
-from collectors.physics.interface import BackendUnavailable, PhysicsBackend
-from collectors.physics.mujoco.model import GROUND, build_model, write_tile
-from collectors.physics.mujoco_warp.backend import MujocoWarpBackend
-from collectors.robots.robot import N_JOINTS, RobotError, load_robot
-from collectors.scenarios.passages import Passage, place_barriers
-from collectors.scenarios.randomisation import draw_randomisation
-from collectors.scenarios.terrains import TERRAINS, make_tile
+from gaitforge.collectors.physics.interface import BackendUnavailable, PhysicsBackend
+from gaitforge.collectors.physics.mujoco.model import GROUND, build_model, write_tile
+from gaitforge.collectors.physics.mujoco_warp.backend import MujocoWarpBackend
+from gaitforge.collectors.robots.robot import N_JOINTS, RobotError, load_robot
+from gaitforge.collectors.scenarios.passages import Passage, place_barriers
+from gaitforge.collectors.scenarios.randomisation import draw_randomisation
+from gaitforge.collectors.scenarios.terrains import TERRAINS, make_tile
 from tests.collectors.making import ROBOT
 from tests.collectors.robots.robot_folders import robot_folder
 
 if TYPE_CHECKING:
-    from collectors.physics.mujoco_warp.worlds import WorldLimits
+    from gaitforge.collectors.physics.mujoco_warp.worlds import WorldLimits
 
 HERE = availability("mujoco_warp")
 needs_warp = pytest.mark.skipif(not HERE.available, reason=HERE.why_not)
@@ -140,7 +140,7 @@ def test_a_step_on_the_ground_gives_mujocos_forces_and_feet(make: Make) -> None:
 def test_memory_for_contacts_grows_and_the_step_is_done_again(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from collectors.physics.mujoco_warp.worlds import WorldLimits
+    from gaitforge.collectors.physics.mujoco_warp.worlds import WorldLimits
 
     ample = make(6)
     small = make(6, limits=WorldLimits(contacts=8, convex_pairs=1, constraints=32, matches=1))
@@ -197,7 +197,7 @@ def test_every_world_has_the_tile_it_was_last_put_on(
     import mujoco_warp
     import warp
 
-    from collectors.physics.mujoco_warp.memory import TileBank
+    from gaitforge.collectors.physics.mujoco_warp.memory import TileBank
 
     tiles = [make_tile(sorted(TERRAINS)[number % len(TERRAINS)], number, 0) for number in range(10)]
     host = build_model(ROBOT)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from collectors.physics import availability, make_backend
-from collectors.physics.contract.checks import CHECKS, describe, run_check, run_checks
-from collectors.physics.contract.scene import CheckFailed, Make
-from collectors.physics.contract.speed import throughput
-from collectors.physics.interface import BackendUnavailable, PhysicsBackend
-from collectors.simulators import BACKENDS
+from gaitforge.collectors.physics import availability, make_backend
+from gaitforge.collectors.physics.contract.checks import CHECKS, describe, run_check, run_checks
+from gaitforge.collectors.physics.contract.scene import CheckFailed, Make
+from gaitforge.collectors.physics.contract.speed import throughput
+from gaitforge.collectors.physics.interface import BackendUnavailable, PhysicsBackend
+from gaitforge.collectors.simulators import BACKENDS
 from tests.collectors.making import ROBOT
 from tests.collectors.physics import broken_backends as broken
 
@@ -159,7 +159,7 @@ def test_checking_goes_on_when_the_simulator_breaks_off(monkeypatch: pytest.Monk
         raise OSError("the worker is gone:\nlast words")
 
     checks = {"start": lost, "throughput": throughput}
-    monkeypatch.setattr("collectors.physics.contract.checks.CHECKS", checks)
+    monkeypatch.setattr("gaitforge.collectors.physics.contract.checks.CHECKS", checks)
     first, speed = run_checks("mujoco", robots=2)
     assert (first.passed, first.found) == (False, "the worker is gone: last words")
     assert speed.passed

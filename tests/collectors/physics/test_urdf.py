@@ -9,9 +9,9 @@ import mujoco
 import numpy as np
 import pytest
 
-from collectors.physics.mujoco.model import build_model
-from collectors.physics.mujoco.urdf import FRICTION_SPEED_RADS, RobotUrdf, robot_urdf
-from collectors.robots.robot import RobotCard, RobotError, load_robot
+from gaitforge.collectors.physics.mujoco.model import build_model
+from gaitforge.collectors.physics.mujoco.urdf import FRICTION_SPEED_RADS, RobotUrdf, robot_urdf
+from gaitforge.collectors.robots.robot import RobotCard, RobotError, load_robot
 from tests.collectors.robots.robot_folders import collection_style_folder, robot_folder, write_robot
 
 # MuJoCo's compiled modules come without type stubs.

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.episodes import EpisodeSpec
-from collectors.legged.rollout import EpisodeResult, run_episodes
-from collectors.rendering.rendering import (
+from gaitforge.collectors.legged.environment import LeggedEnvironment
+from gaitforge.collectors.legged.episodes import EpisodeSpec
+from gaitforge.collectors.legged.rollout import EpisodeResult, run_episodes
+from gaitforge.collectors.rendering.rendering import (
     OPENGL_BACKENDS,
     RenderingError,
     Shot,
     draw,
 )
-from collectors.rendering.scene import Scene, frame_steps, lay_out, scene_of
-from collectors.robots.robot import load_robot
-from collectors.scenarios.terrains import make_tile, tile_heights
+from gaitforge.collectors.rendering.scene import Scene, frame_steps, lay_out, scene_of
+from gaitforge.collectors.robots.robot import load_robot
+from gaitforge.collectors.scenarios.terrains import make_tile, tile_heights
 from tests.collectors.making import ROBOT, Constant
 from tests.collectors.robots.robot_folders import robot_folder
 

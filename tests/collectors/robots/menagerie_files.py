@@ -6,7 +6,7 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
-from collectors.robots.robot import JOINTS_PER_LEG, LEGS, RobotCard
+from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, LEGS, RobotCard
 
 Edits = Sequence[tuple[str, str]]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from collectors.robots.robot import CARD_FILE, find_robot, load_robot
+from gaitforge.collectors.robots.robot import CARD_FILE, find_robot, load_robot
 
 NAME = "mine"
 MJCF_FILE = "mine.xml"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.robots.commands import (
+from gaitforge.collectors.robots.commands import (
     ATTITUDE_RAMP_RADS,
     COMMAND_NAMES,
     COMMAND_UNITS,
@@ -19,10 +19,10 @@ from collectors.robots.commands import (
     length_scale,
     ramped,
 )
-from collectors.robots.robot import RobotCard
-from collectors.scenarios.skills import SKILLS, check_skill
-from collectors.scenarios.terrains import TERRAINS
-from collectors.timing import CONTROL_DT_S, EPISODE_STEPS
+from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.collectors.scenarios.skills import SKILLS, check_skill
+from gaitforge.collectors.scenarios.terrains import TERRAINS
+from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 from tests.collectors.making import ROBOT, similar_robot
 
 skills = st.sampled_from(sorted(SKILLS))

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.physics import make_backend
-from collectors.robots.commands import NEUTRAL, C, ramped
-from collectors.robots.gait import GaitReference
-from collectors.robots.kinematics import LegKinematics
-from collectors.robots.robot import JOINTS_PER_LEG, N_JOINTS, N_LEGS, RobotCard
-from collectors.rotations import gravity_in_body
-from collectors.scenarios.skills import SKILLS
-from collectors.timing import CONTROL_DT_S
+from gaitforge.collectors.physics import make_backend
+from gaitforge.collectors.robots.commands import NEUTRAL, C, ramped
+from gaitforge.collectors.robots.gait import GaitReference
+from gaitforge.collectors.robots.kinematics import LegKinematics
+from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, N_JOINTS, N_LEGS, RobotCard
+from gaitforge.collectors.rotations import gravity_in_body
+from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.timing import CONTROL_DT_S
 from tests.collectors.making import ROBOT, SMALL_ROBOT, start_at
 
 STEP_RAD = 1e-5

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.robots.gait import GaitReference
-from collectors.robots.kinematics import LegKinematics
-from collectors.robots.robot import (
+from gaitforge.collectors.robots.gait import GaitReference
+from gaitforge.collectors.robots.kinematics import LegKinematics
+from gaitforge.collectors.robots.robot import (
     CARD_FILE,
     CARD_KEYS,
     N_JOINTS,
@@ -26,7 +26,7 @@ from collectors.robots.robot import (
     list_robots,
     load_robot,
 )
-from collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.skills import SKILLS
 from tests.collectors.making import (
     DEFAULT_POSE,
     ROBOT,

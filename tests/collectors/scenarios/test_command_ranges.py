@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.episodes import EpisodeSpec, draw_episode
-from collectors.robots.commands import N_COMMANDS, C, ramped
-from collectors.robots.robot import RobotCard
-from collectors.scenarios.command_ranges import command_ranges
-from collectors.scenarios.skills import SKILLS
-from collectors.scenarios.terrains import TERRAINS
-from collectors.timing import CONTROL_DT_S
+from gaitforge.collectors.legged.environment import LeggedEnvironment
+from gaitforge.collectors.legged.episodes import EpisodeSpec, draw_episode
+from gaitforge.collectors.robots.commands import N_COMMANDS, C, ramped
+from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.collectors.scenarios.command_ranges import command_ranges
+from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.terrains import TERRAINS
+from gaitforge.collectors.timing import CONTROL_DT_S
 from tests.collectors.making import ROBOT, similar_robot
 
 TIMES_S = np.arange(0, 192, 8) * CONTROL_DT_S

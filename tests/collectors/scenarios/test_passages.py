@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.robots.commands import C, commanded_distance_m
-from collectors.robots.robot import RobotCard
-from collectors.scenarios.passages import (
+from gaitforge.collectors.robots.commands import C, commanded_distance_m
+from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.collectors.scenarios.passages import (
     MAX_BARRIERS,
     MAX_STEER_SIDE_MS,
     MAX_STEER_TURN_RADS,
@@ -19,9 +19,9 @@ from collectors.scenarios.passages import (
     place_barriers,
     steer,
 )
-from collectors.scenarios.skills import MAX_CRAWL_M, SKILLS
-from collectors.scenarios.terrains import N_LEVELS, TerrainTile, make_tile
-from collectors.timing import CONTROL_DT_S
+from gaitforge.collectors.scenarios.skills import MAX_CRAWL_M, SKILLS
+from gaitforge.collectors.scenarios.terrains import N_LEVELS, TerrainTile, make_tile
+from gaitforge.collectors.timing import CONTROL_DT_S
 from tests.collectors.making import FLAT, ROBOT, SMALL_ROBOT, height_between, similar_robot
 
 PASSAGES = {s.name: s.passage for s in SKILLS.values() if s.passage is not None}

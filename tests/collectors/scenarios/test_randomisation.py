@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.robots.robot import RobotError, load_robot
-from collectors.scenarios.randomisation import (
+from gaitforge.collectors.robots.robot import RobotError, load_robot
+from gaitforge.collectors.scenarios.randomisation import (
     DRAW_INDEX,
     DRAW_NAMES,
     DRAWS,

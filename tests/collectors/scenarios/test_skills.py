@@ -8,13 +8,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from collectors.legged.signals import signals
-from collectors.robots.commands import NEUTRAL, C
-from collectors.robots.robot import N_JOINTS
-from collectors.scenarios.passages import Passage
-from collectors.scenarios.signals import N_SIGNALS, S, Track
-from collectors.scenarios.skills import SKILLS
-from collectors.timing import CONTROL_DT_S
+from gaitforge.collectors.legged.signals import signals
+from gaitforge.collectors.robots.commands import NEUTRAL, C
+from gaitforge.collectors.robots.robot import N_JOINTS
+from gaitforge.collectors.scenarios.passages import Passage
+from gaitforge.collectors.scenarios.signals import N_SIGNALS, S, Track
+from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.timing import CONTROL_DT_S
 from tests.collectors.making import ROBOT, changed_view, perfect_view
 
 STEPS = 192

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.scenarios.terrains import (
+from gaitforge.collectors.scenarios.terrains import (
     GRID,
     MARGIN_CELLS,
     N_LEVELS,

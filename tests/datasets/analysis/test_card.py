@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets import DatasetError, Store
-from datasets.analysis.card import BINS, card_record, histogram
+from gaitforge.datasets import DatasetError, Store
+from gaitforge.datasets.analysis.card import BINS, card_record, histogram
 from tests.datasets.making import part_input, small_schema, small_store
 
 RANDOMISATION = {

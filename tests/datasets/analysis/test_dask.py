@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
-from datasets import DatasetError, Field, Schema, Selection, Store, open_store
-from datasets.analysis.dask_arrays import UnitReader
-from datasets.analysis.xarray_view import channel_names
+from gaitforge.datasets import DatasetError, Field, Schema, Selection, Store, open_store
+from gaitforge.datasets.analysis.dask_arrays import UnitReader
+from gaitforge.datasets.analysis.xarray_view import channel_names
 from tests.datasets.making import part_input, small_store, write_small_part
 
 PARTS = [(5, 1, 9, 4), (500, 64), (17, 3)]

@@ -10,9 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays, from_dtype
 
-from datasets import ChannelStatistics, DatasetError, Field, Schema, Selection, Store
-from datasets.analysis.quantiles import DEFAULT_QUANTILES, DigitCount, interpolated_quantiles
-from datasets.schema import DTYPES
+from gaitforge.datasets import ChannelStatistics, DatasetError, Field, Schema, Selection, Store
+from gaitforge.datasets.analysis.quantiles import (
+    DEFAULT_QUANTILES,
+    DigitCount,
+    interpolated_quantiles,
+)
+from gaitforge.datasets.schema import DTYPES
 from tests.datasets.making import part_input, small_schema, small_store
 
 ROWS = arrays(

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasets import DatasetError, Store, open_store
-from datasets.catalog.listing import episode_id, episode_name
-from datasets.files import write_bytes_durably
-from datasets.layout import CACHE, OLDER_INDICES
-from datasets.stream.config import StreamConfig
+from gaitforge.datasets import DatasetError, Store, open_store
+from gaitforge.datasets.catalog.listing import episode_id, episode_name
+from gaitforge.datasets.files import write_bytes_durably
+from gaitforge.datasets.layout import CACHE, OLDER_INDICES
+from gaitforge.datasets.stream.config import StreamConfig
 from tests.datasets.making import part_input, small_schema
 
 PLAN = 0xA293CB << 32

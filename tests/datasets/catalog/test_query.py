@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasets import DatasetError, Store, open_store, query, write_parquet
-from datasets.catalog.catalog import distinct
-from datasets.catalog.catalog_files import INDEX_FROM
-from datasets.catalog.episodes import episodes_digest
+from gaitforge.datasets import DatasetError, Store, open_store, query, write_parquet
+from gaitforge.datasets.catalog.catalog import distinct
+from gaitforge.datasets.catalog.catalog_files import INDEX_FROM
+from gaitforge.datasets.catalog.episodes import episodes_digest
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
 from tests.datasets.programs import run_afresh
 
@@ -204,7 +204,7 @@ def test_parquet_output_holds_the_same_rows(store: Store, tmp_path: Path) -> Non
 
 STARTS_LIGHT = """
 import sys
-from datasets import open_store, query
+from gaitforge.datasets import open_store, query
 query(open_store(sys.argv[1]), terrain="flat", where="length > 2", group_by=("terrain", "skill"))
 heavy = ("torch", "zarr", "dask", "numcodecs", "pandas", "pyarrow.compute", "pyarrow.dataset")
 print([name for name in heavy if name in sys.modules])

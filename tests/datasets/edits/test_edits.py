@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from datasets import DatasetError, Field, Selection, Store, difference, open_store
-from datasets.analysis.dask_arrays import UnitReader
+from gaitforge.datasets import DatasetError, Field, Selection, Store, difference, open_store
+from gaitforge.datasets.analysis.dask_arrays import UnitReader
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
 from tests.datasets.programs import run_program
 
@@ -271,8 +271,9 @@ def test_programs_of_before_edits_refuse_the_store(tmp_path: Path) -> None:
 
 DIES_EDITING = """
 import os, signal, sys
-import datasets.files, datasets.storage.root, datasets.storage.edit_log
-from datasets import open_store
+import gaitforge.datasets.files, gaitforge.datasets.storage.root
+import gaitforge.datasets.storage.edit_log
+from gaitforge.datasets import open_store
 
 count, calls = int(sys.argv[2]), 0
 

@@ -10,14 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets import DatasetError, Field, Selection, Store, merge_stores, open_store, save_split
-from datasets.analysis.card import card_record
-from datasets.edits.applying import apply_edits
-from datasets.edits.fields import add_field
-from datasets.formats.transfer.exporting import export_selection
-from datasets.formats.transfer.importing import import_source
-from datasets.storage.contents import store_files
-from datasets.storage.s3.object_store import push_store
+from gaitforge.datasets import (
+    DatasetError,
+    Field,
+    Selection,
+    Store,
+    merge_stores,
+    open_store,
+    save_split,
+)
+from gaitforge.datasets.analysis.card import card_record
+from gaitforge.datasets.edits.applying import apply_edits
+from gaitforge.datasets.edits.fields import add_field
+from gaitforge.datasets.formats.transfer.exporting import export_selection
+from gaitforge.datasets.formats.transfer.importing import import_source
+from gaitforge.datasets.storage.contents import store_files
+from gaitforge.datasets.storage.s3.object_store import push_store
 from tests.datasets.edits.test_edits import same
 from tests.datasets.edits.test_fields import TWO, collected_obs, make_field
 from tests.datasets.formats.format_stores import plain_store, random_episodes

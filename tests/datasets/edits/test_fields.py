@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from datasets import DatasetError, Field, Schema, Store, create_store, open_store
-from datasets.edits.fields import add_field
-from datasets.layout import OVERLAYS
-from datasets.storage.s3.object_store import push_store
+from gaitforge.datasets import DatasetError, Field, Schema, Store, create_store, open_store
+from gaitforge.datasets.edits.fields import add_field
+from gaitforge.datasets.layout import OVERLAYS
+from gaitforge.datasets.storage.s3.object_store import push_store
 from tests.datasets.making import TWO_PARTS, part_input, small_store, write_small_part
 
 PARTS = [(5, 1, 9), (30, 14), (6, 6, 6)]

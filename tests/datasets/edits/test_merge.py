@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets import (
+from gaitforge.datasets import (
     DatasetError,
     Store,
     merge_stores,
@@ -18,7 +18,7 @@ from datasets import (
     split_by_column,
     split_by_fractions,
 )
-from datasets.files import files_under
+from gaitforge.datasets.files import files_under
 from tests.datasets.edits.test_edits import PARTS, assert_equals_model, edited_store, model_of
 from tests.datasets.making import small_schema, small_store, write_small_part
 from tests.datasets.programs import run_program
@@ -90,7 +90,7 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(tmp_path: Path) -> None
 
 DIES_MERGING = """
 import os, signal, sys
-from datasets import merge_stores, open_store
+from gaitforge.datasets import merge_stores, open_store
 
 count, calls = int(sys.argv[4]), 0
 original = os.replace

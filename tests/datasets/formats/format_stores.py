@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from collectors.legged.data import legged_schema
-from collectors.legged.observations import POLICY_SLICES
-from collectors.robots.robot import load_robot
-from datasets import Field, Schema, Selection, Store
-from datasets.formats.fcnet.schema import previous_actions
+from gaitforge.collectors.legged.data import legged_schema
+from gaitforge.collectors.legged.observations import POLICY_SLICES
+from gaitforge.collectors.robots.robot import load_robot
+from gaitforge.datasets import Field, Schema, Selection, Store
+from gaitforge.datasets.formats.fcnet.schema import previous_actions
 from tests.datasets.formats.mocapact_files import ROLLOUT_FIELDS, rollout_store
 
 ENDINGS = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from datasets import Field, Schema, Store
+from gaitforge.datasets import Field, Schema, Store
 
 BODY_WIDTHS = {
     "actuator_activation": 56,

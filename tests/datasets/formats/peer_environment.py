@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from datasets.files import exclusive_lock, write_bytes_durably
+from gaitforge.datasets.files import exclusive_lock, write_bytes_durably
 from tests.datasets.programs import ROOT
 
 _STAMP = "complete"

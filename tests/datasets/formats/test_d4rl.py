@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from datasets import DatasetError, Selection, Store, open_store
-from datasets.formats import sources
-from datasets.formats.d4rl.file_names import named_dataset
-from datasets.formats.d4rl.tasks import TASKS, normalised_return
-from datasets.formats.transfer.exporting import export_selection
-from datasets.formats.transfer.importing import import_source
+from gaitforge.datasets import DatasetError, Selection, Store, open_store
+from gaitforge.datasets.formats import sources
+from gaitforge.datasets.formats.d4rl.file_names import named_dataset
+from gaitforge.datasets.formats.d4rl.tasks import TASKS, normalised_return
+from gaitforge.datasets.formats.transfer.exporting import export_selection
+from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.format_stores import plain_store, random_episodes
 from tests.datasets.making import part_input, small_schema
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from datasets import DatasetError, Field, open_store
-from datasets.formats.d4rl import metadata
-from datasets.formats.hdf5 import datasets_of
-from datasets.formats.transfer.exporting import export_selection
-from datasets.formats.transfer.importing import import_source
+from gaitforge.datasets import DatasetError, Field, open_store
+from gaitforge.datasets.formats.d4rl import metadata
+from gaitforge.datasets.formats.hdf5 import datasets_of
+from gaitforge.datasets.formats.transfer.exporting import export_selection
+from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.test_d4rl import rows, write
 from tests.datasets.formats.test_d4rl_exact import BASE, made
 

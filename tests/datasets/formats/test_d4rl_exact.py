@@ -10,10 +10,10 @@ import h5py
 import numpy as np
 import pytest
 
-from datasets import DatasetError, Field, Schema, Selection, Store, open_store
-from datasets.formats import sources
-from datasets.formats.transfer.exporting import export_selection
-from datasets.formats.transfer.importing import import_source
+from gaitforge.datasets import DatasetError, Field, Schema, Selection, Store, open_store
+from gaitforge.datasets.formats import sources
+from gaitforge.datasets.formats.transfer.exporting import export_selection
+from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.format_stores import (
     PLAIN_FIELDS,
     Case,

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets import open_store
-from datasets.formats.d4rl.file_names import named_dataset
-from datasets.formats.d4rl.tasks import TASKS
-from datasets.formats.transfer.exporting import export_selection
-from datasets.formats.transfer.importing import import_source
+from gaitforge.datasets import open_store
+from gaitforge.datasets.formats.d4rl.file_names import named_dataset
+from gaitforge.datasets.formats.d4rl.tasks import TASKS
+from gaitforge.datasets.formats.transfer.exporting import export_selection
+from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.format_stores import plain_store, random_episodes
 from tests.datasets.formats.peer_environment import peer_python, run_peer
 

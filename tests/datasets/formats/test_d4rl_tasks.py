@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasets import Selection, open_store
-from datasets.formats.d4rl.file_names import named_dataset
-from datasets.formats.d4rl.tasks import TASKS
-from datasets.formats.transfer.importing import import_source
+from gaitforge.datasets import Selection, open_store
+from gaitforge.datasets.formats.d4rl.file_names import named_dataset
+from gaitforge.datasets.formats.d4rl.tasks import TASKS
+from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.test_d4rl import rows, write
 
 UMAZE = "Ant_maze_u-maze_noisy_multistart_False_multigoal_False_sparse"

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datasets import DatasetError, open_store
-from datasets.formats import FORMATS
-from datasets.formats.transfer.exporting import export_selection
-from datasets.formats.transfer.importing import import_source
+from gaitforge.datasets import DatasetError, open_store
+from gaitforge.datasets.formats import FORMATS
+from gaitforge.datasets.formats.transfer.exporting import export_selection
+from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.format_stores import CASES, random_episodes
 
 TRIES = 24

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from datasets import DatasetError, Field, Schema, Store, open_store
-from datasets.formats import FORMATS, FormatEntry, find_format, sources
-from datasets.formats.interface import Advance
-from datasets.formats.transfer.exporting import export_selection
-from datasets.formats.transfer.importing import import_source
+from gaitforge.datasets import DatasetError, Field, Schema, Store, open_store
+from gaitforge.datasets.formats import FORMATS, FormatEntry, find_format, sources
+from gaitforge.datasets.formats.interface import Advance
+from gaitforge.datasets.formats.transfer.exporting import export_selection
+from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.format_stores import CASES, ENDINGS, Case, assert_equal, random_episodes
 from tests.datasets.programs import run_program
 
@@ -24,8 +24,8 @@ HERE = [name for name in CASES if not FORMATS[name].missing]
 
 FILLS_UP = """
 import resource, signal, sys
-from datasets import DatasetError, open_store
-from datasets.formats.transfer.exporting import export_selection
+from gaitforge.datasets import DatasetError, open_store
+from gaitforge.datasets.formats.transfer.exporting import export_selection
 
 chosen = open_store(sys.argv[2]).select()
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.formats.hdf5 import dataset_at
+from gaitforge.datasets.formats.hdf5 import dataset_at
 
 h5py = pytest.importorskip("h5py", reason="h5py is the extra hdf5")
-from datasets.formats.hdf5_chunks import inflated_rows  # noqa: E402  (needs h5py)
+from gaitforge.datasets.formats.hdf5_chunks import inflated_rows  # noqa: E402  (needs h5py)
 
 ROWS = 37
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets import DatasetError, Field, Store, open_store
-from datasets.formats.lerobot.statistics import episode_stats
-from datasets.formats.transfer.exporting import export_selection
-from datasets.formats.transfer.importing import import_source
+from gaitforge.datasets import DatasetError, Field, Store, open_store
+from gaitforge.datasets.formats.lerobot.statistics import episode_stats
+from gaitforge.datasets.formats.transfer.exporting import export_selection
+from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.lerobot_files import DATA, EPISODES, read, tree
 from tests.datasets.making import part_input, small_schema, small_store
 

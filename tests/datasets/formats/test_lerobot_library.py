@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets import Selection, open_store
-from datasets.formats.transfer.exporting import export_selection
-from datasets.formats.transfer.importing import import_source
+from gaitforge.datasets import Selection, open_store
+from gaitforge.datasets.formats.transfer.exporting import export_selection
+from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.peer_environment import peer_python, run_peer
 from tests.datasets.making import small_store
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets import DatasetError, Field, Schema, Selection, Store, open_store
-from datasets.formats.transfer.exporting import export_selection
-from datasets.formats.transfer.importing import import_source
+from gaitforge.datasets import DatasetError, Field, Schema, Selection, Store, open_store
+from gaitforge.datasets.formats.transfer.exporting import export_selection
+from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.format_stores import CASES, assert_equal, plain_store, random_episodes
 
 minari = pytest.importorskip("minari", reason="minari is the extra minari")

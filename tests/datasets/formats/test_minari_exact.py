@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets import DatasetError, Field, Selection, Store, open_store
-from datasets.formats.interface import Report
-from datasets.formats.minari import writer as minari_export
-from datasets.formats.transfer.exporting import export_selection
-from datasets.formats.transfer.importing import import_source
+from gaitforge.datasets import DatasetError, Field, Selection, Store, open_store
+from gaitforge.datasets.formats.interface import Report
+from gaitforge.datasets.formats.minari import writer as minari_export
+from gaitforge.datasets.formats.transfer.exporting import export_selection
+from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.making import part_input, small_schema, small_store
 
 minari = pytest.importorskip("minari", reason="minari is the extra minari")

@@ -10,15 +10,15 @@ import h5py
 import numpy as np
 import pytest
 
-from datasets import DatasetError, Field, Store, open_store
-from datasets.formats import sources
-from datasets.formats.mocapact.schema import BODY_OBSERVABLES
-from datasets.formats.mocapact.writer import MocapactExporter
-from datasets.formats.transfer.exporting import export_selection
-from datasets.formats.transfer.importing import import_source
-from learners.models.bot.bodies import BODIES
-from learners.training.config import TrainConfig
-from learners.training.train import train
+from gaitforge.datasets import DatasetError, Field, Store, open_store
+from gaitforge.datasets.formats import sources
+from gaitforge.datasets.formats.mocapact.schema import BODY_OBSERVABLES
+from gaitforge.datasets.formats.mocapact.writer import MocapactExporter
+from gaitforge.datasets.formats.transfer.exporting import export_selection
+from gaitforge.datasets.formats.transfer.importing import import_source
+from gaitforge.learners.models.bot.bodies import BODIES
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.train import train
 from tests.datasets.formats.mocapact_files import (
     ACTIONS,
     BODY_WIDTHS,

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasets import DatasetError, Selection, Store, open_store
-from datasets.formats.mocapact.schema import Snippet, clip_name, clip_of
-from datasets.formats.transfer.exporting import export_selection
-from datasets.formats.transfer.importing import import_source
+from gaitforge.datasets import DatasetError, Selection, Store, open_store
+from gaitforge.datasets.formats.mocapact.schema import Snippet, clip_name, clip_of
+from gaitforge.datasets.formats.transfer.exporting import export_selection
+from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.mocapact_files import (
     SMALL_WIDTHS,
     make_rollouts,

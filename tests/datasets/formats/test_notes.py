@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from datasets import DatasetError
-from datasets.formats.notes import check_notes
+from gaitforge.datasets import DatasetError
+from gaitforge.datasets.formats.notes import check_notes
 
 LENGTHS = np.array([3, 1])
 REWARDS = np.array([0.1, 0.2, 0.3, -5.0], np.float32)

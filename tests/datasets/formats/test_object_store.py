@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets import DatasetError, open_store
-from datasets.errors import StorageError
-from datasets.formats import FORMATS, sources
-from datasets.formats.interface import Advance
-from datasets.formats.transfer.exporting import export_selection
-from datasets.formats.transfer.importing import import_source
-from datasets.storage.s3.bucket import Bucket
-from datasets.storage.s3.object_store import push_store
+from gaitforge.datasets import DatasetError, open_store
+from gaitforge.datasets.errors import StorageError
+from gaitforge.datasets.formats import FORMATS, sources
+from gaitforge.datasets.formats.interface import Advance
+from gaitforge.datasets.formats.transfer.exporting import export_selection
+from gaitforge.datasets.formats.transfer.importing import import_source
+from gaitforge.datasets.storage.s3.bucket import Bucket
+from gaitforge.datasets.storage.s3.object_store import push_store
 from tests.datasets.formats.format_stores import CASES, assert_equal, plain_store, random_episodes
 from tests.datasets.programs import run_program
 
@@ -26,9 +26,9 @@ HERE = [name for name in sorted(CASES) if not FORMATS[name].missing]
 
 KILLED_AT = """
 import os, signal, sys
-from datasets.storage.s3.bucket import Bucket
-from datasets.formats import sources
-from datasets.formats.transfer.importing import import_source
+from gaitforge.datasets.storage.s3.bucket import Bucket
+from gaitforge.datasets.formats import sources
+from gaitforge.datasets.formats.transfer.importing import import_source
 
 source, url, folder, allowed = sys.argv[1:]
 create, left = Bucket.create, [int(allowed)]

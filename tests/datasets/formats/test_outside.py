@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collectors.humanoid.clips.reference import clip_lengths
-from datasets import DatasetError, open_store
-from datasets.edits.merge import merge_stores
-from datasets.formats import FORMATS
-from datasets.formats.transfer.exporting import export_selection
-from datasets.formats.transfer.importing import import_source
-from datasets.formats.transfer.publishing import store_files
+from gaitforge.collectors.humanoid.clips.reference import clip_lengths
+from gaitforge.datasets import DatasetError, open_store
+from gaitforge.datasets.edits.merge import merge_stores
+from gaitforge.datasets.formats import FORMATS
+from gaitforge.datasets.formats.transfer.exporting import export_selection
+from gaitforge.datasets.formats.transfer.importing import import_source
+from gaitforge.datasets.formats.transfer.publishing import store_files
 from tests.datasets.formats.format_stores import CASES, random_episodes
 from tests.datasets.making import small_store
 

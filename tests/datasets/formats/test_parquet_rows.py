@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datasets import DatasetError
-from datasets.formats.parquet_rows import BATCH_ROWS, ParquetRows
+from gaitforge.datasets import DatasetError
+from gaitforge.datasets.formats.parquet_rows import BATCH_ROWS, ParquetRows
 
 ROWS = 20_000
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets import DatasetError, open_store
-from datasets.formats import sources
-from datasets.formats.sources import CONTENT_DIGITS, content_digests, identity
-from datasets.formats.transfer.importing import import_source
-from datasets.schema import Schema
+from gaitforge.datasets import DatasetError, open_store
+from gaitforge.datasets.formats import sources
+from gaitforge.datasets.formats.sources import CONTENT_DIGITS, content_digests, identity
+from gaitforge.datasets.formats.transfer.importing import import_source
+from gaitforge.datasets.schema import Schema
 from tests.datasets.formats.test_fcnet_format import write_maps
 from tests.datasets.making import small_schema
 

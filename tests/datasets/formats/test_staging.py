@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from datasets import Store, open_store
-from datasets.files import exclusive_lock
-from datasets.formats import sources
-from datasets.formats.fcnet.reader import FcnetImporter
-from datasets.formats.interface import Advance
-from datasets.formats.transfer.exporting import export_selection
-from datasets.formats.transfer.importing import import_source
+from gaitforge.datasets import Store, open_store
+from gaitforge.datasets.files import exclusive_lock
+from gaitforge.datasets.formats import sources
+from gaitforge.datasets.formats.fcnet.reader import FcnetImporter
+from gaitforge.datasets.formats.interface import Advance
+from gaitforge.datasets.formats.transfer.exporting import export_selection
+from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.format_stores import (
     CASES,
     Episode,
@@ -26,8 +26,8 @@ from tests.datasets.programs import run_program
 
 KILLED_AT_A_CALL = """
 import os, signal, sys
-from datasets.formats import sources
-from datasets.formats.transfer import importing
+from gaitforge.datasets.formats import sources
+from gaitforge.datasets.formats.transfer import importing
 
 source, store, name, allowed = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 owner = importing._Import if name == "_publish" else importing

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets import DatasetError, Field, Schema, Store
-from datasets.files import exclusive_lock
-from datasets.formats import FORMATS, exporter_class
-from datasets.formats.fcnet.writer import FcnetExporter
-from datasets.formats.interface import Advance
-from datasets.formats.transfer.exporting import export_selection
-from datasets.formats.transfer.verifying import verify_export
+from gaitforge.datasets import DatasetError, Field, Schema, Store
+from gaitforge.datasets.files import exclusive_lock
+from gaitforge.datasets.formats import FORMATS, exporter_class
+from gaitforge.datasets.formats.fcnet.writer import FcnetExporter
+from gaitforge.datasets.formats.interface import Advance
+from gaitforge.datasets.formats.transfer.exporting import export_selection
+from gaitforge.datasets.formats.transfer.verifying import verify_export
 from tests.datasets.formats.format_stores import CASES, Episode, legged_store, random_episodes
 from tests.datasets.formats.mocapact_files import rollout_store
 from tests.datasets.making import part_input
@@ -25,8 +25,8 @@ EPISODES: list[Episode] = [(3, "truncated"), (1, "terminated"), (4, "both"), (2,
 
 KILLED_WHILE_WRITING = """
 import os, signal, sys
-from datasets import open_store
-from datasets.formats.transfer.exporting import export_selection
+from gaitforge.datasets import open_store
+from gaitforge.datasets.formats.transfer.exporting import export_selection
 
 def begin(total):
     return lambda steps: os.kill(os.getpid(), signal.SIGKILL)

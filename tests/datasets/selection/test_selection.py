@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasets import DatasetError, Selection, Store, query
+from gaitforge.datasets import DatasetError, Selection, Store, query
 from tests.datasets.making import small_store, store_of_many_parts, write_small_part
 
 PARTS = [(5, 1, 9, 4, 7, 7, 2), (130, 64, 3, 3)]

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from datasets import DatasetError, Store, open_store
-from datasets.formats.readme import front_matter, plain, readme
-from datasets.formats.transfer.exporting import export_selection
-from datasets.layout import ABOUT
-from datasets.storage.about import About
+from gaitforge.datasets import DatasetError, Store, open_store
+from gaitforge.datasets.formats.readme import front_matter, plain, readme
+from gaitforge.datasets.formats.transfer.exporting import export_selection
+from gaitforge.datasets.layout import ABOUT
+from gaitforge.datasets.storage.about import About
 from tests.datasets.making import small_store
 
 SAID: dict[str, Any] = {

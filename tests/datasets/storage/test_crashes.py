@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets import Store, open_store
-from datasets.files import exclusive_lock
+from gaitforge.datasets import Store, open_store
+from gaitforge.datasets.files import exclusive_lock
 from tests.datasets.making import small_schema, small_store, write_small_part
 from tests.datasets.programs import Program, run_program
 
 KILLED_AT_A_CALL = """
 import importlib, os, signal, sys
-from datasets import open_store
+from gaitforge.datasets import open_store
 from tests.datasets.making import write_small_part
 
 module, name, count = importlib.import_module(sys.argv[2]), sys.argv[3], int(sys.argv[4])
@@ -43,7 +43,7 @@ store.tag("v1") if action == "tag" else getattr(store, action)()
 """
 WORKS_FOR_EVER = """
 import sys
-from datasets import DatasetError, Store
+from gaitforge.datasets import DatasetError, Store
 from tests.datasets.making import small_schema, write_small_part
 
 store = Store.create(sys.argv[1], small_schema())
@@ -60,7 +60,7 @@ for number in range(first, first + 10_000):
 """
 WRITES_FOR_EVER = """
 import sys
-from datasets import Store
+from gaitforge.datasets import Store
 from tests.datasets.making import small_schema, write_small_part
 
 store = Store.create(sys.argv[1], small_schema())
@@ -85,7 +85,9 @@ def test_a_killed_writer_leaves_nothing_visible(tmp_path: Path, function: str, c
     reference = small_store(tmp_path / "reference", [(5, 1, 9), (130, 64)])
     store = small_store(tmp_path / "s", [(5, 1, 9)])
     before = store.info()
-    died = run_program(DIES_WRITING, store.path, "datasets.storage.commit", function, call)
+    died = run_program(
+        DIES_WRITING, store.path, "gaitforge.datasets.storage.commit", function, call
+    )
     assert died.returncode == -signal.SIGKILL
     assert store.info() == before
     assert store.verify() == []
@@ -98,7 +100,7 @@ def test_a_killed_writer_leaves_nothing_visible(tmp_path: Path, function: str, c
 
 def test_gc_removes_leftovers_and_keeps_parts(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s", [(5, 1, 9)])
-    arguments = (DIES_WRITING, store.path, "datasets.storage.commit", "replace_durably")
+    arguments = (DIES_WRITING, store.path, "gaitforge.datasets.storage.commit", "replace_durably")
     run_program(*arguments, 2)
     assert store.gc() == [".staging/part-001.parquet", "parts/part-001"]
     run_program(*arguments, 1)
@@ -140,14 +142,14 @@ def test_kill_at_random_moments_loses_only_uncommitted_parts(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("action", "module", "function", "call"),
     [
-        ("compact", "datasets.storage.commit", "write_arrays", 1),
-        ("compact", "datasets.storage.commit", "replace_durably", 1),
-        ("compact", "datasets.storage.commit", "replace_durably", 2),
-        ("compact", "datasets.catalog.index", "replace_durably", 1),
-        ("gc", "datasets.storage.integrity", "fsync_path", 3),
+        ("compact", "gaitforge.datasets.storage.commit", "write_arrays", 1),
+        ("compact", "gaitforge.datasets.storage.commit", "replace_durably", 1),
+        ("compact", "gaitforge.datasets.storage.commit", "replace_durably", 2),
+        ("compact", "gaitforge.datasets.catalog.index", "replace_durably", 1),
+        ("gc", "gaitforge.datasets.storage.integrity", "fsync_path", 3),
         ("gc", "shutil", "rmtree", 2),
         ("tag", "os", "link", 1),
-        ("tag", "datasets.files", "fsync_path", 1),
+        ("tag", "gaitforge.datasets.files", "fsync_path", 1),
     ],
 )
 def test_a_process_killed_while_tidying_loses_nothing(
@@ -223,7 +225,7 @@ def test_many_kills_at_random_moments_of_all_work(tmp_path: Path) -> None:
 
 TIDIES = """
 import sys, time
-from datasets import open_store
+from gaitforge.datasets import open_store
 
 store = open_store(sys.argv[1])
 while len(store.parts()) < 12:

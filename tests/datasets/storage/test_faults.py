@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datasets import DatasetError, Store, open_store
-from datasets.catalog.index import INDEX_KEY, CatalogIndex, sums_and_end
-from datasets.files import is_hidden, temporary_file
-from datasets.storage.contents import store_files
+from gaitforge.datasets import DatasetError, Store, open_store
+from gaitforge.datasets.catalog.index import INDEX_KEY, CatalogIndex, sums_and_end
+from gaitforge.datasets.files import is_hidden, temporary_file
+from gaitforge.datasets.storage.contents import store_files
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
 from tests.datasets.programs import run_afresh, run_program
 
@@ -177,7 +177,7 @@ def test_a_part_of_another_schema_is_named(tmp_path: Path) -> None:
 
 FULL_DISK = """
 import resource, sys
-from datasets import DatasetError, open_store
+from gaitforge.datasets import DatasetError, open_store
 from tests.datasets.making import write_small_part
 
 store = open_store(sys.argv[1])
@@ -248,7 +248,7 @@ def test_a_full_disk_keeps_what_was_committed(tiny_disk: Path) -> None:
 READ_ONLY = """
 import os, sys
 from pathlib import Path
-from datasets import DatasetError, open_store
+from gaitforge.datasets import DatasetError, open_store
 from tests.datasets.making import small_store, write_small_part
 
 other = small_store(Path(sys.argv[2]))  # imports all that the following needs

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from datasets import DatasetError, Selection, migrate_store, open_store
-from datasets.dataset import RemoteStore
-from datasets.storage.s3.bucket import Bucket
-from datasets.storage.s3.object_store import push_store
+from gaitforge.datasets import DatasetError, Selection, migrate_store, open_store
+from gaitforge.datasets.dataset import RemoteStore
+from gaitforge.datasets.storage.s3.bucket import Bucket
+from gaitforge.datasets.storage.s3.object_store import push_store
 from tests.datasets.making import TWO_PARTS, fill_store, small_schema, small_store
 from tests.datasets.programs import run_program
 
@@ -19,8 +19,8 @@ CATALOG_FILE = "catalog/part-000.parquet"
 CHUNK = "parts/part-000/obs/c/0/0"
 FULL_SCRATCH = """
 import resource, signal, sys
-from datasets import DatasetError
-from datasets.dataset import RemoteStore
+from gaitforge.datasets import DatasetError
+from gaitforge.datasets.dataset import RemoteStore
 from tests.datasets.making import small_schema, write_small_part
 
 store = RemoteStore.create(sys.argv[1], small_schema())

@@ -11,8 +11,8 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasets import DatasetError, Field, Schema, Store, open_store
-from datasets.storage.parts import CHUNK_BYTES, SHARD_STEPS, chunk_rows, shard_rows
+from gaitforge.datasets import DatasetError, Field, Schema, Store, open_store
+from gaitforge.datasets.storage.parts import CHUNK_BYTES, SHARD_STEPS, chunk_rows, shard_rows
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=8)

@@ -10,8 +10,8 @@ import tensorstore
 import xarray
 import zarr
 
-from datasets import Field, Schema, Store
-from datasets.storage.parts import SHARD_STEPS
+from gaitforge.datasets import Field, Schema, Store
+from gaitforge.datasets.storage.parts import SHARD_STEPS
 from tests.datasets.making import part_input
 
 LENGTHS = [SHARD_STEPS - 20, 30, 500]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets import (
+from gaitforge.datasets import (
     SCHEMA_VERSION,
     DatasetError,
     Selection,
@@ -18,7 +18,7 @@ from datasets import (
     open_store,
     query,
 )
-from datasets.storage.root import MIGRATIONS, RootRecord, migrated
+from gaitforge.datasets.storage.root import MIGRATIONS, RootRecord, migrated
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
 
 SMALL_PARTS = [(5, 1), (9, 4), (7,), (3, 3, 3), (130, 64)]

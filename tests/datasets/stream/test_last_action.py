@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasets import DatasetError, Field, Selection, Store
-from datasets.stream.materialise import Materialised
-from datasets.stream.order import Windows
-from datasets.stream.pool import Steps, gather
+from gaitforge.datasets import DatasetError, Field, Selection, Store
+from gaitforge.datasets.stream.materialise import Materialised
+from gaitforge.datasets.stream.order import Windows
+from gaitforge.datasets.stream.pool import Steps, gather
 from tests.datasets.making import ACTION, part_input, small_schema
 from tests.datasets.streaming import Batch, same_batches
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasets import DatasetError, Selection, Store, open_store
-from datasets.stream.materialise import DONE, Materialised
+from gaitforge.datasets import DatasetError, Selection, Store, open_store
+from gaitforge.datasets.stream.materialise import DONE, Materialised
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
 from tests.datasets.programs import Program, run_program
 from tests.datasets.streaming import PARTS, every_step, same_batches, steps_of
@@ -99,8 +99,8 @@ def test_a_copy_outlives_its_store(tmp_path: Path) -> None:
 MATERIALISES = """
 import sys
 from pathlib import Path
-from datasets import open_store
-from datasets.stream.materialise import DONE
+from gaitforge.datasets import open_store
+from gaitforge.datasets.stream.materialise import DONE
 
 chosen = open_store(sys.argv[1]).select()
 print("ready", flush=True)
@@ -126,7 +126,8 @@ def test_processes_at_once_share_one_copy(selection: Selection, tmp_path: Path) 
 def test_a_killed_writer_leaves_nothing_that_is_taken_for_a_copy(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s", [[50] * 40] * 6)
     code = (
-        "import sys; from datasets import open_store; from datasets.stream import materialise as m;"
+        "import sys; from gaitforge.datasets import open_store;"
+        "from gaitforge.datasets.stream import materialise as m;"
         "print('ready', flush=True);"
         "[open_store(sys.argv[1]).select().where(f'episode <> {i}').materialise(sys.argv[2])"
         " for i in range(1000)]"
@@ -180,7 +181,7 @@ def test_damaged_copies_are_named(selection: Selection, tmp_path: Path) -> None:
 def test_a_disk_that_fills_up_leaves_nothing(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s", [[50] * 20])
     code = (
-        "import resource, signal, sys; from datasets import DatasetError, open_store;"
+        "import resource, signal, sys; from gaitforge.datasets import DatasetError, open_store;"
         "chosen = open_store(sys.argv[1]).select();"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000));\n"

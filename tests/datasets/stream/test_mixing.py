@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasets import DatasetError, Selection, open_store
-from datasets.stream.mixing import Mixture, equal_shares
+from gaitforge.datasets import DatasetError, Selection, open_store
+from gaitforge.datasets.stream.mixing import Mixture, equal_shares
 from tests.datasets.making import small_store, write_small_part
 from tests.datasets.streaming import Batch, same_batches, steps_of, windows_of
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasets import DatasetError, Selection
+from gaitforge.datasets import DatasetError, Selection
 from tests.datasets.making import small_store
 from tests.datasets.streaming import (
     Batch,

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasets import DatasetError, Field, Schema, Selection, Store
-from datasets.stream.order import epoch_order, tile
+from gaitforge.datasets import DatasetError, Field, Schema, Selection, Store
+from gaitforge.datasets.stream.order import epoch_order, tile
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
 from tests.datasets.programs import run_afresh
 from tests.datasets.streaming import (
@@ -311,8 +311,9 @@ def test_page_locked_batches_are_the_same(selection: Selection) -> None:
 
 def test_only_the_stream_imports_torch() -> None:
     code = (
-        "import sys, datasets, datasets.storage.store, datasets.stream.order, datasets.stream.pool;"
-        "import datasets.stream.materialise, datasets.stream.mixing, datasets.stream.config;"
-        "assert datasets.__gaitforge__ is True; sys.exit('torch' in sys.modules)"
+        "import sys, gaitforge.datasets.storage.store, gaitforge.datasets.stream.order;"
+        "import gaitforge.datasets.stream.pool, gaitforge.datasets.stream.materialise;"
+        "import gaitforge.datasets.stream.mixing, gaitforge.datasets.stream.config;"
+        "sys.exit('torch' in sys.modules)"
     )
     assert run_afresh(code).returncode == 0

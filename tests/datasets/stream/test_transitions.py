@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasets import DatasetError, Field, Selection, Store
+from gaitforge.datasets import DatasetError, Field, Selection, Store
 from tests.datasets.making import ACTION, OBS, part_input, small_schema, small_store
 from tests.datasets.streaming import PARTS, same_batches
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.stages.suites.bootstrap import interquartile_mean, mean, stratified_interval
+from gaitforge.flows.stages.suites.bootstrap import interquartile_mean, mean, stratified_interval
 
 RUNS = st.lists(st.lists(st.floats(-100, 200), min_size=2, max_size=6), min_size=1, max_size=5)
 

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from collectors.legged.evaluation import EvaluationGrid
-from datasets import open_store
-from flows.progress import Silent
-from flows.stages.collect import collect
-from flows.stages.evaluate import EvaluatePlan
-from flows.stages.gym.evaluation import GymEvaluationPlan
-from flows.stages.staging import is_done, run_stages
-from flows.stages.suites.plan import SUITES, SuitePlan, chosen_suite, suite_plan
-from flows.stages.suites.suite import suite_stages
-from flows.tasks.legged import legged_plan
-from learners.training.objectives import OBJECTIVES
-from pipeline.report.suite_page import PAGE_NAME, PUBLISHED, published, write_suite
+from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.datasets import open_store
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.stages.evaluate import EvaluatePlan
+from gaitforge.flows.stages.gym.evaluation import GymEvaluationPlan
+from gaitforge.flows.stages.staging import is_done, run_stages
+from gaitforge.flows.stages.suites.plan import SUITES, SuitePlan, chosen_suite, suite_plan
+from gaitforge.flows.stages.suites.suite import suite_stages
+from gaitforge.flows.tasks.legged import legged_plan
+from gaitforge.learners.training.objectives import OBJECTIVES
+from gaitforge.pipeline.report.suite_page import PAGE_NAME, PUBLISHED, published, write_suite
 from tests.flows.gym_stores import make_gym_store
 from tests.flows.making import Counting
 from tests.pipeline.report.test_report import PageReader

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from collectors.robots.robot import load_robot
-from flows.stages.export import robot_facts
-from learners.checkpoint import policy_card
-from learners.deploy.export import ExportOptions, ExportResult, export_policy
-from learners.models.registry import ModelSpec, build_network, config_class
-from learners.policy.normalisation import Normaliser
-from learners.policy.policy_network import PolicyNetwork
-from learners.policy.tokens import TokenLayout
+from gaitforge.collectors.robots.robot import load_robot
+from gaitforge.flows.stages.export import robot_facts
+from gaitforge.learners.checkpoint import policy_card
+from gaitforge.learners.deploy.export import ExportOptions, ExportResult, export_policy
+from gaitforge.learners.models.registry import ModelSpec, build_network, config_class
+from gaitforge.learners.policy.normalisation import Normaliser
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.policy.tokens import TokenLayout
 from tests.learners.making import OBS_SLICES
 
 CONTEXT = 6

@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 import torch
 
-from collectors.experts.expert import load_expert
-from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.evaluation import EvaluationGrid
-from collectors.legged.rollout import run_episodes
-from learners.deploy.compiled_step import CompiledStep, compiled_step
-from learners.deploy.control import LearnedPolicy, TorchStep, fastest_step
-from learners.deploy.export_formats import onnx_step, to_onnx, trace
-from learners.deploy.step_modules import PolicyStep
-from learners.models.bot.bodies import BODIES
-from learners.models.bot.bot import MASKINGS
-from learners.models.registry import PRESETS, build_network, preset
-from learners.models.spaces import SPACES, Space
-from learners.policy.normalisation import Normaliser
-from learners.policy.policy_network import PolicyNetwork
-from learners.policy.tokens import TokenLayout
+from gaitforge.collectors.experts.expert import load_expert
+from gaitforge.collectors.legged.environment import LeggedEnvironment
+from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.collectors.legged.rollout import run_episodes
+from gaitforge.learners.deploy.compiled_step import CompiledStep, compiled_step
+from gaitforge.learners.deploy.control import LearnedPolicy, TorchStep, fastest_step
+from gaitforge.learners.deploy.export_formats import onnx_step, to_onnx, trace
+from gaitforge.learners.deploy.step_modules import PolicyStep
+from gaitforge.learners.models.bot.bodies import BODIES
+from gaitforge.learners.models.bot.bot import MASKINGS
+from gaitforge.learners.models.registry import PRESETS, build_network, preset
+from gaitforge.learners.models.spaces import SPACES, Space
+from gaitforge.learners.policy.normalisation import Normaliser
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.policy.tokens import TokenLayout
 from tests.learners.making import SMALL, make_policy
 
 LARGE = 3_000_000  # presets with more parameters take too long here, and run in torch

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from learners.deploy.control import LearnedPolicy
-from learners.policy.gaussian import GaussianSpread
+from gaitforge.learners.deploy.control import LearnedPolicy
+from gaitforge.learners.policy.gaussian import GaussianSpread
 from tests.learners.making import make_policy
 
 

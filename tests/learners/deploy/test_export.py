@@ -18,16 +18,16 @@ import onnxruntime
 import pytest
 import torch
 
-from learners.deploy.control import LearnedPolicy
-from learners.deploy.export import ExportOptions, export_policy
-from learners.deploy.export_formats import to_onnx, trace
-from learners.deploy.onnx_policy import OnnxPolicy
-from learners.deploy.step_modules import PolicyStep
-from learners.models.fcnet.fcnet import FCNet, FCNetConfig
-from learners.models.registry import KINDS
-from learners.policy.normalisation import Normaliser
-from learners.policy.policy_network import PolicyNetwork
-from learners.policy.tokens import TokenLayout
+from gaitforge.learners.deploy.control import LearnedPolicy
+from gaitforge.learners.deploy.export import ExportOptions, export_policy
+from gaitforge.learners.deploy.export_formats import to_onnx, trace
+from gaitforge.learners.deploy.onnx_policy import OnnxPolicy
+from gaitforge.learners.deploy.step_modules import PolicyStep
+from gaitforge.learners.models.fcnet.fcnet import FCNet, FCNetConfig
+from gaitforge.learners.models.registry import KINDS
+from gaitforge.learners.policy.normalisation import Normaliser
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.policy.tokens import TokenLayout
 from tests.learners.deploy.exporting import FACTS, LONG, RETURN_SCALE, export_small, small_policy
 from tests.learners.making import OBS_SLICES
 
@@ -309,7 +309,7 @@ def test_pt2_alone_needs_none_of_them(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_runner_needs_no_torch(folder: Path) -> None:
     code = (
-        "import sys; from learners.deploy.onnx_policy import OnnxPolicy; "
+        "import sys; from gaitforge.learners.deploy.onnx_policy import OnnxPolicy; "
         "print(OnnxPolicy(sys.argv[1]).check_known_answers()); assert 'torch' not in sys.modules"
     )
     done = subprocess.run(

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from learners.deploy.fcnet_step import FCNetStep
-from learners.deploy.step_modules import NetworkStep, PolicyStep
-from learners.deploy.step_state import named_tensors, with_tensors
-from learners.models.fcnet.fcnet import FCNet, FCNetConfig
-from learners.models.registry import KINDS
+from gaitforge.learners.deploy.fcnet_step import FCNetStep
+from gaitforge.learners.deploy.step_modules import NetworkStep, PolicyStep
+from gaitforge.learners.deploy.step_state import named_tensors, with_tensors
+from gaitforge.learners.models.fcnet.fcnet import FCNet, FCNetConfig
+from gaitforge.learners.models.registry import KINDS
 from tests.learners.deploy.exporting import LONG, RETURN_SCALE, small_policy
 
 VARIANTS = [(kind, "obs") for kind in KINDS if kind != "dt"]
@@ -96,12 +96,12 @@ class Summing(nn.Module):
     """Adds up what it has seen, in place; the scale in the state is a constant."""
 
     def init_state(self, batch_size: int) -> Memory:
-        """See `learners.policy.policy_network.Network`."""
+        """See `gaitforge.learners.policy.policy_network.Network`."""
         zeros = torch.zeros(batch_size, 4)
         return Memory(zeros, torch.full((1,), 2.0), {"clock": [torch.zeros(1)]})
 
     def step(self, token: Tensor, state: Memory) -> tuple[Tensor, Memory]:
-        """See `learners.policy.policy_network.Network`."""
+        """See `gaitforge.learners.policy.policy_network.Network`."""
         state.seen += token
         clock = state.nested["clock"][0] + 1
         return state.seen * state.scale, Memory(state.seen, state.scale, {"clock": [clock]})

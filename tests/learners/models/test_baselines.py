@@ -9,17 +9,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learners.models import retnet
-from learners.models.decision_transformer import (
+from gaitforge.learners.models import retnet
+from gaitforge.learners.models.decision_transformer import (
     DecisionTransformerConfig,
 )
-from learners.models.mlp import HistoryMLPConfig, MLPConfig
-from learners.models.registry import count_parameters
-from learners.models.retnet import RetentionLayer, RetNetConfig, chunk_decay
-from learners.models.rotary import rotary_frequencies, rotation
-from learners.models.spaces import SPACES
-from learners.models.transformer import TransformerConfig
-from learners.policy.tokens import TokenLayout
+from gaitforge.learners.models.mlp import HistoryMLPConfig, MLPConfig
+from gaitforge.learners.models.registry import count_parameters
+from gaitforge.learners.models.retnet import RetentionLayer, RetNetConfig, chunk_decay
+from gaitforge.learners.models.rotary import rotary_frequencies, rotation
+from gaitforge.learners.models.spaces import SPACES
+from gaitforge.learners.models.transformer import TransformerConfig
+from gaitforge.learners.policy.tokens import TokenLayout
 
 OBS, RETURN = SPACES["legged"].layout, SPACES["legged-return"].layout
 N = 5

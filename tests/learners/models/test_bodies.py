@@ -8,12 +8,12 @@ from itertools import pairwise
 import pytest
 import torch
 
-from learners.models.bot.bodies import BODIES, BODY_NAMES, body_graph, body_view
-from learners.models.bot.body_mlp import BodyMLPConfig
-from learners.models.bot.bot import BoTConfig
-from learners.models.bot.graphs import EmbodimentGraph, quadruped_graph
-from learners.models.registry import count_parameters
-from learners.policy.tokens import TokenLayout
+from gaitforge.learners.models.bot.bodies import BODIES, BODY_NAMES, body_graph, body_view
+from gaitforge.learners.models.bot.body_mlp import BodyMLPConfig
+from gaitforge.learners.models.bot.bot import BoTConfig
+from gaitforge.learners.models.bot.graphs import EmbodimentGraph, quadruped_graph
+from gaitforge.learners.models.registry import count_parameters
+from gaitforge.learners.policy.tokens import TokenLayout
 from tests.learners.making import OBS_SLICES
 
 # Observations and actions of each body part of the CMU humanoid, as the published code has them:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from learners.models.bot.body_attention import (
+from gaitforge.learners.models.bot.body_attention import (
     AttentionMask,
     compiled,
     dense_masked,
@@ -92,7 +92,7 @@ def test_threads_share_the_sequences_without_changing_them(threads: int) -> None
 
 
 def test_compiled_operator_meets_the_rules_of_torch() -> None:
-    from learners.models.bot.compiled_attention import _attention
+    from gaitforge.learners.models.bot.compiled_attention import _attention
 
     qkv, allowed = draw(3, (2, 4, 3, 2, 4), 0.4)
     mask = AttentionMask(allowed)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from learners.models.bot.body_mlp import BodyMLP, BodyMLPConfig
-from learners.models.registry import count_parameters
-from learners.policy.tokens import TokenLayout
+from gaitforge.learners.models.bot.body_mlp import BodyMLP, BodyMLPConfig
+from gaitforge.learners.models.registry import count_parameters
+from gaitforge.learners.policy.tokens import TokenLayout
 from tests.learners.making import OBS_SLICES
 
 

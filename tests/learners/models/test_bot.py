@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from learners.models.bot.body_attention import AttentionMask
-from learners.models.bot.bot import BoT, BoTConfig
-from learners.models.bot.graphs import QUADRUPED_JOINTS, EmbodimentGraph, quadruped_graph
-from learners.models.registry import spec_from_json
-from learners.policy.tokens import TokenLayout
+from gaitforge.learners.models.bot.body_attention import AttentionMask
+from gaitforge.learners.models.bot.bot import BoT, BoTConfig
+from gaitforge.learners.models.bot.graphs import QUADRUPED_JOINTS, EmbodimentGraph, quadruped_graph
+from gaitforge.learners.models.registry import spec_from_json
+from gaitforge.learners.policy.tokens import TokenLayout
 from tests.learners.making import OBS_SLICES
 
 

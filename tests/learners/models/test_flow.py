@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from learners.models.flow import FlowConfig, FlowPolicy
-from learners.policy.tokens import TokenLayout
-from learners.training.config import TrainConfig
-from learners.training.objectives import OBJECTIVES, squared_error, summed_loss
-from learners.training.train import train
+from gaitforge.learners.models.flow import FlowConfig, FlowPolicy
+from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.objectives import OBJECTIVES, squared_error, summed_loss
+from gaitforge.learners.training.train import train
 from tests.learners.making import SHORT, SMALL, make_policy, make_selection
 
 LAYOUT = TokenLayout("obs", {"state": (0, 3)})

@@ -10,19 +10,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from datasets.stream.order import Windows
-from datasets.stream.pool import Steps, gather
-from learners.checkpoint import load_policy, policy_card, save_checkpoint
-from learners.models.registry import (
+from gaitforge.datasets.stream.order import Windows
+from gaitforge.datasets.stream.pool import Steps, gather
+from gaitforge.learners.checkpoint import load_policy, policy_card, save_checkpoint
+from gaitforge.learners.models.registry import (
     KINDS,
     ModelSpec,
     build_network,
     config_class,
     default_settings,
 )
-from learners.models.spaces import SPACES
-from learners.policy.normalisation import Normaliser
-from learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.models.spaces import SPACES
+from gaitforge.learners.policy.normalisation import Normaliser
+from gaitforge.learners.policy.policy_network import PolicyNetwork
 
 CONTEXT = 6
 LONG = 3 * CONTEXT + 1

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.legged.observations import POLICY_SLICES
-from collectors.robots.robot import N_JOINTS
-from learners.models.registry import (
+from gaitforge.collectors.legged.observations import POLICY_SLICES
+from gaitforge.collectors.robots.robot import N_JOINTS
+from gaitforge.learners.models.registry import (
     KINDS,
     PRESETS,
     build_network,
@@ -22,8 +22,8 @@ from learners.models.registry import (
     preset,
     spec_from_json,
 )
-from learners.models.sizes import TOLERANCE, match_parameters, parameter_count
-from learners.models.spaces import OBS_SLICES, SPACES
+from gaitforge.learners.models.sizes import TOLERANCE, match_parameters, parameter_count
+from gaitforge.learners.models.spaces import OBS_SLICES, SPACES
 
 BASELINES = ("transformer", "dt", "retnet", "history-mlp", "mlp", "flow")
 PUBLISHED = {
@@ -146,9 +146,10 @@ def test_every_preset_is_listed_and_every_kind_has_one() -> None:
 
 
 def test_listing_models_does_not_import_torch() -> None:
-    code = "import sys, learners.models.registry as r; r.describe_models(); print(*sys.modules)"
+    registry = "gaitforge.learners.models.registry"
+    code = f"import sys, {registry} as r; r.describe_models(); print(*sys.modules)"
     loaded = subprocess.check_output([sys.executable, "-c", code], text=True).split()
-    assert "learners.models.registry" in loaded
+    assert registry in loaded
     assert not {"torch", "numpy"} & set(loaded)
 
 

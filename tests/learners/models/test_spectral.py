@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learners.models.fcnet.convolution import causal_convolution
-from learners.models.fcnet.spectral import CONVOLUTIONS, SpectralConv, SpectralState
+from gaitforge.learners.models.fcnet.convolution import causal_convolution
+from gaitforge.learners.models.fcnet.spectral import CONVOLUTIONS, SpectralConv, SpectralState
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from learners.policy.normalisation import Normaliser
-from learners.policy.tokens import TokenLayout
-from learners.training.objectives import masked_sum, squared_error
+from gaitforge.learners.policy.normalisation import Normaliser
+from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.training.objectives import masked_sum, squared_error
 from tests.learners.making import OBS_SLICES, make_policy
 
 

@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 import torch
 
-from datasets import Selection
-from datasets.history import read_history
-from learners.checkpoint import load_policy, read_checkpoint
-from learners.training.batches import open_stream
-from learners.training.config import TrainConfig
-from learners.training.distributed import Ranks, process_group, process_rank
-from learners.training.held_out import split_episodes
-from learners.training.records.history import HistoryRow
-from learners.training.train import train
+from gaitforge.datasets import Selection
+from gaitforge.datasets.history import read_history
+from gaitforge.learners.checkpoint import load_policy, read_checkpoint
+from gaitforge.learners.training.batches import open_stream
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.distributed import Ranks, process_group, process_rank
+from gaitforge.learners.training.held_out import split_episodes
+from gaitforge.learners.training.records.history import HistoryRow
+from gaitforge.learners.training.train import train
 from tests.learners.making import SMALL, make_selection
 
 CONFIG = TrainConfig(
@@ -56,7 +56,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def training_command(config: TrainConfig, selection: Selection, run_dir: Path) -> list[str]:
     """What follows `python` to train by the command line."""
-    command = ["-m", "pipeline.cli", "train", str(selection.store.path), "--out", str(run_dir)]
+    command = ["-m", "gaitforge", "train", str(selection.store.path), "--out", str(run_dir)]
     command += ["--json", "--objective", config.objective]
     chosen, usual = (
         config.to_json(),
@@ -110,7 +110,7 @@ def test_two_processes_go_on_where_one_stopped_and_end_alike(
         if done == 9:
             raise Killed
 
-    monkeypatch.setattr("learners.training.trainer.PROGRESS_PERIOD_S", 0.0)
+    monkeypatch.setattr("gaitforge.learners.training.trainer.PROGRESS_PERIOD_S", 0.0)
     whole = train(config, selection, tmp_path / "one")
     with pytest.raises(Killed):
         train(config, selection, tmp_path / "two", progress=kill)

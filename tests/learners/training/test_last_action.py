@@ -14,22 +14,22 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from datasets import Selection, open_store
-from datasets.formats.d4rl.tasks import TASKS
-from datasets.formats.transfer.importing import import_source
-from learners.checkpoint import CHECKPOINT, load_policy, policy_card
-from learners.deploy.control import LearnedPolicy
-from learners.deploy.export import ExportOptions, export_policy
-from learners.deploy.onnx_policy import OnnxPolicy
-from learners.models.bot.bodies import BODIES
-from learners.models.registry import build_network, preset
-from learners.policy.gaussian import GaussianSpread
-from learners.policy.normalisation import Normaliser
-from learners.policy.policy_network import PolicyNetwork
-from learners.policy.tokens import TokenLayout
-from learners.training.config import TrainConfig
-from learners.training.held_out import held_out_error
-from learners.training.train import train
+from gaitforge.datasets import Selection, open_store
+from gaitforge.datasets.formats.d4rl.tasks import TASKS
+from gaitforge.datasets.formats.transfer.importing import import_source
+from gaitforge.learners.checkpoint import CHECKPOINT, load_policy, policy_card
+from gaitforge.learners.deploy.control import LearnedPolicy
+from gaitforge.learners.deploy.export import ExportOptions, export_policy
+from gaitforge.learners.deploy.onnx_policy import OnnxPolicy
+from gaitforge.learners.models.bot.bodies import BODIES
+from gaitforge.learners.models.registry import build_network, preset
+from gaitforge.learners.policy.gaussian import GaussianSpread
+from gaitforge.learners.policy.normalisation import Normaliser
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.held_out import held_out_error
+from gaitforge.learners.training.train import train
 from tests.learners.deploy.exporting import FACTS
 from tests.learners.making import OBS_SLICES, SMALL
 

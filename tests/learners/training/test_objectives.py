@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-from learners.checkpoint import load_policy, policy_card, save_checkpoint
-from learners.models.registry import preset
-from learners.policy.gaussian import GaussianSpread
-from learners.training.config import TrainConfig
-from learners.training.objectives import (
+from gaitforge.learners.checkpoint import load_policy, policy_card, save_checkpoint
+from gaitforge.learners.models.registry import preset
+from gaitforge.learners.policy.gaussian import GaussianSpread
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.objectives import (
     OBJECTIVES,
     gaussian_kl,
     gaussian_nll,
@@ -25,7 +25,7 @@ from learners.training.objectives import (
     squared_error,
     summed_loss,
 )
-from learners.training.train import NonFiniteError, train
+from gaitforge.learners.training.train import NonFiniteError, train
 from tests.learners.making import SMALL, make_policy, make_selection
 
 CONFIG = TrainConfig(

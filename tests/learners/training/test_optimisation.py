@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from learners.models.registry import preset
-from learners.training.config import TrainConfig
-from learners.training.distributed import Ranks
-from learners.training.lion import Lion
-from learners.training.optimisation import averaged_copy, learning_rate, make_optimiser
-from learners.training.update import Updater
+from gaitforge.learners.models.registry import preset
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.distributed import Ranks
+from gaitforge.learners.training.lion import Lion
+from gaitforge.learners.training.optimisation import averaged_copy, learning_rate, make_optimiser
+from gaitforge.learners.training.update import Updater
 from tests.learners.making import make_policy
 
 

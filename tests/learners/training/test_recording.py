@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from datasets.history import read_history
-from learners.training.records.history import COLUMNS, EVENTS, TABLE, History, HistoryRow
+from gaitforge.datasets.history import read_history
+from gaitforge.learners.training.records.history import COLUMNS, EVENTS, TABLE, History, HistoryRow
 
 
 def row(step: int, validated: bool = False) -> HistoryRow:

@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 import torch
 
-from datasets import Selection
-from datasets.history import read_history
-from datasets.interrupts import INTERRUPTED, STOPPED, Stopped, deferred_signals
-from flows.stages.status import training_status
-from learners.checkpoint import BEST, load_policy, read_checkpoint
-from learners.training.batches import open_stream
-from learners.training.config import TrainConfig
-from learners.training.distributed import Ranks
-from learners.training.records.history import HistoryRow
-from learners.training.train import TrainResult, train
-from learners.training.trainer import Progress
+from gaitforge.datasets import Selection
+from gaitforge.datasets.history import read_history
+from gaitforge.datasets.interrupts import INTERRUPTED, STOPPED, Stopped, deferred_signals
+from gaitforge.flows.stages.status import training_status
+from gaitforge.learners.checkpoint import BEST, load_policy, read_checkpoint
+from gaitforge.learners.training.batches import open_stream
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.distributed import Ranks
+from gaitforge.learners.training.records.history import HistoryRow
+from gaitforge.learners.training.train import TrainResult, train
+from gaitforge.learners.training.trainer import Progress
 from tests.learners.making import OBS_SLICES, SHORT, SMALL, make_selection
 
 LONGER = replace(SHORT, steps=32)
@@ -46,7 +46,7 @@ def whole(selection: Selection, tmp_path_factory: pytest.TempPathFactory) -> Tra
 
 @pytest.fixture(autouse=True)
 def _report_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("learners.training.trainer.PROGRESS_PERIOD_S", 0.0)
+    monkeypatch.setattr("gaitforge.learners.training.trainer.PROGRESS_PERIOD_S", 0.0)
 
 
 class Killed(Exception):
@@ -200,7 +200,7 @@ def test_a_signal_during_the_last_save_is_not_lost(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("learners.training.trainer.PROGRESS_PERIOD_S", math.inf)
+    monkeypatch.setattr("gaitforge.learners.training.trainer.PROGRESS_PERIOD_S", math.inf)
     before = signal.getsignal(number)
     # The only report comes once all is saved.
     with pytest.raises(Stopped) as caught:
@@ -285,7 +285,7 @@ def test_how_a_run_is_carried_out_may_change(
 def test_an_interrupt_that_a_destructor_lost_is_raised_at_the_end() -> None:
     program = (
         "import os, signal\n"
-        "from datasets.interrupts import raised_once\n"
+        "from gaitforge.datasets.interrupts import raised_once\n"
         "class Dying:\n"
         "    def __del__(self):\n"
         "        os.kill(os.getpid(), signal.SIGTERM)\n"

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from datasets import Field, Schema, Selection, Store
-from datasets.history import read_history
-from learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
-from learners.models.registry import PRESETS
-from learners.training.config import TrainConfig
-from learners.training.optimisation import learning_rate
-from learners.training.records.history import HistoryRow
-from learners.training.train import NonFiniteError, train
+from gaitforge.datasets import Field, Schema, Selection, Store
+from gaitforge.datasets.history import read_history
+from gaitforge.learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
+from gaitforge.learners.models.registry import PRESETS
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.optimisation import learning_rate
+from gaitforge.learners.training.records.history import HistoryRow
+from gaitforge.learners.training.train import NonFiniteError, train
 from tests.datasets.making import part_input
 from tests.learners.making import OBS_SLICES, SHORT, SMALL, SpoiledSelection, make_selection
 

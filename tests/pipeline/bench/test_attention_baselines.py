@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from learners.models.bot.body_attention import AttentionMask
-from pipeline.bench.attention_baselines import (
+from gaitforge.learners.models.bot.body_attention import AttentionMask
+from gaitforge.pipeline.bench.attention_baselines import (
     PAPER_SPARSITY,
     WITHOUT_CPU_GRADIENT,
     compare_single_sequence,

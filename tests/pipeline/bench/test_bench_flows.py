@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.progress import Silent
-from pipeline.bench.flows import BENCH, modelled_efficiency
+from gaitforge.flows.progress import Silent
+from gaitforge.pipeline.bench.flows import BENCH, modelled_efficiency
 from tests.pipeline.command_line import call
 
 

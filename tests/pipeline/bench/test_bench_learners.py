@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from flows.progress import Silent
-from learners.models.registry import PRESETS
-from pipeline.bench.control_step import (
+from gaitforge.flows.progress import Silent
+from gaitforge.learners.models.registry import PRESETS
+from gaitforge.pipeline.bench.control_step import (
     DEMO,
     ControlStepConfig,
     by_runtime,
@@ -22,9 +22,9 @@ from pipeline.bench.control_step import (
     paper_modes,
     setting_name,
 )
-from pipeline.bench.learners import BENCH, check_bars
-from pipeline.report.bench_page import sweep
-from pipeline.report.report import write_report
+from gaitforge.pipeline.bench.learners import BENCH, check_bars
+from gaitforge.pipeline.report.bench_page import sweep
+from gaitforge.pipeline.report.report import write_report
 from tests.pipeline.command_line import Run, assert_refused, call
 from tests.pipeline.report.run_folder import write_run_folder
 

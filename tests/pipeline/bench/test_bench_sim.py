@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.bench.collection import OBSERVATION, POLICY, RECORDING, ROLLOUT, STAGES, StageClock
+from gaitforge.pipeline.bench.collection import (
+    OBSERVATION,
+    POLICY,
+    RECORDING,
+    ROLLOUT,
+    STAGES,
+    StageClock,
+)
 from tests.pipeline.command_line import Run
 
 
@@ -55,8 +62,8 @@ def test_a_stage_that_fails_is_counted_and_closed() -> None:
 def test_a_small_run_measures_all_of_it(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backends = {"mujoco": ("collectors.physics.mujoco.backend", "MujocoBackend")}
-    monkeypatch.setattr("pipeline.bench.sim.BACKENDS", backends)
+    backends = {"mujoco": ("gaitforge.collectors.physics.mujoco.backend", "MujocoBackend")}
+    monkeypatch.setattr("gaitforge.pipeline.bench.sim.BACKENDS", backends)
     code, out, _ = run("bench", "sim", "--quick", "--out", tmp_path, "--json")
     assert code == 0
     record = json.loads(out)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from datasets import Store, open_store, query
-from datasets.errors import install_extra
-from flows.progress import Silent
-from flows.stages.status import collection_status
-from pipeline.bench.catalog import WORKS, write_catalog
-from pipeline.bench.store import BENCH
+from gaitforge.datasets import Store, open_store, query
+from gaitforge.datasets.errors import install_extra
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.stages.status import collection_status
+from gaitforge.pipeline.bench.catalog import WORKS, write_catalog
+from gaitforge.pipeline.bench.store import BENCH
 from tests.datasets.making import small_store
 
 
@@ -83,12 +83,12 @@ def test_hundreds_of_parts_answer_alike_with_and_without_an_index(
     path = tmp_path / "many.zarr"
     write_catalog(path, small_store(tmp_path / "source").select(), 200, 1000)
     with monkeypatch.context() as without:
-        without.setattr("datasets.catalog.catalog_files.INDEX_FROM", 10**9)
+        without.setattr("gaitforge.datasets.catalog.catalog_files.INDEX_FROM", 10**9)
         direct = answers(open_store(path))
     assert not open_store(path).files.index_path.exists()
     assert open_store(path).files.rebuild_index()
     assert answers(open_store(path)) == direct
-    monkeypatch.setattr("datasets.catalog.catalog.HELD_BYTES", 1 << 20)
+    monkeypatch.setattr("gaitforge.datasets.catalog.catalog.HELD_BYTES", 1 << 20)
     assert answers(open_store(path)) == direct
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from datasets.files import exclusive_lock
-from flows.records.records import TRAINING_LOCK
-from pipeline.cli.main import build_parser
+from gaitforge.datasets.files import exclusive_lock
+from gaitforge.flows.records.records import TRAINING_LOCK
+from gaitforge.pipeline.cli.main import build_parser
 from tests.pipeline.command_line import SMALL_MODEL, TINY_GRID, Outcome, Run, assert_refused
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -190,7 +190,7 @@ def test_completion_prints_a_script_that_knows_the_commands(run: Run, shell: str
 
 def test_the_module_runs_as_a_program() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pipeline.cli", "query", "/nowhere/x.zarr"],
+        [sys.executable, "-m", "gaitforge", "query", "/nowhere/x.zarr"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -201,7 +201,7 @@ def test_the_module_runs_as_a_program() -> None:
 
 def test_help_of_no_command_loads_torch_prefect_or_matplotlib() -> None:
     program = (
-        "import sys; from pipeline.cli.main import build_parser; build_parser(); "
+        "import sys; from gaitforge.pipeline.cli.main import build_parser; build_parser(); "
         "print({'torch', 'prefect', 'matplotlib', 'distributed'} & set(sys.modules))"
     )
     done = subprocess.run(
@@ -212,7 +212,7 @@ def test_help_of_no_command_loads_torch_prefect_or_matplotlib() -> None:
 
 def test_help_of_all_loads_no_command() -> None:
     program = (
-        "import sys; from pipeline.cli.main import main\n"
+        "import sys; from gaitforge.pipeline.cli.main import main\n"
         "try: main(['--help'])\n"
         "except SystemExit: print(sorted(m for m in sys.modules if m.startswith('pipeline.')))"
     )
@@ -220,6 +220,6 @@ def test_help_of_all_loads_no_command() -> None:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     loaded = done.stdout.splitlines()[-1]
-    assert "pipeline.cli.main" in loaded
-    assert "pipeline.cli.store" not in loaded
+    assert "gaitforge.pipeline.cli.main" in loaded
+    assert "gaitforge.pipeline.cli.store" not in loaded
     assert "numpy" not in loaded

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from flows.records.part_records import PartCollected
-from pipeline.cli.collect import show_collected
+from gaitforge.flows.records.part_records import PartCollected
+from gaitforge.pipeline.cli.collect import show_collected
 
 ROWS = [{"part": "a", "steps": 300}]
 

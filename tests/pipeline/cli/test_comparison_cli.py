@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.progress import Silent
-from flows.stages.collect import collect
-from pipeline.cli.main import main
-from pipeline.report.comparison_page import (
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.stages.collect import collect
+from gaitforge.pipeline.cli.main import main
+from gaitforge.pipeline.report.comparison_page import (
     MARKDOWN_NAME,
     PAGE_NAME,
     comparison_page,
@@ -58,7 +58,7 @@ def compared(store: Path) -> Path:
     """The folder of a finished comparison."""
     out = store.parent / "out"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.report.pictures.draw", draw_blocks)
+        patch.setattr("gaitforge.pipeline.report.pictures.draw", draw_blocks)
         assert call("compare", store, *OPTIONS, "--out", out) == 0
     return out
 

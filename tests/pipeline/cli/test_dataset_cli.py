@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from datasets import Selection, open_store
+from gaitforge.datasets import Selection, open_store
 from tests.datasets.making import small_store
 from tests.pipeline.command_line import Run, assert_refused
 

@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from datasets.history import HISTORY, read_history
+from gaitforge.datasets.history import HISTORY, read_history
 from tests.flows.processes import ROOT, soon
 from tests.pipeline.command_line import Run, assert_refused
 
 SERVER = """
 import json, os, sys
-import collectors.experts.ppo, collectors.gym.training.training
-import collectors.humanoid.experts.training, flows.stages.gym.training
-import flows.stages.humanoid.training, flows.stages.legged.training
-from pipeline.cli.main import main
+import gaitforge.collectors.experts.ppo, gaitforge.collectors.gym.training.training
+import gaitforge.collectors.humanoid.experts.training, gaitforge.flows.stages.gym.training
+import gaitforge.flows.stages.humanoid.training, gaitforge.flows.stages.legged.training
+from gaitforge.pipeline.cli.main import main
 for line in sys.stdin:
     words, errors = json.loads(line)
     child = os.fork()

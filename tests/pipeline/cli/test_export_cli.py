@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from learners.checkpoint import CHECKPOINT
-from pipeline.cli.main import main
+from gaitforge.learners.checkpoint import CHECKPOINT
+from gaitforge.pipeline.cli.main import main
 from tests.learners.making import make_selection
 
 MODEL = '{"hidden_dim":16,"n_layers":1}'

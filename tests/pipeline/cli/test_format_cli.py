@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from datasets import Store, open_store
-from datasets.formats import FORMATS
-from pipeline.cli.main import main
+from gaitforge.datasets import Store, open_store
+from gaitforge.datasets.formats import FORMATS
+from gaitforge.pipeline.cli.main import main
 from tests.datasets.formats.format_stores import plain_store, random_episodes
 
 pytest.importorskip("h5py", reason="h5py is the extra hdf5")

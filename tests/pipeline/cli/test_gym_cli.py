@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.gym.tasks import TASKS
+from gaitforge.collectors.gym.tasks import TASKS
 from tests.collectors.gym.making import make_training
 from tests.pipeline.command_line import Run, assert_refused
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.progress import Silent
-from flows.records.records import read_record
-from flows.stages.suites.plan import COMPLETE
-from flows.stages.train import SelectPlan, TrainPlan, run_training
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.records import read_record
+from gaitforge.flows.stages.suites.plan import COMPLETE
+from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from tests.collectors.gym.making import make_training
 from tests.flows.gym_stores import TINY, make_gym_store
 from tests.pipeline.command_line import Run, assert_refused

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets import open_store
-from datasets.formats.transfer import publishing
+from gaitforge.datasets import open_store
+from gaitforge.datasets.formats.transfer import publishing
 from tests.pipeline.command_line import Run, assert_refused, call
 from tests.pipeline.hub_double import Hub, hub_double
 
@@ -24,7 +24,7 @@ def publish(hub: Hub, home: Path, *arguments: str | Path) -> subprocess.Complete
     """The command in a process of its own: the library reads its settings when it is imported."""
     settings = {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token, "HF_HOME": str(home)}
     settings |= {"HF_HUB_DISABLE_XET": "1", "PYTHONPATH": str(ROOT), "NO_PROXY": "127.0.0.1"}
-    command = [sys.executable, "-m", "pipeline.cli", "publish", *map(str, arguments)]
+    command = [sys.executable, "-m", "gaitforge", "publish", *map(str, arguments)]
     done = subprocess.run(
         [*command, "--no-pictures"],
         env={**os.environ, **settings},

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from collectors.experts.expert import FEATURE_DIM, load_expert
-from collectors.experts.ppo import ExpertTrainingConfig, train_expert
-from collectors.robots.robot import N_JOINTS, absolute_robot, list_robots
+from gaitforge.collectors.experts.expert import FEATURE_DIM, load_expert
+from gaitforge.collectors.experts.ppo import ExpertTrainingConfig, train_expert
+from gaitforge.collectors.robots.robot import N_JOINTS, absolute_robot, list_robots
 from tests.collectors.robots.robot_folders import MISSING, changed, robot_folder
 from tests.pipeline.command_line import Run
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from collectors.robots.robot import load_robot
+from gaitforge.collectors.robots.robot import load_robot
 from tests.collectors.robots.menagerie_files import menagerie_file
 from tests.pipeline.command_line import Run, assert_refused
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from flows.progress import Silent
-from flows.records.activity import PartActivity
-from flows.records.part_records import records_folder
-from flows.runners.slurm.jobs import Job, jobs_folder, write_job
-from flows.stages.collect import collect
-from pipeline.cli.main import main
-from pipeline.cli.running import duration
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.activity import PartActivity
+from gaitforge.flows.records.part_records import records_folder
+from gaitforge.flows.runners.slurm.jobs import Job, jobs_folder, write_job
+from gaitforge.flows.stages.collect import collect
+from gaitforge.pipeline.cli.main import main
+from gaitforge.pipeline.cli.running import duration
 from tests.flows.making import COLLECT, GRID
 from tests.flows.processes import gaitforge
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from collectors.scenarios.skills import SKILLS
-from collectors.scenarios.terrains import TERRAINS
-from datasets import Selection, open_store
+from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.terrains import TERRAINS
+from gaitforge.datasets import Selection, open_store
 from tests.flows.processes import gaitforge
 from tests.pipeline.command_line import TINY_GRID, Run, assert_refused
 

@@ -10,11 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from datasets import Store, open_store
-from pipeline.report.card import MARKDOWN_NAME, PAGE_NAME, RECORD_NAME, sparkline, write_card
-from pipeline.report.charts import histogram
-from pipeline.report.pages import short
-from pipeline.report.stored import draw_stored
+from gaitforge.datasets import Store, open_store
+from gaitforge.pipeline.report.card import (
+    MARKDOWN_NAME,
+    PAGE_NAME,
+    RECORD_NAME,
+    sparkline,
+    write_card,
+)
+from gaitforge.pipeline.report.charts import histogram
+from gaitforge.pipeline.report.pages import short
+from gaitforge.pipeline.report.stored import draw_stored
 from tests.datasets.making import part_input, small_schema
 from tests.pipeline.command_line import call
 from tests.pipeline.report.test_report import PageReader

@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectors.experts.training_task import SKILL_SHARES, TERRAIN_SHARES
-from collectors.legged.data import CollectionGrid
-from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.evaluation import EvaluationGrid, cell_result, evaluate
-from collectors.legged.rollout import run_episodes
-from collectors.rendering.scene import scene_of
-from collectors.robots.commands import C
-from collectors.scenarios.passages import PassageRule
-from collectors.scenarios.skills import SKILLS, Skill
-from collectors.scenarios.terrains import TERRAINS, Terrain, make_tile
-from flows.records.records import to_tree
-from pipeline.report.pictures import FilmPlan, Take, describe, hardest_terrain, heading
-from pipeline.report.report import write_report
+from gaitforge.collectors.experts.training_task import SKILL_SHARES, TERRAIN_SHARES
+from gaitforge.collectors.legged.data import CollectionGrid
+from gaitforge.collectors.legged.environment import LeggedEnvironment
+from gaitforge.collectors.legged.evaluation import EvaluationGrid, cell_result, evaluate
+from gaitforge.collectors.legged.rollout import run_episodes
+from gaitforge.collectors.rendering.scene import scene_of
+from gaitforge.collectors.robots.commands import C
+from gaitforge.collectors.scenarios.passages import PassageRule
+from gaitforge.collectors.scenarios.skills import SKILLS, Skill
+from gaitforge.collectors.scenarios.terrains import TERRAINS, Terrain, make_tile
+from gaitforge.flows.records.records import to_tree
+from gaitforge.pipeline.report.pictures import FilmPlan, Take, describe, hardest_terrain, heading
+from gaitforge.pipeline.report.report import write_report
 from tests.collectors.making import ROBOT, Constant
 from tests.pipeline.report.run_folder import write_json, write_run_folder
 
@@ -63,7 +63,7 @@ def test_records_of_both_sides_say_what_goes_together() -> None:
 def test_tiles_hang_on_the_terrains_own_seed(terrain: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = make_tile(terrain, 6, 3).heights
     turned = dict(reversed(TERRAINS.items()))
-    monkeypatch.setattr("collectors.scenarios.terrains.TERRAINS", turned)
+    monkeypatch.setattr("gaitforge.collectors.scenarios.terrains.TERRAINS", turned)
     make_tile.cache_clear()
     np.testing.assert_array_equal(make_tile(terrain, 6, 3).heights, before)
 

@@ -13,16 +13,16 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 
-from collectors.experts.expert import FEATURE_DIM, load_expert
-from collectors.legged.environment import LeggedEnvironment
-from collectors.legged.rollout import run_episodes
-from collectors.rendering.colours import BARRIER, SKY
-from collectors.rendering.rendering import RenderingError, Shot
-from collectors.robots.robot import N_JOINTS
-from collectors.scenarios.skills import SKILLS
-from collectors.scenarios.terrains import TERRAINS
-from datasets import open_store
-from pipeline.report.picture_files import (
+from gaitforge.collectors.experts.expert import FEATURE_DIM, load_expert
+from gaitforge.collectors.legged.environment import LeggedEnvironment
+from gaitforge.collectors.legged.rollout import run_episodes
+from gaitforge.collectors.rendering.colours import BARRIER, SKY
+from gaitforge.collectors.rendering.rendering import RenderingError, Shot
+from gaitforge.collectors.robots.robot import N_JOINTS
+from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.terrains import TERRAINS
+from gaitforge.datasets import open_store
+from gaitforge.pipeline.report.picture_files import (
     FRAME_PX,
     MAX_ANIMATION_BYTES,
     MAX_SHEET_BYTES,
@@ -30,7 +30,7 @@ from pipeline.report.picture_files import (
     animation,
     contact_sheet,
 )
-from pipeline.report.pictures import (
+from gaitforge.pipeline.report.pictures import (
     FilmPlan,
     describe,
     hardest_terrain,
@@ -39,7 +39,7 @@ from pipeline.report.pictures import (
     make_sheets,
     record_takes,
 )
-from pipeline.report.stored import draw_stored, stored_takes
+from gaitforge.pipeline.report.stored import draw_stored, stored_takes
 from tests.pipeline.command_line import call
 from tests.pipeline.report.run_folder import write_json
 
@@ -77,7 +77,7 @@ def draw_blocks(shots: Sequence[Shot], width_px: int, height_px: int) -> list[np
 @pytest.fixture(scope="module", autouse=True)
 def renderer() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.report.pictures.draw", draw_blocks)
+        patch.setattr("gaitforge.pipeline.report.pictures.draw", draw_blocks)
         yield
 
 
@@ -189,7 +189,7 @@ def test_a_run_shows_its_own_expert_at_its_middle_level(
     def refuse(*_: object) -> None:
         raise RenderingError("MuJoCo cannot draw here; install OSMesa")
 
-    monkeypatch.setattr("pipeline.report.pictures.draw", refuse)
+    monkeypatch.setattr("gaitforge.pipeline.report.pictures.draw", refuse)
     (tmp_path / "pictures" / "pictures.json").unlink()
     make_run_sheets(tmp_path, said.append)
     assert not (tmp_path / "pictures" / "pictures.json").exists()

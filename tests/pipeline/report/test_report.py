@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from pipeline.report.pages import count, duration, fixed, size
-from pipeline.report.report import HeatCell, write_report
+from gaitforge.pipeline.report.pages import count, duration, fixed, size
+from gaitforge.pipeline.report.report import HeatCell, write_report
 from tests.pipeline.report.run_folder import (
     POLICIES,
     SKILLS,
@@ -413,7 +413,7 @@ def test_numbers_read_well(shown: str, expected: str) -> None:
 @pytest.mark.parametrize("mode", ["light", "dark"])
 @given(share=st.floats(0.0, 1.0))
 def test_heat_text_always_contrasts_with_its_background(mode: str, share: float) -> None:
-    css = files("pipeline.report").joinpath("templates/report.css").read_text()
+    css = files("gaitforge.pipeline.report").joinpath("templates/report.css").read_text()
     found = re.findall(r"--(heat-low|heat-high|on-low|on-high): #(\w{6})", css)
     named = dict(found[:4] if mode == "light" else found[4:8])
     low, high, on_low, on_high = (

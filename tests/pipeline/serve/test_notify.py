@@ -12,9 +12,9 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.logging.handlers import APILogHandler
 
-from pipeline.cli.main import main
-from pipeline.serve.notify import REASONS
-from pipeline.serve.prefect_server import prefect_api
+from gaitforge.pipeline.cli.main import main
+from gaitforge.pipeline.serve.notify import REASONS
+from gaitforge.pipeline.serve.prefect_server import prefect_api
 from tests.flows.processes import soon
 
 HEARD: list[str] = []

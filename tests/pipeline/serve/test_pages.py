@@ -16,9 +16,9 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from flows.records.records import write_record
-from flows.runners.shown_pages import PAGES_URL, file_address, pages_folder, view_address
-from pipeline.serve.pages import serving_pages
+from gaitforge.flows.records.records import write_record
+from gaitforge.flows.runners.shown_pages import PAGES_URL, file_address, pages_folder, view_address
+from gaitforge.pipeline.serve.pages import serving_pages
 from tests.flows.processes import soon
 
 REPORT = """

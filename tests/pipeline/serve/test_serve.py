@@ -20,17 +20,17 @@ import httpx
 import numpy as np
 import pytest
 
-from datasets import open_store
-from datasets.formats.transfer.exporting import export_selection
-from flows.progress import Silent
-from flows.records.activity import read_active
-from flows.records.part_records import records_folder
-from flows.runners.artifacts import artifact_key
-from flows.stages.collect import collect
-from flows.tasks.legged import legged_plan
-from pipeline.cli.main import main
-from pipeline.serve.serving import form_fields
-from pipeline.view.page import BUILT
+from gaitforge.datasets import open_store
+from gaitforge.datasets.formats.transfer.exporting import export_selection
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.activity import read_active
+from gaitforge.flows.records.part_records import records_folder
+from gaitforge.flows.runners.artifacts import artifact_key
+from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.tasks.legged import legged_plan
+from gaitforge.pipeline.cli.main import main
+from gaitforge.pipeline.serve.serving import form_fields
+from gaitforge.pipeline.view.page import BUILT
 from tests.flows.making import COLLECT
 from tests.flows.prefect_runs import Server
 from tests.flows.processes import ROOT, descendants, gaitforge, is_running, listening, soon
@@ -83,7 +83,8 @@ def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_runs_that_train_nothing_load_no_torch() -> None:
-    flows = "flows.collect, flows.importing, flows.runners.slurm.tasks, pipeline.serve.card"
+    names = ("flows.collect", "flows.importing", "flows.runners.slurm.tasks", "pipeline.serve.card")
+    flows = ", ".join(f"gaitforge.{name}" for name in names)
     program = f"import sys, {flows}; print({{'torch', 'numba', 'dask'}} & set(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from collectors.legged.data import CollectionGrid, StoredForm
-from flows.progress import Silent
-from flows.stages.collect import collect
-from flows.tasks.legged import LeggedPlan
+from gaitforge.collectors.legged.data import CollectionGrid, StoredForm
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.tasks.legged import LeggedPlan
 
 GRID = CollectionGrid(
     terrains=("stairs", "rough"), skills=("tilt", "rush"), levels=(8,), parts=1, episodes_per_part=6

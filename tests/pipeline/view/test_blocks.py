@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from collectors.robots.robot import load_robot
-from collectors.rotations import rotate
-from pipeline.view import build
-from pipeline.view.blocks import decoded, encoded, encoded_poses, encoded_series
-from pipeline.view.robot_shapes import robot_shapes
+from gaitforge.collectors.robots.robot import load_robot
+from gaitforge.collectors.rotations import rotate
+from gaitforge.pipeline.view import build
+from gaitforge.pipeline.view.blocks import decoded, encoded, encoded_poses, encoded_series
+from gaitforge.pipeline.view.robot_shapes import robot_shapes
 
 MATRICES = st.tuples(st.integers(1, 30), st.integers(1, 4)).flatmap(
     lambda shape: arrays(np.float64, shape, elements=st.floats(-1e3, 1e3))
@@ -138,7 +138,7 @@ def test_time_is_right_whatever_frames_are_dropped() -> None:
 def test_the_page_puts_the_feet_where_mujoco_does(tmp_path: Path, changed: bool) -> None:
     """Within a millimetre, through the rounding; also with joints off their bodies' origins."""
     if not (build.PAGE / "node_modules").is_dir():
-        pytest.skip("three.js is not installed (python -m pipeline.view.build)")
+        pytest.skip("three.js is not installed (python -m gaitforge.pipeline.view.build)")
     robot = load_robot(str(_changed_robot(tmp_path)) if changed else "go1")
     poses = _walk(30, 1.0, 0.1, 5)
     model = mujoco.MjModel.from_xml_path(str(robot.mjcf_path))
@@ -188,7 +188,7 @@ def _changed_robot(folder: Path) -> Path:
 def test_quality_follows_the_frame_times(tmp_path: Path) -> None:
     """Down while frames are slow, up while they are fast, and not to and fro between two levels."""
     if not (build.PAGE / "node_modules").is_dir():
-        pytest.skip("esbuild is not installed (python -m pipeline.view.build)")
+        pytest.skip("esbuild is not installed (python -m gaitforge.pipeline.view.build)")
     module = json.dumps(_bundled(SOURCES / "quality.ts", tmp_path))
     program = f"""
         globalThis.devicePixelRatio = 1;

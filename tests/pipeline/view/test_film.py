@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from collectors.rendering.rendering import Shot
-from collectors.robots.robot import load_robot
-from collectors.rotations import from_yaw, rotate, yaw_of
-from datasets import open_store
-from datasets.catalog.listing import episode_name
+from gaitforge.collectors.rendering.rendering import Shot
+from gaitforge.collectors.robots.robot import load_robot
+from gaitforge.collectors.rotations import from_yaw, rotate, yaw_of
+from gaitforge.datasets import open_store
+from gaitforge.datasets.catalog.listing import episode_name
 from tests.pipeline.command_line import Run, assert_refused
 from tests.pipeline.report.test_pictures import draw_blocks
 
@@ -31,7 +31,7 @@ def shots(monkeypatch: pytest.MonkeyPatch) -> list[Shot]:
         drawn.extend(shots)
         return draw_blocks(shots, width_px, height_px)
 
-    monkeypatch.setattr("pipeline.report.stored.draw", draw)
+    monkeypatch.setattr("gaitforge.pipeline.report.stored.draw", draw)
     return drawn
 
 
@@ -88,7 +88,7 @@ def test_a_missing_extra_is_one_line_before_the_work(
         ("--rerun", "out.rrd", "rerun", "rerun"),
     ):
         monkeypatch.setitem(sys.modules, package, None)
-        monkeypatch.setattr("pipeline.view.stored.stored_show", None)
+        monkeypatch.setattr("gaitforge.pipeline.view.stored.stored_show", None)
         outcome = run("view", walked, option, tmp_path / name)
         assert_refused(outcome, f"pip install -e '.[{extra}]'")
     assert list(tmp_path.iterdir()) == []

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collectors.robots.robot import RobotCard, load_robot
-from collectors.rotations import rotate
-from pipeline.view import robot_shapes as module
-from pipeline.view.blocks import decoded
-from pipeline.view.robot_shapes import robot_shapes
+from gaitforge.collectors.robots.robot import RobotCard, load_robot
+from gaitforge.collectors.rotations import rotate
+from gaitforge.pipeline.view import robot_shapes as module
+from gaitforge.pipeline.view.blocks import decoded
+from gaitforge.pipeline.view.robot_shapes import robot_shapes
 
 CORNERS = np.array([[0.0, 0.0, 0.0], [0.2, 0.0, 0.0], [0.0, 0.3, 0.0], [0.0, 0.0, 0.4]])
 

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets import open_store
-from datasets.catalog.listing import episode_name
-from flows.progress import Silent
-from pipeline.view import build
-from pipeline.view import page as page_module
-from pipeline.view.blocks import decoded
-from pipeline.view.page import page, write_page
-from pipeline.view.stored import spread_over_returns, stored_show
+from gaitforge.datasets import open_store
+from gaitforge.datasets.catalog.listing import episode_name
+from gaitforge.flows.progress import Silent
+from gaitforge.pipeline.view import build
+from gaitforge.pipeline.view import page as page_module
+from gaitforge.pipeline.view.blocks import decoded
+from gaitforge.pipeline.view.page import page, write_page
+from gaitforge.pipeline.view.stored import spread_over_returns, stored_show
 from tests.pipeline.command_line import Run, assert_refused
 from tests.pipeline.view.browser import CHROMIUM, browser
 
@@ -79,7 +79,7 @@ def test_a_store_that_cannot_be_replayed_is_drawn_from_its_states(
 ) -> None:
     selection = open_store(walked).select()
     replayed = stored_show(selection, Silent())
-    monkeypatch.setattr("collectors.legged.replaying.is_exact", lambda name: False)
+    monkeypatch.setattr("gaitforge.collectors.legged.replaying.is_exact", lambda name: False)
     drawn = stored_show(selection, Silent())
     assert "without torques" in drawn.note
     for one, other in zip(replayed.episodes, drawn.episodes, strict=True):
@@ -154,9 +154,9 @@ def test_a_run_walks_on_held_out_episodes(
 def test_an_evaluation_shows_its_extremes_as_it_scored_them(
     trained: Path, tmp_path: Path, stub: None, run: Run
 ) -> None:
-    from collectors.legged.evaluation import EvaluationGrid
-    from flows.stages.evaluate import EvaluatePlan, evaluate_policy
-    from flows.tasks.policies import run_source
+    from gaitforge.collectors.legged.evaluation import EvaluationGrid
+    from gaitforge.flows.stages.evaluate import EvaluatePlan, evaluate_policy
+    from gaitforge.flows.tasks.policies import run_source
 
     (tmp_path / "train").mkdir()
     (tmp_path / "evaluate").mkdir()
@@ -220,7 +220,7 @@ def test_without_its_script_one_line_says_how_to_build_it(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.setattr(page_module, "BUILT", tmp_path / "none")
-    assert_refused(run("view", store), "make setup", "python -m pipeline.view.build")
+    assert_refused(run("view", store), "make setup", "python -m gaitforge.pipeline.view.build")
 
 
 def test_the_lock_has_hashes_and_no_addresses() -> None:
@@ -240,7 +240,7 @@ def test_a_browser_plays_the_page_from_disk(walked: Path, tmp_path: Path) -> Non
     if CHROMIUM is None:
         _skipped("no Chromium here (Debian: apt install chromium)")
     if not (page_module.BUILT / "main.js").is_file():
-        _skipped("its script is not built (python -m pipeline.view.build)")
+        _skipped("its script is not built (python -m gaitforge.pipeline.view.build)")
     show = stored_show(open_store(walked).select(), Silent())
     path = tmp_path / "page.html"
     write_page(show, path)

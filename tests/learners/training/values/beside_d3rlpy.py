@@ -27,21 +27,21 @@ import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from collectors.gym.batch import TaskBatch
-from collectors.gym.evaluation import evaluate, evaluation_seeds
-from collectors.gym.tasks import find_task
-from datasets import Selection, open_store
-from learners.checkpoint import load_policy
-from learners.deploy.control import LearnedPolicy
-from learners.policy.policy_network import PolicyNetwork
-from learners.training.batches import TrainingBatches
-from learners.training.building import build_policy, build_values
-from learners.training.config import TrainConfig
-from learners.training.distributed import Ranks
-from learners.training.memory import keep_freed_memory
-from learners.training.train import train
-from learners.training.update import Updater
-from learners.training.values.critics import Ensemble
+from gaitforge.collectors.gym.batch import TaskBatch
+from gaitforge.collectors.gym.evaluation import evaluate, evaluation_seeds
+from gaitforge.collectors.gym.tasks import find_task
+from gaitforge.datasets import Selection, open_store
+from gaitforge.learners.checkpoint import load_policy
+from gaitforge.learners.deploy.control import LearnedPolicy
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.training.batches import TrainingBatches
+from gaitforge.learners.training.building import build_policy, build_values
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.distributed import Ranks
+from gaitforge.learners.training.memory import keep_freed_memory
+from gaitforge.learners.training.train import train
+from gaitforge.learners.training.update import Updater
+from gaitforge.learners.training.values.critics import Ensemble
 from tests.datasets.formats.peer_environment import run_peer
 
 PROGRAM = Path(__file__).with_name("d3rlpy_program.py")

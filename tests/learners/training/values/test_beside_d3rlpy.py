@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
-from datasets import Selection, open_store
-from flows.progress import Silent
-from flows.stages.collect import collect
-from flows.tasks.gym import GymPlan
-from learners.policy.gaussian import MIN_LOG_STD
-from learners.training.batches import TrainingBatches
-from learners.training.distributed import Ranks
-from learners.training.update import Updater
-from learners.training.values.learner import Transitions
+from gaitforge.datasets import Selection, open_store
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.tasks.gym import GymPlan
+from gaitforge.learners.policy.gaussian import MIN_LOG_STD
+from gaitforge.learners.training.batches import TrainingBatches
+from gaitforge.learners.training.distributed import Ranks
+from gaitforge.learners.training.update import Updater
+from gaitforge.learners.training.values.learner import Transitions
 from tests.datasets.formats.peer_environment import peer_python
 from tests.learners.training.values.beside_d3rlpy import (
     ask,
@@ -194,5 +194,5 @@ def _same_draws(monkeypatch: pytest.MonkeyPatch, noise: Tensor, uniform: Tensor)
     def randn(count: int, *shape: int, device: Any = None) -> Tensor:
         return noise[:count, None].expand(count, *shape)
 
-    monkeypatch.setattr("learners.training.values.squashed.torch.randn", randn)
+    monkeypatch.setattr("gaitforge.learners.training.values.squashed.torch.randn", randn)
     monkeypatch.setattr(Tensor, "uniform_", lambda self, *_: self.copy_(uniform[:, None]))

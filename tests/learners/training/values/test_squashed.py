@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
-from learners.training.values.cql import CQL, CQLSettings
-from learners.training.values.squashed import SquashedGaussian
+from gaitforge.learners.training.values.cql import CQL, CQLSettings
+from gaitforge.learners.training.values.squashed import SquashedGaussian
 
 
 def test_a_density_is_that_of_the_samples() -> None:

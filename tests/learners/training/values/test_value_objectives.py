@@ -13,21 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.utils import parameters_to_vector
 
-from datasets import Field, Schema, Selection, Store
-from datasets.interrupts import Stopped
-from learners.checkpoint import load_policy, read_checkpoint
-from learners.deploy.compiled_step import compiled_step
-from learners.deploy.step_modules import PolicyStep
-from learners.training.batches import TrainingBatches
-from learners.training.building import build_policy, build_values
-from learners.training.config import TrainConfig
-from learners.training.distributed import Ranks
-from learners.training.objectives import OBJECTIVES
-from learners.training.train import train
-from learners.training.update import Updater
-from learners.training.values.awr import AWR, AWRSettings
-from learners.training.values.bear import BEAR
-from learners.training.values.td3_bc import TD3BC
+from gaitforge.datasets import Field, Schema, Selection, Store
+from gaitforge.datasets.interrupts import Stopped
+from gaitforge.learners.checkpoint import load_policy, read_checkpoint
+from gaitforge.learners.deploy.compiled_step import compiled_step
+from gaitforge.learners.deploy.step_modules import PolicyStep
+from gaitforge.learners.training.batches import TrainingBatches
+from gaitforge.learners.training.building import build_policy, build_values
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.distributed import Ranks
+from gaitforge.learners.training.objectives import OBJECTIVES
+from gaitforge.learners.training.train import train
+from gaitforge.learners.training.update import Updater
+from gaitforge.learners.training.values.awr import AWR, AWRSettings
+from gaitforge.learners.training.values.bear import BEAR
+from gaitforge.learners.training.values.td3_bc import TD3BC
 from tests.learners.making import OBS_SLICES, SHORT, SMALL, make_selection
 from tests.learners.training.test_resume import after, ctrl_c
 
@@ -60,7 +60,7 @@ def gradients(updater: Updater, of: str) -> dict[str, torch.Tensor | None]:
 def test_a_stopped_run_ends_as_one_that_was_not(
     config: TrainConfig, selection: Selection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("learners.training.trainer.PROGRESS_PERIOD_S", 0.0)
+    monkeypatch.setattr("gaitforge.learners.training.trainer.PROGRESS_PERIOD_S", 0.0)
     train(config, selection, tmp_path / "whole")
     with pytest.raises(Stopped):
         train(config, selection, tmp_path / "stopped", after(11, ctrl_c))

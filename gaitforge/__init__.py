@@ -1,0 +1,1 @@
+"""Datasets of legged motion from simulators and experts, and policies learned from them."""
