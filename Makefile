@@ -6,9 +6,11 @@ STAMP := .venv/.stamp
 PLAYER := pipeline/view/built/main.js
 DEV_STAMP := .venv/.stamp-dev
 UV := uv==0.13.9
-# Set PYTHON=/path/to/python3.11 to choose one; else the first of these that is a usable 3.11.
+TORCH = $(shell sed -n 's/^\# \(torch==[0-9.]*\) .*/\1/p' requirements.lock)
+# Set PYTHON=/path/to/python to choose one; else the first of these that is new enough and has venv.
 PYTHON ?=
-PYTHON_CHECK := import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))
+PYTHONS := python3 python3.13 python3.12 python3.11
+PYTHON_CHECK := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # uv: links to its cache, or copies where no link can be made; copies alone take twice the disk.
@@ -28,11 +30,11 @@ endef
 
 define find_python
 python=""; \
-for candidate in $(if $(PYTHON),"$(PYTHON)",python3.11 python3); do \
+for candidate in $(if $(PYTHON),"$(PYTHON)",$(PYTHONS)); do \
 	if "$$candidate" -c '$(PYTHON_CHECK)' >/dev/null 2>&1; then python="$$candidate"; break; fi; \
 done; \
 if [ -z "$$python" ]; then \
-	echo "error: no Python 3.11 with the venv module among: $(or $(PYTHON),python3.11 python3); install it or run make PYTHON=/path/to/python3.11" >&2; \
+	echo "error: no Python 3.11 or newer with the venv module among: $(or $(PYTHON),$(PYTHONS)); install it or run make PYTHON=/path/to/python" >&2; \
 	exit 1; \
 fi
 endef
@@ -44,8 +46,8 @@ setup: $(STAMP) $(PLAYER) ## build .venv from requirements.lock, and the player'
 
 # The stamp is removed first and written last. Without it .venv is rebuilt from nothing, since an
 # interrupted installation can leave half a package that it later takes for a whole one.
-# torch comes in one build a machine (CPU or CUDA, with packages of its own), so pip chooses it, by
-# version; all else is installed as locked, by uv where it can be had.
+# torch comes in one build a machine (CPU or CUDA, with packages of its own), so pip chooses it, by the
+# version that a comment of the lock names; all else is installed as locked, by uv where it can be had.
 $(STAMP): requirements.lock pyproject.toml
 	@$(find_python); \
 	if [ -f $(STAMP) ] && $(BIN)/python -m pip --version >/dev/null 2>&1 \
@@ -57,7 +59,7 @@ $(STAMP): requirements.lock pyproject.toml
 		$(BIN)/python -m pip install -q $(UV) || echo "no uv here: pip installs"; \
 	fi
 	$(call install_locked,requirements.lock)
-	$(BIN)/python -m pip install "$$(sed -n 's/.*"\(torch==[0-9.]*\)".*/\1/p' pyproject.toml)"
+	$(BIN)/python -m pip install $(TORCH)
 	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
 
@@ -113,17 +115,18 @@ bench: $(DEV_STAMP) ## measure speeds: runs/bench
 	$(BIN)/gaitforge bench sim --out runs/bench
 	$(BIN)/gaitforge bench formats --out runs/bench
 
-# Exact versions with hashes, without index addresses; what is locked stays unless a range of pyproject.toml
-# refuses it (`make lock UPGRADE=--upgrade` takes the newest). torch and its CUDA packages stay out, see `setup`.
+# Exact versions with hashes for every Python and platform, without index addresses; what is locked stays unless a
+# range of pyproject.toml refuses it (`make lock UPGRADE=--upgrade` takes the newest). torch and its CUDA packages
+# stay out, see `setup`.
 UPGRADE :=
-COMPILE := uv pip compile pyproject.toml $(UPGRADE) -q --generate-hashes --no-annotate --no-header \
-	--no-emit-index-url --no-emit-find-links --python-version 3.11 --python-platform x86_64-manylinux_2_28
+COMPILE := uv pip compile pyproject.toml $(UPGRADE) -q --universal --generate-hashes --no-annotate --no-header \
+	--no-emit-index-url --no-emit-find-links --python-version 3.11
 
 NOT_LOCKED := ^(torch|triton)$$|^nvidia-|^cuda-
 
 lock: $(STAMP) ## write both locks anew from pyproject.toml
 	mkdir -p build/lock
-	cat requirements.lock requirements-dev.lock > build/lock/all.lock
+	(echo $(TORCH); cat requirements.lock requirements-dev.lock) > build/lock/all.lock
 	$(BIN)/$(COMPILE) --extra dev -o build/lock/all.lock > build/lock/log
 	$(BIN)/$(COMPILE) --extra view -c build/lock/all.lock -o build/lock/runtime.lock > build/lock/log
 	for name in requirements requirements-dev; do grep '^#' $$name.lock > build/lock/$$name; done

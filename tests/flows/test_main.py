@@ -31,7 +31,7 @@ def plan(tmp_path: Path) -> Path:
 
 
 def test_the_package_is_a_program(plan: Path, tmp_path: Path) -> None:
-    words = ["flows", "collect", tmp_path / "legged.zarr", plan, "--parts", "1"]
+    words = ["gaitforge.flows", "collect", tmp_path / "legged.zarr", plan, "--parts", "1"]
     done = subprocess.run(
         [sys.executable, "-m", *map(str, words)],
         cwd=ROOT,

@@ -214,7 +214,7 @@ def test_help_of_all_loads_no_command() -> None:
     program = (
         "import sys; from gaitforge.pipeline.cli.main import main\n"
         "try: main(['--help'])\n"
-        "except SystemExit: print(sorted(m for m in sys.modules if m.startswith('pipeline.')))"
+        "except SystemExit: print(sorted(m for m in sys.modules if m.startswith('gaitforge.')))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
