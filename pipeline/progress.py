@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from tqdm import tqdm
 
@@ -13,13 +14,20 @@ LINE_PERIOD_S = 5.0
 BAR_PERIOD_S = 0.2
 
 
+@dataclass(frozen=True)
 class TerminalReporter:
-    """Shows steps on standard error, so that standard output stays for results."""
+    """Shows steps on standard error, so that standard output stays for results.
+
+    Attributes:
+        lines: a line now and then on a terminal too, as where several processes report.
+    """
+
+    lines: bool = False
 
     @contextmanager
     def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
         """See `gaitforge.flows.progress.Reporter.step`."""
-        if not sys.stderr.isatty():
+        if self.lines or not sys.stderr.isatty():
             lines = _Lines(name, total, unit, min(done, total))
             yield lines.advance
             lines.close()

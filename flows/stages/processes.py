@@ -81,5 +81,5 @@ def _run(work: Work, share: Sequence[str]) -> None:
     signal.signal(signal.SIGTERM, stop)
     try:
         work(share, unless_stopped)
-    except (ValueError, OSError, Interrupted):
+    except (ValueError, OSError, Interrupted, KeyboardInterrupt):
         sys.exit(1)  # the parent reports it in one line

@@ -2,22 +2,23 @@
 
 A stage that collects is done when no part of its plan is missing. Any other leaves a record,
 
-    <out>/stages/<name>.json   the key of the plan that it was done for, the seconds of every run
+    <out>/stages/<name>.json   the key of the plan that it was done for, start and seconds of
+                               every run, the error of the last one
 
 and is done when the record names the present key and the stage's outputs exist.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gaitforge.datasets import open_store
 from gaitforge.datasets.layout import ROOT_FILE
-from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.records import read_record, write_record
+from gaitforge.flows.progress import Advance, Reporter
+from gaitforge.flows.records.records import prepare_folder, read_record, write_record
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.learners.training.distributed import process_rank
@@ -42,6 +43,7 @@ class Stage:
         collection: of a stage that collects into the store `place`, its plan; raises ValueError
             while the policy that drives is missing.
         trains: whether the processes of torchrun can share it.
+        page: what shows its result; device: "cuda" of a stage that wants a GPU for itself.
     """
 
     name: str
@@ -52,6 +54,13 @@ class Stage:
     place: Path | None = None
     collection: Callable[[], CollectionPlan] | None = None
     trains: bool = False
+    page: Path | None = None
+    device: str = "cpu"
+
+    @property
+    def lock(self) -> str:
+        """The name of the lock that it runs under: of several with one lock one runs at a time."""
+        return self.file_name if self.device == "cpu" else self.device
 
     @property
     def file_name(self) -> str:
@@ -101,6 +110,8 @@ def run_stage(out: Path, stage: Stage, reporter: Reporter, collector: Collector 
                 stage.run(reporter)
         except ValueError as error:
             raise ValueError(f"{stage.name}: {error}") from error
+    if stage.page is not None and stage.page.is_file():
+        reporter.say(f"look at {stage.page}")
 
 
 def run_stages(
@@ -108,16 +119,60 @@ def run_stages(
 ) -> None:
     """Do what is left of all stages, in their order, in this process."""
     for stage in stages:
-        run_stage(out, stage, reporter, collector)
+        run_stage(out, stage, numbered(reporter, stages, stage), collector)
+
+
+@dataclass(frozen=True)
+class _Numbered:
+    """A reporter whose lines begin with a stage's number."""
+
+    reporter: Reporter
+    number: str
+
+    def step(
+        self, name: str, total: int, unit: str, done: int = 0
+    ) -> AbstractContextManager[Advance]:
+        """See `gaitforge.flows.progress.Reporter.step`."""
+        return self.reporter.step(f"{self.number}  {name}", total, unit, done)
+
+    def say(self, text: str) -> None:
+        """See `gaitforge.flows.progress.Reporter.say`."""
+        self.reporter.say(f"{self.number}  {text}")
+
+
+def numbered(reporter: Reporter, stages: Sequence[Stage], stage: Stage) -> Reporter:
+    """A reporter that tells which of the stages its lines are of: "stage 3/13"."""
+    number = [each.name for each in stages].index(stage.name) + 1
+    return _Numbered(reporter, f"stage {number}/{len(stages)}")
 
 
 def stage_seconds(out: Path, stages: Sequence[Stage]) -> list[dict[str, Any]]:
-    """{"stage", "seconds"} of every run of every stage, interrupted ones included."""
+    """{"stage", "started", "seconds"} of every run of every stage, interrupted ones included."""
     return [
-        {"stage": stage.name, "seconds": seconds}
+        {"stage": stage.name, **run}
         for stage in stages
-        for seconds in (read_record(_record(out, stage)) or {}).get("seconds", [])
+        for run in (read_record(_record(out, stage)) or {}).get("runs", [])
     ]
+
+
+def seconds_in_all(runs: Sequence[Mapping[str, Any]]) -> float:
+    """The seconds in which some stage ran; those of several at a time count once."""
+    total, until = 0.0, 0.0
+    for run in sorted(runs, key=lambda run: run["started"]):
+        end = run["started"] + run["seconds"]
+        total += max(0.0, end - max(until, run["started"]))
+        until = max(until, end)
+    return total
+
+
+def stage_error(out: Path, stage: Stage) -> str:
+    """The error that a stage's last run ended with; "" for none."""
+    return (read_record(_record(out, stage)) or {}).get("error", "")
+
+
+def prepare_records(out: Path) -> None:
+    """Make the folder of the stages' records and locks; ValueError if it cannot be made."""
+    prepare_folder(out / "stages")
 
 
 def _record(out: Path, stage: Stage) -> Path:
@@ -126,12 +181,18 @@ def _record(out: Path, stage: Stage) -> Path:
 
 @contextmanager
 def _recorded(out: Path, stage: Stage) -> Iterator[None]:
-    started, path, done = time.perf_counter(), _record(out, stage), False
+    began, started, path = time.time(), time.perf_counter(), _record(out, stage)
+    done, told = False, ""
     try:
         yield
         done = True
+    except (ValueError, OSError) as error:
+        told = str(error)
+        raise
     finally:
         if process_rank() == 0:  # of the processes that torchrun may have started
-            seconds = (read_record(path) or {}).get("seconds", [])
-            seconds.append(round(time.perf_counter() - started, 3))
-            write_record(path, {"key": stage.key if done else None, "seconds": seconds})
+            runs = (read_record(path) or {}).get("runs", [])
+            seconds = round(time.perf_counter() - started, 3)
+            runs.append({"started": round(began, 3), "seconds": seconds})
+            key = stage.key if done else None
+            write_record(path, {"key": key, "runs": runs, "error": told})

@@ -109,7 +109,6 @@ def demo_command(arguments: argparse.Namespace) -> None:
     """Run a small pipeline end to end: collect, train, evaluate, report."""
     from gaitforge.flows.stages.pipeline.plan import pipeline_plan
     from gaitforge.flows.stages.pipeline.stages import claim
-    from gaitforge.flows.stages.staging import run_stages
     from gaitforge.pipeline.report.pipeline import stages_of
 
     plan, out = planned(pipeline_plan(), arguments), arguments.out
@@ -117,7 +116,7 @@ def demo_command(arguments: argparse.Namespace) -> None:
     if arguments.prefect:
         _run_prefect(plan, out)
     else:
-        run_stages(out, stages_of(plan, out), TerminalReporter())
+        _run_here(out, stages_of(plan, out))
     _show(out, arguments.json, "demo")
 
 
@@ -163,7 +162,7 @@ def do_stages(
     Returns:
         None if all are done, else the exit code.
     """
-    from gaitforge.flows.stages.staging import find_stage, run_stage, run_stages
+    from gaitforge.flows.stages.staging import find_stage, run_stage
 
     settings = runner_settings(arguments, STAGE_RUNNERS)
     if arguments.stage:
@@ -176,8 +175,23 @@ def do_stages(
 
         run_stages_on_dask(out, stages, own_reporter(), settings)
     else:
-        run_stages(out, stages, own_reporter())
+        _run_here(out, stages)
     return None
+
+
+def _run_here(out: Path, stages: "Sequence[Stage]") -> None:
+    """Do what is left of the stages on this machine; says what there is and what was done."""
+    from gaitforge.flows.stages.side_by_side import run_side_by_side
+    from gaitforge.flows.stages.staging import is_done
+
+    reporter = TerminalReporter()
+    done = [stage.name for stage in stages if is_done(out, stage)]
+    left = [stage.name for stage in stages if stage.name not in done]
+    if left:
+        reporter.say(f"{len(stages)} stages: {', '.join(stage.name for stage in stages)}")
+    if left and done:
+        reporter.say(f"skipped, since done before: {', '.join(done)}")
+    run_side_by_side(out, stages, reporter, TerminalReporter(lines=True))
 
 
 def _stages_on_slurm(

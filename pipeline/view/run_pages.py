@@ -11,7 +11,6 @@ from gaitforge.pipeline.view.page import bundle, write_page
 from gaitforge.pipeline.view.policies import evaluation_show, ghost_source, with_ghosts
 
 PAGES = Path("episodes")
-_INDEX = "pages.json"
 _EXPERT = "expert"
 
 
@@ -22,22 +21,18 @@ def write_evaluation_pages(run_dir: Path, names: Sequence[str], reporter: Report
     same start and seed as a ghost. Where pages cannot be made, the reporter says why.
     """
     folder = run_dir / PAGES
-    made = read_record(folder / _INDEX) or {}
     try:
         bundle()
         for name in names:
             evaluation = run_dir / "evaluate" / f"{name}.json"
-            digest = sha256_file(evaluation)
-            if made.get(name) == digest and (folder / f"{name}.html").is_file():
+            key, page = {"evaluation": sha256_file(evaluation)}, folder / f"{name}.html"
+            if read_record(page.with_suffix(".json")) == key and page.is_file():
                 continue
             show = evaluation_show(evaluation, reporter)
             if name != _EXPERT:
                 show = with_ghosts(show, ghost_source(_EXPERT), reporter)
-            write_page(
-                replace(show, title=f"{name}: episodes of its evaluation"), folder / f"{name}.html"
-            )
-            made = {**made, name: digest}
-            write_record(folder / _INDEX, made)
+            write_page(replace(show, title=f"{name}: episodes of its evaluation"), page)
+            write_record(page.with_suffix(".json"), key)
     except (ValueError, OSError) as error:
         reporter.say(f"no pages of episodes: {error}")
 

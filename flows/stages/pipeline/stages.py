@@ -1,10 +1,10 @@
 """The stages of a pipeline, and the claim of its folder.
 
 plan.json, stages/, legged.zarr, dataset.json, expert.json, legged.card/
-train/<run>/, evaluate/<run>.json, summary.json, wall.json, report.html
+train/<run>/, evaluate/<run>.json, episodes/, summary.json, wall.json, report.html
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,9 @@ from gaitforge.flows.stages.pipeline.summary import EXPERT_CARD, STORE, SUMMARY,
 from gaitforge.flows.stages.staging import Stage
 from gaitforge.flows.stages.status import PIPELINE
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
+from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.legged_policy import LeggedPolicyPlan, driven_by
+from gaitforge.learners.training.config import TrainConfig
 
 _FIRST = "first"
 
@@ -31,11 +33,15 @@ class Pages:
     """What writes a pipeline's pages.
 
     Attributes:
-        card: card(store, reporter) writes `card_of(store)`; report: report(out, reporter) writes
-            report.html.
+        card: card(store, reporter) writes `card_of(store)`.
+        episodes: episodes(store, page, reporter) writes a page of stored episodes.
+        policies: policies(out, names, reporter) writes `page_of(out, name)` of evaluations.
+        report: report(out, reporter) writes report.html.
     """
 
     card: Callable[[Path, Reporter], Any]
+    episodes: Callable[[Path, Path, Reporter], Any]
+    policies: Callable[[Path, Sequence[str], Reporter], Any]
     report: Callable[[Path, Reporter], Any]
 
 
@@ -73,21 +79,27 @@ def recorded_plan(path: Path) -> PipelinePlan:
 def pipeline_stages(plan: PipelinePlan, out: Path, pages: Pages) -> list[Stage]:
     """The stages of a pipeline, each after those whose results it reads."""
     stage, store = partial(Stage, key=digest(plan)), out / STORE
-    stages = [stage("collect", collection=lambda: plan.collect, place=store)]
+    stages = [stage("collect", collection=partial(_collection, plan), place=store)]
+    page = page_of(out, "collected")
+    work = partial(pages.episodes, store, page)
+    stages.append(stage("show collected", run=work, after=("collect",), page=page))
     if plan.corrections is not None:
         run = out / "train" / _FIRST
         first = partial(_train, _first, plan, store, run)
-        stages.append(_training(stage, _FIRST, run, first, "collect"))
+        stages.append(_training(stage, plan.corrections.config, run, first, "collect"))
         driven = partial(_corrections, plan, run)
         name, after = "collect corrections", (f"train {_FIRST}",)
         stages.append(stage(name, after=after, collection=driven, place=store))
-    data = stages[-1].name
+    data = next(each.name for each in reversed(stages) if each.collection is not None)
     described = (out / "dataset.json", out / EXPERT_CARD, card_of(store))
     describing = partial(_describe, plan, out, pages)
-    stages.append(stage("describe", run=describing, outputs=described, after=(data,)))
-    for name in plan.runs():
+    stages.append(
+        stage("describe", run=describing, outputs=described, after=(data,), page=card_of(store))
+    )
+    for name, config in plan.runs().items():
         run = out / "train" / name
-        stages.append(_training(stage, name, run, partial(_train, _final, plan, store, run), data))
+        work = partial(_train, _final, plan, store, run)
+        stages.append(_training(stage, config, run, work, data))
     evaluations = []
     for name in ("expert", *plan.runs()):
         path = out / "evaluate" / f"{name}.json"
@@ -97,11 +109,25 @@ def pipeline_stages(plan: PipelinePlan, out: Path, pages: Pages) -> list[Stage]:
         after = (f"train {name}",) if trained else ()
         evaluations.append(stage(f"evaluate {name}", run=work, outputs=(path,), after=after))
     stages += evaluations
+    for name in plan.runs():
+        work = partial(pages.policies, out, (name,))
+        after = ("evaluate expert", f"evaluate {name}")
+        stages.append(stage(f"show {name}", run=work, after=after, page=page_of(out, name)))
     names = tuple(each.name for each in evaluations)
     compare = partial(write_summary, plan, out, tuple(stages))
     stages.append(stage("compare", run=compare, outputs=(out / SUMMARY,), after=names))
-    report, after = partial(pages.report, out), ("compare", "describe")
-    return [*stages, stage("report", run=report, outputs=(out / "report.html",), after=after)]
+    report, after = partial(pages.report, out), tuple(each.name for each in stages)
+    page = out / "report.html"
+    return [*stages, stage("report", run=report, outputs=(page,), after=after, page=page)]
+
+
+def page_of(out: Path, name: str) -> Path:
+    """The page of the episodes of an evaluation, or of those that were collected."""
+    return out / "episodes" / f"{name}.html"
+
+
+def _collection(plan: PipelinePlan) -> LeggedPlan:
+    return plan.collect
 
 
 def card_of(store: Path) -> Path:
@@ -109,9 +135,10 @@ def card_of(store: Path) -> Path:
     return store.with_name(f"{store.name}.card") / "card.html"
 
 
-def _training(stage: Any, name: str, run: Path, work: Any, after: str) -> Stage:
-    done = (run / "checkpoint.json",)
-    return stage(f"train {name}", run=work, outputs=done, after=(after,), place=run, trains=True)
+def _training(stage: Any, config: TrainConfig, run: Path, work: Any, after: str) -> Stage:
+    done, device = (run / "checkpoint.json",), config.device
+    whole = partial(stage, f"train {run.name}", run=work, outputs=done, after=(after,), place=run)
+    return whole(trains=True, device=device)
 
 
 def _corrections(plan: PipelinePlan, first: Path) -> LeggedPolicyPlan:

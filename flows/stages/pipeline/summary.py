@@ -21,7 +21,7 @@ from gaitforge.flows.stages.evaluate import (
     evaluate_policy,
 )
 from gaitforge.flows.stages.pipeline.plan import PipelinePlan, pipeline_plan
-from gaitforge.flows.stages.staging import Stage, stage_seconds
+from gaitforge.flows.stages.staging import Stage, seconds_in_all, stage_seconds
 from gaitforge.flows.stages.train import TrainPlan, run_training
 from gaitforge.learners.training.train import TrainResult
 
@@ -44,7 +44,7 @@ class PipelineSummary:
 
     Attributes:
         models: with several seeds, a row per model as `comparison.summary.summarise` makes them.
-        largest_return: possible in an episode; wall_s: seconds of all stages and runs.
+        largest_return: possible in an episode; wall_s: seconds in which some stage ran.
     """
 
     dataset: StoreInfo
@@ -86,7 +86,7 @@ def write_summary(
         cells=tuple(cell for each in evaluations.values() for cell in each.cells),
         models=_models(plan, trained, evaluations),
         largest_return=LARGEST_RETURN,
-        wall_s=sum(entry["seconds"] for entry in seconds),
+        wall_s=seconds_in_all(seconds),
         command=_command(plan, out),
         **provenance(),
     )

@@ -1,0 +1,150 @@
+"""Stages in processes of this machine: those that wait for no other one run side by side."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from gaitforge.datasets.files import exclusive_lock
+from gaitforge.datasets.interrupts import STOPPED, Stopped, raised_once
+from gaitforge.flows.progress import Advance, Reporter
+from gaitforge.flows.stages.processes import run_in_processes
+from gaitforge.flows.stages.staging import (
+    Stage,
+    is_done,
+    numbered,
+    prepare_records,
+    run_stage,
+    stage_error,
+)
+
+POLL_S = 0.2
+
+
+def run_side_by_side(
+    out: Path,
+    stages: Sequence[Stage],
+    reporter: Reporter,
+    workers: Reporter,
+    processes: int | None = None,
+) -> None:
+    """Do what is left of all stages: collections in this process, others in several processes.
+
+    A collection starts processes of its own, so it runs alone. The cores are shared equally.
+
+    Args:
+        reporter: of this process; workers: of the processes, which report at the same time; it can
+            be pickled.
+        processes: most processes; None for one a core.
+
+    Raises:
+        ValueError: what a stage raises, with its name, or a process that ended early.
+    """
+    processes = processes or os.cpu_count() or 1
+    while left := [stage for stage in stages if not is_done(out, stage)]:
+        group = _without_collections(left)
+        count = min(processes, len(group))
+        if count > 1:
+            _in_processes(out, stages, group, workers, count, processes // count)
+        else:
+            stage = _first_ready(left)
+            run_stage(out, stage, numbered(reporter, stages, stage))
+
+
+def _first_ready(left: Sequence[Stage]) -> Stage:
+    """The first stage that waits for none of those that are left."""
+    names = {stage.name for stage in left}
+    return next(stage for stage in left if names.isdisjoint(stage.after))
+
+
+def _without_collections(left: Sequence[Stage]) -> list[Stage]:
+    """The stages that wait, directly or not, for no collection that is left."""
+    waits = {stage.name for stage in left if stage.collection is not None}
+    for stage in left:  # each comes after those that it waits for
+        if not waits.isdisjoint(stage.after):
+            waits.add(stage.name)
+    return [stage for stage in left if stage.name not in waits]
+
+
+def _in_processes(
+    out: Path,
+    stages: Sequence[Stage],
+    group: Sequence[Stage],
+    reporter: Reporter,
+    count: int,
+    threads: int,
+) -> None:
+    prepare_records(out)
+    known = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it where it is imported
+    names = [stage.name for stage in group]
+    try:
+        work = partial(_share_work, out, stages, reporter)
+        with ExitStack() as signals:
+            for number in (signal.SIGTERM, signal.SIGUSR2):
+                stop = Stopped(number, "the processes of the stages saved and ended")
+                signals.enter_context(raised_once(number, stop, STOPPED))
+            done = run_in_processes(work, [names] * count, lambda: None)
+    finally:
+        if known is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = known
+    if not done:
+        errors = [error for stage in group if (error := stage_error(out, stage))]
+        raise ValueError(
+            errors[0]
+            if errors
+            else "a process ended before its stage was done: see the lines above, or the "
+            "machine's memory"
+        )
+
+
+def _share_work(
+    out: Path, stages: Sequence[Stage], reporter: Reporter, names: Sequence[str], advance: Advance
+) -> None:
+    """Do stages of these names until none is left; each is done by the process that locks it."""
+    group = [stage for stage in stages if stage.name in names]
+    while left := [stage for stage in group if not is_done(out, stage)]:
+        waiting = {stage.name for stage in left}
+        ready = [stage for stage in left if waiting.isdisjoint(stage.after)]
+        if not any(_do_alone(out, stages, stage, reporter, advance) for stage in ready):
+            time.sleep(POLL_S)
+            advance(0, "")
+
+
+def _do_alone(
+    out: Path, stages: Sequence[Stage], stage: Stage, reporter: Reporter, advance: Advance
+) -> bool:
+    """Do a stage, unless another process does it; whether this one did."""
+    with exclusive_lock(out / "stages" / f"{stage.lock}.lock", wait=False) as alone:
+        if alone:
+            run_stage(out, stage, _Stoppable(numbered(reporter, stages, stage), advance))
+    return alone
+
+
+@dataclass(frozen=True)
+class _Stoppable:
+    """A reporter whose steps end once `stop` raises."""
+
+    reporter: Reporter
+    stop: Advance
+
+    @contextmanager
+    def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
+        """See `gaitforge.flows.progress.Reporter.step`."""
+        with self.reporter.step(name, total, unit, done) as advance:
+
+            def report(n: int, note: str) -> None:
+                self.stop(n, note)
+                advance(n, note)
+
+            yield report
+
+    def say(self, text: str) -> None:
+        """See `gaitforge.flows.progress.Reporter.say`."""
+        self.reporter.say(text)
