@@ -18,9 +18,10 @@ import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import google_crc32c
 import numpy as np
@@ -28,7 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gaitforge.datasets.catalog.catalog import CODED, CommittedFile, coded, stored_type
-from gaitforge.datasets.catalog.manifest import Manifest, canonical_json
+from gaitforge.datasets.catalog.manifest import LaterParsed, Manifest, canonical_json
 from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.files import fsync_path, replace_durably, temporary_file
 
@@ -37,6 +38,9 @@ ReadFile = Callable[[str], tuple[Manifest, pa.Table]]
 
 Stamp = tuple[int, int]
 """Size in bytes, and modification time in ns."""
+
+PARSED_LATER = ("objects", "arrays")
+"""Of the commit records: most of their text, which a query does not need."""
 
 _UNREADABLE = (
     OSError,
@@ -91,7 +95,7 @@ class CatalogIndex:
         self.stamps: dict[str, Stamp] = {
             stem: (size, modified) for stem, (size, modified) in record["stamps"].items()
         }
-        self._manifests: list[dict[str, object]] = record["manifests"]
+        self._manifests: list[dict[str, Any]] = record["manifests"]
         rows = sum(file.manifest.episodes for file in self.files().values())
         if rows != self._file.metadata.num_rows:
             raise ValueError("its rows are not those of its records")
@@ -112,7 +116,10 @@ class CatalogIndex:
         """Stem -> the copied catalog file."""
         files, first = {}, 0
         for stem, tree in zip(self.stamps, self._manifests, strict=True):
-            manifest = Manifest.from_json(tree)
+            manifest = Manifest.from_json({**tree, "objects": {}})
+            objects, arrays = (LaterParsed(tree[name]) for name in PARSED_LATER)
+            members = tuple(replace(each, objects=objects) for each in manifest.members)
+            manifest = replace(manifest, objects=objects, arrays=arrays, members=members)
             files[stem] = CommittedFile(stem, manifest, self, first)
             first += manifest.episodes
         return files
@@ -143,7 +150,7 @@ class CatalogIndex:
         """A column as the catalog files have it; DatasetError if they are not as they were."""
         for stem, tree in zip(self.stamps, self._manifests, strict=True):
             manifest, table = self._read(stem)
-            if manifest != Manifest.from_json(tree):
+            if manifest.episodes_digest != tree["episodes_digest"]:
                 raise DatasetError(self.damage)
             yield coded(table.select([name] if name in table.column_names else []))
 
@@ -184,7 +191,9 @@ def build_index(
             ahead = threads.map(read, stems[:FILES_AT_ONCE])
             for stop in range(FILES_AT_ONCE, len(stems) + FILES_AT_ONCE, FILES_AT_ONCE):
                 group, ahead = list(ahead), threads.map(read, stems[stop : stop + FILES_AT_ONCE])
-                manifests += [manifest.to_json() for manifest, _ in group]
+                for tree in (manifest.to_json() for manifest, _ in group):
+                    later = {name: json.dumps(tree[name]) for name in PARSED_LATER}
+                    manifests.append(tree | later)
                 joined = _joined(schema, (coded(table) for _, table in group))
                 joined = joined.unify_dictionaries()
                 writer.write_table(joined, row_group_size=max(1, joined.num_rows))

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -79,7 +79,7 @@ class Manifest:
         """The record as JSON values; ``from_json`` is the inverse."""
         tree = {
             name: getattr(self, name) for name in self.__dataclass_fields__ if name != "members"
-        }
+        } | {"arrays": dict(self.arrays), "objects": dict(self.objects)}
         if self.members:
             tree["members"] = [replace(member, objects={}).to_json() for member in self.members]
         return tree
@@ -109,6 +109,26 @@ class Manifest:
         if hashlib.sha256(content).hexdigest().encode() != metadata.get(DIGEST_KEY):
             raise DatasetError("its commit record is absent or damaged")
         return cls.from_json(json.loads(content))
+
+
+class LaterParsed(Mapping[str, Any]):
+    """A JSON object that is parsed when it is first used."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    @cached_property
+    def _values(self) -> dict[str, Any]:
+        return json.loads(self._text)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
 
 
 def canonical_json(tree: object) -> bytes:
