@@ -26,7 +26,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev demo test test-fast test-long docs lint format bench lock clean
+.PHONY: help setup setup-dev demo wheel test test-fast test-long test-all test-python docs lint format bench lock clean
 
 define find_python
 python=""; \
@@ -80,8 +80,14 @@ $(DEV_STAMP): $(STAMP) requirements-dev.lock | $(PLAYER)
 demo: $(STAMP) $(PLAYER) ## collect, train, evaluate and report, small: runs/demo/report.html
 	$(BIN)/gaitforge demo --out runs/demo
 
+# Without build/lib setuptools cannot take along what an earlier build left there.
+wheel: $(STAMP) $(PLAYER) ## build dist/gaitforge-*.whl, with the player's page
+	rm -rf build/lib dist
+	$(BIN)/python -m pip wheel -q --no-deps --no-build-isolation -w dist .
+	rm -rf build/lib build/bdist.*
+
 # Bytecode is kept, where the shell forbids it too: rewriting the tests' assertions takes each worker 6 s.
-test test-fast test-long: export PYTHONDONTWRITEBYTECODE :=
+test test-fast test-long test-all: export PYTHONDONTWRITEBYTECODE :=
 
 # A third worker for the times in which tests wait for servers and clusters; tests/conftest.py orders the files.
 test: $(DEV_STAMP) ## the tests, without those of test-long
@@ -94,6 +100,19 @@ test-fast: $(DEV_STAMP) ## the tests without the slow ones
 # project gets an environment of its own in build/.
 test-long: $(DEV_STAMP) ## tests of half a minute and more: kills at random, compilers, other projects' packages
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m long $(PYTEST)
+
+# In one run: apart, workers would wait at the end of each.
+test-all: $(DEV_STAMP) ## all tests, as CI runs them
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "" $(PYTEST)
+
+# The store's tests but those of streams, which need torch: 3 GB on most machines.
+WITHOUT_TORCH := tests/datasets/catalog tests/datasets/selection/test_selection.py tests/datasets/storage/test_store.py
+
+test-python: $(STAMP) ## the store's tests on another Python: make test-python PYTHON=python3.13
+	$(BIN)/uv venv -q --clear --python "$(PYTHON)" build/python
+	$(BIN)/uv pip install -q --python build/python/bin/python --no-deps --require-hashes \
+		-r requirements.lock -r requirements-dev.lock
+	PYTHONPATH=. build/python/bin/python -m pytest -q -n 2 -p no:cacheprovider $(WITHOUT_TORCH)
 
 docs: $(DEV_STAMP) ## the documentation site: build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q -d build/site

@@ -19,6 +19,8 @@ from gaitforge.datasets.storage.parts import check_arrays
 
 OBS, ACTION = 5, 2
 TWO_PARTS = ((5, 1, 9), (130, 64))
+STREAMED_PARTS = [(5, 1, 9, 40), (130, 64), (17, 17, 3), (1,), (80, 2)]
+"""Episode lengths of a store for streams, part by part: units of 55, 194, 37, 1 and 82 steps."""
 
 
 def small_schema(**changes: Any) -> Schema:

@@ -10,9 +10,9 @@ import torch
 
 from gaitforge.datasets import Selection
 from gaitforge.datasets.stream.order import EpochOrder, Windows
+from tests.datasets.making import STREAMED_PARTS
 
-PARTS = [(5, 1, 9, 40), (130, 64), (17, 17, 3), (1,), (80, 2)]
-"""Episode lengths of a small store, part by part: units of 55, 194, 37, 1 and 82 steps."""
+PARTS = STREAMED_PARTS
 
 Batch = dict[str, torch.Tensor]
 

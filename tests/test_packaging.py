@@ -1,0 +1,99 @@
+"""What an installation holds: one import name, every module, the player's page."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+from setuptools import find_packages
+
+ROOT = Path(__file__).resolve().parent.parent
+FLOORS = ("collectors", "datasets", "flows", "learners", "pipeline")
+
+
+def test_the_package_links_to_every_floor() -> None:
+    links = {
+        path.name: os.readlink(path) for path in (ROOT / "gaitforge").iterdir() if path.is_symlink()
+    }
+    assert links == {name: f"../{name}" for name in FLOORS}
+
+
+def test_every_folder_with_modules_is_a_package() -> None:
+    found = set(find_packages(str(ROOT), include=["gaitforge", "gaitforge.*"]))
+    folders = {path.parent for floor in FLOORS for path in (ROOT / floor).rglob("*.py")}
+    wanted = {f"gaitforge.{'.'.join(path.relative_to(ROOT).parts)}" for path in folders}
+    assert found == wanted | {"gaitforge"}
+
+
+@pytest.mark.parametrize("name", FLOORS)
+def test_an_old_name_says_the_new_one(name: str) -> None:
+    code = f"import {name}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert f"import gaitforge.{name}; to import another package called {name}" in done.stderr
+
+
+def run(*words: object, cwd: Path) -> str:
+    done = subprocess.run(
+        [*map(str, words)],
+        cwd=cwd,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+TINY = (
+    *("collect.grid.parts=1", "collect.grid.episodes_per_part=8", "collect.grid.terrains=flat"),
+    *("collect.grid.skills=stand,run", "collect.grid.levels=4", "corrections=none"),
+    *("evaluate.grid.terrains=flat", "evaluate.grid.skills=stand,run", "evaluate.grid.episodes=2"),
+    'models={"fcnet":{"steps":3,"batch_size":4,"window_len":16,"threads":1}}',
+)
+
+
+@pytest.mark.long
+def test_the_wheel_works_outside_the_tree(tmp_path: Path) -> None:
+    """Built, installed with the lock into an empty environment, and used from there alone."""
+    run(
+        "make",
+        "-C",
+        ROOT,
+        "-o",
+        ROOT / ".venv/.stamp",
+        "wheel",
+        f"BIN={Path(sys.executable).parent}",
+        cwd=tmp_path,
+    )
+    [wheel] = (ROOT / "dist").glob("gaitforge-*.whl")
+    modules = {path.relative_to(ROOT) for floor in FLOORS for path in (ROOT / floor).rglob("*.py")}
+    with ZipFile(wheel) as packed:
+        names = set(packed.namelist())
+    assert {f"gaitforge/{path}" for path in modules} <= names
+    assert "gaitforge/pipeline/view/built/main.js" in names
+    assert not [
+        name for name in names if name.startswith(("gaitforge/tests", "tests", "gaitforge/docs"))
+    ]
+    python, uv = tmp_path / "venv/bin/python", Path(sys.executable).parent / "uv"
+    run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
+    locked = ("--no-deps", "--require-hashes", "-r", ROOT / "requirements.lock")
+    run(uv, "pip", "install", "-q", "--python", python, *locked, cwd=tmp_path)
+    run(python, "-m", "pip", "install", "-q", "torch==2.13.0", cwd=tmp_path)
+    run(python, "-m", "pip", "install", "-q", "--no-deps", wheel, cwd=tmp_path)
+    gaitforge = tmp_path / "venv/bin/gaitforge"
+    run(gaitforge, "demo", "--out", "demo", *(f"--set={each}" for each in TINY), cwd=tmp_path)
+    assert (tmp_path / "demo/report.html").is_file()
+    run(gaitforge, "view", "demo/legged.zarr", cwd=tmp_path)
+    assert (tmp_path / "demo/legged.zarr.view.html").is_file()
+    run(gaitforge, "export", "demo/train/fcnet", "exported", cwd=tmp_path)
+    text = [path.read_text() for path in (tmp_path / "demo").rglob("*.json")]
+    assert text
+    assert not [each for each in text if any(f"{name}." in each for name in FLOORS)]
