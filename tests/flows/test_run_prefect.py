@@ -141,6 +141,7 @@ def test_transient_errors_are_retried_and_others_are_not(
 ) -> None:
     attempts: list[str] = []
     busy, wrong, _ = PLAN.part_ids()
+    collected = stage.collect_part
 
     def make(plan: Any, store: Any, part: str, *rest: Any) -> PartCollected:
         attempts.append(part)
@@ -148,7 +149,7 @@ def test_transient_errors_are_retried_and_others_are_not(
             raise ValueError("no such thing")
         if attempts.count(part) < 3:
             raise OSError("the disk was busy")
-        return PartCollected(part, 1, 1, 1, 0.0, 0.0, 1.0)
+        return collected(plan, store, part, *rest)
 
     monkeypatch.setattr(stage, "collect_part", make)
     monkeypatch.setattr(collect_part, "retry_delay_seconds", 0.01)

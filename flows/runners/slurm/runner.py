@@ -101,9 +101,8 @@ def submit_work(
     place = draft.folder
     if settings.dry_run:
         return batch_script(place / draft.kind, work, settings)
-    root = str(
-        Path(gaitforge.__file__).resolve().parent.parent
-    )  # for the job to run the same program
+    # For the job to run the same program.
+    root = str(Path(gaitforge.__file__).resolve().parent.parent)
     values = {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]).strip(":")}
     if not draft.is_array:
         # torch would use all cores of the node, not only the job's.

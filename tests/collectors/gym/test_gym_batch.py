@@ -53,7 +53,7 @@ def test_what_cannot_be_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="count must be at least 1, got 0"):
         TaskBatch(find_task("Hopper-v5"), 0)
     monkeypatch.setitem(sys.modules, "gymnasium_robotics", None)
-    with pytest.raises(ValueError, match=r"gymnasium_robotics, which is not installed: pip instal"):
+    with pytest.raises(ValueError, match=r"gymnasium_robotics, which is not installed: run "):
         load_gymnasium("gymnasium_robotics")
 
 

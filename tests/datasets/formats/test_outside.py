@@ -17,7 +17,7 @@ from gaitforge.datasets.edits.merge import merge_stores
 from gaitforge.datasets.formats import FORMATS
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
-from gaitforge.datasets.formats.transfer.publishing import store_files
+from gaitforge.datasets.storage.contents import store_files
 from tests.datasets.formats.format_stores import CASES, random_episodes
 from tests.datasets.making import small_store
 
@@ -66,7 +66,7 @@ LEADS: dict[str, tuple[Callable[[Any, Path], None], str]] = {
 
 def exported(name: str, folder: Path) -> Path:
     if missing := FORMATS[name].missing:
-        pytest.skip(f"{', '.join(missing)} not installed: pip install 'gaitforge[...]'")
+        pytest.skip(f"{', '.join(missing)} not installed")
     store = CASES[name].make(folder / "store", random_episodes(6))
     options = {} if name == "fcnet" else {"notes": False}
     export_selection(name, store.select(), folder / "source", options)
