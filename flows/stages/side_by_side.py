@@ -32,9 +32,10 @@ def run_side_by_side(
     workers: Reporter,
     processes: int | None = None,
 ) -> None:
-    """Do what is left of all stages: collections in this process, others in several processes.
+    """Do what is left of all stages, in several processes once no collection is left.
 
-    A collection starts processes of its own, so it runs alone. The cores are shared equally.
+    Until then in this process, in their order: a collection starts processes of its own, and what
+    it waits for has all cores. The processes share the cores equally.
 
     Args:
         reporter: of this process; workers: of the processes, which report at the same time; it can
@@ -46,28 +47,13 @@ def run_side_by_side(
     """
     processes = processes or os.cpu_count() or 1
     while left := [stage for stage in stages if not is_done(out, stage)]:
-        group = _without_collections(left)
-        count = min(processes, len(group))
-        if count > 1:
-            _in_processes(out, stages, group, workers, count, processes // count)
+        count = min(processes, len(left))
+        if count > 1 and not any(stage.collection for stage in left):
+            _in_processes(out, stages, left, workers, count, processes // count)
         else:
-            stage = _first_ready(left)
+            names = {stage.name for stage in left}
+            stage = next(stage for stage in left if names.isdisjoint(stage.after))
             run_stage(out, stage, numbered(reporter, stages, stage))
-
-
-def _first_ready(left: Sequence[Stage]) -> Stage:
-    """The first stage that waits for none of those that are left."""
-    names = {stage.name for stage in left}
-    return next(stage for stage in left if names.isdisjoint(stage.after))
-
-
-def _without_collections(left: Sequence[Stage]) -> list[Stage]:
-    """The stages that wait, directly or not, for no collection that is left."""
-    waits = {stage.name for stage in left if stage.collection is not None}
-    for stage in left:  # each comes after those that it waits for
-        if not waits.isdisjoint(stage.after):
-            waits.add(stage.name)
-    return [stage for stage in left if stage.name not in waits]
 
 
 def _in_processes(
