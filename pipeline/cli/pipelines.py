@@ -1,7 +1,9 @@
 """`gaitforge pipeline`, `demo` and `report`, and the running of any command's stages."""
 
 import argparse
-from collections.abc import Sequence
+import os
+import timeit
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +36,14 @@ if TYPE_CHECKING:
     from gaitforge.flows.stages.pipeline.plan import PipelinePlan
     from gaitforge.flows.stages.staging import Stage
 
+_DEMO_S = {
+    **{"collect": 107, "show collected": 2, "train first": 139, "collect corrections": 81},
+    **{"describe": 11, "train fcnet": 270, "train bot": 197, "train fcnet_rc": 306},
+    **{"evaluate expert": 16, "evaluate fcnet": 20, "evaluate bot": 23, "evaluate fcnet_rc": 15},
+    **{"show fcnet": 7, "show bot": 8, "show fcnet_rc": 5, "report": 26},
+}
+"""Seconds of one core that the demo's stages took where 100,000 numbers are added in _SUM_S."""
+_SUM_S = 0.003
 _CONFIG = ("objective", "steps", "batch_size", "device")
 _TOP = ("expert", "threads", "seeds")
 _GRID = {**CELL_FIELDS, "parts": "parts", "episodes": "episodes"}
@@ -116,7 +126,7 @@ def demo_command(arguments: argparse.Namespace) -> None:
     if arguments.prefect:
         _run_prefect(plan, out)
     else:
-        _run_here(out, stages_of(plan, out))
+        _run_here(out, stages_of(plan, out), _DEMO_S)
     _show(out, arguments.json, "demo")
 
 
@@ -179,8 +189,14 @@ def do_stages(
     return None
 
 
-def _run_here(out: Path, stages: "Sequence[Stage]") -> None:
-    """Do what is left of the stages on this machine; says what there is and what was done."""
+def _run_here(
+    out: Path, stages: "Sequence[Stage]", seconds: Mapping[str, float] | None = None
+) -> None:
+    """Do what is left of the stages on this machine; says what there is and what was done.
+
+    Args:
+        seconds: that the stages took, one core each, on the machine of docs/results.md.
+    """
     from gaitforge.flows.stages.side_by_side import run_side_by_side
     from gaitforge.flows.stages.staging import is_done
 
@@ -188,10 +204,18 @@ def _run_here(out: Path, stages: "Sequence[Stage]") -> None:
     done = [stage.name for stage in stages if is_done(out, stage)]
     left = [stage.name for stage in stages if stage.name not in done]
     if left:
-        reporter.say(f"{len(stages)} stages: {', '.join(stage.name for stage in stages)}")
+        about = f", about {_minutes(seconds, left)} min here" if seconds else ""
+        reporter.say(f"{len(stages)} stages{about}: {', '.join(stage.name for stage in stages)}")
     if left and done:
         reporter.say(f"skipped, since done before: {', '.join(done)}")
     run_side_by_side(out, stages, reporter, TerminalReporter(lines=True))
+
+
+def _minutes(seconds: Mapping[str, float], left: Sequence[str]) -> int:
+    """Estimate of the minutes that stages take on this machine, by the speed of a sum."""
+    slower = min(timeit.repeat("sum(range(100_000))", number=1, repeat=20)) / _SUM_S
+    whole = slower * sum(seconds.get(name, 0.0) for name in left)
+    return max(1, round(whole / min(2, os.cpu_count() or 1) / 60))
 
 
 def _stages_on_slurm(
