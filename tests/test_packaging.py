@@ -93,7 +93,7 @@ def test_the_wheel_works_outside_the_tree(tmp_path: Path) -> None:
     assert (tmp_path / "demo/report.html").is_file()
     run(gaitforge, "view", "demo/legged.zarr", cwd=tmp_path)
     assert (tmp_path / "demo/legged.zarr.view.html").is_file()
-    run(gaitforge, "export", "demo/train/fcnet", "exported", cwd=tmp_path)
+    run(gaitforge, "export", "demo/train/fcnet", "exported", "--formats", "pt2", cwd=tmp_path)
     text = [path.read_text() for path in (tmp_path / "demo").rglob("*.json")]
     assert text
     assert not [each for each in text if any(f"{name}." in each for name in FLOORS)]
