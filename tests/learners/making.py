@@ -87,12 +87,7 @@ def make_selection(
         described.append(Field("final_obs", (70,), slices=OBS_SLICES, per="episode"))
     failed = np.arange(episodes) % 2 == 1 if failing else np.zeros(episodes, bool)
     ends = np.cumsum(lengths)
-    schema = Schema(
-        fields=tuple(described),
-        control_dt_s=0.02,
-        robot="aliengo",
-    )
-    store = Store.create(path, schema)
+    store = Store.create(path, Schema(tuple(described), control_dt_s=0.02, robot="aliengo"))
     text = ("terrain", "skill", "robot", "simulator", "simulator_version", "expert", "expert_hash")
     store.write_part(
         "walks",
