@@ -112,14 +112,15 @@ class Manifest:
 
 
 class LaterParsed(Mapping[str, Any]):
-    """A JSON object that is parsed when it is first used."""
+    """A JSON object that is parsed when it is first used; its lists become tuples."""
 
     def __init__(self, text: str) -> None:
         self._text = text
 
     @cached_property
     def _values(self) -> dict[str, Any]:
-        return json.loads(self._text)
+        values = json.loads(self._text)
+        return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]

@@ -104,12 +104,12 @@ def listening(pid: int) -> set[str]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Children of a process, and theirs."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
-            found += [child, *descendants(child)]
-    return found
+    """Children of a process, and theirs; none of one that has ended."""
+    children = []
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            children += map(int, task.read_text().split())
+    return [each for child in children for each in (child, *descendants(child))]
 
 
 def read_log(records: Path) -> list[dict[str, Any]]:

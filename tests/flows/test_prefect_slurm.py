@@ -148,7 +148,7 @@ def test_a_cancelled_run_cancels_its_job_and_a_killed_one_leaves_it_to_a_later_r
             parameters={**long, "store": store},
             state={"type": "SCHEDULED"},
         )["id"]
-        [job] = soon(lambda: jobs.live_jobs(jobs.jobs_folder(store), "collect"), 120)
+        [job] = soon(lambda: submitted(store), 120)
         soon(lambda: server.tasks(run).get(f"collect job {job.id}") == "RUNNING", 120)
         soon(lambda: jobs.job_state(jobs.task_states(job)) == "running")
         return run, job
@@ -175,6 +175,13 @@ def test_a_cancelled_run_cancels_its_job_and_a_killed_one_leaves_it_to_a_later_r
         serving.communicate(timeout=90)
 
 
+def submitted(store: Path | str) -> list[jobs.Job]:
+    """The jobs of a store that Slurm has taken and that have not ended."""
+    with suppress(ValueError):  # while `sbatch` runs, a job has no id yet
+        return jobs.live_jobs(jobs.jobs_folder(store), "collect")
+    return []
+
+
 def is_flow(pid: int) -> bool:
     """Whether a process runs a flow: `python -m prefect…engine`."""
     return b"engine" in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -193,7 +200,7 @@ def test_no_part_is_lost_or_made_twice_where_a_tenth_of_the_tasks_are_killed(
     form = SlurmForm(cpus=1, parts_per_task=4)
 
     def killer() -> None:
-        [job] = soon(lambda: jobs.live_jobs(jobs.jobs_folder(store), "collect"))
+        [job] = soon(lambda: submitted(store))
         while victims:
             for status in jobs.task_states(job):
                 if status.task in victims and status.state == "running":
