@@ -16,7 +16,6 @@ from gaitforge.flows.records.part_records import PLAN_FILES
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import read_record, to_tree
 from gaitforge.flows.runners.registry import RUNNERS, find_runner
-from gaitforge.flows.stages.comparison.legged import ComparisonPlan, run_comparison
 from gaitforge.flows.stages.evaluate import EvaluatePlan, evaluate_policy
 from gaitforge.flows.stages.export import ExportPlan, run_export
 from gaitforge.flows.stages.importing import ImportPlan, run_import
@@ -115,7 +114,6 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Any, tuple[str, ...]]] = {
     "evaluate": (_evaluate, None, ("run", "plan", "out")),
     "export": (run_export, ExportPlan, ("run", "plan", "out")),
     "import": (run_import, ImportPlan, ("source", "store", "plan")),
-    "compare": (run_comparison, ComparisonPlan, ("store", "plan", "out")),
 }
 """Name -> the stage, its plan's class (None: it reads the plan itself), and its arguments."""
 

@@ -28,8 +28,8 @@ RECENT_PARTS = 10
 QUIET_S = 60.0
 """A training run that wrote nothing for this long, or for five history rows, has stopped."""
 
-PIPELINE = "pipeline"
-"""In a pipeline's plan.json, what it is the plan of."""
+EXPERIMENT = "experiment"
+"""In an experiment's plan.json, what it is the plan of."""
 
 RUN_CONFIG, RUN_CHECKPOINT = "config.json", "checkpoint.json"
 
@@ -138,10 +138,10 @@ def status(place: Path | str) -> CollectionStatus | TrainingStatus:
     )
 
 
-def is_pipeline(place: Path | str) -> bool:
-    """Whether a folder is a pipeline's."""
+def is_experiment(place: Path | str) -> bool:
+    """Whether a folder is an experiment's."""
     record = None if is_bucket_url(place) else read_record(Path(place) / PLAN)
-    return isinstance(record, dict) and record.get("kind") == PIPELINE
+    return isinstance(record, dict) and record.get("kind") == EXPERIMENT
 
 
 def as_tree(found: CollectionStatus | TrainingStatus) -> dict[str, object]:

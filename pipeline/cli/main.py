@@ -25,8 +25,9 @@ from gaitforge.pipeline.cli.parsing.parser import (
 from gaitforge.pipeline.environment import finish_output, prepare_process
 
 COMMANDS = {
-    "demo": ("pipelines", "run a small pipeline end to end: collect, train, evaluate, report"),
-    "pipeline": ("pipelines", "collect, train, evaluate, compare and report by one plan"),
+    "demo": ("experiments", "run a small pipeline end to end: collect, train, evaluate, report"),
+    "run": ("experiments", "run or resume an experiment: learners × sets × seeds, scored"),
+    "pipeline": ("experiments", "collect, train, evaluate, compare and report by one plan"),
     "collect": ("collect", "collect the missing parts of a plan into a store"),
     "derive": ("collect", "add a field to stored episodes by exact replay"),
     "query": ("store", "describe the episodes that match a condition, or list them"),
@@ -45,7 +46,7 @@ COMMANDS = {
     "push": ("store", "copy a local store's parts to object storage; existing parts are kept"),
     "status": (
         "running",
-        "show the progress of collections, trainings and pipelines, from their files",
+        "show the progress of collections, trainings and experiments, from their files",
     ),
     "jobs": ("running", "list, follow and cancel the Slurm jobs of stores and runs"),
     "serve": ("running", "serve the flows to Prefect, with forms and a schedule, until Ctrl-C"),
@@ -55,10 +56,16 @@ COMMANDS = {
     ),
     "train": ("train", "train a model on a selection of a store, or resume a run"),
     "evaluate": ("train", "run a trained policy in closed loop on held-out episodes"),
-    "report": ("pipelines", "write report.html from a run's files"),
+    "report": ("experiments", "write report.html from a run's files"),
     "models": ("train", "list the models and their sizes"),
-    "compare": ("train", "train models with equal budgets on the same episodes, and evaluate"),
-    "dagger": ("train", "train in rounds, with an expert's corrections on the policy's own states"),
+    "compare": (
+        "experiments",
+        "train models with equal settings on the same episodes, and evaluate",
+    ),
+    "dagger": (
+        "experiments",
+        "train in rounds, with an expert's corrections on the policy's own states",
+    ),
     "export": ("transfer", "write a policy for a robot's program, or a store in another format"),
     "import": ("transfer", "import another project's data into a store"),
     "publish": ("transfer", "push a store with its card to the Hugging Face Hub, in one commit"),

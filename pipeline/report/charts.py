@@ -25,11 +25,15 @@ _DASHED = {"lw": 1, "ls": (0, (4, 3))}
 
 @dataclass(frozen=True)
 class Curve:
-    """A line of a chart; `y` has the length of `x`. Lines of one label look the same."""
+    """A line of a chart; `y` has the length of `x`. Lines of one label look the same.
+
+    `thin` ones show the limits of another.
+    """
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
+    thin: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,10 +143,11 @@ def curves(
             index = labels.index(line.label)
             first = all(each.label != line.label for each in lines[:number])
             axes.plot(
-                line.x, line.y, label=line.label if first else None, lw=1.6,
+                line.x, line.y, label=line.label if first else None,
+                lw=0.6 if line.thin else 1.6,
                 color=SERIES_COLOURS[index % len(SERIES_COLOURS)],
                 ls=SERIES_DASHES[index % len(SERIES_DASHES)],
-                marker="o" if len(line.x) <= _FEW_POINTS else "", ms=3.5,
+                marker="o" if len(line.x) <= _FEW_POINTS and not line.thin else "", ms=3.5,
             )  # fmt: skip
         if log:
             axes.set_yscale("log")

@@ -18,11 +18,11 @@ WALL = Path("wall.json")
 _HISTORY = "step loss validation_loss lr steps_per_s elapsed_s"
 _CELL = "policy terrain skill level return success survival episodes"
 _KEYS = {
-    "summary.json": "dataset collect policies cells wall_s versions git_revision command",
-    "summary.json: policies": (
-        "return return_fraction success survival parameters train_s latency_us_median "
-        "latency_us_p99"
+    "summary.json": (
+        "name plan dataset collect sets expert runs results overall cells wall_s versions "
+        "git_revision command"
     ),
+    "summary.json: runs": "run learner set score return success parameters train_s",
     "summary.json: cells": _CELL,
     "dataset.json": "control_dt_s groups levels randomisation episode_lengths spectra info",
     "dataset.json: groups": "terrain skill episodes steps return success survival",
@@ -30,7 +30,7 @@ _KEYS = {
     "dataset.json: randomisation": "name unit edges counts",
     "dataset.json: episode_lengths": "edges counts",
     "dataset.json: spectra": "signal unit frequency_hz energy_share channels",
-    "plan.json": "",
+    "plan.json": "experiment",
     "pictures/pictures.json": "renderer sheets",
     "pictures/pictures.json: sheets": (
         "file skill terrain level command success succeeded episodes"
@@ -54,15 +54,15 @@ class TrainingRun:
 class RunFiles:
     """All that a report is made from, as read; `paths` are the files, relative to `root`.
 
-    `pictures` is None where none were drawn, `expert` where the run holds no card of its expert,
-    `bench` where the learners' speeds were not measured into its folder. `training` is in the order
-    of the stages; a policy that only drove is in it too. `stages` has the seconds of each stage,
-    nothing where they were not kept.
+    `dataset` is None where stores were given, `pictures` where none were drawn, `expert` where the
+    run holds no card of its expert, `bench` where the learners' speeds were not measured into its
+    folder. `training` has each learner's runs where there is one set of episodes, and policies that
+    only drove; `stages` the seconds of each stage, nothing where they were not kept.
     """
 
     root: Path
     summary: Record
-    dataset: Record
+    dataset: Record | None
     plan: Record
     training: tuple[TrainingRun, ...]
     pictures: Record | None
@@ -80,12 +80,18 @@ def read_run(run_dir: Path) -> RunFiles:
     """
     if not run_dir.is_dir():
         raise ValueError(f"no run folder at {run_dir}; `gaitforge demo --out DIR` makes one")
-    paths = [Path("summary.json"), Path("dataset.json"), Path("plan.json")]
-    summary, dataset, plan = (_read_object(run_dir, path) for path in paths)
+    paths = [Path("summary.json"), Path("plan.json")]
+    summary, plan = (_read_object(run_dir, path) for path in paths)
+    dataset = None
+    if summary["dataset"] is not None:
+        paths.append(Path("dataset.json"))
+        dataset = _read_object(run_dir, paths[-1])
     stages = _read_stages(run_dir)
     trained = [stage.removeprefix("train ") for stage in stages if stage.startswith("train ")]
-    learned = [name for name in trained if (run_dir / _history_path(name)).is_file()]
-    learned += [name for name in summary["policies"] if name not in (EXPERT, *learned)]
+    runs = [run["run"] for run in summary["runs"]]
+    learned = [name for name in trained if name not in runs]  # they only drove
+    learned = [name for name in learned if (run_dir / _history_path(name)).is_file()]
+    learned += runs if len(summary["sets"]) == 1 else []
     training = tuple(_read_training(run_dir, policy) for policy in learned)
     for policy in learned:
         paths += [_history_path(policy), _config_path(policy)]

@@ -115,27 +115,26 @@ def edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def test_headline_table_shows_every_policys_numbers(finished_run: Path, page: str) -> None:
-    policies = json.loads((finished_run / "summary.json").read_text())["policies"]
+    summary = json.loads((finished_run / "summary.json").read_text())
     reader = PageReader(page)
     names = {"expert": "Expert", "fcnet": "FCNet", "bot": "BoT", "fcnet_rc": "FCNet (return)"}
-    assert set(policies) == set(names)
-    for policy, row in policies.items():
-        assert reader.row(names[policy])[1:] == [
-            f"{row['return']:.2f}",
-            f"{row['return_fraction']:.3f}",
-            f"{row['success']:.2f}",
-            f"{row['survival']:.2f}",
-            f"{row['parameters']:,}",
-            duration(row["train_s"]),
-            f"{row['latency_us_median']:,.0f}",
-            f"{row['latency_us_p99']:,.0f}",
-        ]
+    heads = reader.row("learner")
+    for row in (summary["expert"], *summary["runs"]):
+        shown = dict(zip(heads, reader.row(names[row["run"]]), strict=True))
+        assert shown["of the expert's return"] == f"{row['return_fraction']:.3f}"
+        assert shown["score"] == f"{row['score']:.1f}"
+        assert shown["return"] == f"{row['return']:.2f}"
+        assert shown["success"] == f"{row['success']:.3f}"
+        assert shown["survival"] == f"{row['survival']:.3f}"
+        assert shown["parameters"] == f"{row['parameters']:,}"
+        assert shown["training"] == duration(row["train_s"])
+        assert shown["control step, µs"] == f"{row['latency_us_median']:,.0f}"
+        assert shown["its 99th percentile"] == f"{row['latency_us_p99']:,.0f}"
 
 
 def test_intervals_and_what_a_return_is_out_of_are_said(run_dir: Path) -> None:
     def add(summary: dict[str, Any]) -> None:
-        summary["largest_return"] = 12.288
-        summary["policies"]["fcnet"] |= {
+        summary["results"][0] |= {
             "return_ci95": [9.0, 9.25],
             "return_fraction_ci95": [0.9, 0.95],
             "success_ci95": [0.71, 0.82],
@@ -144,13 +143,14 @@ def test_intervals_and_what_a_return_is_out_of_are_said(run_dir: Path) -> None:
         for cell in summary["cells"]:
             cell |= {"return": 5.0, "return_ci95": [4.0, 6.0], "success_ci95": [0.0, 1.0]}
 
-    assert "largest possible return" not in write_report(run_dir).read_text(), "an older version"
     edit(run_dir / "summary.json", add)
     text = write_report(run_dir).read_text()
-    row = [" ".join(cell.split()) for cell in PageReader(text).row("FCNet")]
-    assert row[1].endswith(" 9.00 to 9.25")
-    assert row[2].endswith(" 0.900 to 0.950")
-    assert row[3].endswith(" 0.71 to 0.82")
+    reader = PageReader(text)
+    shown = dict(zip(reader.row("learner"), reader.row("FCNet"), strict=True))
+    row = {name: " ".join(cell.split()) for name, cell in shown.items()}
+    assert row["return"].endswith(" 9.00 to 9.25")
+    assert row["of the expert's return"].endswith(" 0.900 to 0.950")
+    assert row["success"].endswith(" 0.710 to 0.820")
     assert "terrain level 3 of 0 to 9, 16 held-out episodes per cell" in text
     assert "largest possible return of an episode is 12.288" in text
     heat = text[text.index("<h3>Return</h3>") :]
@@ -160,7 +160,7 @@ def test_intervals_and_what_a_return_is_out_of_are_said(run_dir: Path) -> None:
 def test_page_shows_dataset_and_how_to_repeat(page: str) -> None:
     for text in ("412,160", "2,318", "17,843", "138.4 MB", "9f2c61d07be2a3c1f0d4"):
         assert text in page
-    for text in ("gaitforge demo --out runs/demo", "5e0f3b8c21aa", "2.13.0", "model.n_modes"):
+    for text in ("gaitforge run runs/demo/plan.json", "5e0f3b8c21aa", "2.13.0", "model.n_modes"):
         assert text in page
 
 
@@ -188,7 +188,7 @@ def test_page_has_every_section_and_names_its_sources(page: str) -> None:
         "latency", "repeat",
     ]  # fmt: skip
     for section in page.split("<section")[1:]:
-        assert re.search(r"(summary|dataset|plan|pictures)\.json|history\.jsonl", section)
+        assert re.search(r"(summary|dataset|plan|pictures|expert)\.json|history\.jsonl", section)
 
 
 def add_pictures(run_dir: Path) -> dict[str, bytes]:
@@ -219,7 +219,7 @@ def test_page_embeds_every_contact_sheet_whole(run_dir: Path) -> None:
 
 
 def test_stages_are_shown_with_the_policy_that_only_drove(run_dir: Path, page: str) -> None:
-    assert "The run’s stages" not in page, "of an old run, without their times"
+    assert "The stages:" not in page, "their times are not there"
     copytree(run_dir / "train" / "fcnet", run_dir / "train" / "first")
     stages = [("collect", 30.0), ("train first", 20.0), ("train fcnet", 70.5), ("collect", 5.0)]
     write_json(run_dir / "wall.json", [{"stage": s, "seconds": t} for s, t in stages])
@@ -231,11 +231,6 @@ def test_stages_are_shown_with_the_policy_that_only_drove(run_dir: Path, page: s
     write_json(run_dir / "wall.json", {"collect": 30.0})
     with pytest.raises(ValueError, match=r"wall\.json must be a JSON list"):
         write_report(run_dir)
-
-
-def test_a_run_without_pictures_says_so(page: str) -> None:
-    assert PageReader(page).pictures == {}
-    assert "No pictures were drawn in this run" in page
 
 
 def test_the_experts_card_is_a_row_a_terrain_and_skill(run_dir: Path) -> None:
@@ -332,7 +327,7 @@ def test_missing_file_is_one_clear_line_and_keeps_the_old_report(
     [
         ("summary.json", "{", "summary.json is not JSON"),
         ("summary.json", "[]", "must be a JSON object, not a list"),
-        ("summary.json", "{}", "lacks 'dataset'"),
+        ("summary.json", "{}", "lacks 'name'"),
         ("dataset.json", '{"control_dt_s": 0.02}', "lacks 'groups'"),
         ("train/bot/history.jsonl", "", "is empty"),
         ("train/bot/history.jsonl", '{"step": 1}\n', "lacks 'loss'"),
@@ -350,38 +345,29 @@ def test_missing_run_folder_is_an_error(tmp_path: Path) -> None:
         write_report(tmp_path / "nowhere")
 
 
-def test_nulls_are_dashes(run_dir: Path) -> None:
-    def clear(summary: dict[str, Any]) -> None:
-        summary["policies"] = {
-            name: dict.fromkeys(row) for name, row in summary["policies"].items()
-        }
-        summary["collect"]["terrain_steps_per_s"] = None
-        summary["dataset"]["bytes"] = None
-        for cell in summary["cells"]:
-            cell["success"] = None
-            cell["return"] = None
-
-    edit(run_dir / "summary.json", clear)
-    reader = PageReader(write_report(run_dir).read_text())
-    assert reader.row("FCNet")[1:] == ["–"] * 8
-    assert "None" not in "".join(text for row in reader.rows for text in row)
-
-
 def test_a_run_with_nothing_recorded_still_has_a_report(run_dir: Path) -> None:
     def clear_dataset(dataset: dict[str, Any]) -> None:
         dataset.update(groups=[], levels=[], randomisation=[], spectra=[])
         dataset["episode_lengths"] = {"edges": [], "counts": []}
 
+    def clear(summary: dict[str, Any]) -> None:
+        summary["cells"] = []
+        summary["dataset"]["bytes"] = None
+        for result in summary["results"]:
+            result["success"] = {"mean": None, "std": None}
+
     edit(run_dir / "dataset.json", clear_dataset)
-    edit(run_dir / "summary.json", lambda summary: summary.update(cells=[], policies={}))
-    assert "recorded none" in write_report(run_dir).read_text()
+    edit(run_dir / "summary.json", clear)
+    text = write_report(run_dir).read_text()
+    assert "recorded none" in text
+    assert "None" not in "".join(cell for row in PageReader(text).rows for cell in row)
 
 
 def test_only_the_report_is_left_behind(run_dir: Path) -> None:
     before = {path for path in run_dir.rglob("*") if path.is_file()}
     write_report(run_dir)
     after = {path for path in run_dir.rglob("*") if path.is_file()}
-    assert after - before == {run_dir / "report.html"}
+    assert after - before == {run_dir / "report.html", run_dir / "results.md"}
 
 
 def test_fixture_covers_the_whole_grid(finished_run: Path) -> None:

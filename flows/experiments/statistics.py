@@ -1,6 +1,9 @@
-"""Intervals of scores over several tasks and few seeds (Agarwal et al. 2021, arXiv 2108.13264)."""
+"""Statistics over seeds, and over several tasks (Agarwal et al. 2021, arXiv 2108.13264)."""
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
 
 import numpy as np
 
@@ -46,3 +49,19 @@ def stratified_interval(
     ]
     low, high = np.percentile(statistic(np.concatenate(drawn, axis=1)), [2.5, 97.5])
     return float(low), float(high)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation."""
+
+    mean: float | None
+    std: float | None
+
+
+def mean_and_std(values: Sequence[float | None]) -> Spread:
+    """Mean and sample standard deviation; None where a value is missing, or for too few values."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if not known or len(known) < len(values):
+        return Spread(None, None)
+    return Spread(fmean(known), stdev(known) if len(known) > 1 else None)

@@ -1,16 +1,14 @@
-"""The pages of a pipeline: its store's card, pictures, episodes, and the report."""
+"""The pages of an experiment: its store's card, pictures, episodes, and the report."""
 
 from pathlib import Path
 
 from gaitforge.datasets import open_store
+from gaitforge.flows.experiments.stages import Claim, Pages, card_of, experiment_stages
 from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.records import read_record
-from gaitforge.flows.stages.pipeline.plan import PipelinePlan
-from gaitforge.flows.stages.pipeline.stages import Pages, card_of, pipeline_stages
 from gaitforge.flows.stages.staging import Stage
 from gaitforge.pipeline.report.card import write_card
 from gaitforge.pipeline.report.explorer.page import explorer_of
-from gaitforge.pipeline.report.pictures import make_run_sheets
+from gaitforge.pipeline.report.pictures import make_experiment_sheets
 from gaitforge.pipeline.report.report import write_report
 from gaitforge.pipeline.view.page import write_page
 from gaitforge.pipeline.view.run_pages import write_evaluation_pages
@@ -22,7 +20,7 @@ _SHOWN = 30
 
 
 def write_store_card(store: Path, reporter: Reporter) -> None:
-    """Write the card of a pipeline's store, without pictures."""
+    """Write the card of an experiment's store, without pictures."""
     write_card(open_store(store).select(), card_of(store).parent, reporter=reporter)
 
 
@@ -38,15 +36,17 @@ def write_stored_page(store: Path, page: Path, reporter: Reporter) -> None:
         reporter.say(f"no page of episodes: {error}")
 
 
-def write_run_report(out: Path, reporter: Reporter) -> Path:
-    """Draw the sheets, write the pages of episodes and the report of a pipeline's folder."""
-    make_run_sheets(out, reporter.say)
-    policies = (read_record(out / "summary.json") or {}).get("policies", {})
-    write_evaluation_pages(out, [*policies], reporter)
+def write_experiment_report(out: Path, reporter: Reporter) -> Path:
+    """Draw the sheets of an experiment's folder, and write its report."""
+    make_experiment_sheets(out, reporter.say)
+    if (out / "evaluate" / "expert.json").is_file():
+        write_evaluation_pages(out, ["expert"], reporter)
     return write_report(out)
 
 
-def stages_of(plan: PipelinePlan, out: Path) -> list[Stage]:
-    """A pipeline's stages, with its pages."""
-    pages = Pages(write_store_card, write_stored_page, write_evaluation_pages, write_run_report)
-    return pipeline_stages(plan, out, pages)
+def stages_of(made: Claim, out: Path) -> list[Stage]:
+    """An experiment's stages, with its pages."""
+    pages = Pages(
+        write_store_card, write_stored_page, write_evaluation_pages, write_experiment_report
+    )
+    return experiment_stages(made, out, pages)

@@ -4,7 +4,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaitforge.flows.stages.suites.bootstrap import interquartile_mean, mean, stratified_interval
+from gaitforge.flows.experiments.statistics import (
+    Spread,
+    interquartile_mean,
+    mean,
+    mean_and_std,
+    stratified_interval,
+)
 
 RUNS = st.lists(st.lists(st.floats(-100, 200), min_size=2, max_size=6), min_size=1, max_size=5)
 
@@ -48,3 +54,9 @@ def test_a_mean_of_many_runs_is_as_uncertain_as_its_standard_error() -> None:
     assert interval is not None
     half = 1.96 * runs.std() / 20.0
     assert np.allclose(interval, (runs.mean() - half, runs.mean() + half), atol=0.15)
+
+
+def test_mean_and_standard_deviation() -> None:
+    assert mean_and_std([1.0, 2.0, 3.0]) == Spread(2.0, 1.0)
+    assert mean_and_std([4.0]) == Spread(4.0, None)
+    assert mean_and_std([4.0, None]) == Spread(None, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,49 +16,57 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, list_robots
 from gaitforge.datasets import open_store
 from gaitforge.datasets.interrupts import INTERRUPTED, STOPPED, Stopped
-from gaitforge.flows.progress import Advance, Silent
-from gaitforge.flows.records.records import to_tree
+from gaitforge.flows.experiments.plan import Experiment
+from gaitforge.flows.experiments.stages import Claim
+from gaitforge.flows.progress import Advance, Reporter, Silent
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.stages.comparison.legged import ComparisonPlan, comparison_grid, run_comparison
-from gaitforge.flows.stages.comparison.runs import Spread, mean_and_std
-from gaitforge.flows.stages.comparison.summary import summarise
-from gaitforge.flows.stages.evaluate import EvaluatePlan, PolicySource
 from gaitforge.learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
 from gaitforge.learners.models.registry import PRESETS
 from gaitforge.learners.training import pace
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.held_out import held_out_error, split_episodes
-from tests.flows.making import COLLECT, Counting, Interrupting, Stop
+from gaitforge.pipeline.experiments.presets import chosen_claim
+from tests.flows.making import COLLECT, Counting, Interrupting, Stop, run_experiment
 from tests.learners import making
 from tests.learners.making import SMALL
 
-PLAN = ComparisonPlan(
-    models=("fcnet", "mlp"),
-    seeds=(0, 5),
-    config=TrainConfig(
-        steps=4,
-        batch_size=4,
-        window_len=16,
-        held_out_fraction=0.3,
-        split_seed=0,
-        history_every=1,
-        validation_every=2,
-        validation_batches=1,
-        checkpoint_every=1,
-    ),
-    own={
+PLAN = Experiment(
+    {
         "fcnet": {"model_overrides": SMALL["fcnet"], "peak_lr": 0.004},
         "mlp": {"model_overrides": {"hidden_dim": 16, "n_layers": 1}},
     },
-    evaluate=EvaluatePlan(
-        grid=EvaluationGrid(("flat", "rough"), ("stand", "run"), (2,), episodes=1), robots=4
-    ),
+    seeds=(0, 5),
+    settings={
+        "steps": 4,
+        "batch_size": 4,
+        "window_len": 16,
+        "held_out_fraction": 0.3,
+        "split_seed": 0,
+        "history_every": 1,
+        "validation_every": 2,
+        "validation_batches": 1,
+        "checkpoint_every": 1,
+    },
+    recommended=False,
+    tested=True,
+    evaluate={
+        "terrains": ("flat", "rough"),
+        "skills": ("stand", "run"),
+        "levels": (2,),
+        "episodes": 1,
+        "robots": 4,
+    },
 )
+MLP = replace(PLAN, learners={"mlp": PLAN.learners["mlp"]}, seeds=(0,))
 RUNS = ["fcnet-seed-0", "mlp-seed-0", "fcnet-seed-5", "mlp-seed-5"]
+
+
+def compare(plan: Experiment, store: Path, out: Path, reporter: Reporter) -> dict[str, Any]:
+    """Run or resume an experiment on a store, without its pages; its summary."""
+    return run_experiment(Claim("compare", plan, (str(store),)), out, reporter)
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +86,9 @@ def compared(store: Path) -> Compared:
     out = store.parent / "out"
     for interrupted in ("train mlp-seed-0", "evaluate fcnet-seed-5"):
         with pytest.raises(Stop):
-            run_comparison(PLAN, store, out, InterruptingIn(interrupted))
-        assert not (out / "comparison.json").exists()
-    return out, run_comparison(PLAN, store, out, Silent())
+            compare(PLAN, store, out, InterruptingIn(interrupted))
+        assert not (out / "summary.json").exists()
+    return out, compare(PLAN, store, out, Silent())
 
 
 class InterruptingIn(Interrupting):
@@ -118,7 +126,7 @@ def test_after_a_signal_at_a_trainings_end_the_next_one_does_not_start(
     # Then the one report of a training comes after its last save.
     monkeypatch.setattr("gaitforge.learners.training.trainer.PROGRESS_PERIOD_S", math.inf)
     with pytest.raises(Stopped) as stopped:
-        run_comparison(PLAN, store, tmp_path, SignallingIn(f"train {RUNS[0]}", number))
+        compare(PLAN, store, tmp_path, SignallingIn(f"train {RUNS[0]}", number))
     assert stopped.value.exit_code == (INTERRUPTED if number == signal.SIGINT else STOPPED)
     assert [path.name for path in (tmp_path / "train").iterdir()] == RUNS[:1]
     assert read_checkpoint(tmp_path / "train" / RUNS[0]).card["finished"]
@@ -136,7 +144,7 @@ def test_every_model_is_trained_with_every_seed_on_the_same_episodes(compared: C
         np.testing.assert_array_equal(normalisers[0], other)
     assert weights[0] != weights[2], "another seed has other weights"
     assert {json.loads(path.read_text())["key"]["held_out"] for path in out.glob("test/*")} == {
-        record["held_out"]["selection"]
+        record["sets"][0]["held_out"]["selection"]
     }
     assert {run["steps"] for run in record["runs"]} == {4}
 
@@ -157,16 +165,14 @@ def test_the_held_out_episodes_follow_the_split_seed_alone(store: Path) -> None:
 def test_a_second_call_trains_tests_and_evaluates_nothing(store: Path, compared: Compared) -> None:
     out, record = compared
     counting = Counting()
-    assert run_comparison(PLAN, store, out, counting) == record
-    assert sum(counting.units.values()) == 0
-    assert {name.split()[0] for name in counting.units} == {"train"}
+    assert compare(PLAN, store, out, counting) == record
+    assert counting.units == {}
 
 
 def test_interruptions_change_no_weights(store: Path, compared: Compared, tmp_path: Path) -> None:
     """One model and seed alone, at one go, comes to the same network."""
     out, record = compared
-    plan = replace(PLAN, models=("mlp",), seeds=(0,), own={"mlp": PLAN.own["mlp"]})
-    alone = run_comparison(plan, store, tmp_path / "alone", Silent())
+    alone = compare(MLP, store, tmp_path / "alone", Silent())
     mine, its = (
         load_file(folder / "train" / "mlp-seed-0" / CHECKPOINT)
         for folder in (out, tmp_path / "alone")
@@ -175,17 +181,30 @@ def test_interruptions_change_no_weights(store: Path, compared: Compared, tmp_pa
     for name, value in mine.items():
         np.testing.assert_array_equal(value, its[name])
     assert alone["runs"][0]["test_mse"] == record["runs"][1]["test_mse"]
-    assert alone["models"][0]["test_mse"]["std"] is None
+    assert alone["results"][0]["test_mse"]["std"] is None
 
 
-def test_a_finished_comparison_takes_a_further_seed(store: Path, compared: Compared) -> None:
+def test_a_finished_experiment_takes_a_further_seed(store: Path, compared: Compared) -> None:
     out, _ = compared
     counting = Counting()
-    plan = replace(PLAN, models=("mlp",), seeds=(0, 5, 6), own={"mlp": PLAN.own["mlp"]})
-    further = run_comparison(plan, store, out, counting)
-    worked = {name for name, units in counting.units.items() if units}
+    further = compare(replace(MLP, seeds=(0, 5, 6)), store, out, counting)
+    worked = {name.split("  ")[1] for name, units in counting.units.items() if units}
     assert worked == {f"{step} mlp-seed-6" for step in ("train", "test", "evaluate")}
-    assert further["models"][0]["seeds"] == [0, 5, 6]
+    assert further["results"][0]["seeds"] == [0, 5, 6]
+
+
+def test_a_lost_run_is_said_and_not_trained_by_who_reads(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    before = compare(MLP, store, out, Silent())
+    row = out / "runs" / "mlp-seed-0.json"
+    kept = row.read_bytes()
+    (out / "train" / "mlp-seed-0" / CHECKPOINT).unlink()
+    row.unlink()
+    counting = Counting()
+    again = compare(MLP, store, out, counting)
+    assert again["runs"][0]["test_mse"] == before["runs"][0]["test_mse"]
+    assert any("train mlp-seed-0" in name for name in counting.units), "its stage trains again"
+    assert json.loads(kept)["return"] == again["runs"][0]["return"]
 
 
 def test_the_numbers_are_those_of_the_files_beside_them(compared: Compared) -> None:
@@ -196,16 +215,14 @@ def test_the_numbers_are_those_of_the_files_beside_them(compared: Compared) -> N
         tested = json.loads((out / "test" / f"{run['run']}.json").read_text())
         _, card = read_checkpoint(out / "train" / run["run"])
         assert run["test_mse"] == tested["mse"]
-        assert (tested["episodes"], tested["steps"]) == (
-            record["held_out"]["episodes"],
-            record["held_out"]["steps"],
-        )
+        held_out = record["sets"][0]["held_out"]
+        assert (tested["episodes"], tested["steps"]) == (held_out["episodes"], held_out["steps"])
         assert run["return_fraction"] == pytest.approx(evaluated["return"] / expert["return"])
         assert run["parameters"] == card["parameters"] == evaluated["parameters"]
         assert run["train_s"] == card["progress"]["train_s"]
     assert record["expert"]["return_fraction"] == 1.0
-    for model in record["models"]:
-        runs = [run for run in record["runs"] if run["model"] == model["model"]]
+    for model in record["results"]:
+        runs = [run for run in record["runs"] if run["learner"] == model["learner"]]
         losses = [run["test_mse"] for run in runs]
         assert model["test_mse"]["mean"] == pytest.approx(np.mean(losses))
         assert model["test_mse"]["std"] == pytest.approx(np.std(losses, ddof=1))
@@ -214,7 +231,7 @@ def test_the_numbers_are_those_of_the_files_beside_them(compared: Compared) -> N
         single = model["return_ci95"]
         assert single is None, "one episode per cell has no spread"
         assert model["success_ci95"][0] <= model["success"]["mean"] <= model["success_ci95"][1]
-    assert record["trained_on"]["episodes"] + record["held_out"]["episodes"] == 24
+    assert record["sets"][0]["episodes"] == 24
 
 
 def test_the_held_out_error_is_that_of_the_recurrent_policy_on_whole_episodes(
@@ -222,7 +239,7 @@ def test_the_held_out_error_is_that_of_the_recurrent_policy_on_whole_episodes(
 ) -> None:
     """Computed again step by step, as in control."""
     out, record = compared
-    held_out = split_episodes(PLAN.config, open_store(store).select()).held_out
+    held_out = split_episodes(PLAN.config("mlp", 0), open_store(store).select()).held_out
     assert held_out is not None
     policy = load_policy(out / "train" / RUNS[0])
     total = 0.0
@@ -241,19 +258,12 @@ def test_the_held_out_error_is_that_of_the_recurrent_policy_on_whole_episodes(
 def test_policies_of_every_objective_have_an_error(
     objective: str, store: Path, tmp_path: Path
 ) -> None:
-    plan = replace(
-        PLAN,
-        models=("mlp",),
-        seeds=(0,),
-        own={"mlp": PLAN.own["mlp"]},
-        config=replace(PLAN.config, objective=objective, steps=1),
-        evaluate=EvaluatePlan(
-            grid=EvaluationGrid(("flat",), ("stand",), (2,), episodes=1), robots=1
-        ),
-    )
-    record = run_comparison(plan, store, tmp_path / "out", Silent())
+    cells = {"terrains": ("flat",), "skills": ("stand",), "robots": 1}
+    settings = {**PLAN.settings, "objective": objective, "steps": 1}
+    plan = replace(MLP, settings=settings, evaluate={**PLAN.evaluate, **cells})
+    record = compare(plan, store, tmp_path / "out", Silent())
     policy = load_policy(tmp_path / "out" / "train" / "mlp-seed-0")
-    held_out = split_episodes(plan.config, open_store(store).select()).held_out
+    held_out = split_episodes(plan.config("mlp", 0), open_store(store).select()).held_out
     assert held_out is not None
     done: list[int] = []
     assert record["runs"][0]["test_mse"] == held_out_error(policy, held_out, done.append).mse
@@ -265,70 +275,40 @@ def test_with_a_time_each_model_has_the_steps_that_fit_and_keeps_them(
 ) -> None:
     monkeypatch.setattr(pace, "WARM_UP_S", 0.02)
     monkeypatch.setattr(pace, "MEASURED_S", 0.1)
-    config = replace(PLAN.config, steps=TrainConfig.steps)
-    own = {**PLAN.own, "mlp": {**PLAN.own["mlp"], "window_len": 1}}
-    timed = replace(PLAN, train_s=0.1, config=config, own=own)
-    record = run_comparison(replace(timed, seeds=(0,)), store, tmp_path, Silent())
-    for row in record["models"]:
-        measured = json.loads((tmp_path / "pace" / f"{row['model']}.json").read_text())
+    learners = {**PLAN.learners, "mlp": {**PLAN.learners["mlp"], "window_len": 1}}
+    settings = {k: v for k, v in PLAN.settings.items() if k not in ("steps", "window_len")}
+    timed = replace(PLAN, train_s=0.1, learners=learners, settings=settings)
+    record = compare(replace(timed, seeds=(0,)), store, tmp_path, Silent())
+    for row in record["results"]:
+        measured = json.loads((tmp_path / "pace" / f"{row['learner']}.json").read_text())
         assert row["steps"] == measured["steps"] == max(1, round(0.1 * measured["updates_per_s"]))
     windows = {
         name: _trained_config(tmp_path, f"{name}-seed-0")["window_len"] for name in ("fcnet", "mlp")
     }
     assert windows == {"fcnet": PRESETS["fcnet"].training["window_len"], "mlp": 1}
-    more = run_comparison(timed, store, tmp_path, Silent())
-    assert [row["steps"] for row in more["models"]] == [row["steps"] for row in record["models"]]
+    more = compare(timed, store, tmp_path, Silent())
+    assert [row["steps"] for row in more["results"]] == [row["steps"] for row in record["results"]]
+
+
+def test_a_number_that_varies_is_a_run_for_each_of_its_values(store: Path, tmp_path: Path) -> None:
+    plan = replace(MLP, vary={"data": (0.5, 1.0)}, tested=False)
+    record = compare(plan, store, tmp_path, Silent())
+    assert [run["run"] for run in record["runs"]] == ["mlp-0.5-seed-0", "mlp-1-seed-0"]
+    assert [result["value"] for result in record["results"]] == [0.5, 1.0]
+    half, whole = (read_checkpoint(tmp_path / "train" / run["run"])[1] for run in record["runs"])
+    assert half["dataset_hash"] != whole["dataset_hash"]
 
 
 def _trained_config(out: Path, run: str) -> dict[str, Any]:
     return read_checkpoint(out / "train" / run)[1]["train_config"]
 
 
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        (lambda: replace(PLAN, models=("fcnet", "rnn"), own={}), "no model 'rnn'; allowed: fcnet"),
-        (lambda: replace(PLAN, models=()), "needs models, each once"),
-        (lambda: replace(PLAN, models=("mlp", "mlp"), own={}), "needs models, each once"),
-        (lambda: replace(PLAN, seeds=(1, 1)), "needs seeds, each once"),
-        (lambda: replace(PLAN, seeds=(-1,)), "seed must not be negative"),
-        (lambda: replace(PLAN, models=("mlp",)), "own: no model .fcnet.; allowed: mlp"),
-        (lambda: _own({"mlp": {"steps": 9}}), "own: mlp cannot have its own steps"),
-        (lambda: _own({"mlp": {"peak_lr": "fast"}}), "the own settings of mlp"),
-        (lambda: _own({"mlp": {"model_overrides": {"depth": 3}}}), "no setting 'depth'"),
-        (lambda: _own({"mlp": {"model_overrides": 3}}), "the own settings of mlp"),
-        (lambda: _own({"mlp": 3}), "own must be like"),
-        (lambda: _config(model="bot"), "config.model is set by the comparison"),
-        (lambda: _config(seed=4), "config.seed is set by the comparison"),
-        (lambda: _config(split_seed=None), "a config.split_seed"),
-        (lambda: replace(PLAN, train_s=1.0), "with train_s, config.steps is set by"),
-        (lambda: replace(PLAN, train_s=0.0), "train_s must be above 0, got 0.0"),
-        (lambda: _config(held_out_fraction=0.0), "held_out_fraction above 0"),
-        (lambda: _config(split_seed=-1), "split_seed must not be negative"),
-    ],
-)
-def test_a_plan_that_cannot_be_is_refused_in_one_line(
-    change: Callable[[], Any], complaint: str
-) -> None:
-    with pytest.raises(ValueError, match=complaint) as refusal:
-        change()
-    assert "\n" not in str(refusal.value)
-
-
-def _own(own: Any) -> ComparisonPlan:
-    return replace(PLAN, own=own)
-
-
-def _config(**changes: Any) -> ComparisonPlan:
-    return replace(PLAN, config=replace(PLAN.config, **changes))
-
-
 def test_other_settings_in_the_same_folder_are_refused(store: Path, compared: Compared) -> None:
     out, _ = compared
-    before = (out / "comparison.json").read_bytes()
+    before = (out / "summary.json").read_bytes()
     with pytest.raises(ValueError, match="holds a run with another steps"):
-        run_comparison(_config(steps=5), store, out, Silent())
-    assert (out / "comparison.json").read_bytes() == before
+        compare(replace(PLAN, settings={**PLAN.settings, "steps": 5}), store, out, Silent())
+    assert (out / "summary.json").read_bytes() == before
 
 
 def test_what_cannot_be_evaluated_is_refused_before_any_training(
@@ -337,50 +317,27 @@ def test_what_cannot_be_evaluated_is_refused_before_any_training(
     other = {"last_action": (0, 12), "everything_else": (12, 70)}
     monkeypatch.setattr(making, "OBS_SLICES", other)
     making.make_selection(tmp_path / "walks.zarr")
-    with pytest.raises(ValueError, match="observation is not the one"):
-        run_comparison(PLAN, tmp_path / "walks.zarr", tmp_path / "out", Silent())
+    with pytest.raises(ValueError, match="no policy can be evaluated"):
+        compare(PLAN, tmp_path / "walks.zarr", tmp_path / "out", Silent())
     with pytest.raises(ValueError, match="no expert 'nobody'"):
-        run_comparison(replace(PLAN, expert="nobody"), store, tmp_path / "out", Silent())
+        compare(replace(PLAN, expert="nobody"), store, tmp_path / "out", Silent())
     other_robot = next(name for name in list_robots() if name != DEFAULT_ROBOT)
-    plan = replace(PLAN, evaluate=replace(PLAN.evaluate, robot=other_robot))
-    with pytest.raises(ValueError, match=f"but the models drive {other_robot}"):
-        run_comparison(plan, store, tmp_path / "out", Silent())
-    assert not (tmp_path / "out").exists()
+    evaluate, expert = {**PLAN.evaluate, "robot": other_robot}, f"{DEFAULT_ROBOT}-locomotion"
+    with pytest.raises(ValueError, match=f"but the learners drive {other_robot}"):
+        compare(replace(PLAN, evaluate=evaluate, expert=expert), store, tmp_path / "out", Silent())
+    assert not (tmp_path / "out" / "train").exists()
 
 
-def test_the_grid_by_default_is_that_of_the_data(store: Path) -> None:
-    everything = open_store(store).select()
-    assert comparison_grid(everything) == EvaluationGrid(
-        ("flat", "rough"), ("stand", "run"), (2,), episodes=20
-    )
-    assert comparison_grid(everything.where("skill = 'run'"), 3).skills == ("run",)
+def test_the_grid_by_default_is_that_of_the_data(store: Path, tmp_path: Path) -> None:
+    def cells(chosen: dict[str, Any]) -> Any:
+        plan = replace(PLAN, evaluate={})
+        return chosen_claim("x", plan, (str(store),), chosen, (), tmp_path).experiment.evaluate
 
-
-def test_the_best_checkpoint_is_another_policy_with_a_key_of_its_own(compared: Compared) -> None:
-    out, _ = compared
-    folder = out / "train" / RUNS[0]
-    last, best = (PolicySource("x", folder, which=which).key() for which in ("last", "best"))
-    assert last != best
-    with pytest.raises(ValueError, match="no checkpoint 'first'; allowed: last, best"):
-        PolicySource("x", folder, which="first").key()
-
-
-def test_a_cell_that_the_expert_fails_has_no_fraction() -> None:
-    def evaluation(value: float) -> dict[str, Any]:
-        numbers = {"return": value, "success": 1.0, "survival": 1.0}
-        cell = {"policy": "x", "terrain": "flat", "skill": "run", "level": 0, "episodes": 2}
-        latency = {"latency_us_median": 1.0, "latency_us_p99": 2.0, "parameters": 1}
-        intervals = {"return_ci95": None, "success_ci95": [0.3, 1.0], "returns": []}
-        return {**numbers, **latency, **intervals, "cells": [cell | numbers]}
-
-    run = {"model": "mlp", "seed": 0, "parameters": 1, "steps": 1, "control_steps": 1}
-    run |= {"train_s": 1.0, "test_mse": 0.5, "evaluation": evaluation(1.0)}
-    summary = to_tree(summarise(["mlp"], [run], evaluation(0.0)))
-    assert summary["models"][0]["return_fraction"] == {"mean": None, "std": None}
-    assert summary["models"][0]["cells"][0]["return_fraction"]["mean"] is None
-
-
-def test_mean_and_standard_deviation() -> None:
-    assert mean_and_std([1.0, 2.0, 3.0]) == Spread(2.0, 1.0)
-    assert mean_and_std([4.0]) == Spread(4.0, None)
-    assert mean_and_std([4.0, None]) == Spread(None, None)
+    assert cells({}) == {
+        "terrains": ("flat", "rough"),
+        "skills": ("stand", "run"),
+        "levels": (2,),
+        "episodes": 20,
+    }
+    narrow = cells({"where": "skill = 'run'", "episodes": 3})
+    assert (narrow["skills"], narrow["episodes"]) == (("run",), 3)

@@ -9,20 +9,18 @@ from typing import Any
 
 import pytest
 
-from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.datasets import open_store
+from gaitforge.flows.experiments.plan import Experiment
+from gaitforge.flows.experiments.stages import Claim
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.stages.evaluate import EvaluatePlan
-from gaitforge.flows.stages.gym.evaluation import GymEvaluationPlan
 from gaitforge.flows.stages.staging import is_done, run_stages
-from gaitforge.flows.stages.suites.plan import SUITES, SuitePlan, chosen_suite, suite_plan
-from gaitforge.flows.stages.suites.suite import suite_stages
+from gaitforge.flows.stages.train import SelectPlan
 from gaitforge.flows.tasks.legged import legged_plan
-from gaitforge.learners.training.objectives import OBJECTIVES
-from gaitforge.pipeline.report.suite_page import PAGE_NAME, PUBLISHED, published, write_suite
+from gaitforge.pipeline.report.experiment import stages_of
+from gaitforge.pipeline.report.report import REPORT_NAME, write_report
 from tests.flows.gym_stores import make_gym_store
-from tests.flows.making import Counting
+from tests.flows.making import Counting, run_experiment
 from tests.pipeline.report.test_report import PageReader
 
 pytest.importorskip("gymnasium")
@@ -42,16 +40,19 @@ FCNET = {
     **TINY,
 }
 MLP = {"model": "mlp", "model_overrides": {"hidden_dim": 8, "n_layers": 1}, **TINY}
-PLAN = SuitePlan(
+PLAN = Experiment(
     {
         "bc": MLP,
         "iql": {**MLP, "objective": "iql", "values": {"hidden": [8]}},
         "fcnet": {**FCNET, "objective": "return"},
     },
-    {"medium": "quality = 'medium'", "all": ""},
+    sets={"medium": "quality = 'medium'", "all": ""},
+    select=SelectPlan(where="terminated or truncated"),
+    settings={"split_seed": 0},
     seeds=(0, 1),
     targets=(1.0, 0.5),
-    gym=GymEvaluationPlan(episodes=2, environments=2),
+    curve=4,
+    evaluate={"episodes": 2, "environments": 2},
 )
 
 
@@ -64,13 +65,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def done(store: Path) -> Path:
     """The folder of a finished suite."""
     out = store.parent / "out"
-    run_stages(out, suite_stages("mine", PLAN, [store], out), Silent())
-    write_suite(out)
+    run_experiment(Claim("mine", PLAN, (str(store),)), out, Silent(), pages=True)
     return out
 
 
 def record_in(out: Path) -> dict[str, Any]:
-    return json.loads((out / "suite.json").read_text())
+    return json.loads((out / "summary.json").read_text())
 
 
 def test_every_set_learner_and_seed_is_a_run_and_each_result_the_mean_of_its_seeds(
@@ -123,7 +123,7 @@ def test_overall_is_the_mean_over_all_runs_of_a_learner(done: Path) -> None:
 def test_a_finished_suite_does_nothing_and_a_lost_row_is_made_from_what_is_kept(
     done: Path, store: Path
 ) -> None:
-    stages, before = suite_stages("mine", PLAN, [store], done), record_in(done)
+    stages, before = stages_of(Claim("mine", PLAN, (str(store),)), done), record_in(done)
     assert all(is_done(done, stage) for stage in stages)
     (done / "runs" / "hopper-all-iql-seed-1.json").unlink()
     counting = Counting()
@@ -132,21 +132,23 @@ def test_a_finished_suite_does_nothing_and_a_lost_row_is_made_from_what_is_kept(
 
 
 def test_more_seeds_keep_the_runs_there_are(done: Path, store: Path) -> None:
-    more = suite_stages("mine", replace(PLAN, seeds=(0, 1, 2)), [store], done)
+    plan = replace(PLAN, seeds=(0, 1, 2))
+    more = stages_of(Claim("mine", plan, (str(store),)), done)
     undone = [stage.name for stage in more if not is_done(done, stage)]
-    assert len(undone) == len(PLAN.sets) * len(PLAN.learners) + 1
-    assert all(name.endswith("seed-2") for name in undone[:-1])
+    assert len(undone) == 2 * len(PLAN.sets) * len(PLAN.learners) + 2
+    assert all(name.endswith("seed-2") for name in undone[:-2])
 
 
 def test_the_page_shows_the_records_numbers(done: Path) -> None:
-    record, text = record_in(done), (done / PAGE_NAME).read_text()
+    record, text = record_in(done), (done / REPORT_NAME).read_text()
     page = PageReader(text)
     assert page.loads == []
     assert page.unnamed_charts == 0
-    assert page.ids == ["overall", "sets", "asked", "curves", "latency", "data", "repeat"]
+    sections = ["overall", "result", "asked", "curves", "data", "training", "latency", "repeat"]
+    assert page.ids == sections
     for each in record["overall"]:
         assert any(f"{each['iqm']:,.1f}" in cell for cell in page.row(each["learner"]))
-    assert write_suite(done).read_text() == text
+    assert write_report(done).read_text() == text
 
 
 def test_legged_policies_are_scored_by_the_expert(tmp_path: Path) -> None:
@@ -157,75 +159,37 @@ def test_legged_policies_are_scored_by_the_expert(tmp_path: Path) -> None:
     rows = open_store(tmp_path / "mixed.zarr").select().episodes().to_pylist()
     assert {row["expert"] for row in rows} == set(experts[:2]), "the parts take them in turn"
     assert len({row["expert_hash"] for row in rows}) == 2
-    suite = SuitePlan(
+    plan = Experiment(
         {"best": {**FCNET, "best": 0.5, "executed_actions": True, "held_out_fraction": 0.0}},
-        seeds=(0,),
-        legged=EvaluatePlan(EvaluationGrid(("flat",), ("stand",), (0,), 2), robots=2, threads=1),
+        evaluate={
+            "terrains": ("flat",),
+            "skills": ("stand",),
+            "levels": (0,),
+            "episodes": 2,
+            "robots": 2,
+            "threads": 1,
+        },
     )
     out = tmp_path / "out"
-    run_stages(out, suite_stages("mine", suite, [tmp_path / "mixed.zarr"], out), Silent())
+    run_experiment(Claim("mine", plan, (str(tmp_path / "mixed.zarr"),)), out, Silent())
     record = record_in(out)
     (result,), expert = record["results"], json.loads((out / "evaluate/expert.json").read_text())
     assert result["score"]["mean"] == pytest.approx(
         100 * result["return"]["mean"] / expert["return"]
     )
     assert record["overall"][0]["iqm_ci95"] is None, "one seed"
-    write_suite(out)
-
-
-def test_shipped_suites_are_whole() -> None:
-    for name in SUITES:
-        plan = suite_plan(name)
-        for learner in plan.learners:
-            assert plan.config(learner, 1).seed == 1
-            if name == "legged-mixed":  # imitators of executed actions imitate the noise, and fall
-                config = plan.config(learner, 1)
-                assert config.executed_actions == bool(OBJECTIVES[config.objective].values)
-    some = chosen_suite("d4rl", models=["bc", "fcnet"], seeds=[3], steps=7, episodes=5)
-    assert list(some.learners) == ["bc", "fcnet"]
-    assert (some.seeds, some.gym.episodes) == ((3,), 5)
-    assert {some.config(learner, 0).steps for learner in some.learners} == {7}
-
-
-@pytest.mark.parametrize(
-    ("changes", "complaint"),
-    [
-        ({"learners": {}}, "a suite needs learners"),
-        ({"sets": {"a b": ""}}, "a suite needs sets"),
-        ({"seeds": (0, 0)}, "seeds, each once"),
-        ({"targets": (float("inf"),)}, "finite numbers"),
-        ({"learners": {"x": {"model": "rnn"}}}, "learners: x: .*'rnn'"),
-        ({"learners": {"x": {"rate": 1}}}, "learners: x: .* has no 'rate'"),
-        ({"learners": {"x": {"best": 2.0}}}, "best must lie in"),
-    ],
-)
-def test_impossible_suites_are_refused(changes: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        replace(PLAN, **changes)
 
 
 def test_stores_that_do_not_fit_are_refused_before_anything_is_trained(
     store: Path, tmp_path: Path
 ) -> None:
+    out = tmp_path / "out"
     for stores, complaint in (
         ([store, store], "one store of each task"),
-        ([make_gym_store(tmp_path / "none.zarr", references=False)], "no reference returns"),
         ([tmp_path / "nothing"], "no store"),
     ):
         with pytest.raises(ValueError, match=complaint):
-            suite_stages("mine", PLAN, stores, tmp_path / "out")
-    with pytest.raises(ValueError, match="is of hopper; the suite takes stores of legged robots"):
-        suite_stages("mine", replace(PLAN, tasks="legged"), [store], tmp_path / "out")
+            stages_of(Claim("mine", PLAN, tuple(map(str, stores))), out)
     empty = replace(PLAN, sets={"none": "quality = 'random'"})
-    with pytest.raises(ValueError, match="set none, of episodes that ended"):
-        suite_stages("mine", empty, [store], tmp_path / "out")
-
-
-def test_published_scores_are_those_of_the_table() -> None:
-    # The table's last line; its average of BC, 46.4, is not that of its numbers.
-    averages = [63.9, 48.2, 36.9, 34.3, 74.7, 63.6, 75.1]
-    means = [sum(column) / 9 for column in zip(*PUBLISHED.values(), strict=True)]
-    assert [round(each, 1) for each in means[1:]] == averages
-    assert len(PUBLISHED) == 9
-    assert published("hopper", "medium", "fcnet") == "57.8"
-    assert published("hopper", "medium", "iql") == "–"
+    with pytest.raises(ValueError, match="no episode of"):
+        stages_of(Claim("mine", empty, (str(store),)), out)

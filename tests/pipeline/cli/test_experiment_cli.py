@@ -1,4 +1,4 @@
-"""`gaitforge compare`: what it prints and leaves, and the one line that wrong input gets."""
+"""`gaitforge run` and `compare`: what they print and leave, and the line that wrong input gets."""
 
 from __future__ import annotations
 
@@ -10,12 +10,7 @@ import pytest
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
 from gaitforge.pipeline.cli.main import main
-from gaitforge.pipeline.report.comparison_page import (
-    MARKDOWN_NAME,
-    PAGE_NAME,
-    comparison_page,
-    write_comparison,
-)
+from gaitforge.pipeline.report.report import REPORT_NAME, TABLE_NAME, write_report
 from tests.flows.making import COLLECT
 from tests.pipeline.report.test_pictures import draw_blocks
 from tests.pipeline.report.test_report import PageReader
@@ -25,12 +20,12 @@ OWN = {
     "history-mlp": {"model_overrides": {"hidden_dim": 8, "n_layers": 1}, "peak_lr": 0.001},
 }
 SETTINGS = [
-    "config.window_len=8",
-    "config.held_out_fraction=0.3",
-    "config.history_every=1",
-    "config.validation_every=1",
+    "settings.window_len=8",
+    "settings.held_out_fraction=0.3",
+    "settings.history_every=1",
+    "settings.validation_every=1",
     "evaluate.robots=4",
-    f"own={json.dumps(OWN)}",
+    *(f"learners.{name}.{k}={json.dumps(v)}" for name, own in OWN.items() for k, v in own.items()),
 ]
 OPTIONS = ["--models", "mlp,history-mlp", "--seeds", "0-1", "--steps", "2", "--batch-size", "2"]
 OPTIONS += ["--terrain", "flat", "--episodes", "1"]
@@ -69,10 +64,10 @@ def test_the_same_command_again_prints_the_record(
     before = {path: path.stat().st_mtime_ns for path in (compared / "train").rglob("*.safetensors")}
     assert call("compare", store, *OPTIONS, "--out", compared, "--json") == 0
     record = json.loads(capsys.readouterr().out)
-    assert record == json.loads((compared / "comparison.json").read_text())
-    assert [model["model"] for model in record["models"]] == ["mlp", "history-mlp"]
-    assert record["plan"]["evaluate"]["grid"]["terrains"] == ["flat"]
-    assert record["plan"]["evaluate"]["grid"]["skills"] == ["stand", "run"]
+    assert record == json.loads((compared / "summary.json").read_text())
+    assert [each["learner"] for each in record["results"]] == ["mlp", "history-mlp"]
+    assert record["plan"]["evaluate"]["terrains"] == ["flat"]
+    assert record["plan"]["evaluate"]["skills"] == ["stand", "run"]
     assert {run["seed"] for run in record["runs"]} == {0, 1}
     assert len(before) == 8, "the last and the best of four runs"
     assert {path: path.stat().st_mtime_ns for path in before} == before
@@ -83,52 +78,51 @@ def test_the_table_has_a_row_for_every_model_and_the_expert(
 ) -> None:
     assert call("compare", store, *OPTIONS, "--out", compared) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[2:5]] == ["mlp", "history-mlp", "expert"]
+    assert [line.split()[0] for line in lines[2:5]] == ["mlp", "history-mlp", "Expert"]
     assert "\u00a0±\u00a0" in lines[2]
-    assert lines[-2] == "evaluated on terrain level 2 of 0 to 9, 1 episode per cell"
-    assert lines[-1] == f"page: {compared / PAGE_NAME}"
+    assert lines[-1] == f"page: {compared / REPORT_NAME}"
+
+
+def test_the_folder_is_resumed_and_seen_by_its_name_alone(
+    compared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = json.loads((compared / "summary.json").read_text())
+    assert call("run", compared, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == before
+    assert call("status", compared, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "complete"
 
 
 def test_the_page_and_the_markdown_show_the_records_numbers(compared: Path) -> None:
-    record = json.loads((compared / "comparison.json").read_text())
-    text = (compared / PAGE_NAME).read_text()
+    record = json.loads((compared / "summary.json").read_text())
+    text = (compared / REPORT_NAME).read_text()
     page = PageReader(text)
     links = [each.removeprefix("a href=").partition("#") for each in page.loads]
     assert all((compared / file).parent.name == "episodes" for file, _, _ in links)
     assert all((compared / file).is_file() and "&skill=" in cell for file, _, cell in links)
     assert page.unnamed_charts == 0
-    assert page.tags.count("svg") == 5
-    assert page.ids == ["result", "loss", "return", "latency", "cells", "pictures", "repeat"]
+    sections = ["result", "expert", "data", "training", "evaluation", "latency", "repeat"]
+    assert page.ids == sections
     assert "at terrain level 2 of 0 to 9" in text
     assert "12.288" in text
     assert "mlp-seed-0<small>median return" in text
     assert "mlp-seed-1<small>" not in text, "of the first seed only"
-    markdown = (compared / MARKDOWN_NAME).read_text().splitlines()
-    for model, row in zip(record["models"], markdown[2:], strict=False):
-        shown = [model["model"], f"{model['parameters']:,}"]
-        mse = model["test_mse"]
+    markdown = (compared / TABLE_NAME).read_text().splitlines()
+    for result, row in zip(record["results"], markdown[2:], strict=False):
+        shown = [result["learner"], f"{result['parameters']:,}"]
+        mse = result["test_mse"]
         shown.append(f"{mse['mean']:.4f}\u00a0±\u00a0{mse['std']:.4f}")
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         for value in shown:
-            assert value in page.row(model["model"])
+            assert value in page.row(result["learner"])
             assert value in cells
-    assert record["selection"] in text
-    assert "history-mlp.peak_lr 0.001" in text
+    assert record["sets"][0]["selection"] in text
+    assert "learners.history-mlp.peak_lr" in text
 
 
 def test_the_same_files_give_the_same_page(compared: Path) -> None:
-    before = (compared / PAGE_NAME).read_bytes()
-    assert write_comparison(compared).read_bytes() == before
-
-
-def test_names_of_the_record_are_escaped_on_the_page(compared: Path) -> None:
-    record = json.loads((compared / "comparison.json").read_text())
-    record["store"] = "<script>alert(1)</script>.zarr"
-    histories = {run["run"]: [] for run in record["runs"]}
-    text = comparison_page(record, histories)
-    assert "Pictures" not in text
-    assert "<script>" not in text
-    assert "&lt;script&gt;" in text
+    before = (compared / REPORT_NAME).read_bytes()
+    assert write_report(compared).read_bytes() == before
 
 
 def test_the_best_checkpoint_can_be_evaluated(
@@ -145,19 +139,19 @@ def test_the_best_checkpoint_can_be_evaluated(
     ("options", "complaint"),
     [
         (["--models", "mlp,rnn"], "no model 'rnn'; allowed: fcnet"),
-        (["--models", ""], "a comparison needs models, each once"),
-        (["--seeds", "1,1"], "a comparison needs seeds, each once"),
+        (["--models", ""], "an experiment needs learners"),
+        (["--seeds", "1,1"], "an experiment needs seeds, each once"),
         (["--seeds", "one"], "'one' is not a list like 0,2,5-9"),
         (["--steps", "0"], "at least 1, not '0'"),
         (["--objective", "guess"], "no objective 'guess'; allowed: bc"),
         (["--expert", "nobody"], "no expert 'nobody'"),
         (["--terrain", "moon"], "moon"),
         (["--where", "length < 0"], "no episode"),
-        (["--set", "own={"], "setting 'own' needs JSON"),
-        (["--set", 'own={"mlp":{"steps":3}}'], "own: mlp cannot have its own steps"),
-        (["--set", "config.seed=3"], "config.seed is set by the comparison"),
-        (["--set", "config.split_seed=none"], "a config.split_seed"),
-        (["--set", "evaluate.grid.episodes=0"], "0 episodes per cell; at least 1 is needed"),
+        (["--suite", "huge"], "unknown preset 'huge'"),
+        (["--set", "learners={"], "setting 'learners' needs JSON"),
+        (["--set", "settings.seed=3"], "seeds are the experiment's"),
+        (["--set", "settings.split_seed=null"], "a split_seed"),
+        (["--set", "evaluate.episodes=0"], "0 episodes per cell; at least 1 is needed"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -175,8 +169,3 @@ def test_wrong_input_gets_one_line_before_anything_starts(
     assert captured.err.count("\n") == 1
     assert captured.out == ""
     assert not out.exists()
-
-
-def test_a_folder_without_a_comparison_has_no_page(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no finished comparison in"):
-        write_comparison(tmp_path)
