@@ -151,12 +151,11 @@ class Experiment:
                     )
 
     def _check_learner(self, learner: str) -> None:
-        for seed in self.seeds:
-            for value in self.values():
-                config = self.config(learner, seed, value)
+        configs = [self.config(learner, s, value) for s in self.seeds for value in self.values()]
         if not 0.0 < self.best(learner) <= 1.0:
             raise ValueError(f"learners: {learner}: best must lie in (0, 1]")
-        if self.tested and (config.split_seed is None or config.held_out_fraction == 0.0):
+        splits = {config.split_seed for config in configs if config.held_out_fraction > 0.0}
+        if self.tested and (None in splits or not splits):
             raise ValueError(
                 "runs that are tested need the same held-out episodes: a split_seed, and a "
                 "held_out_fraction above 0"
@@ -200,7 +199,8 @@ class Experiment:
             raise ValueError("seeds are the experiment's, not a setting")
         own.pop("best", None)
         tree = {**to_tree(self.settings), **to_tree(own)}
-        chosen = {"model": learner} | {k: tree[k] for k in ("model", "objective") if k in tree}
+        names = ("model", "objective")
+        chosen: dict[str, Any] = {"model": learner, **{k: tree[k] for k in names if k in tree}}
         if self.recommended or self.train_s is not None:
             base = TrainConfig.recommended(**chosen, seed=seed)
         else:

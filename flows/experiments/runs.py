@@ -18,7 +18,7 @@ from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.evaluation import EvaluationPlan, References
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.legged_policy import LeggedPolicyPlan, driven_by
-from gaitforge.flows.tasks.policies import PolicySource
+from gaitforge.flows.tasks.policies import RUN, PolicySource
 from gaitforge.learners.checkpoint import load_policy
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.held_out import HeldOutError, held_out_error, split_episodes
@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 LEGGED = "legged"
 SCORED = (
-    *("score", "return_", "success", "survival", "length", "episodes"),
+    *("return_", "success", "survival", "length", "episodes"),
     *("latency_us_median", "latency_us_p99"),
 )
 """An evaluation's numbers that a row has."""
@@ -121,13 +121,13 @@ class Run:
 
     def _round(self, corrections: Corrections, k: int) -> tuple[str, ...]:
         if self.data.plain:
-            return expert_round(self, corrections, k).part_ids()
-        return driven_round(self, corrections, k).part_ids()
+            return tuple(expert_round(self, corrections, k).part_ids())
+        return tuple(driven_round(self, corrections, k).part_ids())
 
     def first_parts(self) -> tuple[str, ...]:
         """The parts before any round of corrections."""
         collect = self.experiment.collect
-        return self.experiment.select.parts if collect is None else collect.part_ids()
+        return self.experiment.select.parts if collect is None else tuple(collect.part_ids())
 
     def train(self, reporter: Reporter) -> None:
         """Train, or resume that; see `run_training`."""
@@ -216,18 +216,21 @@ class Run:
         expert = self.experiment.expert or (
             self.experiment.collect.expert if self.experiment.collect else ""
         )
-        return with_references(self.evaluation, reporter, evaluations(self.out), expert)
+        return with_references(self.evaluation, evaluations(self.out), reporter, expert)
 
     def _asked(self) -> Sequence[float | None]:
         return self.experiment.asked(self.learner)
 
     def _score(self, reporter: Reporter, share: float | None, which: str, suffix: str) -> Row:
-        plan, path = self.referred(reporter), self.evaluated.with_stem(f"{self.name}{suffix}")
+        plan, referred = self.evaluation, self.referred(reporter)
         if share is not None:
-            plan = replace(plan, return_target=share)
-        source = PolicySource(self.name, "run", str(self.folder), which)
+            plan = replace(referred, return_target=share)
+        source = PolicySource(self.name, RUN, str(self.folder), which)
+        path = self.evaluated.with_stem(f"{self.name}{suffix}")
         evaluation = evaluate_policy(source, plan, reporter, path)
-        return {name.rstrip("_"): getattr(evaluation, name) for name in SCORED}
+        row = {name.rstrip("_"): getattr(evaluation, name) for name in SCORED}
+        known = referred.references
+        return row | {"score": known and known.score(evaluation.return_)}
 
     @cached_property
     def held_out(self) -> Selection:
@@ -240,7 +243,7 @@ class Run:
         """The error on the held-out episodes; None where policies are not tested."""
         if not self.experiment.tested:
             return None
-        held_out, source = self.held_out, PolicySource(self.name, "run", str(self.folder))
+        held_out, source = self.held_out, PolicySource(self.name, RUN, str(self.folder))
 
         def make() -> HeldOutError:
             policy = load_policy(self.folder)

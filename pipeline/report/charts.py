@@ -1,7 +1,7 @@
 """The charts of all pages; each function returns a `Panel`."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ class Curve:
     label: str
     x: Sequence[float]
     y: Sequence[float]
-    thin: bool = False
+    thin: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True)
