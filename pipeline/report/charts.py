@@ -167,12 +167,12 @@ def losses(
     """The training and validation losses of labelled histories, as far as they were recorded."""
     known = [(label, list(history)) for label, history in runs]
     panels = []
-    for title, field in (("Training loss", "loss"), ("Validation loss", "validation_loss")):
+    for title, name in (("Training loss", "loss"), ("Validation loss", "validation_loss")):
         lines = []
         for label, history in known:
-            rows = [row for row in history if is_number(row[field]) and row[field] > 0]
+            rows = [row for row in history if is_number(row[name]) and row[name] > 0]
             if rows:
-                steps, values = zip(*((row["step"], row[field]) for row in rows), strict=True)
+                steps, values = zip(*((row["step"], row[name]) for row in rows), strict=True)
                 lines.append(Curve(label, steps, values))
         if lines:
             panels.append(curves(title, lines, xlabel, "loss", note))
