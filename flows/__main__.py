@@ -17,12 +17,13 @@ from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import read_record, to_tree
 from gaitforge.flows.runners.registry import RUNNERS, find_runner
 from gaitforge.flows.stages.comparison.legged import ComparisonPlan, run_comparison
-from gaitforge.flows.stages.evaluate import EvaluatePlan, evaluate_policy
+from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.export import ExportPlan, run_export
 from gaitforge.flows.stages.importing import ImportPlan, run_import
 from gaitforge.flows.stages.train import TrainPlan, run_training
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.policies import run_source
-from gaitforge.flows.tasks.registry import LEGGED, TASKS, collection_plan
+from gaitforge.flows.tasks.registry import LEGGED, TASKS, collection_plan, run_evaluation
 
 WRONG_INPUT = 2
 
@@ -97,7 +98,8 @@ def _collect(arguments: argparse.Namespace) -> Any:
 
 def _evaluate(arguments: argparse.Namespace) -> Any:
     """Evaluate a training run in closed loop."""
-    source, plan = run_source(arguments.run), read_plan(EvaluatePlan, arguments.plan)
+    known = run_evaluation(arguments.run) or LeggedEvaluation()
+    source, plan = run_source(arguments.run), read_plan(type(known), arguments.plan)
     evaluate_policy(source, plan, Silent(), arguments.out)
     return read_record(arguments.out)
 

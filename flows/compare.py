@@ -8,8 +8,8 @@ from gaitforge.flows.runners.artifacts import last_name, show_table, tag_run
 from gaitforge.flows.runners.prefect import deployed_flow, named_after, retried_task, shown_progress
 from gaitforge.flows.settings import override_form, with_chosen
 from gaitforge.flows.stages.comparison.legged import ComparisonPlan, comparison_grid, run_comparison
-from gaitforge.flows.stages.evaluate import EvaluatePlan
 from gaitforge.flows.stages.train import SelectPlan
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 
 compare_models = retried_task("compare", "compare in {out.name}")(run_comparison)
 
@@ -41,7 +41,7 @@ def compare(  # noqa: PLR0913, the fields of a form
     """
     address = store_address(store)
     select = SelectPlan(tuple(terrains), tuple(skills), tuple(levels), where)
-    grid = EvaluatePlan(grid=comparison_grid(select.select(address)))
+    grid = LeggedEvaluation(grid=comparison_grid(select.select(address)))
     chosen = {"models": tuple(models) or None, "seeds": tuple(seeds) or None}
     plan = with_chosen(ComparisonPlan(select=select, evaluate=grid), chosen)
     plan = override_form(plan, settings, chosen)

@@ -59,6 +59,30 @@ def with_chosen(plan: Any, chosen: Mapping[str, Any]) -> Any:
     return replace(plan, **{name: value for name, value in chosen.items() if value is not None})
 
 
+def with_named(plan: Any, values: Mapping[str, Any]) -> Any:
+    """A copy of a frozen dataclass tree with fields replaced, wherever in the tree they are.
+
+    Raises:
+        ValueError: the tree has no field of that name.
+    """
+    paths = setting_paths(plan)
+    for name, value in values.items():
+        if name not in paths:
+            raise ValueError(f"there is no '{name}' here; allowed: {', '.join(sorted(paths))}")
+        plan = _with_value(plan, paths[name].split("."), value)
+    return plan
+
+
+def setting_paths(plan: Any) -> dict[str, str]:
+    """Name of a field -> its `path.to.field`, the first in the tree."""
+    return {path.rpartition(".")[2]: path for path in reversed(setting_names(plan))}
+
+
+def _with_value(plan: Any, path: Sequence[str], value: Any) -> Any:
+    head, *rest = path
+    return replace(plan, **{head: _with_value(getattr(plan, head), rest, value) if rest else value})
+
+
 def setting_names(plan: Any, prefix: str = "") -> list[str]:
     """Every `path.to.field` that `override` accepts."""
     names = []

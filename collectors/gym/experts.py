@@ -100,6 +100,10 @@ class GymExpert(Memoryless):
             raise ValueError(f"policy {name}: its tensors do not fit together, {shapes}")
         self.obs_dim, self.act_dim = first[0], mean[1]
 
+    def parameters(self) -> int:
+        """Number of trained parameters."""
+        return sum(weight.size + bias.size for weight, bias in self._layers.values())
+
     def act(self, observation: StoredObservation) -> np.ndarray:
         """(N, A) float32 mean actions."""
         return self.mean(observation.policy)

@@ -17,10 +17,12 @@ from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import provenance, read_record, to_tree, write_record
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
+from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.legged_policy import LeggedPolicyPlan, driven_by
+from gaitforge.flows.tasks.policies import RUN, PolicySource
 from gaitforge.learners.training.config import TrainConfig
 
 RECORD = "dagger.json"
@@ -49,7 +51,7 @@ class DaggerPlan:
     plain: bool = True
     select: SelectPlan = field(default_factory=SelectPlan)
     config: TrainConfig = field(default_factory=TrainConfig)
-    evaluate: EvaluatePlan = field(default_factory=EvaluatePlan)
+    evaluate: LeggedEvaluation = field(default_factory=LeggedEvaluation)
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -87,7 +89,7 @@ def run_dagger(
         updates = round(plan.config.steps * steps / first_steps)
         config = replace(plan.config, steps=updates)
         run_training(TrainPlan(select, config), store_path, run, reporter)
-        source, path = PolicySource(name, run), out / "evaluate" / f"{name}.json"
+        source, path = PolicySource(name, RUN, str(run)), out / "evaluate" / f"{name}.json"
         found = evaluate_policy(source, plan.evaluate, reporter, path)
         row = {"steps": steps, "updates": updates}
         return row | {"return": found.return_, "success": found.success}

@@ -8,6 +8,7 @@ from gaitforge.datasets import Selection, open_store
 from gaitforge.flows.progress import Reporter, from_totals
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import provenance, training_lock, write_record
+from gaitforge.flows.tasks.registry import evaluation_of
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import process_rank
@@ -97,7 +98,7 @@ def run_training(
 
 
 def _write_plan(plan: TrainPlan, store_path: Path | str, selection: Selection, out: Path) -> None:
-    version = selection.store.info()
+    version, evaluation = selection.store.info(), evaluation_of(selection.schema)
     record = {
         "plan": plan,
         "store": Path(store_path).name,
@@ -105,5 +106,7 @@ def _write_plan(plan: TrainPlan, store_path: Path | str, selection: Selection, o
         "schema_version": version.schema_version,
         "selection": selection.hash,
         "robot": selection.schema.robot,
+        "task": None if evaluation is None else evaluation.kind,
+        "evaluation": evaluation,
     }
     write_record(out / PLAN, record | provenance())

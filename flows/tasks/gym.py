@@ -75,6 +75,7 @@ class GymPlan(CollectionPlan):
 
     kind = "gym"
     parallelism = "processes"
+    evaluation = "gaitforge.flows.tasks.gym_evaluation:GymEvaluation"
 
     env: str
     policies: str = ""

@@ -28,6 +28,7 @@ class HumanoidPlan(CollectionPlan):
 
     kind = "humanoid"
     parallelism = "processes"
+    evaluation = "gaitforge.flows.tasks.humanoid_evaluation:HumanoidEvaluation"
 
     grid: SnippetGrid
     reference: str

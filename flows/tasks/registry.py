@@ -2,10 +2,16 @@
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.datasets import Schema
+from gaitforge.flows.records.plans import PLAN, plan_from_tree
+from gaitforge.flows.records.records import read_record
 from gaitforge.flows.tasks.interface import CollectionPlan
+
+if TYPE_CHECKING:
+    from gaitforge.flows.tasks.evaluation import EvaluationPlan
 
 LEGGED, LEGGED_POLICY = "legged", "legged-policy"
 TASKS = {
@@ -25,10 +31,45 @@ def collection_plan(kind: str, tree: Any) -> CollectionPlan:
     Raises:
         ValueError: no such task, or values that are not those of its plan.
     """
+    return plan_from_tree(_plan_class(kind), tree)
+
+
+def _plan_class(kind: str) -> type[CollectionPlan]:
     if kind not in TASKS:
         raise ValueError(f"unknown task '{kind}'; allowed: {', '.join(TASKS)}")
-    module, name = TASKS[kind].split(":")
-    return plan_from_tree(getattr(import_module(module), name), tree)
+    return _member(TASKS[kind])
+
+
+def _member(path: str) -> Any:
+    module, name = path.split(":")
+    return getattr(import_module(module), name)
+
+
+def evaluation_class(kind: str) -> "type[EvaluationPlan]":
+    """The class of a task's evaluation plan.
+
+    Raises:
+        ValueError: no such task, or one on which no policy is evaluated.
+    """
+    path = _plan_class(kind).evaluation
+    if not path:
+        raise ValueError(f"no policy is evaluated on task '{kind}'")
+    return _member(path)
+
+
+def evaluation_of(schema: Schema) -> "EvaluationPlan | None":
+    """The evaluation of policies that learn from a store; None for a store of no known task."""
+    paths = dict.fromkeys(_plan_class(kind).evaluation for kind in TASKS)
+    plans = (_member(path).of_store(schema) for path in paths if path)
+    return next((plan for plan in plans if plan is not None), None)
+
+
+def run_evaluation(run: Path) -> "EvaluationPlan | None":
+    """The evaluation that suits a training run, as its store's task gave it; None where unknown."""
+    record = read_record(run / PLAN) or {}
+    if not record.get("task"):
+        return None
+    return plan_from_tree(evaluation_class(record["task"]), record["evaluation"])
 
 
 def recorded_plan(record: Mapping[str, Any]) -> CollectionPlan:

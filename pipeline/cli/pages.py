@@ -179,7 +179,7 @@ def _run(arguments: argparse.Namespace) -> "Show":
     from gaitforge.collectors.legged.evaluation import EvaluationGrid
     from gaitforge.collectors.scenarios.skills import SKILLS
     from gaitforge.collectors.scenarios.terrains import TERRAINS
-    from gaitforge.flows.stages.evaluate import EvaluatePlan
+    from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
     from gaitforge.flows.tasks.policies import run_source
     from gaitforge.pipeline.view.policies import evaluation_files, evaluation_show, policy_show
 
@@ -197,5 +197,5 @@ def _run(arguments: argparse.Namespace) -> "Show":
     every = {"terrains": tuple(TERRAINS), "skills": tuple(SKILLS), "levels": (_LEVEL,)}
     cells = every | given(arguments, **CELL_FIELDS)
     grid = EvaluationGrid(**cells, episodes=arguments.episodes or _HELD_OUT_EPISODES)
-    plan = EvaluatePlan(grid=grid, robot=arguments.robot)
+    plan = LeggedEvaluation(grid=grid, robot=arguments.robot)
     return policy_show(run_source(source), plan, grid.specs(), TerminalReporter())

@@ -26,8 +26,8 @@ from gaitforge.datasets.files import write_bytes_durably
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import digest, read_record, write_record
 from gaitforge.flows.stages.comparison.legged import COMPARISON
-from gaitforge.flows.stages.evaluate import EvaluatePlan
-from gaitforge.flows.tasks.policies import PolicySource
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.flows.tasks.policies import PolicySource, run_source
 from gaitforge.pipeline.report.comparison_page import first_runs
 from gaitforge.pipeline.report.picture_files import (
     FRAME_PX,
@@ -132,7 +132,7 @@ def record_takes(expert: Expert, plan: FilmPlan) -> list[Take]:
     return takes
 
 
-def learner_takes(run_dir: Path, source: PolicySource, plan: EvaluatePlan) -> list[Take]:
+def learner_takes(run_dir: Path, source: PolicySource, plan: LeggedEvaluation) -> list[Take]:
     """Episodes of an evaluation, run again: a typical one, and a typical failure if there is one.
 
     The first has the median return of the cell of median return. The failure is of the cell with
@@ -149,7 +149,7 @@ def learner_takes(run_dir: Path, source: PolicySource, plan: EvaluatePlan) -> li
     typical = specs[cell * count + np.argsort(returns[cell])[count // 2]]
     worst = count * int(np.argmin([each["success"] for each in evaluation["cells"]]))
     tried = specs[worst : worst + min(count, _TRIED)]
-    policy, _, robot = source.load(_ROBOTS, plan.robot, plan.return_target)
+    policy, robot = plan.load(source, _ROBOTS)[0], plan.card_of(source)
     env = LeggedEnvironment(robot, _ROBOTS, plan.threads, plan.sim)
     try:
         chosen = list(dict.fromkeys([typical, *tried]))
@@ -166,7 +166,7 @@ def make_sheets(
     expert_name: str,
     folder: Path,
     plan: FilmPlan | None = None,
-    learners: Sequence[tuple[PolicySource, EvaluatePlan]] = (),
+    learners: Sequence[tuple[PolicySource, LeggedEvaluation]] = (),
 ) -> None:
     """Draw a contact sheet a skill into `folder`, unless those of this plan and expert are there.
 
@@ -198,8 +198,8 @@ def make_comparison_sheets(run_dir: Path, say: Say) -> None:
     record = read_record(run_dir / COMPARISON)
     if record is None:
         raise ValueError(f"no finished comparison in {run_dir}; `gaitforge compare` makes one")
-    plan, folder = plan_from_tree(EvaluatePlan, record["plan"]["evaluate"]), run_dir / PICTURES
-    sources = [PolicySource(run, run_dir / "train" / run) for run in first_runs(record)]
+    plan, folder = plan_from_tree(LeggedEvaluation, record["plan"]["evaluate"]), run_dir / PICTURES
+    sources = [run_source(run_dir / "train" / run) for run in first_runs(record)]
     key = digest([_DRAWING, plan, [source.key() for source in sources]])
     if _are_drawn(folder, key):
         return
@@ -268,11 +268,11 @@ def make_run_sheets(run_dir: Path, say: Say | None = None) -> None:
         expert, grid = plan["collect"]["expert"], plan["evaluate"]["grid"]
         levels = sorted(grid["levels"])
         film = FilmPlan(tuple(grid["skills"]), tuple(grid["terrains"]), levels[len(levels) // 2])
-        evaluate = plan_from_tree(EvaluatePlan, plan["evaluate"])
+        evaluate = plan_from_tree(LeggedEvaluation, plan["evaluate"])
     except (TypeError, KeyError, IndexError):
         raise ValueError(f"{run_dir / 'plan.json'} is not the plan of a demo") from None
     policies = (read_record(run_dir / "summary.json") or {}).get("policies", {})
-    sources = [PolicySource(name, run_dir / "train" / name) for name in policies if name != EXPERT]
+    sources = [run_source(run_dir / "train" / name) for name in policies if name != EXPERT]
     try:
         make_sheets(expert, run_dir / PICTURES, film, [(each, evaluate) for each in sources])
     except RenderingError as error:

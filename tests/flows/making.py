@@ -13,12 +13,12 @@ from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Advance, Reporter, Silent
 from gaitforge.flows.records.records import read_record
-from gaitforge.flows.stages.evaluate import EvaluatePlan
 from gaitforge.flows.stages.pipeline.plan import CorrectionsPlan, PipelinePlan
 from gaitforge.flows.stages.pipeline.stages import claim
 from gaitforge.flows.stages.staging import run_stages
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.pipeline.report.pipeline import stages_of
 from tests.learners.making import SMALL, make_selection
@@ -57,7 +57,7 @@ DEMO = PipelinePlan(
         TRAINING.config, replace(COLLECT, grid=replace(GRID, parts=1, seed=1000))
     ),
     models={"fcnet": _settings("fcnet", "return"), "bot": _settings("bot", "bc")},
-    evaluate=EvaluatePlan(
+    evaluate=LeggedEvaluation(
         grid=EvaluationGrid(("flat",), ("stand", "run"), levels=(2,), episodes=2), robots=4
     ),
 )

@@ -26,7 +26,8 @@ from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.comparison.legged import ComparisonPlan, comparison_grid, run_comparison
 from gaitforge.flows.stages.comparison.runs import Spread, mean_and_std
 from gaitforge.flows.stages.comparison.summary import summarise
-from gaitforge.flows.stages.evaluate import EvaluatePlan, PolicySource
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.flows.tasks.policies import PolicySource
 from gaitforge.learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
 from gaitforge.learners.models.registry import PRESETS
 from gaitforge.learners.training import pace
@@ -54,7 +55,7 @@ PLAN = ComparisonPlan(
         "fcnet": {"model_overrides": SMALL["fcnet"], "peak_lr": 0.004},
         "mlp": {"model_overrides": {"hidden_dim": 16, "n_layers": 1}},
     },
-    evaluate=EvaluatePlan(
+    evaluate=LeggedEvaluation(
         grid=EvaluationGrid(("flat", "rough"), ("stand", "run"), (2,), episodes=1), robots=4
     ),
 )
@@ -247,7 +248,7 @@ def test_policies_of_every_objective_have_an_error(
         seeds=(0,),
         own={"mlp": PLAN.own["mlp"]},
         config=replace(PLAN.config, objective=objective, steps=1),
-        evaluate=EvaluatePlan(
+        evaluate=LeggedEvaluation(
             grid=EvaluationGrid(("flat",), ("stand",), (2,), episodes=1), robots=1
         ),
     )

@@ -15,8 +15,8 @@ from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.dagger import DaggerPlan, run_dagger
-from gaitforge.flows.stages.evaluate import EvaluatePlan
 from gaitforge.flows.stages.train import SelectPlan
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from tests.flows.making import COLLECT, GRID, TRAINING, Counting
 from tests.flows.processes import part_in_work, soon
 
@@ -27,7 +27,7 @@ PLAN = DaggerPlan(
     collect=replace(BASE, grid=replace(SMALL, seed=50), form=StoredForm()),
     select=SelectPlan(where="success OR NOT success"),
     config=replace(TRAINING.config, model="mlp", model_overrides={}),
-    evaluate=EvaluatePlan(EvaluationGrid(("flat",), ("run",), (2,), episodes=1)),
+    evaluate=LeggedEvaluation(EvaluationGrid(("flat",), ("run",), (2,), episodes=1)),
 )
 
 

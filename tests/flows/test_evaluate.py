@@ -18,18 +18,14 @@ from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.plans import record_from_tree
 from gaitforge.flows.records.records import to_tree
-from gaitforge.flows.stages.evaluate import (
-    EvaluatePlan,
-    PolicyEvaluation,
-    PolicySource,
-    control_latency,
-    evaluate_policy,
-    robot_observations,
-)
+from gaitforge.flows.stages.evaluate import control_latency, evaluate_policy, robot_observations
+from gaitforge.flows.tasks.evaluation import PolicyEvaluation
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.flows.tasks.policies import PolicySource
 from tests.flows.making import Counting
 
 ROBOT = load_robot()
-PLAN = EvaluatePlan(grid=EvaluationGrid(("flat",), ("stand",), (0,), episodes=1))
+PLAN = LeggedEvaluation(grid=EvaluationGrid(("flat",), ("stand",), (0,), episodes=1))
 
 
 class Kicking:
@@ -81,14 +77,14 @@ def test_an_expert_is_timed_on_observations_of_one_real_robot() -> None:
 
 def _expert_cells(robots: int = 4) -> tuple[CellResult, ...]:
     grid = EvaluationGrid(("flat", "rough"), ("stand", "tilt"), (1,), episodes=3, seed=5)
-    plan = EvaluatePlan(grid=grid, robots=robots)
+    plan = LeggedEvaluation(grid=grid, robots=robots)
     return evaluate_policy(PolicySource("expert", expert=DEFAULT_EXPERT), plan, Silent()).cells
 
 
 def test_the_intervals_can_be_computed_again_from_the_returns() -> None:
     grid = EvaluationGrid(("flat", "rough"), ("stand",), (1,), episodes=3, seed=5)
     source = PolicySource("expert", expert=DEFAULT_EXPERT)
-    made = evaluate_policy(source, EvaluatePlan(grid=grid, robots=4), Silent())
+    made = evaluate_policy(source, LeggedEvaluation(grid=grid, robots=4), Silent())
     for cell, returns in zip(made.cells, made.returns, strict=True):
         assert cell.return_ == np.mean(returns)
         assert cell.return_ci95 == mean_interval(returns)
@@ -101,7 +97,7 @@ def test_the_intervals_can_be_computed_again_from_the_returns() -> None:
 def test_the_rate_counts_the_steps_that_were_simulated() -> None:
     grid = EvaluationGrid(("flat", "rough"), ("run",), (1,), episodes=3, seed=5)
     source, counting = PolicySource("kicking", made_by=f"{__name__}:Kicking"), Counting()
-    made = evaluate_policy(source, EvaluatePlan(grid=grid, robots=4), counting)
+    made = evaluate_policy(source, LeggedEvaluation(grid=grid, robots=4), counting)
     (steps,) = counting.units.values()
     assert made.survival < 1.0
     assert steps < len(grid.specs()) * EPISODE_STEPS

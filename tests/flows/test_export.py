@@ -13,8 +13,10 @@ from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import to_tree
-from gaitforge.flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
+from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.export import ExportPlan, robot_facts, run_export
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.flows.tasks.policies import PolicySource
 from gaitforge.learners.checkpoint import CHECKPOINT, read_checkpoint
 from gaitforge.learners.deploy.export import ExportOptions
 from tests.flows.making import small_run
@@ -45,7 +47,7 @@ def test_the_exported_policy_does_in_the_simulator_what_the_run_does(
 ) -> None:
     run_export(ONNX_ONLY, run, tmp_path / "out", Silent())
     grid = EvaluationGrid(("flat",), ("stand", "run"), (2,), episodes=2)
-    plan = EvaluatePlan(grid=grid, robots=3, threads=1)
+    plan = LeggedEvaluation(grid=grid, robots=3, threads=1)
     trained, exported = (
         evaluate_policy(PolicySource("it", run=folder), plan, Silent())
         for folder in (run, tmp_path / "out")

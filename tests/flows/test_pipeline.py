@@ -18,8 +18,8 @@ from gaitforge.collectors.rendering.rendering import Shot
 from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import digest, read_record, to_tree, write_record
-from gaitforge.flows.stages.evaluate import EvaluatePlan
 from gaitforge.flows.stages.pipeline.plan import PipelinePlan, pipeline_plan, with_choices
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.pipeline.cli.main import main
 from gaitforge.pipeline.report.pipeline import stages_of, write_run_report
 from gaitforge.pipeline.report.report import write_report
@@ -212,10 +212,10 @@ def test_the_shipped_plan_holds_at_least_400_000_steps_in_several_parts() -> Non
 def test_records_are_read_back_and_digests_follow_the_content(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "record.json"
     assert read_record(path) is None
-    write_record(path, EvaluatePlan())
-    assert read_record(path) == to_tree(EvaluatePlan())
-    assert digest(EvaluatePlan()) == digest(EvaluatePlan())
-    assert digest(EvaluatePlan()) != digest(EvaluatePlan(robots=1))
+    write_record(path, LeggedEvaluation())
+    assert read_record(path) == to_tree(LeggedEvaluation())
+    assert digest(LeggedEvaluation()) == digest(LeggedEvaluation())
+    assert digest(LeggedEvaluation()) != digest(LeggedEvaluation(robots=1))
     assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
     path.write_text("{")
     with pytest.raises(ValueError, match="cannot be read as JSON"):

@@ -28,12 +28,12 @@ from gaitforge.datasets import Store, open_store
 from gaitforge.datasets.catalog.glossary import glossary
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.stages.evaluate import EvaluatePlan
 from gaitforge.flows.stages.export import ExportPlan, run_export
 from gaitforge.flows.stages.legged.bodies import evaluate_bodies
 from gaitforge.flows.stages.replay import replay
 from gaitforge.flows.stages.train import TrainPlan, run_training
 from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.policies import PolicySource
 from gaitforge.learners.training.batches import TrainingBatches
 from gaitforge.learners.training.config import TrainConfig
@@ -217,7 +217,7 @@ def test_a_policy_is_evaluated_on_every_body_beside_its_expert(
     run: Path, plan: LeggedPlan, bodies: list[RobotCard], tmp_path: Path
 ) -> None:
     grid = EvaluationGrid(("flat",), ("stand",), levels=(0,), episodes=2)
-    evaluation = EvaluatePlan(grid=grid, threads=1, robots=2)
+    evaluation = LeggedEvaluation(grid=grid, threads=1, robots=2)
     robots = [load_robot("go1"), bodies[0]]
     experts = {robot.name: expert for robot, expert in plan.pairs()}
     source = PolicySource("learned", run=run)

@@ -37,14 +37,11 @@ from gaitforge.flows.stages.comparison.runs import (
     train_once,
 )
 from gaitforge.flows.stages.comparison.summary import summarise
-from gaitforge.flows.stages.evaluate import (
-    EvaluatePlan,
-    PolicyEvaluation,
-    PolicySource,
-    evaluate_policy,
-)
+from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.train import SelectPlan
-from gaitforge.learners.checkpoint import load_policy
+from gaitforge.flows.tasks.evaluation import PolicyEvaluation
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.flows.tasks.policies import EXPERT, RUN, PolicySource
 from gaitforge.learners.models.registry import PRESETS
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.held_out import HeldOutError, held_out_error, split_episodes
@@ -68,7 +65,7 @@ class ComparisonPlan(ComparedModels):
 
     train_s: float | None = None
     select: SelectPlan = field(default_factory=SelectPlan)
-    evaluate: EvaluatePlan = field(default_factory=EvaluatePlan)
+    evaluate: LeggedEvaluation = field(default_factory=LeggedEvaluation)
     expert: str = DEFAULT_EXPERT
 
     def __post_init__(self) -> None:
@@ -187,7 +184,7 @@ def selected(plan: ComparisonPlan, store_path: Path | str) -> Selection:
 
 def evaluate_expert(plan: ComparisonPlan, out: Path, reporter: Reporter) -> PolicyEvaluation:
     """The expert's evaluation, unless it is there."""
-    source, path = PolicySource("expert", expert=plan.expert), out / "evaluate/expert.json"
+    source, path = PolicySource(EXPERT, EXPERT, plan.expert), out / "evaluate/expert.json"
     return evaluate_policy(source, plan.evaluate, reporter, path)
 
 
@@ -224,7 +221,7 @@ def compared_run(
     held_out = split_episodes(plan.config, plan.select.select(store_path)).held_out
     assert held_out is not None, "a plan holds some episodes out"
     row = train_once(run, config, plan.select, store_path, out, reporter)
-    source = PolicySource(run.name, run.folder(out))
+    source = PolicySource(run.name, RUN, str(run.folder(out)))
     tested = _test_once(source, held_out, run.record(out, "test"), reporter)
     evaluated = evaluate_policy(source, plan.evaluate, reporter, run.record(out, "evaluate"))
     return {**row, "test_mse": tested.mse, "evaluation": to_tree(evaluated)}
@@ -234,11 +231,9 @@ def _test_once(
     source: PolicySource, held_out: Selection, path: Path, reporter: Reporter
 ) -> HeldOutError:
     """The error on the held-out episodes, unless `path` already holds that of these weights."""
-    run = source.run
-    assert run is not None, "a comparison tests what it trained"
 
     def make() -> HeldOutError:
-        policy = load_policy(run, which=source.which)
+        policy = source.network(None)
         with reporter.step(f"test {source.name}", held_out.steps, "step") as advance:
             return held_out_error(policy, held_out, lambda n: advance(n, ""))
 

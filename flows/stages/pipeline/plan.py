@@ -12,9 +12,9 @@ from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.settings import with_chosen
-from gaitforge.flows.stages.evaluate import EvaluatePlan
 from gaitforge.flows.stages.train import SelectPlan
 from gaitforge.flows.tasks.legged import LeggedPlan, legged_plan
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.training.config import TrainConfig
 
@@ -67,7 +67,7 @@ class PipelinePlan:
     select: SelectPlan = field(default_factory=SelectPlan)
     models: Models = field(default_factory=lambda: {"fcnet": {}, "bot": {}})
     seeds: tuple[int, ...] = (0,)
-    evaluate: EvaluatePlan = field(default_factory=EvaluatePlan)
+    evaluate: LeggedEvaluation = field(default_factory=LeggedEvaluation)
 
     def __post_init__(self) -> None:
         for name, values in (("models", list(self.models)), ("seeds", self.seeds)):
@@ -115,9 +115,9 @@ def _demo() -> PipelinePlan:
     )
 
 
-def _evaluation() -> EvaluatePlan:
+def _evaluation() -> LeggedEvaluation:
     grid = EvaluationGrid(tuple(TERRAINS), tuple(SKILLS), levels=(4,), episodes=20)
-    return EvaluatePlan(grid=grid, robots=240)
+    return LeggedEvaluation(grid=grid, robots=240)
 
 
 def pipeline_plan(name: str = "demo") -> PipelinePlan:

@@ -14,15 +14,22 @@ from gaitforge.collectors.experts.expert import load_expert
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import PLAN, plan_from_tree
 from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
-from gaitforge.flows.stages.evaluate import PolicySource, evaluate_policy
+from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.overview import dataset_overview
 from gaitforge.flows.stages.pipeline.plan import PipelinePlan
-from gaitforge.flows.stages.pipeline.summary import EXPERT_CARD, STORE, SUMMARY, write_summary
+from gaitforge.flows.stages.pipeline.summary import (
+    EXPERT_CARD,
+    STORE,
+    SUMMARY,
+    policy_of,
+    write_summary,
+)
 from gaitforge.flows.stages.staging import Stage
 from gaitforge.flows.stages.status import PIPELINE
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.legged_policy import LeggedPolicyPlan, driven_by
+from gaitforge.flows.tasks.policies import PolicySource
 from gaitforge.learners.training.config import TrainConfig
 
 _FIRST = "first"
@@ -104,8 +111,7 @@ def pipeline_stages(plan: PipelinePlan, out: Path, pages: Pages) -> list[Stage]:
     for name in ("expert", *plan.runs()):
         path = out / "evaluate" / f"{name}.json"
         trained = name != "expert"
-        source = PolicySource(name, out / "train" / name if trained else None, plan.collect.expert)
-        work = partial(_evaluate, source, plan, path)
+        work = partial(_evaluate, policy_of(plan, out, name), plan, path)
         after = (f"train {name}",) if trained else ()
         evaluations.append(stage(f"evaluate {name}", run=work, outputs=(path,), after=after))
     stages += evaluations

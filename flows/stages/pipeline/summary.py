@@ -7,26 +7,21 @@ from typing import Any
 
 from gaitforge.collectors.experts.expert import load_expert
 from gaitforge.collectors.intervals import Interval, ratio_interval
-from gaitforge.collectors.legged.evaluation import CellResult
 from gaitforge.collectors.legged.rewards import LARGEST_RETURN
 from gaitforge.datasets import StoreInfo, open_store
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.records.part_records import collection_rate, part_records
 from gaitforge.flows.records.records import provenance, to_tree, write_record
 from gaitforge.flows.stages.comparison.summary import summarise
-from gaitforge.flows.stages.evaluate import (
-    PolicyEvaluation,
-    PolicyMeasures,
-    PolicySource,
-    evaluate_policy,
-)
+from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.pipeline.plan import PipelinePlan, pipeline_plan
 from gaitforge.flows.stages.staging import Stage, seconds_in_all, stage_seconds
 from gaitforge.flows.stages.train import TrainPlan, run_training
+from gaitforge.flows.tasks.evaluation import PolicyEvaluation, PolicyMeasures
+from gaitforge.flows.tasks.policies import EXPERT, RUN, PolicySource
 from gaitforge.learners.training.train import TrainResult
 
 STORE, SUMMARY, WALL, EXPERT_CARD = "legged.zarr", "summary.json", "wall.json", "expert.json"
-EXPERT = "expert"
 
 
 @dataclass(frozen=True)
@@ -50,7 +45,7 @@ class PipelineSummary:
     dataset: StoreInfo
     collect: Mapping[str, float]
     policies: Mapping[str, PolicySummary]
-    cells: tuple[CellResult, ...]
+    cells: tuple[Mapping[str, Any], ...]
     models: tuple[Mapping[str, Any], ...]
     largest_return: float
     git_revision: str
@@ -103,9 +98,15 @@ def _command(plan: PipelinePlan, out: Path) -> str:
 
 
 def _evaluated(plan: PipelinePlan, out: Path, name: str) -> PolicyEvaluation:
-    run = None if name == EXPERT else out / "train" / name
-    source = PolicySource(name, run, plan.collect.expert)
-    return evaluate_policy(source, plan.evaluate, Silent(), out / "evaluate" / f"{name}.json")
+    path = out / "evaluate" / f"{name}.json"
+    return evaluate_policy(policy_of(plan, out, name), plan.evaluate, Silent(), path)
+
+
+def policy_of(plan: PipelinePlan, out: Path, name: str) -> PolicySource:
+    """The expert of a pipeline, or the policy of one of its trainings."""
+    if name == EXPERT:
+        return PolicySource(name, EXPERT, plan.collect.expert)
+    return PolicySource(name, RUN, str(out / "train" / name))
 
 
 def _policies(

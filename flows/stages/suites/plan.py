@@ -13,8 +13,7 @@ from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.datasets.errors import listed
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import to_tree
-from gaitforge.flows.stages.evaluate import EvaluatePlan
-from gaitforge.flows.stages.gym.evaluation import GymEvaluationPlan
+from gaitforge.flows.tasks.registry import evaluation_class
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.objectives import OBJECTIVES
@@ -33,22 +32,22 @@ class SuitePlan:
         learners: name -> settings of its training, in place of those recommended for its `model`
             and `objective`; `best` is the share of each cell's episodes, by return, that it sees.
         sets: name -> SQL condition on the episodes' columns; "" for all.
-        tasks: the kind of the stores' tasks, "gym" or "legged"; "" for both.
         seeds: of the trainings, a run each.
         targets: what return-conditioned learners are asked for, in units of the best return among
             a set's episodes. The score is that of the first.
-        legged: how policies of legged robots are scored; gym: those of Gymnasium's tasks.
-        expert: of legged robots, whose return scores 100.
+        evaluate: the tasks of the stores, each with settings of its evaluation in place of those
+            that a store gives; empty for any task.
+        expert: whose return scores 100, where the task has no references; empty for the task's own.
+        episodes: of an evaluation, or of each of its cells; 0 for those of `evaluate`.
     """
 
     learners: Learners
     sets: Mapping[str, str] = field(default_factory=lambda: {"all": ""})
-    tasks: str = ""
     seeds: tuple[int, ...] = (0, 1, 2)
     targets: tuple[float, ...] = (1.0,)
-    legged: EvaluatePlan = field(default_factory=EvaluatePlan)
-    gym: GymEvaluationPlan = field(default_factory=GymEvaluationPlan)
-    expert: str = "aliengo-locomotion"
+    evaluate: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    expert: str = ""
+    episodes: int = 0
 
     def __post_init__(self) -> None:
         for name, given in (("learners", self.learners), ("sets", self.sets)):
@@ -57,8 +56,8 @@ class SuitePlan:
                     f"a suite needs {name}, whose names are letters, digits, '_', '-' and '.'; got "
                     f"{list(given)}"
                 )
-        if self.tasks not in (kinds := ("", "gym", "legged")):
-            raise ValueError(f"tasks must be one of {kinds}, got {self.tasks!r}")
+        for kind, given in self.evaluate.items():
+            plan_from_tree(evaluation_class(kind), to_tree(given))
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"a suite needs seeds, each once; got {list(self.seeds)}")
         if not self.targets or not all(isfinite(each) for each in self.targets):
@@ -139,7 +138,7 @@ def _d4rl() -> SuitePlan:
         "medium-expert": ("medium", "expert"),
     }
     sets = {name: f"quality in ({', '.join(map(repr, each))})" for name, each in qualities.items()}
-    return SuitePlan(learners, sets, tasks="gym", targets=(1.0, 1.15))
+    return SuitePlan(learners, sets, evaluate={"gym": {}}, targets=(1.0, 1.15))
 
 
 def _legged_mixed() -> SuitePlan:
@@ -172,9 +171,8 @@ def _legged_mixed() -> SuitePlan:
     return SuitePlan(
         learners,
         {"mixed": ""},
-        tasks="legged",
         targets=(1.0, 0.25, 0.5, 0.75),
-        legged=EvaluatePlan(grid=grid, robots=108, threads=1),
+        evaluate={"legged": {"grid": grid, "robots": 108, "threads": 1}},
     )
 
 
@@ -208,16 +206,10 @@ def chosen_suite(
     learners = {each: learners[each] for each in models or learners}
     if steps is not None:
         learners = {each: {**given, "steps": steps} for each, given in learners.items()}
-    if episodes is not None:
-        grid = replace(plan.legged.grid, episodes=episodes)
-        plan = replace(
-            plan,
-            legged=replace(plan.legged, grid=grid),
-            gym=replace(plan.gym, episodes=episodes),
-        )
     return replace(
         plan,
         learners=learners,
         seeds=tuple(seeds) or plan.seeds,
         expert=expert or plan.expert,
+        episodes=episodes or plan.episodes,
     )

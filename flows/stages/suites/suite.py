@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from gaitforge.datasets import Selection, StoreInfo, open_store
-from gaitforge.flows.progress import Reporter
+from gaitforge.datasets.errors import listed
+from gaitforge.flows.progress import Reporter, Silent
+from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import (
     digest,
     prepare_folder,
@@ -18,12 +20,16 @@ from gaitforge.flows.records.records import (
     to_tree,
     write_record,
 )
+from gaitforge.flows.settings import with_named
 from gaitforge.flows.stages.comparison.runs import mean_and_std
+from gaitforge.flows.stages.evaluate import evaluate_policy, reference_files, with_references
 from gaitforge.flows.stages.staging import Stage
 from gaitforge.flows.stages.suites.bootstrap import interquartile_mean, mean, stratified_interval
 from gaitforge.flows.stages.suites.plan import COMPLETE, SuitePlan
-from gaitforge.flows.stages.suites.scoring import GymScorer, LeggedScorer, find_scorer
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
+from gaitforge.flows.tasks.evaluation import EvaluationPlan
+from gaitforge.flows.tasks.policies import RUN, PolicySource
+from gaitforge.flows.tasks.registry import TASKS, evaluation_of
 from gaitforge.learners.training.config import TrainConfig
 
 SUITE = "suite.json"
@@ -36,17 +42,17 @@ SCORED = ("score", "return", "success", "train_s", "control_us")
 
 @dataclass(frozen=True)
 class _Set:
-    """A set of one store's episodes: where it is, and what scores the policies that learn it."""
+    """A set of one store's episodes, and how the policies that learn it are evaluated."""
 
     store: Path | str
     name: str
     condition: str
-    scorer: GymScorer | LeggedScorer
+    evaluation: EvaluationPlan
 
     @property
     def task(self) -> str:
         """The name of the store's task."""
-        return self.scorer.task
+        return self.evaluation.name
 
     def select(self, best: float = 1.0) -> SelectPlan:
         """The complete episodes, or the best of them."""
@@ -86,9 +92,9 @@ class _Run:
 
     def do(self, reporter: Reporter) -> None:
         """Train and score, as far as that is not done, and write the row."""
-        plan, scorer = self.plan, self.of.scorer
+        plan = self.plan
         select = self.of.select(plan.best(self.learner))
-        zero, expert = scorer.zero, scorer.expert
+        zero, expert = _zero_and_expert(plan, self.of, self.out, reporter)
         config, asked = self.config(), plan.asked(self.learner)
         if asked != (None,):
             config = replace(config, return_scale=expert, return_zero=zero)
@@ -125,7 +131,30 @@ class _Run:
 
     def _score(self, reporter: Reporter, share: float | None, which: str, suffix: str) -> Row:
         path = self.out / "evaluate" / f"{self.name}{suffix}.json"
-        return to_tree(self.of.scorer.evaluate(self.folder, share, path, reporter, which))
+        plan = _scored(self.plan, self.of, self.out, reporter)
+        plan = plan if share is None else replace(plan, return_target=share)
+        source = PolicySource(self.folder.name, RUN, str(self.folder), which)
+        found = evaluate_policy(source, plan, reporter, path)
+        return {
+            "return": found.return_,
+            "score": found.score,
+            "success": found.success,
+            "episodes": found.episodes,
+            "control_us": found.latency_us_median,
+        }
+
+
+def _scored(plan: SuitePlan, of: _Set, out: Path, reporter: Reporter) -> EvaluationPlan:
+    """A set's evaluation with the returns that score 0 and 100."""
+    return with_references(of.evaluation, out / "evaluate" / of.task, reporter, plan.expert)
+
+
+def _zero_and_expert(
+    plan: SuitePlan, of: _Set, out: Path, reporter: Reporter
+) -> tuple[float, float]:
+    references = _scored(plan, of, out, reporter).references
+    assert references is not None, "they were evaluated"
+    return references.zero, references.hundred
 
 
 def suite_stages(
@@ -136,17 +165,17 @@ def suite_stages(
     Seeds come last: after the first seed's runs every learner has been on every set.
 
     Raises:
-        ValueError: a store that does not fit (`find_scorer`), two of one task, or an empty set.
+        ValueError: a store of no task that is evaluated here, or without rewards, two stores of one
+            task, or an empty set.
     """
     prepare_folder(out)
     sets = _open(plan, stores, out)
     stages, first = [], {}
-    for each in {id(each.scorer): each for each in sets}.values():
-        if isinstance(each.scorer, LeggedScorer):
-            key = digest([plan.legged, plan.expert])
-            stage = Stage("evaluate expert", key, each.scorer.prepare, (each.scorer.record,))
-            stages.append(stage)
-            first[each.task] = (stage.name,)
+    for each in {each.task: each for each in sets}.values():
+        if files := reference_files(each.evaluation, out / "evaluate" / each.task):
+            key, work = digest([each.evaluation, plan.expert]), partial(_scored, plan, each, out)
+            stages.append(Stage(f"evaluate {each.task} expert", key, work, files))
+            first[each.task] = (stages[-1].name,)
     runs = [
         _Run(plan, each, learner, seed, out)
         for seed in plan.seeds
@@ -155,8 +184,8 @@ def suite_stages(
     ]
     for run in runs:
         selected = run.of.select(plan.best(run.learner)).select(run.of.store).hash
-        scored = plan.legged if isinstance(run.of.scorer, LeggedScorer) else plan.gym
-        key = digest([run.config().to_json(), selected, scored, plan.asked(run.learner)])
+        scored = run.of.evaluation, plan.asked(run.learner)
+        key = digest([run.config().to_json(), selected, *scored])
         after = first.get(run.of.task, ())
         stages.append(Stage(run.name, key, run.do, (run.record,), after, place=run.folder))
     names = tuple(stage.name for stage in stages)
@@ -166,13 +195,13 @@ def suite_stages(
 
 
 def _open(plan: SuitePlan, stores: Sequence[Path | str], out: Path) -> list[_Set]:
-    opened = [(store, find_scorer(plan, store, out)) for store in stores]
-    tasks = sorted(scorer.task for _, scorer in opened)
+    opened = [(store, _evaluation(plan, store)) for store in stores]
+    tasks = sorted(evaluation.name for _, evaluation in opened)
     if len(set(tasks)) < len(tasks):
         raise ValueError(f"a suite takes one store of each task, got {', '.join(tasks)}")
     sets = [
-        _Set(store, name, condition, scorer)
-        for store, scorer in opened
+        _Set(store, name, condition, evaluation)
+        for store, evaluation in opened
         for name, condition in plan.sets.items()
     ]
     for each in sets:
@@ -181,6 +210,21 @@ def _open(plan: SuitePlan, stores: Sequence[Path | str], out: Path) -> list[_Set
         except ValueError as error:
             raise ValueError(f"set {each.name}, of episodes that ended: {error}") from None
     return sets
+
+
+def _evaluation(plan: SuitePlan, store_path: Path | str) -> EvaluationPlan:
+    store = open_store(store_path)
+    if "reward" not in store.schema.names("step"):
+        raise ValueError(f"{store.address} has no rewards, from which a suite's learners learn")
+    found = evaluation_of(store.schema)
+    if found is None or (plan.evaluate and found.kind not in plan.evaluate):
+        raise ValueError(
+            f"{store.address} is of {store.schema.robot or 'an unknown task'}; the suite takes "
+            f"stores of {listed(plan.evaluate or TASKS)}"
+        )
+    chosen = {**to_tree(found), **to_tree(plan.evaluate.get(found.kind, {}))}
+    evaluation = plan_from_tree(type(found), chosen)
+    return with_named(evaluation, {"episodes": plan.episodes} if plan.episodes else {})
 
 
 def _returns(selection: Selection) -> np.ndarray:
@@ -199,7 +243,7 @@ def _summarise(
     record = {
         "suite": name,
         "plan": asdict(plan),
-        "sets": [_described(each) for each in sets],
+        "sets": [_described(plan, each, out) for each in sets],
         "results": [
             _result(group)
             for each in sets
@@ -223,13 +267,14 @@ def _summarise(
     write_record(out / SUITE, record)
 
 
-def _described(each: _Set) -> Row:
-    selection, scorer = each.select().select(each.store), each.scorer
+def _described(plan: SuitePlan, each: _Set, out: Path) -> Row:
+    selection = each.select().select(each.store)
+    zero, expert = _zero_and_expert(plan, each, out, Silent())
     info: StoreInfo = open_store(each.store).info()
     returns = _returns(selection)
 
     def score(value: float) -> float:
-        return 100.0 * (float(value) - scorer.zero) / (scorer.expert - scorer.zero)
+        return 100.0 * (float(value) - zero) / (expert - zero)
 
     return {
         "task": each.task,
@@ -239,10 +284,10 @@ def _described(each: _Set) -> Row:
         "selection": selection.hash,
         "episodes": len(selection),
         "steps": selection.steps,
-        "zero": scorer.zero,
-        "expert": scorer.expert,
+        "zero": zero,
+        "expert": expert,
         "score": score(returns.mean()),
-        "score_std": score(returns.std() + scorer.zero),
+        "score_std": score(returns.std() + zero),
         "score_best": score(returns.max()),
         "control_dt_s": selection.schema.control_dt_s,
     }

@@ -13,12 +13,12 @@ from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.stages.evaluate import EvaluatePlan
 from gaitforge.flows.stages.gym.evaluation import GymEvaluationPlan
 from gaitforge.flows.stages.staging import is_done, run_stages
 from gaitforge.flows.stages.suites.plan import SUITES, SuitePlan, chosen_suite, suite_plan
 from gaitforge.flows.stages.suites.suite import suite_stages
 from gaitforge.flows.tasks.legged import legged_plan
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.learners.training.objectives import OBJECTIVES
 from gaitforge.pipeline.report.suite_page import PAGE_NAME, PUBLISHED, published, write_suite
 from tests.flows.gym_stores import make_gym_store
@@ -160,7 +160,9 @@ def test_legged_policies_are_scored_by_the_expert(tmp_path: Path) -> None:
     suite = SuitePlan(
         {"best": {**FCNET, "best": 0.5, "executed_actions": True, "held_out_fraction": 0.0}},
         seeds=(0,),
-        legged=EvaluatePlan(EvaluationGrid(("flat",), ("stand",), (0,), 2), robots=2, threads=1),
+        legged=LeggedEvaluation(
+            EvaluationGrid(("flat",), ("stand",), (0,), 2), robots=2, threads=1
+        ),
     )
     out = tmp_path / "out"
     run_stages(out, suite_stages("mine", suite, [tmp_path / "mixed.zarr"], out), Silent())

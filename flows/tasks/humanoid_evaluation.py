@@ -1,0 +1,163 @@
+"""Evaluation on the tracking task as in the Body Transformer's paper.
+
+Episodes start at the clip's start; return and length are divided by the possible steps, on training
+and on validation clips (Sferrazza et al. 2024, Section 5.1).
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from gaitforge.collectors.humanoid.clips.reference import clip_digest, clip_lengths
+from gaitforge.collectors.humanoid.clips.snippets import Snippet, whole_clip
+from gaitforge.collectors.humanoid.environment import TrackingEnvironment
+from gaitforge.collectors.humanoid.experts.experts import PD, load_expert
+from gaitforge.collectors.humanoid.observation import OBSERVATION_SLICES
+from gaitforge.collectors.humanoid.rollout import EpisodeResult, EpisodeSpec, run_episode
+from gaitforge.collectors.policies import StoredObservation, TaskPolicy
+from gaitforge.datasets import Schema
+from gaitforge.flows.records.records import digest
+from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan
+from gaitforge.flows.tasks.policies import EXPERT, PolicySource
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """The episodes of every snippet, all from its start.
+
+    Attributes:
+        episodes: a snippet; more than one makes sense only with noise.
+        action_noise: standard deviation of the noise on executed actions; seed: of it.
+        max_steps: of an episode; 0 for all of the snippet.
+    """
+
+    episodes: int = 1
+    action_noise: float = 0.0
+    max_steps: int = 0
+    seed: int = 1_000_003
+
+    def __post_init__(self) -> None:
+        if self.episodes < 1 or min(self.action_noise, self.max_steps, self.seed) < 0:
+            raise ValueError(
+                f"episodes must be at least 1, got {self.episodes}; action_noise, max_steps and "
+                "seed must not be negative"
+            )
+
+    def steps_at_most(self, snippet: Snippet) -> int:
+        """Steps of all episodes of a snippet when none ends early."""
+        return self.episodes * min(snippet.steps, self.max_steps or snippet.steps)
+
+    def specs(self, index: int, snippet: Snippet) -> list[EpisodeSpec]:
+        """The episodes of an environment's snippet."""
+        seeds = np.random.SeedSequence([0xE7A1, self.seed]).generate_state(self.episodes)
+        noise, most = self.action_noise, self.max_steps
+        return [
+            EpisodeSpec(i, index, snippet.start, action_noise=noise, seed=seed, max_steps=most)
+            for i, seed in enumerate(seeds.tolist())
+        ]
+
+
+@dataclass(frozen=True)
+class HumanoidEvaluation(EvaluationPlan):
+    """What to evaluate policies of the humanoid on.
+
+    Attributes:
+        reference: file with the clips.
+        train, validation: clips (the whole clip), or snippets as CLIP-START-END. Deviation: the
+            published evaluation stops at the end of a clip's first snippet. Without either, all
+            clips are validation.
+        rollouts: the episodes of each.
+    """
+
+    kind = "humanoid"
+    expert = PD
+    obs_slices = OBSERVATION_SLICES
+
+    reference: str = ""
+    train: tuple[str, ...] = ()
+    validation: tuple[str, ...] = ()
+    rollouts: Rollouts = field(default_factory=Rollouts)
+
+    def __post_init__(self) -> None:
+        names = (*self.train, *self.validation)
+        if len(set(names)) != len(names):
+            raise ValueError("an evaluation needs each clip once")
+
+    def __str__(self) -> str:
+        return f"the clips of {self.reference}"
+
+    @classmethod
+    def of_store(cls, schema: Schema) -> Self | None:
+        """See `EvaluationPlan.of_store`."""
+        return cls() if schema.field("obs").slices == OBSERVATION_SLICES else None
+
+    def snippets(self) -> list[tuple[str, Snippet]]:
+        """("train" or "validation", snippet) of every snippet.
+
+        Raises:
+            ValueError: no reference file, or no such clip.
+        """
+        if not self.reference:
+            raise ValueError("needs the file with the clips: --set reference=clips.h5")
+        frames = clip_lengths(Path(self.reference))
+        validation = self.validation if self.train or self.validation else tuple(frames)
+
+        def parsed(name: str) -> Snippet:
+            return whole_clip(name, frames[name]) if name in frames else Snippet.parse(name)
+
+        groups = {"train": self.train, "validation": validation}
+        return [(group, parsed(name)) for group, names in groups.items() for name in names]
+
+    def versions(self) -> dict[str, str]:
+        """See `EvaluationPlan.versions`."""
+        clips = {each.clip for _, each in self.snippets()}
+        return {"clips": digest({clip: clip_digest(Path(self.reference), clip) for clip in clips})}
+
+    def expert_hash(self, name: str) -> str:
+        """See `EvaluationPlan.expert_hash`."""
+        return digest([load_expert(name, each).policy.hash for _, each in self.snippets()])
+
+    def work(self) -> int:
+        """See `EvaluationPlan.work`."""
+        return sum(self.rollouts.steps_at_most(snippet) for _, snippet in self.snippets())
+
+    def roll_out(
+        self, source: PolicySource, advance: Callable[[int], None]
+    ) -> tuple[list[Cell], int]:
+        """See `EvaluationPlan.roll_out`: a cell a snippet."""
+        known = self.snippets()
+        snippets = [snippet for _, snippet in known]
+        policies, parameters = self._policies(source, snippets)
+        cells = []
+        with closing(TrackingEnvironment(Path(self.reference), snippets)) as env:
+            for index, (group, snippet) in enumerate(known):
+                results = [
+                    run_episode(env, policies[index], spec, advance)
+                    for spec in self.rollouts.specs(index, snippet)
+                ]
+                where = {"group": group, "snippet": snippet.name}
+                cells.append(Cell(where, results, _measures(results)))
+        return cells, parameters
+
+    def control(self, source: PolicySource) -> tuple[TaskPolicy, Sequence[StoredObservation]]:
+        """See `EvaluationPlan.control`."""
+        _, snippet = self.snippets()[0]
+        with closing(TrackingEnvironment(Path(self.reference), [snippet])) as env:
+            obs = env.reset(0)[None]
+        return self._policies(source, [snippet])[0][0], [StoredObservation(obs, np.zeros(1, "f4"))]
+
+    def _policies(self, source: PolicySource, snippets: Sequence[Snippet]) -> tuple[list[Any], int]:
+        """A policy for each snippet, and the size of a trained one."""
+        if source.kind == EXPERT:
+            return [load_expert(source.place, snippet).policy for snippet in snippets], 0
+        policy, parameters = self.load(source, 1)
+        return [policy] * len(snippets), parameters
+
+
+def _measures(results: Sequence[EpisodeResult]) -> dict[str, float]:
+    names = ("normalised_return", "normalised_length")
+    return {name: float(np.mean([getattr(each, name) for each in results])) for name in names}
