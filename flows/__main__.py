@@ -16,9 +16,6 @@ from gaitforge.flows.records.part_records import PLAN_FILES
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import read_record, to_tree
 from gaitforge.flows.runners.registry import RUNNERS, find_runner
-<<<<<<< HEAD
-=======
->>>>>>> taskwhole
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.export import ExportPlan, run_export
 from gaitforge.flows.stages.importing import ImportPlan, run_import

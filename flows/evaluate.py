@@ -22,11 +22,7 @@ from gaitforge.flows.runners.prefect import (
 from gaitforge.flows.runners.prefect_jobs import check_one_place, jobs_do
 from gaitforge.flows.runners.slurm.script import SlurmForm
 from gaitforge.flows.runners.slurm.training import run_evaluation_on_slurm
-<<<<<<< HEAD
-from gaitforge.flows.settings import override_form, with_named
-=======
 from gaitforge.flows.settings import override_form, setting_paths, with_named
->>>>>>> taskwhole
 from gaitforge.flows.stages import evaluate as stage
 from gaitforge.flows.tasks.evaluation import EvaluationPlan, PolicyEvaluation
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
@@ -77,14 +73,9 @@ def evaluate(  # noqa: PLR0913, the fields of a form
     values = forms.grid_values(terrains, skills, levels, episodes=episodes, seed=seed)
     values = {name: value for name, value in values.items() if value is not None}
     values |= {"threads": threads} if threads else {}
-<<<<<<< HEAD
-    plan = with_named(run_evaluation(folder) or LeggedEvaluation(), values)
-    plan = override_form(plan, settings, {})
-=======
     plan = run_evaluation(folder) or LeggedEvaluation()
     plan, paths = with_named(plan, values), setting_paths(plan)
     plan = override_form(plan, settings, {paths[name]: value for name, value in values.items()})
->>>>>>> taskwhole
     source, path = run_source(folder), folder / stage.EVALUATION
     tag_run(model=source.name, terrain=terrains)
     if slurm is not None and not stage.is_evaluated(source, plan, path):

@@ -65,11 +65,15 @@ def with_named(plan: Any, values: Mapping[str, Any]) -> Any:
     Raises:
         ValueError: the tree has no field of that name.
     """
-<<<<<<< HEAD
-    paths = {path.rpartition(".")[2]: path.split(".") for path in reversed(setting_names(plan))}
+    paths = setting_paths(plan)
     if unknown := [name for name in values if name not in paths]:
         raise ValueError(f"there is no '{unknown[0]}' here; allowed: {', '.join(sorted(paths))}")
-    return _with_values(plan, {tuple(paths[name]): value for name, value in values.items()})
+    return _with_values(plan, {tuple(paths[name].split(".")): values[name] for name in values})
+
+
+def setting_paths(plan: Any) -> dict[str, str]:
+    """Name of a field -> its `path.to.field`, the first in the tree."""
+    return {path.rpartition(".")[2]: path for path in reversed(setting_names(plan))}
 
 
 def _with_values(plan: Any, values: Mapping[tuple[str, ...], Any]) -> Any:
@@ -83,24 +87,6 @@ def _with_values(plan: Any, values: Mapping[tuple[str, ...], Any]) -> Any:
         else:
             changes[head] = _with_values(getattr(plan, head), inner)
     return replace(plan, **changes)
-=======
-    paths = setting_paths(plan)
-    for name, value in values.items():
-        if name not in paths:
-            raise ValueError(f"there is no '{name}' here; allowed: {', '.join(sorted(paths))}")
-        plan = _with_value(plan, paths[name].split("."), value)
-    return plan
-
-
-def setting_paths(plan: Any) -> dict[str, str]:
-    """Name of a field -> its `path.to.field`, the first in the tree."""
-    return {path.rpartition(".")[2]: path for path in reversed(setting_names(plan))}
-
-
-def _with_value(plan: Any, path: Sequence[str], value: Any) -> Any:
-    head, *rest = path
-    return replace(plan, **{head: _with_value(getattr(plan, head), rest, value) if rest else value})
->>>>>>> taskwhole
 
 
 def setting_names(plan: Any, prefix: str = "") -> list[str]:

@@ -9,17 +9,10 @@ from gaitforge.collectors.robots.robot import load_robots
 from gaitforge.datasets.errors import amount
 from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.settings import override, with_named
-<<<<<<< HEAD
 from gaitforge.pipeline.cli.experiments import submitted
 from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, command, given, option, setting
 from gaitforge.pipeline.cli.parsing.runners import JOB_RUNNER
 from gaitforge.pipeline.cli.parsing.values import numbers
-=======
-from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, command, given, option, setting
-from gaitforge.pipeline.cli.parsing.runners import JOB_RUNNER
-from gaitforge.pipeline.cli.parsing.values import numbers
-from gaitforge.pipeline.cli.experiments import submitted
->>>>>>> taskwhole
 from gaitforge.pipeline.progress import TerminalReporter
 from gaitforge.pipeline.tables import show_result
 

@@ -56,11 +56,7 @@ COMMANDS = {
     ),
     "train": ("train", "train a model on a selection of a store, or resume a run"),
     "evaluate": ("evaluate", "run a policy in closed loop on held-out episodes of its task"),
-<<<<<<< HEAD
     "report": ("experiments", "write report.html from a run's files"),
-=======
-    "report": ("pipelines", "write report.html from a run's files"),
->>>>>>> taskwhole
     "models": ("train", "list the models and their sizes"),
     "compare": (
         "experiments",

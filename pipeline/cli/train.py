@@ -1,23 +1,11 @@
-<<<<<<< HEAD
 """`gaitforge train` and `models`: policies from a store."""
-=======
-"""`gaitforge train`, `models`, `compare`, `dagger`: policies from a store."""
->>>>>>> taskwhole
 
 from __future__ import annotations
 
 import argparse
-<<<<<<< HEAD
 from dataclasses import asdict
 
 from gaitforge.flows.progress import Silent
-=======
-from dataclasses import asdict, replace
-
-from gaitforge.flows.progress import Silent
-from gaitforge.flows.records.part_records import store_address
-from gaitforge.flows.records.records import read_record
->>>>>>> taskwhole
 from gaitforge.flows.runners.slurm.script import SlurmSettings
 from gaitforge.learners.models.registry import describe_models
 from gaitforge.learners.training.config import TrainConfig
@@ -35,11 +23,7 @@ from gaitforge.pipeline.cli.parsing.runners import (
 )
 from gaitforge.pipeline.cli.running import show_submitted
 from gaitforge.pipeline.progress import TerminalReporter
-<<<<<<< HEAD
 from gaitforge.pipeline.tables import show, show_one
-=======
-from gaitforge.pipeline.tables import show, show_one, show_result
->>>>>>> taskwhole
 
 SELECTED = ("terrain", "skill", "level", "where")
 TRAINED = ("objective", "steps", "batch_size", "device")

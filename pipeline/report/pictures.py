@@ -25,15 +25,8 @@ from gaitforge.datasets.errors import amount
 from gaitforge.datasets.files import write_bytes_durably
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import digest, read_record, write_record
-<<<<<<< HEAD
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.policies import PolicySource, run_source
-=======
-from gaitforge.flows.stages.comparison.legged import COMPARISON
-from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-from gaitforge.flows.tasks.policies import PolicySource, run_source
-from gaitforge.pipeline.report.comparison_page import first_runs
->>>>>>> taskwhole
 from gaitforge.pipeline.report.picture_files import (
     FRAME_PX,
     SHEET_FRAMES,
@@ -205,16 +198,8 @@ def make_experiment_sheets(run_dir: Path, say: Say) -> None:
     """
     record = read_record(run_dir / "summary.json")
     if record is None:
-<<<<<<< HEAD
         raise ValueError(f"no finished experiment in {run_dir}; `gaitforge run` makes one")
     if not record["cells"]:
-=======
-        raise ValueError(f"no finished comparison in {run_dir}; `gaitforge compare` makes one")
-    plan, folder = plan_from_tree(LeggedEvaluation, record["plan"]["evaluate"]), run_dir / PICTURES
-    sources = [run_source(run_dir / "train" / run) for run in first_runs(record)]
-    key = digest([_DRAWING, plan, [source.key() for source in sources]])
-    if _are_drawn(folder, key):
->>>>>>> taskwhole
         return
     collect, levels = record["plan"]["collect"], sorted({c["level"] for c in record["cells"]})
     skills, terrains = (
@@ -277,35 +262,6 @@ def _draw_into(
     write_record(folder / PICTURE_INDEX, {**facts, "renderer": "mujoco", "sheets": sheets})
 
 
-<<<<<<< HEAD
-=======
-def make_run_sheets(run_dir: Path, say: Say | None = None) -> None:
-    """Draw the sheets of a demo's expert, at the middle of its levels, and of its learners.
-
-    Where MuJoCo cannot draw, `say` gets the reason and the run has no pictures.
-
-    Raises:
-        ValueError: the folder holds no plan of a demo.
-    """
-    record = read_record(run_dir / "plan.json") or {}
-    try:
-        plan = record["plan"]
-        expert, grid = plan["collect"]["expert"], plan["evaluate"]["grid"]
-        levels = sorted(grid["levels"])
-        film = FilmPlan(tuple(grid["skills"]), tuple(grid["terrains"]), levels[len(levels) // 2])
-        evaluate = plan_from_tree(LeggedEvaluation, plan["evaluate"])
-    except (TypeError, KeyError, IndexError):
-        raise ValueError(f"{run_dir / 'plan.json'} is not the plan of a demo") from None
-    policies = (read_record(run_dir / "summary.json") or {}).get("policies", {})
-    sources = [run_source(run_dir / "train" / name) for name in policies if name != EXPERT]
-    try:
-        make_sheets(expert, run_dir / PICTURES, film, [(each, evaluate) for each in sources])
-    except RenderingError as error:
-        if say is not None:
-            say(f"no pictures: {error}")
-
-
->>>>>>> taskwhole
 def make_films(
     expert_name: str,
     folder: Path,

@@ -14,15 +14,9 @@ from gaitforge.flows.experiments.plan import Corrections, Experiment
 from gaitforge.flows.experiments.stages import Claim, claim
 from gaitforge.flows.progress import Advance, Reporter, Silent
 from gaitforge.flows.records.records import read_record
-<<<<<<< HEAD
-=======
-from gaitforge.flows.stages.pipeline.plan import CorrectionsPlan, PipelinePlan
-from gaitforge.flows.stages.pipeline.stages import claim
->>>>>>> taskwhole
 from gaitforge.flows.stages.staging import run_stages
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.legged import LeggedPlan
-from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.pipeline.report.experiment import stages_of
 from tests.learners.making import SMALL, make_selection
@@ -58,17 +52,8 @@ TRAINING = _settings("fcnet", "bc")
 DEMO = Experiment(
     {"fcnet": _settings("fcnet", "return"), "bot": _settings("bot", "bc")},
     collect=replace(COLLECT, grid=replace(GRID, parts=2)),
-<<<<<<< HEAD
     corrections=Corrections(
         replace(COLLECT, grid=replace(GRID, parts=1, seed=1000)), driver=TRAINING
-=======
-    corrections=CorrectionsPlan(
-        TRAINING.config, replace(COLLECT, grid=replace(GRID, parts=1, seed=1000))
-    ),
-    models={"fcnet": _settings("fcnet", "return"), "bot": _settings("bot", "bc")},
-    evaluate=LeggedEvaluation(
-        grid=EvaluationGrid(("flat",), ("stand", "run"), levels=(2,), episodes=2), robots=4
->>>>>>> taskwhole
     ),
     evaluate={
         "terrains": ("flat",),

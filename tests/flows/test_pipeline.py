@@ -20,11 +20,6 @@ from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.experiments.stages import Claim
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.records.records import digest, read_record, to_tree, write_record
-<<<<<<< HEAD
-=======
-from gaitforge.flows.stages.pipeline.plan import PipelinePlan, pipeline_plan, with_choices
-from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
->>>>>>> taskwhole
 from gaitforge.pipeline.cli.main import main
 from gaitforge.pipeline.report.experiment import stages_of, write_experiment_report
 from gaitforge.pipeline.report.report import write_report
@@ -207,17 +202,10 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 def test_records_are_read_back_and_digests_follow_the_content(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "record.json"
     assert read_record(path) is None
-<<<<<<< HEAD
     write_record(path, DEMO)
     assert read_record(path) == to_tree(DEMO)
     assert digest(DEMO) == digest(replace(DEMO))
     assert digest(DEMO) != digest(replace(DEMO, seeds=(1,)))
-=======
-    write_record(path, LeggedEvaluation())
-    assert read_record(path) == to_tree(LeggedEvaluation())
-    assert digest(LeggedEvaluation()) == digest(LeggedEvaluation())
-    assert digest(LeggedEvaluation()) != digest(LeggedEvaluation(robots=1))
->>>>>>> taskwhole
     assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
     path.write_text("{")
     with pytest.raises(ValueError, match="cannot be read as JSON"):

@@ -23,14 +23,6 @@ from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.experiments.stages import Claim
 from gaitforge.flows.progress import Advance, Reporter, Silent
 from gaitforge.flows.stages.collect import collect
-<<<<<<< HEAD:tests/flows/experiments/test_comparison.py
-=======
-from gaitforge.flows.stages.comparison.legged import ComparisonPlan, comparison_grid, run_comparison
-from gaitforge.flows.stages.comparison.runs import Spread, mean_and_std
-from gaitforge.flows.stages.comparison.summary import summarise
-from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-from gaitforge.flows.tasks.policies import PolicySource
->>>>>>> taskwhole:tests/flows/test_comparison.py
 from gaitforge.learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
 from gaitforge.learners.models.registry import PRESETS
 from gaitforge.learners.training import pace
@@ -46,7 +38,6 @@ PLAN = Experiment(
         "fcnet": {"model_overrides": SMALL["fcnet"], "peak_lr": 0.004},
         "mlp": {"model_overrides": {"hidden_dim": 16, "n_layers": 1}},
     },
-<<<<<<< HEAD:tests/flows/experiments/test_comparison.py
     seeds=(0, 5),
     settings={
         "steps": 4,
@@ -68,11 +59,6 @@ PLAN = Experiment(
         "episodes": 1,
         "robots": 4,
     },
-=======
-    evaluate=LeggedEvaluation(
-        grid=EvaluationGrid(("flat", "rough"), ("stand", "run"), (2,), episodes=1), robots=4
-    ),
->>>>>>> taskwhole:tests/flows/test_comparison.py
 )
 MLP = replace(PLAN, learners={"mlp": PLAN.learners["mlp"]}, seeds=(0,))
 RUNS = ["fcnet-seed-0", "mlp-seed-0", "fcnet-seed-5", "mlp-seed-5"]
@@ -272,24 +258,10 @@ def test_the_held_out_error_is_that_of_the_recurrent_policy_on_whole_episodes(
 def test_policies_of_every_objective_have_an_error(
     objective: str, store: Path, tmp_path: Path
 ) -> None:
-<<<<<<< HEAD:tests/flows/experiments/test_comparison.py
     cells = {"terrains": ("flat",), "skills": ("stand",), "robots": 1}
     settings = {**PLAN.settings, "objective": objective, "steps": 1}
     plan = replace(MLP, settings=settings, evaluate={**PLAN.evaluate, **cells})
     record = compare(plan, store, tmp_path / "out", Silent())
-=======
-    plan = replace(
-        PLAN,
-        models=("mlp",),
-        seeds=(0,),
-        own={"mlp": PLAN.own["mlp"]},
-        config=replace(PLAN.config, objective=objective, steps=1),
-        evaluate=LeggedEvaluation(
-            grid=EvaluationGrid(("flat",), ("stand",), (2,), episodes=1), robots=1
-        ),
-    )
-    record = run_comparison(plan, store, tmp_path / "out", Silent())
->>>>>>> taskwhole:tests/flows/test_comparison.py
     policy = load_policy(tmp_path / "out" / "train" / "mlp-seed-0")
     held_out = split_episodes(plan.config("mlp", 0), open_store(store).select()).held_out
     assert held_out is not None

@@ -14,21 +14,11 @@ from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.experiments.stages import Claim
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
-<<<<<<< HEAD:tests/flows/experiments/test_sets.py
-=======
-from gaitforge.flows.stages.gym.evaluation import GymEvaluationPlan
->>>>>>> taskwhole:tests/flows/suites/test_suite.py
 from gaitforge.flows.stages.staging import is_done, run_stages
 from gaitforge.flows.stages.train import SelectPlan
 from gaitforge.flows.tasks.legged import legged_plan
-<<<<<<< HEAD:tests/flows/experiments/test_sets.py
 from gaitforge.pipeline.report.experiment import stages_of
 from gaitforge.pipeline.report.report import REPORT_NAME, write_report
-=======
-from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-from gaitforge.learners.training.objectives import OBJECTIVES
-from gaitforge.pipeline.report.suite_page import PAGE_NAME, PUBLISHED, published, write_suite
->>>>>>> taskwhole:tests/flows/suites/test_suite.py
 from tests.flows.gym_stores import make_gym_store
 from tests.flows.making import Counting, run_experiment
 from tests.pipeline.report.test_report import PageReader
@@ -171,7 +161,6 @@ def test_legged_policies_are_scored_by_the_expert(tmp_path: Path) -> None:
     assert len({row["expert_hash"] for row in rows}) == 2
     plan = Experiment(
         {"best": {**FCNET, "best": 0.5, "executed_actions": True, "held_out_fraction": 0.0}},
-<<<<<<< HEAD:tests/flows/experiments/test_sets.py
         evaluate={
             "terrains": ("flat",),
             "skills": ("stand",),
@@ -180,12 +169,6 @@ def test_legged_policies_are_scored_by_the_expert(tmp_path: Path) -> None:
             "robots": 2,
             "threads": 1,
         },
-=======
-        seeds=(0,),
-        legged=LeggedEvaluation(
-            EvaluationGrid(("flat",), ("stand",), (0,), 2), robots=2, threads=1
-        ),
->>>>>>> taskwhole:tests/flows/suites/test_suite.py
     )
     out = tmp_path / "out"
     run_experiment(Claim("mine", plan, (str(tmp_path / "mixed.zarr"),)), out, Silent())
