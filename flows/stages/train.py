@@ -16,13 +16,18 @@ from gaitforge.learners.training.records.history import HistoryRow
 from gaitforge.learners.training.train import TrainResult, train
 
 
+_SHARE_SEED = 1_000_001
+"""Of `SelectPlan.share`; no training's, whose held-out episodes are split off in the same way."""
+
+
 @dataclass(frozen=True)
 class SelectPlan:
     """Which episodes of a store; empty means all.
 
     `where` is a boolean SQL expression over the catalog's columns; `best` the share with the
-    highest returns of each terrain, skill and level, see `Selection.best`; `saved` a file of
-    `Selection.save`, instead of terrain, skill and level; `parts` the names of parts.
+    highest returns of each terrain, skill and level, see `Selection.best`; `share` of the episodes
+    at random, of which a smaller share is a part; `saved` a file of `Selection.save`, instead of
+    terrain, skill and level; `parts` the names of parts.
     """
 
     terrain: tuple[str, ...] = ()
@@ -31,6 +36,7 @@ class SelectPlan:
     where: str = ""
     saved: str = ""
     best: float = 1.0
+    share: float = 1.0
     parts: tuple[str, ...] = ()
 
     def select(self, store_path: Path | str) -> Selection:
@@ -57,6 +63,8 @@ class SelectPlan:
             selection = selection.where(self.where)
         if self.best != 1.0:
             selection = selection.best(self.best)
+        if self.share != 1.0:
+            _, selection = selection.split(self.share, _SHARE_SEED)
         if len(selection) == 0:
             raise ValueError(f"no episode of {store_path} is selected; widen the selection")
         return selection

@@ -47,7 +47,8 @@ def policies(store: Path) -> Path:
 def trained(store: Path) -> Path:
     """The folder of a finished training."""
     run = store.parent / "fcnet"
-    run_training(TrainPlan(config=TINY, select=SelectPlan(where="terminated or truncated")), store, run, Silent())
+    select = SelectPlan(where="terminated or truncated")
+    run_training(TrainPlan(select, TINY), store, run, Silent())
     return run
 
 
