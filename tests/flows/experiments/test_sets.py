@@ -18,6 +18,7 @@ from gaitforge.flows.stages.staging import is_done, run_stages
 from gaitforge.flows.stages.train import SelectPlan
 from gaitforge.flows.tasks.legged import legged_plan
 from gaitforge.pipeline.report.experiment import stages_of
+from gaitforge.pipeline.report.pages import policy
 from gaitforge.pipeline.report.report import REPORT_NAME, write_report
 from tests.flows.gym_stores import make_gym_store
 from tests.flows.making import Counting, run_experiment
@@ -147,7 +148,7 @@ def test_the_page_shows_the_records_numbers(done: Path) -> None:
     sections = ["overall", "result", "asked", "curves", "data", "training", "latency", "repeat"]
     assert page.ids == sections
     for each in record["overall"]:
-        assert any(f"{each['iqm']:,.1f}" in cell for cell in page.row(each["learner"]))
+        assert any(f"{each['iqm']:,.1f}" in cell for cell in page.row(policy(each["learner"])))
     assert write_report(done).read_text() == text
 
 
