@@ -15,7 +15,6 @@ from gaitforge.learners.training.distributed import process_rank
 from gaitforge.learners.training.records.history import HistoryRow
 from gaitforge.learners.training.train import TrainResult, train
 
-
 _SHARE_SEED = 1_000_001
 """Of `SelectPlan.share`; no training's, whose held-out episodes are split off in the same way."""
 

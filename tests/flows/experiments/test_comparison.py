@@ -116,7 +116,11 @@ class SignallingIn(Counting):
     def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
         """See `gaitforge.flows.progress.Reporter.step`."""
         with super().step(name, total, unit, done):
-            yield lambda n, note: signal.raise_signal(self.number) if name.endswith(self.name) else None
+            yield (
+                lambda n, note: (
+                    signal.raise_signal(self.number) if name.endswith(self.name) else None
+                )
+            )
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
