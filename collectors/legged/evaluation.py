@@ -4,7 +4,7 @@ A cell is a terrain, a skill and a level.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -61,7 +61,7 @@ class CellResult:
 
     vx_error is the mean |v_x error| over the last 2 s, m/s; torque_p99 and action_rate_p99 the 99th
     percentiles over all steps of the largest joint torque, Nm, and the fastest joint target, rad/s.
-    The 95 % intervals are Student's t and Wilson's; None in files of older versions.
+    The 95 % intervals are Student's t and Wilson's; None for a single episode.
     """
 
     policy: str
@@ -69,9 +69,9 @@ class CellResult:
     skill: str
     level: int
     return_: float
-    return_ci95: Interval | None = field(default=None, kw_only=True)
+    return_ci95: Interval | None
     success: float
-    success_ci95: Interval | None = field(default=None, kw_only=True)
+    success_ci95: Interval | None
     survival: float
     episodes: int
     vx_error: float

@@ -119,7 +119,6 @@ def _claim(plan: DaggerPlan, store_path: Path | str, out: Path) -> list[str]:
         known = {"plan": to_tree(plan), "parts": list(parts)}
         del known["plan"]["rounds"]
         write_record(out / "plan.json", known | provenance())
-    # Absent settings are those that an older version did not have.
     recorded = plan_from_tree(DaggerPlan, {**known["plan"], "rounds": plan.rounds})
     if to_tree(recorded) != to_tree(plan):
         raise ValueError(f"{out} holds rounds with other settings; choose another --out")

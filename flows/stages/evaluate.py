@@ -53,9 +53,9 @@ class PolicyMeasures:
     """Means over cells of equal weight, with 95 % intervals; latency of one robot on one thread."""
 
     return_: float
-    return_ci95: Interval | None = field(default=None, kw_only=True)
+    return_ci95: Interval | None
     success: float
-    success_ci95: Interval | None = field(default=None, kw_only=True)
+    success_ci95: Interval | None
     survival: float
     parameters: int
     latency_us_median: float
@@ -70,7 +70,7 @@ class PolicyEvaluation(PolicyMeasures):
     wall_s: float
     steps_per_s: float
     cells: tuple[CellResult, ...]
-    returns: tuple[tuple[float, ...], ...] = ()
+    returns: tuple[tuple[float, ...], ...]
 
 
 def evaluate_policy(

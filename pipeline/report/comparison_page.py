@@ -115,7 +115,7 @@ def comparison_page(
 def _abstract(record: Record) -> str:
     """The outcome in two sentences, from the table's numbers."""
     models, seeds = record["models"], len(record["plan"]["seeds"])
-    seconds = record["plan"].get("train_s")
+    seconds = record["plan"]["train_s"]
     text = (
         f"{amount(len(models), 'model')} learned from "
         f"{amount(record['trained_on']['episodes'], 'episode')} in "
@@ -176,9 +176,9 @@ def _model_row(model: Record) -> dict[str, str]:
         "training": duration(model["train_s"]["mean"]),
         "test MSE": spread(model["test_mse"], 4),
         "of the expert's return": spread(
-            model["return_fraction"], 3, model.get("return_fraction_ci95")
+            model["return_fraction"], 3, model["return_fraction_ci95"]
         ),
-        "success": spread(model["success"], 3, model.get("success_ci95")),
+        "success": spread(model["success"], 3, model["success_ci95"]),
         "survival": spread(model["survival"], 3),
         "control step, µs": count(model["latency_us_median"]["mean"]),
     }

@@ -139,7 +139,7 @@ def _context(run: RunFiles) -> dict[str, object]:
 
 def _models(summary: Record) -> list[dict[str, list[str]]]:
     """A row per model and the expert's; none of a run with one seed."""
-    if not summary.get("models"):
+    if not summary["models"]:
         return []
     rows = {"models": summary["models"], "expert": summary["policies"][EXPERT]}
     return table_cells(comparison_rows(rows))
@@ -208,7 +208,7 @@ def _evaluation_heat(
 
 def _intervals(cells: Sequence[Record], field: str) -> dict[tuple[str, str], Any]:
     """A field's intervals by terrain and skill; none where several levels were averaged."""
-    found = {(cell["terrain"], cell["skill"]): cell.get(f"{field}_ci95") for cell in cells}
+    found = {(cell["terrain"], cell["skill"]): cell[f"{field}_ci95"] for cell in cells}
     return found if len(found) == len(cells) else {}
 
 

@@ -18,12 +18,14 @@ WALL = Path("wall.json")
 _HISTORY = "step loss validation_loss lr steps_per_s elapsed_s"
 _CELL = "policy terrain skill level return success survival episodes"
 _KEYS = {
-    "summary.json": "dataset collect policies cells wall_s versions git_revision command",
-    "summary.json: policies": (
-        "return return_fraction success survival parameters train_s latency_us_median "
-        "latency_us_p99"
+    "summary.json": (
+        "dataset collect policies cells models largest_return wall_s versions git_revision command"
     ),
-    "summary.json: cells": _CELL,
+    "summary.json: policies": (
+        "return return_ci95 return_fraction return_fraction_ci95 success success_ci95 survival "
+        "parameters train_s latency_us_median latency_us_p99"
+    ),
+    "summary.json: cells": f"{_CELL} return_ci95 success_ci95",
     "dataset.json": "control_dt_s groups levels randomisation episode_lengths spectra info",
     "dataset.json: groups": "terrain skill episodes steps return success survival",
     "dataset.json: levels": "level episodes",
@@ -33,7 +35,7 @@ _KEYS = {
     "plan.json": "",
     "pictures/pictures.json": "renderer sheets",
     "pictures/pictures.json: sheets": (
-        "file skill terrain level command success succeeded episodes"
+        "file policy caption skill terrain level command success succeeded episodes"
     ),
     "expert.json": "robot",
     "bench_learners.json": "train_step_ms control_step_us attention bars notes config",

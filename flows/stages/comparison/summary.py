@@ -30,7 +30,7 @@ def summarise(models: Sequence[str], runs: Sequence[Row], expert: Row) -> Row:
         over its seeds (sample standard deviation, None for one seed). `return_fraction` is the mean
         return over the expert's on the same cells, None where the expert's is not above 0. The
         95 % intervals are over episodes; a model's has the mean limits of its seeds, which share
-        the episodes. They are None for evaluations of older versions.
+        the episodes.
     """
     rows = [_run_row(run, expert) for run in runs]
     return {

@@ -69,7 +69,6 @@ def recorded_plan(path: Path) -> PipelinePlan:
     record = read_record(path)
     if record is None:
         raise ValueError(f"no plan at {path}")
-    # Absent settings are those that an older version did not have.
     try:
         return plan_from_tree(PipelinePlan, record.get("plan", record))
     except (AttributeError, ValueError) as error:

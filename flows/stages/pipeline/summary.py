@@ -1,7 +1,7 @@
 """The summary of a pipeline: what was collected, every policy's measures, and means over seeds."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ class PolicySummary(PolicyMeasures):
     """A policy's measures; `return_fraction` is of the expert's return on the same episodes."""
 
     return_fraction: float
-    return_fraction_ci95: Interval | None = field(default=None, kw_only=True)
+    return_fraction_ci95: Interval | None
     train_s: float | None
 
 

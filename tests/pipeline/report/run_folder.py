@@ -80,6 +80,9 @@ def summary(rng: np.random.Generator) -> dict[str, Any]:
         mine = [cell for cell in cells if cell["policy"] == policy]
         policies[policy] = {
             "return": float(np.mean([cell["return"] for cell in mine])),
+            "return_ci95": None,
+            "return_fraction_ci95": None,
+            "success_ci95": None,
             "return_fraction": fidelity,
             "success": float(np.mean([cell["success"] for cell in mine])),
             "survival": float(np.mean([cell["survival"] for cell in mine])),
@@ -99,6 +102,8 @@ def summary(rng: np.random.Generator) -> dict[str, Any]:
         "collect": {"steps_per_s": 17_843.0, "terrain_steps_per_s": 14_220.0},
         "policies": policies,
         "cells": cells,
+        "models": [],
+        "largest_return": 12.288,
         "wall_s": 341.7,
         "versions": {"gaitforge": "0.1.0", "python": "3.11.7", "torch": "2.13.0", "zarr": "3.1.6"},
         "git_revision": "5e0f3b8c21aa",
@@ -119,6 +124,8 @@ def evaluation_cells(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
                         "skill": skill,
                         "level": level,
                         "return": (14.0 - 1.5 * (j in (1, 5))) * (0.4 + 0.6 * success),
+                        "return_ci95": None,
+                        "success_ci95": None,
                         "success": success,
                         "survival": min(1.0, success + 0.04),
                         "episodes": 16,
