@@ -67,7 +67,6 @@ COMMANDS = {
     "gym": ("tasks.gym", "Gymnasium's MuJoCo and Adroit tasks: collect D4RL-style data, evaluate"),
     "robot": ("robot", "list and check robots"),
     "sim": ("sim", "list and check simulators"),
-    "bench": ("bench", "measure speeds on this machine"),
     "completion": ("main", "print a shell completion script"),
 }
 """Name -> (module of this package with the `Command` called NAME_command, help)."""

@@ -13,7 +13,6 @@ from typing import Any
 
 from gaitforge.datasets.errors import amount
 from gaitforge.pipeline.report import charts, pages
-from gaitforge.pipeline.report.bench_page import bench_panels
 from gaitforge.pipeline.report.comparison_page import comparison_rows, table_cells
 from gaitforge.pipeline.report.expert_section import card_table, sheet_figures
 from gaitforge.pipeline.report.figures import Panel
@@ -126,8 +125,6 @@ def _context(run: RunFiles) -> dict[str, object]:
         "success_heat": _evaluation_heat(summary, "success", (0.0, 1.0), linked),
         "return_heat": _evaluation_heat(summary, "return", None, linked),
         "latency_chart": _latency_chart(summary["policies"], dataset["control_dt_s"]),
-        "bench": run.bench,
-        "bench_charts": bench_panels(run.bench) if run.bench else [],
         "plan": [
             (key, list(pages.flattened(value)) if isinstance(value, Mapping) else [("", value)])
             for key, value in run.plan.items()

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.collection import measure_collection
+from benchmarks.harness import Bench, Figures, Rows, bar
 from gaitforge.collectors.legged.data import CollectionGrid
 from gaitforge.collectors.physics import availability, make_backend
 from gaitforge.collectors.physics.contract.scene import FIRM_STANCE, ROBOT, hold, start_at
@@ -15,8 +17,6 @@ from gaitforge.collectors.scenarios.terrains import TERRAINS, make_tile
 from gaitforge.collectors.simulators import BACKENDS
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.tasks.legged import LeggedPlan
-from gaitforge.pipeline.bench.collection import measure_collection
-from gaitforge.pipeline.bench.harness import Bench, Figures, Rows, bar
 
 RATIO_BAR = 0.90
 """Collection's speed over that of bare `mujoco.rollout`, at least."""

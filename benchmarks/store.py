@@ -15,6 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.catalog import catalog_figures
+from benchmarks.harness import Bench, bar, in_turns, run_alone
+from benchmarks.peers import LEROBOT_NOTE, PEERS, PeerData, Work
 from gaitforge.collectors.legged.data import CollectionGrid, StoredForm
 from gaitforge.collectors.modelling.varying import vary_robots
 from gaitforge.collectors.robots.robot import load_robot
@@ -26,9 +29,6 @@ from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.learners.policy.tokens import BODY
 from gaitforge.learners.training.batches import with_bodies
-from gaitforge.pipeline.bench.catalog import catalog_figures
-from gaitforge.pipeline.bench.harness import Bench, bar, in_turns, run_alone
-from gaitforge.pipeline.bench.peers import LEROBOT_NOTE, PEERS, PeerData, Work
 
 FIELDS = ("obs", "action")
 WIDTH = 82

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.harness import in_turns, median
 from gaitforge.collectors.legged import environment
 from gaitforge.collectors.physics.mujoco.backend import MujocoBackend
 from gaitforge.collectors.policies import Observation
@@ -22,7 +23,6 @@ from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Advance, no_progress
 from gaitforge.flows.stages.collect import prepare
 from gaitforge.flows.tasks.legged import LeggedPlan
-from gaitforge.pipeline.bench.harness import in_turns, median
 
 ROLLOUT = "mujoco.rollout"
 BACKEND = "back end around it"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.catalog import WORKS, write_catalog
+from benchmarks.store import BENCH
 from gaitforge.datasets import Store, open_store, query
 from gaitforge.datasets.errors import install_extra
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.status import collection_status
-from gaitforge.pipeline.bench.catalog import WORKS, write_catalog
-from gaitforge.pipeline.bench.store import BENCH
 from tests.datasets.making import small_store
 
 

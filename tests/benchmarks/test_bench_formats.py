@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.formats import BENCH
 from gaitforge.flows.progress import Silent
-from gaitforge.pipeline.bench.formats import BENCH
 
 
 @pytest.mark.slow

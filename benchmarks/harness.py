@@ -38,7 +38,7 @@ print(int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1]
 
 @dataclass(frozen=True)
 class Bench:
-    """A benchmark, as `gaitforge bench` runs it.
+    """A benchmark, as `python -m benchmarks` runs it.
 
     Attributes:
         file: name of the record in the output folder.
@@ -46,7 +46,6 @@ class Bench:
         quick: sizes that only check that everything runs; their figures mean nothing.
         measure: (config, temporary folder, reporter) -> figures; "notes" among them are lines.
         tables: record -> titles and rows to print; without it every figure beside its name.
-        page: writes a page of the record into the output folder.
     """
 
     file: str
@@ -54,7 +53,6 @@ class Bench:
     quick: Any
     measure: Callable[[Any, Path, Reporter], Figures]
     tables: Callable[[Figures], Iterable[tuple[str, Rows]]] | None = None
-    page: Callable[[Figures, Path], None] | None = None
 
     def run(self, out: Path, config: Any, reporter: Reporter) -> dict[str, Any]:
         """Measure, and write the record: figures, load, config and provenance.
@@ -74,8 +72,6 @@ class Bench:
         beside = {"notes": notes, "load_average": load, "config": config, **provenance()}
         record = to_tree({**figures, **beside})
         write_record(out / self.file, record)
-        if self.page is not None:
-            self.page(record, out)
         return record
 
     def show(self, record: Figures, as_json: bool) -> None:
@@ -124,21 +120,15 @@ def median(values: Iterable[float]) -> float:
 def in_turns(
     works: Mapping[Key, Callable[[], Any]],
     rounds: int,
-    fewer: Mapping[Key, int] | None = None,
     after_round: Callable[[], None] = lambda: None,
 ) -> dict[Key, list[float]]:
     """Seconds of each work in each round; taking turns spreads other load over all of them.
 
     The order changes from round to round. A first round, to warm up, does not count.
-
-    Args:
-        fewer: number of rounds of those works that need fewer.
     """
     seconds: dict[Key, list[float]] = {key: [] for key in works}
     for number in range(rounds + 1):
         for key, work in list(works.items())[:: -1 if number % 2 else 1]:
-            if number > (fewer or {}).get(key, rounds):
-                continue
             took = seconds_of(work)
             if number > 0:
                 seconds[key].append(took)
@@ -147,13 +137,9 @@ def in_turns(
 
 
 def run_alone(program: str, *arguments: object) -> tuple[str, float]:
-    """Run a Python program in a process of its own.
+    """What a Python program printed in a process of its own, and that process's peak MiB.
 
-    Returns:
-        What it printed, and its peak resident memory in MiB, interpreter and packages included.
-
-    Raises:
-        ValueError: it failed.
+    Raises ValueError if it failed.
     """
     command = [sys.executable, "-c", program + _PEAK, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

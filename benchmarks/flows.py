@@ -6,11 +6,9 @@ part and the start of the next, which other load hardly changes.
 
 Scaling: many simulated workers in one process sleep the recorded durations of those parts, with the
 scheduler and runner of a real collection. A small machine holds 512 of them, as 64 workers of 8
-threads. The efficiency of longer or shorter runs is computed from the scheduler's measured time per
-task (`modelled_efficiency`).
+threads.
 """
 
-import heapq
 import multiprocessing
 import os
 import time
@@ -19,12 +17,12 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.harness import Bench
 from gaitforge.collectors.legged.data import CollectionGrid
 from gaitforge.datasets import open_store
 from gaitforge.datasets.errors import amount
@@ -34,10 +32,8 @@ from gaitforge.flows.runners.dask import make_part, run_parts
 from gaitforge.flows.runners.dask_clusters import CONFIG, LOOPBACK, DaskSettings, dask_client
 from gaitforge.flows.stages.collect import collect_part, prepare
 from gaitforge.flows.tasks.legged import LeggedPlan
-from gaitforge.pipeline.bench.harness import Bench, seconds_of
 
 THREADS_A_WORKER = 8
-MODELLED_PARTS = (1, 2, 4, 8, 16, 32)
 
 Made = tuple[list[PartCollected], float]
 """The records of some parts, and the wall seconds that they took together."""
@@ -52,7 +48,6 @@ class FlowBenchConfig:
         grid: parts collected in each way, one of them to warm up.
         simulated_workers: numbers of workers, multiples of 8; each sleeps parts_per_worker parts.
         simulated_part_s: mean seconds of a sleep, much longer than what the runner adds to a part.
-        empty_tasks: number of tasks from which the scheduler's time per task is measured.
         recorded: a store whose parts' durations are slept; None for the parts collected here.
     """
 
@@ -61,7 +56,6 @@ class FlowBenchConfig:
     simulated_workers: tuple[int, ...] = (64, 512)
     parts_per_worker: int = 16
     simulated_part_s: float = 10.0
-    empty_tasks: int = 2000
     recorded: Path | None = None
 
 
@@ -69,47 +63,19 @@ def _measure(config: FlowBenchConfig, folder: Path, reporter: Reporter) -> dict[
     """The figures by name.
 
     Overheads are shares of the bare loop's wall time; ``part_cv`` is the standard deviation of the
-    durations over their mean; ``efficiency`` is ideal over actual time; ``modelled`` is parts per
-    worker -> efficiency at the largest number of workers.
+    durations over their mean; ``efficiency`` is ideal over actual time.
     """
     recorded = None if config.recorded is None else _recorded(config.recorded)
     with reporter.step("bench flows", config.grid.parts - 1, "part") as advance:
         found, made_here = _overhead(folder.resolve(), config, advance)
     durations = recorded or made_here
-    mean_s, most = float(np.mean(durations)), max(config.simulated_workers)
-    with reporter.step("bench scaling", 1 + len(config.simulated_workers), "stage") as advance:
-        per_task = _scheduler_s_per_task(config.empty_tasks)
-        advance(1, "scheduler")
-        simulated = []
+    simulated = []
+    with reporter.step("bench scaling", len(config.simulated_workers), "stage") as advance:
         for workers in config.simulated_workers:
             simulated.append(_simulated(durations, workers, config))
             advance(1, amount(workers, "worker"))
-    return found | {
-        "scheduler_s_per_task": per_task,
-        "part_cv": float(np.std(durations)) / mean_s,
-        "simulated": simulated,
-        "modelled": {
-            str(each): modelled_efficiency(durations, most, each * most, per_task)
-            for each in MODELLED_PARTS
-        },
-        "limits": _limits(most, mean_s, per_task),
-    }
-
-
-def modelled_efficiency(
-    durations: Sequence[float], workers: int, parts: int, scheduler_s_per_task: float
-) -> float:
-    """Ideal over actual time when each part goes to the next free worker.
-
-    The scheduler serves one task at a time. Part k takes `durations[k % len(durations)]` seconds.
-    """
-    free = [0.0] * workers
-    scheduler = 0.0
-    seconds = list(islice(cycle(durations), parts))
-    for part_s in seconds:
-        scheduler = max(scheduler, heapq.heappop(free)) + scheduler_s_per_task
-        heapq.heappush(free, scheduler + part_s)
-    return sum(seconds) / workers / max(free)
+    variation = float(np.std(durations) / np.mean(durations))
+    return found | {"part_cv": variation, "simulated": simulated}
 
 
 def _recorded(store: Path) -> list[float]:
@@ -224,13 +190,6 @@ def _sleep_parts(client: Any, count: int, durations: Sequence[float] = (0.0,)) -
     return sum(run_parts(client, partial(_sleep, durations), names, lambda records: None))
 
 
-def _scheduler_s_per_task(tasks: int) -> float:
-    """Seconds of scheduler, worker and client together for a task that does nothing."""
-    with _many_workers(THREADS_A_WORKER * THREADS_A_WORKER) as client:
-        _sleep_parts(client, THREADS_A_WORKER)
-        return seconds_of(lambda: _sleep_parts(client, tasks)) / tasks
-
-
 def _simulated(
     durations: Sequence[float], workers: int, config: FlowBenchConfig
 ) -> dict[str, object]:
@@ -268,14 +227,6 @@ def _many_workers(count: int) -> Iterator[Any]:
         yield client
 
 
-def _limits(workers: int, part_s: float, per_task: float) -> str:
-    return (
-        f"The tail of a run limits first: see modelled, for {workers} workers. The scheduler "
-        f"serves {1 / per_task:,.0f} parts/s, enough for about {part_s / per_task:,.0f} workers "
-        f"with parts of {part_s:.1f} s. All workers share the disk."
-    )
-
-
 BENCH = Bench(
     "bench_flows.json",
     FlowBenchConfig(CollectionGrid(parts=41, episodes_per_part=24)),
@@ -285,7 +236,6 @@ BENCH = Bench(
         simulated_workers=(16,),
         parts_per_worker=4,
         simulated_part_s=0.5,
-        empty_tasks=100,
     ),
     _measure,
 )

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.harness import bar, run_alone
 from gaitforge.datasets import Selection, Store
 from gaitforge.datasets.catalog.catalog_files import write_catalog_file
 from gaitforge.datasets.catalog.episodes import episode_table, episodes_digest
 from gaitforge.datasets.layout import PARTS
 from gaitforge.flows.records.part_records import PartCollected, records_folder, write_part_record
 from gaitforge.flows.records.records import write_record
-from gaitforge.pipeline.bench.harness import bar, run_alone
 
 MOST_S = {"index": 20.0, "open": 0.3, "query": 0.5}
 """From opening the store on: what Python and its packages take to start does not grow with it."""

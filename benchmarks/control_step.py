@@ -1,8 +1,8 @@
 """Time of one control step of one robot on one thread, by context length, layers and width.
 
 The setting of the FCNet paper's Figure 6: random weights and observations, 500 steps to warm up,
-several seeds. A step goes from a NumPy observation to an action and includes both normalisers. The
-candidates take turns in short blocks, which spreads other load over all of them.
+several seeds. A step goes from a NumPy observation to an action and includes both normalisers.
+Candidates take turns in short blocks, which spreads other load over all of them.
 """
 
 import math
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.harness import one_thread, seconds_of, untrained_policy
 from gaitforge.collectors.policies import StoredObservation
 from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.flows.progress import Advance
@@ -30,7 +31,6 @@ from gaitforge.learners.deploy.onnx_policy import OnnxPolicy
 from gaitforge.learners.models.registry import PRESETS, ModelSpec, preset
 from gaitforge.learners.models.sizes import match_parameters, parameter_count
 from gaitforge.learners.models.spaces import SPACES, Space
-from gaitforge.pipeline.bench.harness import one_thread, seconds_of, untrained_policy
 
 FCNET = "fcnet-legged"
 COMPILED, TORCH, ONNX = "compiled", "torch", "onnx"
@@ -164,10 +164,7 @@ def turns(config: ControlStepConfig) -> int:
 def control_step_us(
     config: ControlStepConfig, advance: Advance
 ) -> tuple[dict[str, dict[str, object]], list[str]]:
-    """Model -> setting -> times of one control step in µs; and a note for what was left out.
-
-    A record has its own sizes as ``network``, those of the FCNet it is compared with as ``fcnet``.
-    """
+    """Model -> setting -> times of one control step in µs; and a note for what was left out."""
     chosen, notes = candidates(config), []
     try:
         onnx_packages()
@@ -177,18 +174,17 @@ def control_step_us(
     obs_dim = SPACES[LEGGED].layout.obs_dim
     with tempfile.TemporaryDirectory() as folder, one_thread():
         exports = _exports(chosen, Path(folder), advance)
-        samples: dict[Key, list[list[float]]] = {each.key: [] for each in chosen}
+        samples: dict[Key, list[float]] = {each.key: [] for each in chosen}
         for seed in range(config.seeds):
             rng = np.random.default_rng(seed)
             observations = rng.standard_normal((config.block_steps, obs_dim), dtype=np.float32)
             steps = {each.key: _control_step(each, seed, exports) for each in chosen}
-            for key, step in steps.items():
-                samples[key].append([])
+            for step in steps.values():
                 for obs in islice(cycle(observations), config.warm_up):
                     step(obs)
             for _ in range(config.blocks):
                 for key, step in steps.items():
-                    samples[key][-1] += _block(step, observations)
+                    samples[key] += _block(step, observations)
                 advance(1, "control step")
     records: dict[str, dict[str, object]] = {}
     for each in chosen:
@@ -197,18 +193,12 @@ def control_step_us(
     return records, notes
 
 
-def _record(candidate: Candidate, samples: list[list[float]]) -> dict[str, object]:
-    micros = 1e6 * np.array(samples)
-    fcnet = preset(FCNET, candidate.setting).config
-    layout, act_dim = candidate.space.layout, candidate.space.act_dim
-    sizes = ("context_len", "n_layers", "hidden_dim", "decoder_dim", "n_modes")
+def _record(candidate: Candidate, samples: list[float]) -> dict[str, object]:
+    space = candidate.space
     return {
-        "median_us": float(np.median(micros)),
-        "p99_us": float(np.percentile(micros, 99)),
-        "seed_medians_us": np.median(micros, axis=1).tolist(),
-        "parameters": parameter_count(candidate.spec, layout, act_dim),
-        "network": candidate.spec.to_json(),
-        "fcnet": {name: getattr(fcnet, name) for name in sizes},
+        "median_us": 1e6 * float(np.median(samples)),
+        "p99_us": 1e6 * float(np.percentile(samples, 99)),
+        "parameters": parameter_count(candidate.spec, space.layout, space.act_dim),
     }
 
 

@@ -10,14 +10,8 @@ from typing import Any
 
 import torch
 
-from gaitforge.flows.progress import Reporter
-from gaitforge.pipeline.bench.attention import (
-    PAPER_SPEED_UP_PERCENT,
-    AttentionConfig,
-    attention_layers,
-    single_sequences,
-)
-from gaitforge.pipeline.bench.control_step import (
+from benchmarks.attention import AttentionConfig, attention_layers
+from benchmarks.control_step import (
     DEMO,
     LEGGED,
     ControlStepConfig,
@@ -27,8 +21,8 @@ from gaitforge.pipeline.bench.control_step import (
     setting_name,
     turns,
 )
-from gaitforge.pipeline.bench.harness import Bench, Figures, Rows, bar
-from gaitforge.pipeline.bench.train_step import (
+from benchmarks.harness import Bench, Figures, Rows, bar
+from benchmarks.train_step import (
     AS_PRESET,
     FCNET,
     FFT_MODES,
@@ -36,7 +30,7 @@ from gaitforge.pipeline.bench.train_step import (
     TrainStepConfig,
     train_step_ms,
 )
-from gaitforge.pipeline.report.bench_page import write_bench_page
+from gaitforge.flows.progress import Reporter
 
 
 @dataclass(frozen=True)
@@ -49,15 +43,11 @@ class LearnerBenchConfig:
 
 
 def _measure(config: LearnerBenchConfig, folder: Path, reporter: Reporter) -> dict[str, Any]:
-    masks = len(config.attention.bodies) + 2 * len(config.attention.nodes)
-    all_turns = config.training.rounds + 1 + turns(config.control) + masks
+    all_turns = config.training.rounds + 1 + turns(config.control) + config.attention.turns
     with reporter.step("bench learners", all_turns, "turn") as advance:
         training = train_step_ms(config.training, advance)
         control, notes = control_step_us(config.control, advance)
-        attention = {
-            "layers": attention_layers(config.attention, advance),
-            "single_sequence": single_sequences(config.attention, advance),
-        }
+        attention = attention_layers(config.attention, advance)
     note = f"threads: {torch.get_num_threads()} in training, 1 in control"
     figures = {"train_step_ms": training, "control_step_us": control, "attention": attention}
     return figures | {"bars": check_bars(figures), "notes": [note, *notes]}
@@ -65,17 +55,7 @@ def _measure(config: LearnerBenchConfig, folder: Path, reporter: Reporter) -> di
 
 def check_bars(figures: Figures) -> list[dict[str, object]]:
     """Every bar as {bar, value, wanted, met}."""
-    single = {each["nodes"]: each for each in figures["attention"]["single_sequence"]}
-    return [
-        *_train_bars(figures["train_step_ms"]),
-        *_control_bars(figures["control_step_us"]),
-        bar(
-            "one sequence of 128 nodes: compiled attention faster than dense NumPy",
-            single[128]["speed_up_percent"]["compiled"] if 128 in single else None,
-            least=PAPER_SPEED_UP_PERCENT,
-            unit="%",
-        ),
-    ]
+    return [*_train_bars(figures["train_step_ms"]), *_control_bars(figures["control_step_us"])]
 
 
 def _train_bars(steps: Figures) -> Iterator[dict[str, object]]:
@@ -92,23 +72,29 @@ def _control_bars(steps: Figures) -> Iterator[dict[str, object]]:
     def us(model: str, setting: str = LEGGED) -> float | None:
         return _time(steps, model, setting, "median_us")
 
-    fcnet, demo = us("fcnet-compiled"), setting_name(DEMO)
-    yield bar("control step: compiled FCNet", fcnet, most=60, unit="µs")
+    compiled, demo = us("fcnet-compiled"), setting_name(DEMO)
+    longest = "context_len=1024"
+    paper = f"{longest},n_modes={paper_modes(1024)}"
+    yield bar("control step: compiled FCNet", compiled, most=60, unit="µs")
     yield bar("control step: FCNet in ONNX Runtime", us("fcnet-onnx"), most=150, unit="µs")
-    torch, compiled = us("fcnet-torch", demo), us("fcnet-compiled", demo)
-    name = "across runtimes: the demo's FCNet, torch over compiled"
-    yield bar(name, _ratio(torch, compiled), least=8)
-    name = "across runtimes: BoT, torch over compiled"
-    yield bar(name, _ratio(us("bot-torch"), us("bot-compiled")), least=4)
-    for length, setting, least in ((64, LEGGED, 4), (512, "context_len=512", 8)):
-        name = f"across runtimes, n = {length}: Transformer in torch over compiled FCNet"
-        torch, compiled = us("transformer-torch", setting), us("fcnet-compiled", setting)
-        yield bar(name, _ratio(torch, compiled), least=least)
-    name = "control step: compiled FCNet at n = 1024 over n = 64"
-    yield bar(name, _ratio(us("fcnet-compiled", "context_len=1024"), fcnet), most=1.3)
-    name = "control step: the same with the paper's modes, 17 over 10"
-    paper = f"context_len=1024,n_modes={paper_modes(1024)}"
-    yield bar(name, _ratio(us("fcnet-compiled", paper), fcnet), most=1.3)
+    for name, slow, fast, least in (
+        ("the demo's FCNet, torch", us("fcnet-torch", demo), us("fcnet-compiled", demo), 8),
+        ("BoT, torch", us("bot-torch"), us("bot-compiled"), 4),
+        ("n = 64: Transformer in torch", us("transformer-torch"), compiled, 4),
+        (
+            "n = 512: Transformer in torch",
+            us("transformer-torch", "context_len=512"),
+            us("fcnet-compiled", "context_len=512"),
+            8,
+        ),
+    ):
+        yield bar(f"across runtimes: {name} over compiled", _ratio(slow, fast), least=least)
+    for name, setting in (
+        ("compiled FCNet at n = 1024 over n = 64", longest),
+        ("the same with the paper's modes, 17 over 10", paper),
+    ):
+        ratio = _ratio(us("fcnet-compiled", setting), compiled)
+        yield bar(f"control step: {name}", ratio, most=1.3)
 
 
 def _time(figures: Figures, model: str, setting: str, name: str) -> float | None:
@@ -120,33 +106,19 @@ def _ratio(value: float | None, over: float | None) -> float | None:
 
 
 def _tables(record: Figures) -> Iterator[tuple[str, Rows]]:
-    sizes = record["config"]["training"]
-    yield (
-        f"Training step, batch {sizes['batch_size']} x {sizes['window_len']}, float32",
-        _rows(record["train_step_ms"], "parameters", "median_ms", "min_ms", "tokens_per_s"),
-    )
-    yield (
-        "Control step of one robot on one thread, median µs; compare networks within a runtime",
-        by_runtime(record["control_step_us"]),
-    )
-    yield (
-        "All control steps",
-        _rows(record["control_step_us"], "parameters", "median_us", "p99_us"),
-    )
+    sizes, control = record["config"]["training"], record["control_step_us"]
+    steps = f"Training step, batch {sizes['batch_size']} x {sizes['window_len']}, float32"
+    yield steps, _rows(record["train_step_ms"], "parameters", "median_ms", "tokens_per_s")
+    beside = "median µs; compare networks within a runtime"
+    yield f"Control step of one robot on one thread, {beside}", by_runtime(control)
+    yield "All control steps", _rows(control, "parameters", "median_us", "p99_us")
     yield (
         "Attention forward and backward, ms per batch of equally many nodes",
         [
             {"mask": each["mask"], "nodes": each["nodes"], "degree": each["degree"]}
             | each["train_ms"]
             | {"default": each["default"], "over dense": each["train_over_dense"][each["default"]]}
-            for each in record["attention"]["layers"]
-        ],
-    )
-    yield (
-        "Attention of one sequence, one head: % faster than dense NumPy",
-        [
-            {"nodes": each["nodes"]} | each["speed_up_percent"]
-            for each in record["attention"]["single_sequence"]
+            for each in record["attention"]
         ],
     )
     yield "Bars", record["bars"]
@@ -164,13 +136,12 @@ BENCH = Bench(
     "bench_learners.json",
     LearnerBenchConfig(TrainStepConfig(), ControlStepConfig(), AttentionConfig()),
     LearnerBenchConfig(
-        TrainStepConfig(batch_size=2, window_len=8, rounds=1, slow_rounds=1),
+        TrainStepConfig(batch_size=2, window_len=8, rounds=1),
         ControlStepConfig(
             (512, 1024), (2,), (128,), seeds=1, warm_up=2, blocks=2, block_steps=5, export_all=False
         ),
-        AttentionConfig(nodes=(16, 128), tokens=256, rounds=1, single_masks=3),
+        AttentionConfig(nodes=(16, 128), tokens=256, rounds=1),
     ),
     _measure,
     _tables,
-    write_bench_page,
 )
