@@ -128,11 +128,7 @@ format: $(DEV_STAMP) ## let ruff mend style and formatting
 	$(BIN)/ruff format .
 
 bench: $(DEV_STAMP) ## measure speeds: runs/bench
-	$(BIN)/gaitforge bench --out runs/bench
-	$(BIN)/gaitforge bench store --out runs/bench
-	$(BIN)/gaitforge bench learners --out runs/bench
-	$(BIN)/gaitforge bench sim --out runs/bench
-	$(BIN)/gaitforge bench formats --out runs/bench
+	$(BIN)/python -m benchmarks --out runs/bench
 
 # Exact versions with hashes for every Python and platform, without index addresses; what is locked stays unless a
 # range of pyproject.toml refuses it (`make lock UPGRADE=--upgrade` takes the newest). torch and its CUDA packages

@@ -6,7 +6,6 @@ Nothing in ``storage``, ``selection``, ``stream`` or ``analysis`` imports this f
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
@@ -34,7 +33,6 @@ from gaitforge.datasets.storage import store as local
 from gaitforge.datasets.storage.about import About, read_about, write_about
 from gaitforge.datasets.storage.compaction import compact_store
 from gaitforge.datasets.storage.integrity import remove_leftovers, verify_store
-from gaitforge.datasets.storage.root import migrate_root
 from gaitforge.datasets.storage.s3 import object_store as remote
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.datasets.stream.config import StreamConfig, StreamSettings
@@ -225,16 +223,6 @@ def create_store(
 
 def _class_for(address: str | os.PathLike[str]) -> type[Store]:
     return RemoteStore if is_bucket_url(address) else Store
-
-
-def migrate_store(path: str | os.PathLike[str]) -> int:
-    """Bring a local store to the current schema version; returns the version it had."""
-    if is_bucket_url(path):
-        raise DatasetError(
-            f"{path} is on object storage and is not migrated in place: migrate a local copy and "
-            "push that to a new address"
-        )
-    return migrate_root(Path(path))
 
 
 def query(

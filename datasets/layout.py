@@ -36,9 +36,6 @@ STAGING = ".staging"
 CACHE = ".cache"
 """Folder of files that can be rebuilt from the committed ones at any time."""
 
-OLDER_INDICES = ("catalog.parquet", "catalog.index")
-"""The catalog index of older versions, in ``CACHE``; ``gc`` removes these files."""
-
 MERGED_PREFIX = "merged-"
 """Prefix of the names of parts that ``compact`` wrote."""
 

@@ -135,10 +135,7 @@ class Schema:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the canonical JSON form, which a migration of the store does not change.
-
-        It leaves out ``group_by``: a migration may rename these columns.
-        """
+        """SHA-256 of the canonical JSON form without ``group_by``, which names no stored value."""
         tree = {"schema_version": 1, **self.to_json()}
         del tree["group_by"]
         text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
@@ -168,13 +165,7 @@ class Schema:
                 control_dt_s=tree["control_dt_s"],
                 robot=tree["robot"],
                 attributes=tree["attributes"],
-                group_by=tree.get("group_by") or older_group_by(tree["attributes"]),
+                group_by=tree["group_by"],
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DatasetError(f"the stored schema is damaged: {error!r}") from error
-
-
-def older_group_by(attributes: Mapping[str, Any]) -> tuple[str, str]:
-    """``group_by`` of a schema from before layout version 3, which did not name it."""
-    of_a_task = attributes.get("format") in ("gymnasium", "d4rl", "minari")
-    return TASK_AND_QUALITY if of_a_task else TERRAIN_AND_SKILL

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.records.part_records import PLAN_FILES
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import read_record, to_tree
 from gaitforge.flows.runners.registry import RUNNERS, find_runner
@@ -84,9 +83,7 @@ def _read(path: str) -> tuple[Any, str | None]:
 def _collect(arguments: argparse.Namespace) -> Any:
     """Collect the missing parts of a task's plan."""
     runner, (tree, recorded) = find_runner(arguments.runner), _read(arguments.plan)
-    # Older records name their task by their file: gym-*.json.
-    by_file = PLAN_FILES.get(Path(arguments.plan).stem.split("-")[0], LEGGED)
-    plan = collection_plan(arguments.task or recorded or by_file, tree)
+    plan = collection_plan(arguments.task or recorded or LEGGED, tree)
     names = plan.part_ids()
     outside = [k for k in arguments.parts or () if not 0 <= k < len(names)]
     if outside:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import build_parser as benchmarks_parser
 from gaitforge.collectors.legged.rewards import REWARDS
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 from gaitforge.datasets.formats import FORMATS
@@ -19,7 +20,7 @@ from gaitforge.pipeline.cli.main import build_parser
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-ROOMS = ("collectors", "datasets", "flows", "learners", "pipeline")
+ROOMS = ("benchmarks", "collectors", "datasets", "flows", "learners", "pipeline", "recipes")
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 FENCED = re.compile(r"^```([a-z]*)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.M | re.S)
 INDENTED = re.compile(r"^    .*$", re.M)
@@ -43,6 +44,11 @@ def test_command_parses(command):
     assert build_parser().parse_args(arguments).command == arguments[0]
 
 
+@pytest.mark.parametrize("command", commands("python -m benchmarks"))
+def test_benchmark_parses(command):
+    assert benchmarks_parser().parse_args(shlex.split(command, comments=True)[3:])
+
+
 @pytest.mark.parametrize("command", commands("python -m gaitforge.flows"))
 def test_flow_is_a_program(command, tmp_path, monkeypatch):
     """It parses; then it ends in one line, as its plan is not there."""
@@ -62,7 +68,7 @@ def test_links_lead_to_files():
 
 
 def test_named_files_of_the_repository_exist():
-    folders = "collectors|datasets|deploy|docs|flows|learners|pipeline|tests"
+    folders = "|".join((*ROOMS, "deploy", "docs", "tests"))
     for page in PAGES:
         if page.name != "CHANGELOG.md":
             named = re.findall(rf"`((?:{folders})/(?!gaitforge`)[\w./-]*)`", page.read_text())

@@ -272,14 +272,6 @@ def required_columns(group_by: Iterable[str]) -> dict[str, pa.DataType]:
     return REQUIRED_COLUMNS | dict.fromkeys(group_by, pa.string())
 
 
-def with_group_names(table: pa.Table, group_by: Sequence[str]) -> pa.Table:
-    """The table; where it is of layout version 2 or older, with its group columns renamed."""
-    if set(group_by) <= set(table.column_names):
-        return table
-    names = dict(zip(TERRAIN_AND_SKILL, group_by, strict=True))
-    return table.rename_columns([names.get(name, name) for name in table.column_names])
-
-
 def stored_type(plain: pa.DataType) -> pa.DataType:
     """The type in which a column is held in memory: ``CODED`` for text."""
     return CODED if pa.types.is_string(plain) else plain

@@ -19,7 +19,6 @@ from gaitforge.datasets.catalog.catalog import (
     common_schema,
     required_columns,
     stored_type,
-    with_group_names,
 )
 from gaitforge.datasets.catalog.episodes import episodes_digest
 from gaitforge.datasets.catalog.index import CatalogIndex, Stamp, build_index
@@ -196,9 +195,8 @@ class CatalogFolder:
             return False
         try:
             self.index_path.parent.mkdir(exist_ok=True)
-            stored = {self.columns(stem) for stem in stamps}
-            shown = [with_group_names(each.empty_table(), self._group_by).schema for each in stored]
-            build_index(self.index_path, stamps, common_schema(shown), self.read_shown)
+            columns = common_schema({self.columns(stem) for stem in stamps})
+            build_index(self.index_path, stamps, columns, self.read_shown)
         except OSError:
             return False
         self._index = None
@@ -244,10 +242,9 @@ class CatalogFolder:
         return known[1]
 
     def read_shown(self, stem: str) -> tuple[Manifest, pa.Table]:
-        """As ``read``, of the store's schema and with its ``group_by`` as column names."""
+        """As ``read``; DatasetError if it is of another schema or lacks a required column."""
         manifest, table = self.read(stem)
         self._check_schema(manifest)
-        table = with_group_names(table, self._group_by)
         with _damage_named(stem, self._file_address(stem)):
             _check_columns(table, required_columns(self._group_by))
         return manifest, table

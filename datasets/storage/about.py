@@ -78,8 +78,7 @@ def write_about(store: Store, about: About) -> None:
     """Replace what is said of a store's dataset, atomically.
 
     Raises:
-        DatasetError: a store on object storage, of an older version or opened at a tag, or a disk
-            that fails.
+        DatasetError: a store on object storage or opened at a tag, or a disk that fails.
     """
     if is_bucket_url(store.address):
         raise DatasetError(

@@ -12,7 +12,6 @@ from gaitforge.datasets.catalog.edits import Edit, edit_name, is_edit_name, read
 from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.files import exclusive_lock, fsync_path, write_bytes_durably
 from gaitforge.datasets.layout import EDITS, STAGING
-from gaitforge.datasets.storage.root import raise_version
 
 LOCK = f"{EDITS}.lock"
 """Held while an edit is committed, in ``.staging``."""
@@ -97,7 +96,6 @@ class EditLog:
                         "was changed: run the same again"
                     )
                 if not edits:
-                    raise_version(self._root)
                     self.folder.mkdir(exist_ok=True)
                     fsync_path(self._root)
                 made = datetime.now(UTC).isoformat(timespec="seconds")

@@ -22,7 +22,6 @@ from gaitforge.datasets.layout import (
     EDITS,
     FOLDERS,
     MERGED_PREFIX,
-    OLDER_INDICES,
     OVERLAYS,
     PARTS,
     ROOT_FILE,
@@ -85,9 +84,8 @@ def remove_leftovers(store: Store) -> list[str]:
     """
     store.check_writable()
     try:
-        older = _remove(store.path, [store.path / CACHE / name for name in OLDER_INDICES])
         unfinished = [*_remove_uncommitted(store), *_remove_hidden(store)]
-        removed = [*_remove_replaced(store), *unfinished, *older]
+        removed = [*_remove_replaced(store), *unfinished]
         for folder in overlay_folders(store):
             left = remove_leftovers(store.overlay(folder))
             removed += [f"{OVERLAYS}/{folder}/{name}" for name in left]

@@ -34,7 +34,6 @@ from gaitforge.datasets.storage.commit import commit_part
 from gaitforge.datasets.storage.edit_log import EditLog
 from gaitforge.datasets.storage.parts import check_arrays
 from gaitforge.datasets.storage.root import (
-    EDITED_VERSION,
     SCHEMA_VERSION,
     RootRecord,
     plain_plan,
@@ -92,7 +91,6 @@ class Store:
         self.tag_name = tag.name if tag else None
         self.files = CatalogFolder(self.path, record.schema, self.address)
         self.log = EditLog(self.path, self.address)
-        self._version = record.version
         self._tag = tag
         self._tagged: tuple[Catalog, Catalog] | None = None
         self._edited: tuple[Catalog, tuple[Edit, ...], Catalog] | None = None
@@ -284,7 +282,7 @@ class Store:
             episodes=len(catalog.shown),
             parts=len(manifests),
             bytes=sum(folders.values()) + catalog_bytes + sum(o.info().bytes for o in overlays),
-            schema_version=max(self._version, EDITED_VERSION) if edits else self._version,
+            schema_version=SCHEMA_VERSION,
             edits=len(edits),
         )
 
@@ -299,9 +297,7 @@ class Store:
         """Commit an edit that was worked out ``after`` these edits; see ``EditLog.append``."""
         self.check_writable()
         origin = {**origin, "store": self.info().hash}
-        edit = self.log.append(kind, content, rows, origin, after[-1].sha256 if after else "")
-        self._version = EDITED_VERSION
-        return edit
+        return self.log.append(kind, content, rows, origin, after[-1].sha256 if after else "")
 
     def tag(self, name: str) -> Tag:
         """Name the committed parts as a version; DatasetError for the name of another version."""
@@ -367,16 +363,11 @@ class Store:
         return manifest, location
 
     def check_writable(self) -> None:
-        """DatasetError for a store at a tag, of an older schema version, or that is read-only."""
+        """DatasetError for a store at a tag, or that is read-only."""
         if self._tag is not None:
             raise DatasetError(
                 f"store {self.address} was opened at tag {self.tag_name}, which never changes; "
                 "open it without a tag to write to it"
-            )
-        if self._version < SCHEMA_VERSION:
-            raise DatasetError(
-                f"store {self.address} has schema version {self._version} and can only be read; "
-                f"migrate it to version {SCHEMA_VERSION} first: gaitforge migrate {self.address}"
             )
         folders = [] if "://" in self.address else [self.path / PARTS, self.path / CATALOG]
         if not all(os.access(folder, os.W_OK) for folder in folders):

@@ -136,8 +136,6 @@ class WindowStream:
 
         Raises DatasetError for another selection or order, or fewer windows left than ranks.
         """
-        # Older states have no prefix, and the window's length under another name.
-        state = {"window_len": state.get("context_len"), "prefix_len": 0, **state}
         for name, value in self._identity().items():
             if state.get(name) != value:
                 raise DatasetError(

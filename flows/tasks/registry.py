@@ -78,4 +78,4 @@ def recorded_plan(record: Mapping[str, Any]) -> CollectionPlan:
     Raises:
         ValueError: as `collection_plan`.
     """
-    return collection_plan(record.get("kind", LEGGED), record["plan"])
+    return collection_plan(record["kind"], record["plan"])

@@ -148,7 +148,7 @@ def _settled(
     if not (run_dir / CHECKPOINT).exists():
         return config.settled(None), None
     stored = read_checkpoint(run_dir)
-    recorded = stored.card.get("train_config", {})
+    recorded = stored.card["train_config"]
     config = config.settled(recorded)
     changed = config.differences(recorded)
     if stored.card.get("dataset_hash") != selection.hash:

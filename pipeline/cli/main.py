@@ -40,7 +40,6 @@ COMMANDS = {
     ),
     "compact": ("store", "merge small parts; the dataset and its hash stay the same"),
     "tag": ("store", "name a store's present version, or list the names"),
-    "migrate": ("store", "upgrade a store of an older version of this program"),
     "card": ("store", "write a dataset card: HTML, Markdown and JSON"),
     "view": ("pages", "write a page that plays episodes in 3-D, with their curves"),
     "push": ("store", "copy a local store's parts to object storage; existing parts are kept"),
@@ -75,7 +74,6 @@ COMMANDS = {
     "gym": ("tasks.gym", "Gymnasium's MuJoCo and Adroit tasks: collect D4RL-style data"),
     "robot": ("robot", "list and check robots"),
     "sim": ("sim", "list and check simulators"),
-    "bench": ("bench", "measure speeds on this machine"),
     "completion": ("main", "print a shell completion script"),
 }
 """Name -> (module of this package with the `Command` called NAME_command, help)."""

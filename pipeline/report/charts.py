@@ -285,24 +285,6 @@ def intervals(
         return figures.panel(axes, title, _pairs(labels, values, "{:.1f}"), note)
 
 
-def rates(
-    title: str, labels: Sequence[str], values: Sequence[float], xlabel: str, note: str
-) -> figures.Panel:
-    """One horizontal bar per label on a logarithmic axis, its value written at its end."""
-    with figures.drawing(400, 60 + 26 * len(labels)) as axes:
-        left = 10 ** np.floor(np.log10(min(values)) - 0.3)
-        widths = np.asarray(values) - left
-        axes.barh(range(len(labels)), widths, left=left, height=0.6, color=figures.ACCENT)
-        for place, value in enumerate(values):
-            axes.annotate(
-                f"{value:,.0f}", (value, place), xytext=(5, 0), textcoords="offset points",
-                va="center",
-            )  # fmt: skip
-        figures.label_rows(axes, labels, left, 6 * max(values))  # room for the longest bar's value
-        axes.set_xlabel(xlabel)
-        return figures.panel(axes, title, _pairs(labels, values, "{:,.0f}"), note)
-
-
 def _told(line: Curve) -> str:
     """A line's points in words; of many points, the last."""
     if len(line.x) > _FEW_POINTS:

@@ -135,13 +135,13 @@ def learner_takes(run_dir: Path, source: PolicySource, plan: LeggedEvaluation) -
     """Episodes of an evaluation, run again: a typical one, and a typical failure if there is one.
 
     The first has the median return of the cell of median return. The failure is of the cell with
-    the fewest successes: of its episodes without success, the one of median return. An evaluation
-    of an old version, without the returns of its episodes, gives none.
+    the fewest successes: of its episodes without success, the one of median return. Without an
+    evaluation there is none.
     """
-    evaluation = read_record(run_dir / "evaluate" / f"{source.name}.json") or {}
-    returns = np.array(evaluation.get("returns", []))
-    if not returns.size:
+    evaluation = read_record(run_dir / "evaluate" / f"{source.name}.json")
+    if evaluation is None:
         return []
+    returns = np.array(evaluation["returns"])
     specs = sorted(plan.grid.specs(), key=lambda s: (s.terrain, s.skill, s.level, s.index))
     count = returns.shape[1]
     cell = np.argsort(returns.mean(axis=1))[len(returns) // 2]

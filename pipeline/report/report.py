@@ -13,7 +13,6 @@ from typing import Any
 
 from gaitforge.datasets.errors import amount
 from gaitforge.pipeline.report import charts, pages, results
-from gaitforge.pipeline.report.bench_page import bench_panels
 from gaitforge.pipeline.report.expert_section import card_table, sheet_figures
 from gaitforge.pipeline.report.figures import Panel
 from gaitforge.pipeline.report.results import (
@@ -138,8 +137,6 @@ def _context(run: RunFiles) -> dict[str, object]:
         "success_heat": _evaluation_heat(summary, shown, "success", (0.0, 1.0), linked),
         "return_heat": _evaluation_heat(summary, shown, "return", None, linked),
         "cells": _cells(summary, shown),
-        "bench": run.bench,
-        "bench_charts": bench_panels(run.bench) if run.bench else [],
         "plan": list(pages.flattened(summary["plan"])),
         "files": [(path.as_posix(), (run.root / path).stat().st_size) for path in run.paths],
     }
@@ -228,7 +225,7 @@ def _evaluation_heat(
 
 def _intervals(cells: Sequence[Record], field: str) -> dict[tuple[str, str], Any]:
     """A field's intervals by terrain and skill; none where several levels were averaged."""
-    found = {(cell["terrain"], cell["skill"]): cell.get(f"{field}_ci95") for cell in cells}
+    found = {(cell["terrain"], cell["skill"]): cell[f"{field}_ci95"] for cell in cells}
     return found if len(found) == len(cells) else {}
 
 

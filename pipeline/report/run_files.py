@@ -12,7 +12,6 @@ EXPERT = "expert"
 PICTURES = Path("pictures")
 PICTURE_INDEX = "pictures.json"
 EXPERT_CARD = Path("expert.json")
-BENCH = Path("bench_learners.json")
 WALL = Path("wall.json")
 
 _HISTORY = "step loss validation_loss lr steps_per_s elapsed_s"
@@ -33,10 +32,9 @@ _KEYS = {
     "plan.json": "experiment",
     "pictures/pictures.json": "renderer sheets",
     "pictures/pictures.json: sheets": (
-        "file skill terrain level command success succeeded episodes"
+        "file policy caption skill terrain level command success succeeded episodes"
     ),
     "expert.json": "robot",
-    "bench_learners.json": "train_step_ms control_step_us attention bars notes config",
 }
 """File, or file and field -> the keys that it, or each record in that field, must have."""
 
@@ -55,9 +53,9 @@ class RunFiles:
     """All that a report is made from, as read; `paths` are the files, relative to `root`.
 
     `dataset` is None where stores were given, `pictures` where none were drawn, `expert` where the
-    run holds no card of its expert, `bench` where the learners' speeds were not measured into its
-    folder. `training` has each learner's runs where there is one set of episodes, and policies that
-    only drove; `stages` the seconds of each stage, nothing where they were not kept.
+    run holds no card of its expert. `training` has each learner's runs where there is one set of
+    episodes, and policies that only drove; `stages` the seconds of each stage, nothing where they
+    were not kept.
     """
 
     root: Path
@@ -67,7 +65,6 @@ class RunFiles:
     training: tuple[TrainingRun, ...]
     pictures: Record | None
     expert: Record | None
-    bench: Record | None
     stages: Mapping[str, float]
     paths: tuple[Path, ...]
 
@@ -97,18 +94,16 @@ def read_run(run_dir: Path) -> RunFiles:
         paths += [_history_path(policy), _config_path(policy)]
     pictures, drawn = read_pictures(run_dir)
     paths += drawn[:1]
-    extras: list[Record | None] = []
-    for path in (EXPERT_CARD, BENCH):
-        there = (run_dir / path).is_file()
-        extras.append(_read_object(run_dir, path) if there else None)
-        paths += [path] if there else []
-    expert, bench = extras
+    expert = None
+    if (run_dir / EXPERT_CARD).is_file():
+        expert = _read_object(run_dir, EXPERT_CARD)
+        paths.append(EXPERT_CARD)
     cells = (expert or {}).get("evaluation", {}).get("cells", [])
     _check_records(cells, _CELL, f"{EXPERT_CARD}: cells")
     paths += drawn[1:]
     paths += [WALL] if stages else []
     return RunFiles(
-        run_dir, summary, dataset, plan, training, pictures, expert, bench, stages, tuple(paths)
+        run_dir, summary, dataset, plan, training, pictures, expert, stages, tuple(paths)
     )
 
 

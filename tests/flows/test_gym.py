@@ -313,9 +313,6 @@ def test_the_flow_is_a_program(
     (records_folder(path) / f"{part}.json").unlink()  # its writer died right after the commit
     assert main(["collect", str(path), str(left)]) == 0
     assert json.loads(capsys.readouterr().out) == []
-    old = left.rename(left.with_name("gym-1.json"))  # as older versions named it
-    old.write_text(json.dumps({"plan": json.loads(old.read_text())["plan"]}))
-    assert main(["collect", str(path), str(old)]) == 0
     [record] = records_of_commits(open_store(path), path, [part])
     assert (record.part, record.steps) == (part, 70)
 

@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (f"PYTHONIOENCODING=ascii {PROGRAM} bench --help", "usage"),
+        (f"PYTHONIOENCODING=ascii {PROGRAM} models --help", "usage"),
         (f"LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 {PROGRAM} query a.zarr", "flat"),
         (f"{PROGRAM} query a.zarr 2>&-", "flat"),
         (f"{PROGRAM} query a.zarr >&-", ""),

@@ -12,10 +12,7 @@ from gaitforge.collectors.gym.tasks import find_task
 from gaitforge.collectors.gym.training.demonstrations import Demonstrations, check_can_plan
 from gaitforge.collectors.training_folder import CHECKPOINT_EVERY_S, check_period, check_setting
 
-# "checkpoint_every" is of earlier versions.
-_FREE_TO_CHANGE = ("steps", "threads", "checkpoint_every_s", "checkpoint_every")
-_OLD_NAMES = {"ppo.trace": "ppo.gae_lambda", "ppo.divergence": "ppo.target_kl"}
-"""Settings as earlier versions recorded them -> their present names."""
+_FREE_TO_CHANGE = ("steps", "threads", "checkpoint_every_s")
 
 
 @dataclass(frozen=True)
@@ -83,11 +80,9 @@ def check_same(config: GymTrainingConfig, recorded: Mapping[str, Any], out: Path
     """Refuse a folder whose training has other settings: ValueError names the first that differs.
 
     Args:
-        recorded: its settings as JSON values; those it lacks have their defaults.
+        recorded: its settings as JSON values.
     """
-    mine = dict(_flat(asdict(config)))
-    found = {_OLD_NAMES.get(name, name): value for name, value in _flat(recorded)}
-    theirs = dict(_flat(asdict(GymTrainingConfig()))) | found
+    mine, theirs = dict(_flat(asdict(config))), dict(_flat(recorded))
     for name in mine | theirs:
         if name not in _FREE_TO_CHANGE:
             check_setting(out, name, theirs.get(name), mine.get(name))

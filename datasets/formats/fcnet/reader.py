@@ -40,7 +40,7 @@ class FcnetOptions:
 
     robot: str = "aliengo"
     horizon: int = 0
-    task: str = field(default="", repr=False)  # not in the digest of older imports
+    task: str = field(default="", repr=False)  # the digest holds what is found by them
     quality: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:

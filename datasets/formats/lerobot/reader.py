@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.datasets.catalog.catalog import with_group_names
 from gaitforge.datasets.errors import DatasetError, amount
 from gaitforge.datasets.formats.checks import read_json, refuse
 from gaitforge.datasets.formats.interface import Carried, Importer, NoOptions, PartInput
@@ -109,7 +108,7 @@ class LerobotImporter(Importer):
                 refuse(path, key, "the column is missing")
             values = to_rows(path, key, table.column(key), field.shape, field.dtype, first)
             per_episode[name], table = values, table.drop_columns([key])
-        return PartInput(steps, with_group_names(table, self.schema.group_by), per_episode)
+        return PartInput(steps, table, per_episode)
 
     def _columns(
         self,

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gaitforge.datasets.catalog.catalog import with_group_names
 from gaitforge.datasets.files import check_inside, files_under
 from gaitforge.datasets.formats import sources
 from gaitforge.datasets.formats.checks import check_finite, damage_named, refuse
@@ -226,7 +225,7 @@ class MinariImporter(Importer):
             given: dict[str, Any] = {"remedy": _REMEDY, "rewards": rewards, **flags}
             check_notes(self._path, layout.NOTES, table, first, lengths, **given)
             self._check_seeds(table, first, seeds)
-            return with_group_names(table, self.schema.group_by)
+            return table
         return sources.catalog_columns(
             first,
             lengths,

@@ -46,8 +46,6 @@ from gaitforge.datasets.layout import (
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.contents import field_folders, store_files, used_stems
 from gaitforge.datasets.storage.root import (
-    EDITED_VERSION,
-    SCHEMA_VERSION,
     RootRecord,
     plain_plan,
     read_root,
@@ -82,16 +80,14 @@ class RemoteStore(Store):
         schema: Schema,
         plan: Mapping[str, Any] | None = None,
         cache: Path | None = None,
-        version: int = SCHEMA_VERSION,
     ) -> Self:
         """Create a store at the URL ``path``, or open an existing one with an equal schema.
 
-        ``cache`` is the folder of the mirror, by default below the user's cache folder, and
-        ``version`` the layout's of a new store.
+        ``cache`` is the folder of the mirror, by default below the user's cache folder.
         DatasetError for another schema, or a storage that fails or ignores conditions on writes.
         """
         bucket = Bucket(str(path))
-        record = RootRecord(schema, plain_plan(plan), version)
+        record = RootRecord(schema, plain_plan(plan))
         if bucket.read(ROOT_FILE) is None:
             _write_root(bucket, record)
         store = cls.open(bucket.url, cache=cache)
@@ -253,8 +249,7 @@ def push_store(store: Store, url: str) -> list[str]:
     if isinstance(store, RemoteStore):
         raise DatasetError(f"{store.url} is on object storage already; push a local store")
     edits = store.log.names()
-    version = EDITED_VERSION if edits else SCHEMA_VERSION
-    target = RemoteStore.create(url, store.schema, store.plan, version=version)
+    target = RemoteStore.create(url, store.schema, store.plan)
     _check_edits(target, edits)
     there = set(target.files.stamps())
     stems = [stem for stem in used_stems(store) if stem not in there]
@@ -275,11 +270,6 @@ def _check_edits(target: RemoteStore, edits: Sequence[str]) -> None:
     there = target.log.names()
     if there != list(edits[: len(there)]):
         raise DatasetError(f"{target.url} has other edits; push to a new address")
-    if edits and read_root(target.path, target.url).version != EDITED_VERSION:
-        raise DatasetError(
-            f"{target.url} holds the store without edits, and its {ROOT_FILE} is never replaced; "
-            "push to a new address"
-        )
 
 
 def _write_root(bucket: Bucket, record: RootRecord) -> None:

@@ -36,7 +36,7 @@ COMMANDS = list(commands(build_parser()))
 
 def test_the_documented_commands_are_there() -> None:
     found = {" ".join(words) for words in COMMANDS}
-    asked = "demo pipeline collect query train evaluate report info verify gc models bench"
+    asked = "demo pipeline collect query train evaluate report info verify gc models"
     assert {*asked.split(), "completion", "expert list", "expert train", "expert evaluate"} <= found
 
 

@@ -247,7 +247,7 @@ def test_upkeep_leaves_the_dataset_as_it_is(run: Run, store: Path, tmp_path: Pat
     path = tmp_path / "kept.zarr"
     shutil.copytree(store, path)
     before = json.loads(run("info", path, "--json").out)["hash"]
-    for command in ("compact", "gc", "migrate"):
+    for command in ("compact", "gc"):
         assert run(command, path).code == 0
     assert json.loads(run("info", path, "--json").out)["hash"] == before
 

@@ -171,6 +171,8 @@ def evaluation_cells(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
                         "skill": skill,
                         "level": level,
                         "return": (14.0 - 1.5 * (j in (1, 5))) * (0.4 + 0.6 * success),
+                        "return_ci95": None,
+                        "success_ci95": None,
                         "success": success,
                         "survival": min(1.0, success + 0.04),
                         "episodes": 16,

@@ -167,7 +167,8 @@ def test_page_shows_dataset_and_how_to_repeat(page: str) -> None:
 def test_heat_map_is_the_episode_weighted_mean_over_levels(run_dir: Path) -> None:
     cells = [
         {"policy": "fcnet", "terrain": "flat", "skill": "run", "level": level, "return": 1.0,
-         "success": success, "survival": 1.0, "episodes": episodes}
+         "return_ci95": None, "success_ci95": None, "success": success, "survival": 1.0,
+         "episodes": episodes}
         for level, success, episodes in ((0, 1.0, 30), (1, 0.5, 10), (2, None, 5))
     ]  # fmt: skip
     edit(run_dir / "summary.json", lambda summary: summary.update(cells=cells))
@@ -200,8 +201,9 @@ def add_pictures(run_dir: Path) -> dict[str, bytes]:
         Image.new("RGB", (40, 20), colour).save(folder / f"{skill}.png")
         contents[skill] = (folder / f"{skill}.png").read_bytes()
         sheets.append(
-            {"file": f"{skill}.png", "skill": skill, "terrain": "rough", "level": 4,
-             "command": "0.5 m/s", "success": skill == "run", "succeeded": 3, "episodes": 5}
+            {"file": f"{skill}.png", "policy": "expert", "caption": f"median return: {skill}",
+             "skill": skill, "terrain": "rough", "level": 4, "command": "0.5 m/s",
+             "success": skill == "run", "succeeded": 3, "episodes": 5}
         )  # fmt: skip
     write_json(folder / "pictures.json", {"renderer": "side", "sheets": sheets})
     return contents

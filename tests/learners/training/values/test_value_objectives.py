@@ -184,7 +184,7 @@ def test_the_multiplier_of_bear_leaves_its_limit_when_it_should(
     assert isinstance(learner, BEAR)
     multiplier = learner.log_multiplier.detach()
     beyond = {**learner.state_dict(), "log_multiplier": torch.tensor(limit - 3.0 * sign)}
-    learner.load_state_dict(beyond)  # as an older checkpoint may hold it
+    learner.load_state_dict(beyond)
     assert float(multiplier) == limit
     batches = TrainingBatches(updater._config, selection, Ranks())
     batch = next(iter(batches))[1]
