@@ -360,10 +360,10 @@ def test_the_grid_by_default_is_that_of_the_data(store: Path) -> None:
 def test_the_best_checkpoint_is_another_policy_with_a_key_of_its_own(compared: Compared) -> None:
     out, _ = compared
     folder = out / "train" / RUNS[0]
-    last, best = (PolicySource("x", folder, which=which).key() for which in ("last", "best"))
+    last, best = (PolicySource("x", "run", str(folder), which).key() for which in ("last", "best"))
     assert last != best
     with pytest.raises(ValueError, match="no checkpoint 'first'; allowed: last, best"):
-        PolicySource("x", folder, which="first").key()
+        PolicySource("x", "run", str(folder), "first").key()
 
 
 def test_a_cell_that_the_expert_fails_has_no_fraction() -> None:

@@ -13,12 +13,10 @@ from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.stages.gym.evaluation import GymEvaluationPlan
 from gaitforge.flows.stages.staging import is_done, run_stages
 from gaitforge.flows.stages.suites.plan import SUITES, SuitePlan, chosen_suite, suite_plan
 from gaitforge.flows.stages.suites.suite import suite_stages
 from gaitforge.flows.tasks.legged import legged_plan
-from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.learners.training.objectives import OBJECTIVES
 from gaitforge.pipeline.report.suite_page import PAGE_NAME, PUBLISHED, published, write_suite
 from tests.flows.gym_stores import make_gym_store
@@ -51,7 +49,7 @@ PLAN = SuitePlan(
     {"medium": "quality = 'medium'", "all": ""},
     seeds=(0, 1),
     targets=(1.0, 0.5),
-    gym=GymEvaluationPlan(episodes=2, environments=2),
+    evaluate={"gym": {"episodes": 2, "environments": 2}},
 )
 
 
@@ -160,14 +158,19 @@ def test_legged_policies_are_scored_by_the_expert(tmp_path: Path) -> None:
     suite = SuitePlan(
         {"best": {**FCNET, "best": 0.5, "executed_actions": True, "held_out_fraction": 0.0}},
         seeds=(0,),
-        legged=LeggedEvaluation(
-            EvaluationGrid(("flat",), ("stand",), (0,), 2), robots=2, threads=1
-        ),
+        evaluate={
+            "legged": {
+                "grid": EvaluationGrid(("flat",), ("stand",), (0,), 2),
+                "robots": 2,
+                "threads": 1,
+            }
+        },
     )
     out = tmp_path / "out"
     run_stages(out, suite_stages("mine", suite, [tmp_path / "mixed.zarr"], out), Silent())
     record = record_in(out)
-    (result,), expert = record["results"], json.loads((out / "evaluate/expert.json").read_text())
+    expert = json.loads((out / "evaluate" / "legged" / "expert.json").read_text())
+    (result,) = record["results"]
     assert result["score"]["mean"] == pytest.approx(
         100 * result["return"]["mean"] / expert["return"]
     )
@@ -185,7 +188,7 @@ def test_shipped_suites_are_whole() -> None:
                 assert config.executed_actions == bool(OBJECTIVES[config.objective].values)
     some = chosen_suite("d4rl", models=["bc", "fcnet"], seeds=[3], steps=7, episodes=5)
     assert list(some.learners) == ["bc", "fcnet"]
-    assert (some.seeds, some.gym.episodes) == ((3,), 5)
+    assert (some.seeds, some.episodes) == ((3,), 5)
     assert {some.config(learner, 0).steps for learner in some.learners} == {7}
 
 
@@ -196,6 +199,8 @@ def test_shipped_suites_are_whole() -> None:
         ({"sets": {"a b": ""}}, "a suite needs sets"),
         ({"seeds": (0, 0)}, "seeds, each once"),
         ({"targets": (float("inf"),)}, "finite numbers"),
+        ({"evaluate": {"drone": {}}}, "unknown task 'drone'"),
+        ({"evaluate": {"gym": {"robots": 2}}}, "has no 'robots'"),
         ({"learners": {"x": {"model": "rnn"}}}, "learners: x: .*'rnn'"),
         ({"learners": {"x": {"rate": 1}}}, "learners: x: .* has no 'rate'"),
         ({"learners": {"x": {"best": 2.0}}}, "best must lie in"),
@@ -211,13 +216,12 @@ def test_stores_that_do_not_fit_are_refused_before_anything_is_trained(
 ) -> None:
     for stores, complaint in (
         ([store, store], "one store of each task"),
-        ([make_gym_store(tmp_path / "none.zarr", references=False)], "no reference returns"),
         ([tmp_path / "nothing"], "no store"),
     ):
         with pytest.raises(ValueError, match=complaint):
             suite_stages("mine", PLAN, stores, tmp_path / "out")
-    with pytest.raises(ValueError, match="is of hopper; the suite takes stores of legged robots"):
-        suite_stages("mine", replace(PLAN, tasks="legged"), [store], tmp_path / "out")
+    with pytest.raises(ValueError, match="is of hopper; the suite takes stores of legged"):
+        suite_stages("mine", replace(PLAN, evaluate={"legged": {}}), [store], tmp_path / "out")
     empty = replace(PLAN, sets={"none": "quality = 'random'"})
     with pytest.raises(ValueError, match="set none, of episodes that ended"):
         suite_stages("mine", empty, [store], tmp_path / "out")
