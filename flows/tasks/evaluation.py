@@ -184,8 +184,8 @@ class EvaluationPlan(ABC):
 
     @property
     def name(self) -> str:
-        """Of the task in tables: the kind, or what tells tasks of one kind apart."""
-        return self.kind
+        """Of the task in tables and file names."""
+        return self.kind.partition(":")[0]
 
     @classmethod
     @abstractmethod

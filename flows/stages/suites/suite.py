@@ -216,7 +216,7 @@ def _evaluation(plan: SuitePlan, store_path: Path | str) -> EvaluationPlan:
     store = open_store(store_path)
     if "reward" not in store.schema.names("step"):
         raise ValueError(f"{store.address} has no rewards, from which a suite's learners learn")
-    found = evaluation_of(store.schema)
+    found = evaluation_of(store)
     if found is None or (plan.evaluate and found.kind not in plan.evaluate):
         raise ValueError(
             f"{store.address} is of {store.schema.robot or 'an unknown task'}; the suite takes "
