@@ -91,6 +91,11 @@ class Run:
         return evaluations(self.out) / f"{self.name}.json"
 
     @property
+    def references_folder(self) -> Path:
+        """The folder of the evaluations of what scores 0 and 100."""
+        return evaluations(self.out) / ("" if self.task == LEGGED else self.task)
+
+    @property
     def pace(self) -> Path:
         """The file of its learner's speed."""
         return self.out / "pace" / f"{self.learner}.json"
@@ -216,7 +221,7 @@ class Run:
         expert = self.experiment.expert or (
             self.experiment.collect.expert if self.experiment.collect else ""
         )
-        return with_references(self.evaluation, evaluations(self.out), reporter, expert)
+        return with_references(self.evaluation, self.references_folder, reporter, expert)
 
     def _asked(self) -> Sequence[float | None]:
         return self.experiment.asked(self.learner)

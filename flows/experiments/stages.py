@@ -213,7 +213,7 @@ def _sources(made: Claim, out: Path) -> Iterator[_Source]:
         yield _Source(out / STORE, LEGGED, plan)
     for address in made.stores:
         store = open_store(address)
-        plan = evaluation_of(store.schema)
+        plan = evaluation_of(store)
         if plan is None:
             raise ValueError(
                 f"{address} is of {store.schema.robot or 'an unknown task'}, in which no policy "
@@ -259,7 +259,7 @@ def _add_references(listing: _Listing) -> None:
     for source in listing.sources:
         learner, seed = next(iter(listing.experiment.learners)), listing.experiment.seeds[0]
         run = listing.run(source, DataSet(), learner, seed)
-        outputs = reference_files(source.evaluation, evaluations(listing.out))
+        outputs = reference_files(source.evaluation, run.references_folder)
         if outputs:
             name = _REFERENCES if source.task == LEGGED else f"{_REFERENCES} of {source.task}"
             key = digest([source.evaluation, listing.experiment.expert])

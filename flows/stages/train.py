@@ -105,7 +105,7 @@ def run_training(
 
 
 def _write_plan(plan: TrainPlan, store_path: Path | str, selection: Selection, out: Path) -> None:
-    version, evaluation = selection.store.info(), evaluation_of(selection.schema)
+    version, evaluation = selection.store.info(), evaluation_of(selection.store)
     record = {
         "plan": plan,
         "store": Path(store_path).name,

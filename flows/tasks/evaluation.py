@@ -178,10 +178,14 @@ class EvaluationPlan(ABC):
     references: References | None = None
     reset_every: int = 0
 
+    def __post_init__(self) -> None:
+        if not isfinite(self.return_target):
+            raise ValueError(f"return_target must be a finite number, got {self.return_target}")
+
     @property
     def name(self) -> str:
-        """Of the task in tables: the kind, or what tells tasks of one kind apart."""
-        return self.kind
+        """Of the task in tables and file names."""
+        return self.kind.partition(":")[0]
 
     @classmethod
     @abstractmethod

@@ -58,6 +58,7 @@ class GymEvaluation(EvaluationPlan):
     seed: int = evaluation.DEFAULT_SEED
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         find_task(self.env)
         evaluation.evaluation_seeds(self.episodes, self.seed)
         if self.environments < 1:

@@ -83,6 +83,7 @@ class HumanoidEvaluation(EvaluationPlan):
     rollouts: Rollouts = field(default_factory=Rollouts)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         names = (*self.train, *self.validation)
         if len(set(names)) != len(names):
             raise ValueError("an evaluation needs each clip once")

@@ -48,6 +48,7 @@ class LeggedEvaluation(EvaluationPlan):
     robot: str = ""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_parallelism(self.robots, self.threads)
 
     def __str__(self) -> str:

@@ -4,11 +4,11 @@ import hashlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
 from gaitforge.datasets.files import sha256_file
+from gaitforge.flows.functions import named_function
 from gaitforge.flows.records.records import digest
 from gaitforge.learners.checkpoint import checkpoint_path, load_policy, policy_from, read_checkpoint
 from gaitforge.learners.deploy.onnx_policy import is_exported_policy, read_description
@@ -68,13 +68,7 @@ class PolicySource:
 
     def policy_class(self) -> Any:
         """The class. Raises ValueError where there is none."""
-        module, _, member = self.place.partition(":")
-        try:
-            return getattr(import_module(module), member)
-        except (ImportError, AttributeError) as error:
-            raise ValueError(
-                f"no policy {self.place}: {error}; give a folder, or module:Class"
-            ) from None
+        return named_function(self.place, "policy")
 
 
 def run_source(run: Path, which: str = "last") -> PolicySource:

@@ -1,11 +1,12 @@
 """The tasks by name. A plan's module is imported when it is needed: each brings a simulator."""
 
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from gaitforge.datasets import Schema
+from gaitforge.datasets.storage.store import Store
+from gaitforge.flows.functions import named_function
+from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.records.plans import PLAN, plan_from_tree
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.tasks.interface import CollectionPlan
@@ -22,11 +23,11 @@ TASKS = {
     "derive": "gaitforge.flows.tasks.derive:DerivePlan",
     "relabel": "gaitforge.flows.tasks.relabel:RelabelPlan",
 }
-"""Task -> "module:class" of its plan."""
+"""Task -> "module:class" of its plan; any other "module:class" is a task, too."""
 
 
 def collection_plan(kind: str, tree: Any) -> CollectionPlan:
-    """A task's plan from its JSON values.
+    """A task's plan from its JSON values; absent ones have their defaults.
 
     Raises:
         ValueError: no such task, or values that are not those of its plan.
@@ -35,14 +36,9 @@ def collection_plan(kind: str, tree: Any) -> CollectionPlan:
 
 
 def _plan_class(kind: str) -> type[CollectionPlan]:
-    if kind not in TASKS:
-        raise ValueError(f"unknown task '{kind}'; allowed: {', '.join(TASKS)}")
-    return _member(TASKS[kind])
-
-
-def _member(path: str) -> Any:
-    module, name = path.split(":")
-    return getattr(import_module(module), name)
+    if kind not in TASKS and ":" not in kind:
+        raise ValueError(f"unknown task '{kind}'; allowed: {', '.join(TASKS)}, or module:Plan")
+    return cast(Any, named_function(TASKS.get(kind, kind), "task"))
 
 
 def evaluation_class(kind: str) -> "type[EvaluationPlan]":
@@ -54,14 +50,24 @@ def evaluation_class(kind: str) -> "type[EvaluationPlan]":
     path = _plan_class(kind).evaluation
     if not path:
         raise ValueError(f"no policy is evaluated on task '{kind}'")
-    return _member(path)
+    return cast(Any, named_function(path, "evaluation"))
 
 
-def evaluation_of(schema: Schema) -> "EvaluationPlan | None":
-    """The evaluation of policies that learn from a store; None for a store of no known task."""
-    paths = dict.fromkeys(_plan_class(kind).evaluation for kind in TASKS)
-    plans = (_member(path).of_store(schema) for path in paths if path)
+def evaluation_of(store: Store) -> "EvaluationPlan | None":
+    """The evaluation of policies that learn from a store; None for a store of no known task.
+
+    A collected store's records name its task; an imported store is recognised by its schema.
+    """
+    kinds = dict.fromkeys([*(each["kind"] for each in plan_records(store.address)), *TASKS])
+    plans = (evaluation_class(kind).of_store(store.schema) for kind in kinds if _evaluated(kind))
     return next((plan for plan in plans if plan is not None), None)
+
+
+def _evaluated(kind: str) -> bool:
+    try:
+        return bool(_plan_class(kind).evaluation)
+    except ValueError:  # a user's module that is not here; training needs none
+        return False
 
 
 def run_evaluation(run: Path) -> "EvaluationPlan | None":

@@ -174,7 +174,8 @@ def test_legged_policies_are_scored_by_the_expert(tmp_path: Path) -> None:
     out = tmp_path / "out"
     run_experiment(Claim("mine", plan, (str(tmp_path / "mixed.zarr"),)), out, Silent())
     record = record_in(out)
-    (result,), expert = record["results"], json.loads((out / "evaluate/expert.json").read_text())
+    expert = json.loads((out / "evaluate" / "expert.json").read_text())
+    (result,) = record["results"]
     assert result["score"]["mean"] == pytest.approx(
         100 * result["return"]["mean"] / expert["return"]
     )

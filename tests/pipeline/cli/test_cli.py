@@ -36,8 +36,8 @@ COMMANDS = list(commands(build_parser()))
 
 def test_the_documented_commands_are_there() -> None:
     found = {" ".join(words) for words in COMMANDS}
-    asked = "demo pipeline collect query train evaluate report info verify gc models"
-    assert {*asked.split(), "completion", "expert list", "expert train", "expert evaluate"} <= found
+    asked = "demo pipeline collect query train evaluate report info verify gc models run"
+    assert {*asked.split(), "completion", "expert list", "expert train"} <= found
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -115,11 +115,11 @@ def test_a_training_that_cannot_be_gets_one_line_and_no_folder(
 
 def test_what_is_not_there_gets_one_line(run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert_refused(run("evaluate", tmp_path / "gone"), "no training run at")
+    assert_refused(run("evaluate", tmp_path / "gone"), "no training run at", "no expert")
     assert_refused(run("evaluate", tmp_path / "empty"), "empty")
     assert_refused(run("report", tmp_path / "gone"), "no run folder at")
     assert_refused(run("report", tmp_path / "empty"), "the report needs summary.json")
-    assert_refused(run("expert", "evaluate", "--expert", "nobody"), "no expert 'nobody'")
+    assert_refused(run("evaluate", "no.safetensors"), "no expert 'no.safetensors'")
 
 
 @pytest.mark.parametrize("command", ["demo", "collect", "train", "expert train"])
@@ -171,10 +171,12 @@ def test_two_processes_do_not_train_one_run(run: Run, store: Path, trained: Path
 def test_evaluation_of_a_run_and_of_an_expert(run: Run, trained: Path) -> None:
     grid = ["--terrain", "flat", "--skill", "run", "--level", "1", "--episodes", "1"]
     grid += ["--threads", "1", "--json"]
-    for arguments in (["evaluate", trained], ["expert", "evaluate"]):
-        outcome = run(*arguments, *grid)
+    for policy in (trained, "aliengo-locomotion"):
+        outcome = run("evaluate", policy, *grid)
         assert outcome.code == 0
-        (cell,) = json.loads(outcome.out)
+        record = json.loads(outcome.out)
+        (cell,) = record["cells"]
+        assert (record["task"], record["return"]) == ("legged", cell["return"])
         assert (cell["terrain"], cell["skill"], cell["level"]) == ("flat", "run", 1)
         assert cell["episodes"] == 1
         assert 0.0 <= cell["success"] <= cell["survival"] <= 1.0

@@ -1,35 +1,22 @@
-"""`gaitforge gym evaluate`: what it prints, leaves and refuses."""
+"""`gaitforge evaluate` on Gymnasium's tasks: what it prints, leaves and refuses."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
+from tests.collectors.gym.making import RETURNS as MEASURED
 from tests.collectors.gym.making import make_training
 from tests.flows.gym_stores import TINY, make_gym_store
 from tests.pipeline.command_line import Run, assert_refused
 
 pytest.importorskip("gymnasium")
-
-Gym = Callable[..., str]
-
-
-@pytest.fixture
-def gym(run: Run) -> Gym:
-    """gym(*arguments) runs `gaitforge gym` and returns what it printed."""
-
-    def in_this_process(*arguments: str | Path) -> str:
-        outcome = run("gym", *arguments)
-        assert outcome.code == 0, outcome.err
-        return outcome.out
-
-    return in_this_process
 
 
 @pytest.fixture(scope="module")
@@ -53,53 +40,46 @@ def trained(store: Path) -> Path:
 
 
 def test_a_policy_of_each_kind_is_evaluated(
-    trained: Path, policies: Path, gym: Gym, tmp_path: Path
+    trained: Path, policies: Path, run: Run, tmp_path: Path
 ) -> None:
-    asked = ["--env", "Hopper-v5", "--episodes", "2", "--seed", "3", "--json"]
+    def evaluated(*words: str | Path) -> dict[str, Any]:
+        outcome = run("evaluate", *words, "--episodes", "2", "--seed", "3", "--json")
+        assert outcome.code == 0, outcome.err
+        return json.loads(outcome.out)
+
     kept = tmp_path / "fcnet.json"
-    learned = json.loads(
-        gym(
-            "evaluate",
-            trained,
-            *asked,
-            "--policies",
-            policies,
-            "--return-target",
-            "0.5",
-            "--out",
-            kept,
-        )
-    )
-    assert learned == read_record(kept)
-    assert learned["policy"] == "fcnet"
-    assert learned["return_target"] == 0.5
-    expert = json.loads(gym("evaluate", policies, *asked, "--quality", "medium"))
-    assert (expert["policy"], expert["references"]["expert"]) == ("medium", 300.0)
-    assert expert["normalised"]["mean"] is not None, "the experts' own returns are known"
-    random = json.loads(gym("evaluate", "random", *asked))
-    assert random["references"]["expert"] > 3000, "by the policies that ship"
-    assert abs(random["normalised"]["mean"]) < 5
-    shipped = json.loads(gym("evaluate", "expert", *asked))
-    assert shipped["normalised"]["mean"] > 70
+    learned = evaluated(trained, "--set", "return_target=0.5", "--out", kept)
+    record = read_record(kept)
+    assert record is not None
+    assert learned == {name: record[name] for name in learned}
+    assert (learned["policy"], learned["task"]) == ("fcnet", "gym"), "the run knows its task"
+    assert record["plan"]["return_target"] == 0.5
+    assert learned["references"]["hundred"] == 300.0, "as its store says"
+    task = ("--task", "gym", "--set", "env=Hopper-v5")
+    medium = evaluated("medium", *task, "--set", f"policies={policies}")
+    assert (medium["policy"], medium["references"]["hundred"]) == ("medium", MEASURED["expert"])
+    random = evaluated("random", *task)
+    assert random["references"]["hundred"] > 3000, "by the policies that ship"
+    assert abs(random["score"]) < 5
+    assert evaluated("expert", *task)["score"] > 70
+    shown = run("evaluate", "random", *task, "--episodes", "2").out
+    assert "; 0 is a return of " in shown
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["evaluate", "{none}", "--env", "Hopper-v5"], "no finished training in"),
-        (["evaluate", "random", "--env", "Ant-v5"], "no task 'Ant-v5'"),
-        (["evaluate", "random", "--env", "Hopper-v5", "--set", "environments=0"], "at least 1"),
-        (["evaluate", "random", "--env", "Hopper-v5", "--set", "env=HalfCheetah-v5"], "--env choo"),
-        (
-            ["evaluate", "random", "--env", "Hopper-v5", "--set", 'references={"random":0}'],
-            "'references' is a group of settings",
-        ),
+        (["none", "--task", "gym"], "no policy 'none'; allowed: medium, expert"),
+        (["random", "--task", "gym", "--set", "env=Ant-v5"], "no task 'Ant-v5'"),
+        (["random", "--task", "gym", "--set", "environments=0"], "at least 1"),
+        (["random", "--task", "gym", "--terrain", "flat"], "no 'terrains' here; allowed: env"),
+        (["random", "--task", "drone"], "unknown task 'drone'; allowed: legged, gym"),
+        (["random", "--task", "derive"], "no policy is evaluated on task 'derive'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_wrong_input_is_refused_before_anything_starts(
-    run: Run, arguments: list[str], complaint: str, store: Path, tmp_path: Path
+    run: Run, arguments: list[str], complaint: str, tmp_path: Path
 ) -> None:
-    places = {"{none}": tmp_path / "none", "{store}": store}
-    assert_refused(run("gym", *(places.get(word, word) for word in arguments)), complaint)
+    assert_refused(run("evaluate", *arguments, "--out", tmp_path / "it.json"), complaint)
     assert list(tmp_path.iterdir()) == []

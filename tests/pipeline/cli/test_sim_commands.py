@@ -102,7 +102,6 @@ def test_an_interpreter_without_isaacgym_is_refused_by_name(run: Run) -> None:
     [
         ["collect", "x.zarr"],
         ["evaluate", "run"],
-        ["expert", "evaluate"],
     ],
     ids=" ".join,
 )
@@ -121,7 +120,7 @@ def test_collecting_with_a_simulator_that_is_not_here_says_what_it_lacks(
 
 
 def test_an_evaluation_runs_on_the_simulator_that_was_chosen(run: Run) -> None:
-    outcome = run("expert", "evaluate", "--sim", "isaacgym", "--episodes", "1")
+    outcome = run("evaluate", "aliengo-locomotion", "--sim", "isaacgym", "--episodes", "1")
     assert_refused(outcome, "simulator 'isaacgym' is not available")
 
 
