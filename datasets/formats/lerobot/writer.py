@@ -140,10 +140,9 @@ class _Frames:
 
     def own_stats(self) -> dict[str, Stats]:
         """Statistics of the computed features."""
-        rows = self._selection.steps
         return {
-            name: scalar_stats(lambda key=name: (own[key] for _, own in self.blocks()), dtype, rows)
-            for name, dtype in layout.OWN_FEATURES.items()
+            name: scalar_stats(own[name] for _, own in self.blocks())
+            for name in layout.OWN_FEATURES
         }
 
     def episode_rows(
