@@ -42,7 +42,7 @@ from gaitforge.datasets.formats.d4rl.schema import (
     TIMEOUTS,
 )
 from gaitforge.datasets.formats.d4rl.success import UNKNOWN
-from gaitforge.datasets.formats.d4rl.tasks import TASKS, normalised_return, obs_slices
+from gaitforge.datasets.formats.d4rl.tasks import TASKS, obs_slices, task_columns
 from gaitforge.datasets.formats.hdf5 import (
     dataset_at,
     datasets_of,
@@ -55,7 +55,6 @@ from gaitforge.datasets.formats.notes import check_notes
 from gaitforge.datasets.formats.sources import (
     Parts,
     catalog_columns,
-    episode_returns,
     identity,
     stored_dtype,
 )
@@ -264,23 +263,8 @@ class D4rlImporter(Importer):
             first = episodes.start
             check_notes(self._path, NOTES, table, first, lengths, remedy=REMEDY, rewards=rewards)
             return PartInput(steps, table, per_episode)
-        returns, terminated = episode_returns(rewards, lengths), self._terminated[episodes]
-        facts = TASKS.get(self._task)
-        rule = facts.success if facts else UNKNOWN
-        columns: dict[str, Any] = {
-            "task": self._task or "unknown",
-            "quality": self._quality,
-            "robot": self._task or "unknown",
-            "expert": self._quality,
-            "return": returns,
-            "success": rule.solved(rewards, lengths, terminated),
-            "terminated": terminated,
-            "truncated": self._truncated[episodes],
-        }
-        if facts is not None:
-            columns["simulator"] = "mujoco"
-        if facts is not None and not facts.counts_every_step:
-            columns["normalised_return"] = normalised_return(self._task, returns)
+        ends = self._terminated[episodes], self._truncated[episodes]
+        columns = task_columns(self._task, self._quality, rewards, lengths, *ends)
         first, group_by = episodes.start, TASK_AND_QUALITY
         columns = catalog_columns(first, lengths, self.identity, group_by, **columns)
         return PartInput(steps, columns, per_episode)

@@ -10,7 +10,7 @@ skip. Names of the observation's fields are ours, in the order of the environmen
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,8 +20,10 @@ from gaitforge.datasets.formats.d4rl.success import (
     KITCHEN,
     LOCOMOTION,
     MAZE2D,
+    UNKNOWN,
     SuccessRule,
 )
+from gaitforge.datasets.formats.sources import episode_returns
 from gaitforge.datasets.schema import consecutive_slices
 
 
@@ -154,6 +156,40 @@ def normalised_return(task: str, returns: Returns) -> Returns:
     """
     facts = TASKS[task]
     return 100.0 * (returns - facts.random_score) / (facts.expert_score - facts.random_score)
+
+
+def task_columns(
+    task: str,
+    quality: str,
+    rewards: np.ndarray,
+    lengths: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    reward_error: float = 0.0,
+) -> dict[str, Any]:
+    """Catalog columns of a task's episodes of ``lengths`` (E,), with rewards (T,) end to end.
+
+    Args:
+        task: "" for an unknown one, or one that is not in ``TASKS``.
+        reward_error: at most, by which rewards are less than those that the task gave.
+    """
+    facts, returns = TASKS.get(task), episode_returns(rewards, lengths)
+    rule = facts.success if facts else UNKNOWN
+    columns: dict[str, Any] = {
+        "task": task or "unknown",
+        "quality": quality,
+        "robot": task or "unknown",
+        "expert": quality,
+        "return": returns,
+        "success": rule.solved(rewards + reward_error, lengths, terminated),
+        "terminated": terminated,
+        "truncated": truncated,
+    }
+    if facts is not None:
+        columns["simulator"] = "mujoco"
+        if not facts.counts_every_step:
+            columns["normalised_return"] = normalised_return(task, returns)
+    return columns
 
 
 def obs_slices(task: str, shape: tuple[int, ...]) -> dict[str, tuple[int, int]]:
