@@ -74,11 +74,6 @@ class LerobotFolder:
         if (root / STATS).is_file():
             read_json(root / STATS, "LeRobot dataset")
 
-    def close(self) -> None:
-        """Close the data files."""
-        for file in self._data:
-            file.close()
-
     def frames(self, first: int, stop: int) -> list[FileRows]:
         """The frames of episodes first .. stop - 1, in order."""
         begin, end = (int(each) for each in (self._starts[first], self._stops[stop - 1]))

@@ -58,12 +58,6 @@ class LerobotImporter(Importer):
         self.identity = identity(self.files)
         self.parts = Parts(folder.lengths, self.schema.fields)
 
-    def close(self) -> None:
-        """See ``interface.Importer``."""
-        self._folder.close()
-        if self._notes is not None:
-            self._notes.close()
-
     def read_part(self, number: int) -> PartInput:
         """See ``interface.Importer``."""
         episodes = self.parts.episodes(number)
