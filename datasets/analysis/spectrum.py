@@ -38,7 +38,7 @@ class SpectralEnergy:
 
 
 def spectral_energy(
-    selection: Selection, field: str, n: int, scheduler: Scheduler = None
+    selection: Selection, field: str, n: int = 128, scheduler: Scheduler = None
 ) -> SpectralEnergy:
     """Energy per mode; ``share`` of it is Figure 1 of the FCNet paper, which has n = 256.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.errors import disk_failures
 from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
 
 
@@ -21,7 +21,5 @@ def write_parquet(
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows))
     buffer = pa.BufferOutputStream()
     pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
-    try:
+    with disk_failures(f"cannot write {path}"):
         write_bytes_durably(check_outside_stores(Path(path)), buffer.getvalue().to_pybytes())
-    except OSError as error:
-        raise DatasetError(f"cannot write {path}: {error.strerror}") from error

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from gaitforge.datasets.catalog.edits import Edit
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.files import (
     check_inside,
     check_outside_stores,
@@ -62,8 +62,7 @@ def lineage(store: Store) -> dict[str, Any]:
 def check_local(stores: Sequence[Store], out: str | os.PathLike[str]) -> Path:
     """Return the new store's path; DatasetError unless all is local and whole stores."""
     for store in stores:
-        if is_bucket_url(store.full_address):
-            raise DatasetError(f"{store.address} is on object storage; give a local copy")
+        store.check_local("give a local copy")
         if store.tag_name is not None:
             raise DatasetError(f"{store.address} was opened at a tag; open it without one")
         if odd := next((e for e in store.edits() if e.kind not in COPIED_KINDS), None):
@@ -95,7 +94,7 @@ def assemble(
         advance: called with 1 for each file of parts that is there.
     """
     temporary = out.with_name(f".{out.name}.unfinished")
-    try:
+    with disk_failures(f"{out} was not made", "; the same command goes on"):
         out.parent.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(out.with_name(f".{out.name}.lock"), wait=False) as held:
             if not held:
@@ -123,10 +122,6 @@ def assemble(
             with suppress(OSError):
                 out.rmdir()  # an empty folder may stand where the store goes
             replace_durably(temporary, out)
-    except OSError as error:
-        raise DatasetError(
-            f"{out} was not made: {error.strerror or error}; the same command goes on"
-        ) from error
 
 
 def _is_made(path: Path, plan: Mapping[str, Any]) -> bool:

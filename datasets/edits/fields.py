@@ -16,7 +16,6 @@ from gaitforge.datasets.edits.operations import REWARD, rows_of
 from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.schema import Field
 from gaitforge.datasets.selection.selection import Selection
-from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.datasets.storage.store import Store
 
 
@@ -26,11 +25,7 @@ def check_new_field(store: Store, field: Field, folder: str) -> None:
     A field ``reward`` takes the place of the present one, and ``return`` follows.
     """
     store.check_writable()
-    if is_bucket_url(store.address):
-        raise DatasetError(
-            f"{store.address} is on object storage and gets no fields there: add them to a local "
-            "copy and push that to a new address"
-        )
+    store.check_local("add fields to a local copy and push that to a new address")
     catalog = store.catalog()
     added = catalog.fields.get(field.name)
     taken = [*store.schema.names(), *catalog.fields]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.shards import row_runs
@@ -25,10 +25,8 @@ def save_selection(selection: Selection, path: str | os.PathLike[str]) -> None:
     runs = part_runs(selection).items()
     parts = {part_id: {"content_hash": digest, "rows": rows} for part_id, (digest, rows) in runs}
     tree = {"selection_version": SAVED_VERSION, "hash": selection.episodes_hash, "parts": parts}
-    try:
+    with disk_failures(f"cannot write the selection to {path}"):
         write_bytes_durably(check_outside_stores(Path(path)), json.dumps(tree, indent=1).encode())
-    except OSError as error:
-        raise DatasetError(f"cannot write the selection to {path}: {error.strerror}") from error
 
 
 def load_selection(store: Store, path: str | os.PathLike[str]) -> Selection:

@@ -13,7 +13,6 @@ from gaitforge.datasets.catalog.manifest import canonical_json
 from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.files import write_bytes_durably
 from gaitforge.datasets.layout import ABOUT
-from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.datasets.storage.store import Store
 
 ABOUT_VERSION = 1
@@ -81,10 +80,7 @@ def write_about(store: Store, about: About) -> None:
         DatasetError: a store on object storage, of an older version or opened at a tag, or a disk
             that fails.
     """
-    if is_bucket_url(store.address):
-        raise DatasetError(
-            f"{store.address} is on object storage: say it of a local store, and push that"
-        )
+    store.check_local("say it of a local store, and push that")
     store.check_writable()
     body: dict[str, Any] = {"about_version": ABOUT_VERSION, **about.to_json()}
     content = body | {"sha256": hashlib.sha256(canonical_json(body)).hexdigest()}

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from gaitforge.datasets.catalog.edits import Edit, edit_name, is_edit_name, read_edit
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.files import exclusive_lock, fsync_path, write_bytes_durably
 from gaitforge.datasets.layout import EDITS, STAGING
 from gaitforge.datasets.storage.root import raise_version
@@ -87,7 +87,7 @@ class EditLog:
         Raises:
             DatasetError: the store was edited since, or the disk fails; nothing is changed then.
         """
-        try:
+        with disk_failures(f"store {self._address} cannot be edited"):
             (self._root / STAGING).mkdir(exist_ok=True)
             with exclusive_lock(self._root / STAGING / LOCK):
                 edits = self.load()
@@ -105,7 +105,3 @@ class EditLog:
                 written = edit.to_bytes()
                 write_bytes_durably(self.folder / edit_name(edit.number, written), written)
                 return self.load()[-1]
-        except OSError as error:
-            raise DatasetError(
-                f"store {self._address} cannot be edited: {error.strerror or error}"
-            ) from error

@@ -13,7 +13,7 @@ import pyarrow as pa
 from gaitforge.datasets.catalog.edits import Edit, added_field, edited, read_edit
 from gaitforge.datasets.catalog.index import CatalogIndex
 from gaitforge.datasets.catalog.manifest import Manifest
-from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.errors import DatasetError, disk_failures, listed
 from gaitforge.datasets.files import fsync_path, is_hidden, remove_leftover, sha256_file, visible
 from gaitforge.datasets.layout import (
     ATTRIBUTE,
@@ -84,16 +84,14 @@ def remove_leftovers(store: Store) -> list[str]:
         DatasetError: the folder cannot be written, or a merged part is damaged.
     """
     store.check_writable()
-    try:
+    with disk_failures(f"store {store.address} cannot be cleaned"):
         older = _remove(store.path, [store.path / CACHE / name for name in OLDER_INDICES])
         unfinished = [*_remove_uncommitted(store), *_remove_hidden(store)]
         removed = [*_remove_replaced(store), *unfinished, *older]
         for folder in overlay_folders(store):
             left = remove_leftovers(store.overlay(folder))
             removed += [f"{OVERLAYS}/{folder}/{name}" for name in left]
-        return removed
-    except OSError as error:
-        raise DatasetError(f"store {store.address} cannot be cleaned: {error.strerror}") from error
+    return removed
 
 
 def _remove_uncommitted(store: Store) -> list[str]:

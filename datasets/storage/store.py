@@ -1,11 +1,11 @@
 """The store: immutable parts, and a catalog that commits them."""
 
-import contextlib
 import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +19,7 @@ from gaitforge.datasets.catalog.catalog_files import CatalogFolder
 from gaitforge.datasets.catalog.edits import Edit, dataset_digest, edited
 from gaitforge.datasets.catalog.episodes import episode_table
 from gaitforge.datasets.catalog.manifest import Manifest, PartRecord
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.files import (
     check_inside,
     exclusive_lock,
@@ -209,22 +209,16 @@ class Store:
                 raise DatasetError(f"lengths sum to {summed}, the fields have {total} steps")
         except DatasetError as error:
             raise DatasetError(f"part {part_id}: {error}") from error
-        try:
-            with self.part_lock(part_id):
-                if self.missing([part_id]):
-                    return commit_part(self.path, self.schema, part_id, table, arrays).record
-                return self.files.find(part_id).record
-        except OSError as error:
-            raise DatasetError(
-                f"part {part_id} was not committed to {self.address}: {error.strerror or error}"
-            ) from error
+        failed = f"part {part_id} was not committed to {self.address}"
+        with disk_failures(failed), self.part_lock(part_id):
+            if self.missing([part_id]):
+                return commit_part(self.path, self.schema, part_id, table, arrays).record
+            return self.files.find(part_id).record
 
-    @contextlib.contextmanager
-    def part_lock(self, part_id: str, *, wait: bool = True) -> Iterator[bool]:
+    def part_lock(self, part_id: str, *, wait: bool = True) -> AbstractContextManager[bool]:
         """Hold the right to write ``part_id``; yields False if another process has it."""
         (self.path / STAGING).mkdir(exist_ok=True)
-        with exclusive_lock(self.path / STAGING / f"{part_id}.lock", wait=wait) as held:
-            yield held
+        return exclusive_lock(self.path / STAGING / f"{part_id}.lock", wait=wait)
 
     def edits(self) -> tuple[Edit, ...]:
         """The edits in order, or the tag's; DatasetError if a file is damaged or missing."""
@@ -297,6 +291,7 @@ class Store:
         after: Sequence[Edit],
     ) -> Edit:
         """Commit an edit that was worked out ``after`` these edits; see ``EditLog.append``."""
+        self.check_local("edit a local copy and push that to a new address")
         self.check_writable()
         origin = {**origin, "store": self.info().hash}
         edit = self.log.append(kind, content, rows, origin, after[-1].sha256 if after else "")
@@ -365,6 +360,11 @@ class Store:
             if found is not None and found.content_hash == manifest.content_hash:
                 return found, latest.locations[part_id]
         return manifest, location
+
+    def check_local(self, advice: str) -> None:
+        """DatasetError with the advice for a store on object storage."""
+        if "://" in self.address:
+            raise DatasetError(f"{self.address} is on object storage: {advice}")
 
     def check_writable(self) -> None:
         """DatasetError for a store at a tag, of an older schema version, or that is read-only."""

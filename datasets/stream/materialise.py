@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from gaitforge.datasets import files as disk
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.selection.returns import returns_to_go
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.parts import object_hashes
@@ -39,7 +39,9 @@ KEY_DIGITS = 24
 
 
 def materialise(
-    selection: Selection, directory: str | os.PathLike[str], fields: Sequence[str]
+    selection: Selection,
+    directory: str | os.PathLike[str],
+    fields: Sequence[str] = ("obs", "action"),
 ) -> "Materialised":
     """Copy step fields of a selection below ``directory``, or find the existing copy.
 
@@ -55,15 +57,11 @@ def materialise(
         raise DatasetError("the selection is empty; select at least one episode to materialise")
     columns = source.columns(sorted(fields), pool.RETURN_TO_GO in source.all_columns)
     folder = Path(directory) / _key(selection, columns)
-    try:
+    with disk_failures(f"cannot materialise the selection to {folder}"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with disk.exclusive_lock(folder.with_name(f".{folder.name}.lock")):
             if not folder.exists():
                 _write_copy(folder, source, columns)
-    except OSError as error:
-        raise DatasetError(
-            f"cannot materialise the selection to {folder}: {error.strerror or error}"
-        ) from error
     return Materialised(folder)
 
 

@@ -1,6 +1,6 @@
 """The window stream: every selected step exactly once per epoch, in batches of torch tensors.
 
-No other module of ``datasets`` imports torch.
+Of ``datasets`` only this module and ``networks`` import torch.
 """
 
 import inspect

@@ -14,7 +14,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.files import create_durably, fsync_path
 from gaitforge.datasets.formats.interface import Importer
 from gaitforge.datasets.formats.sources import CONTENT_DIGITS
@@ -118,10 +118,8 @@ def _create(address: str | os.PathLike[str], key: str, body: bytes) -> None:
         Bucket(str(address)).create(key, body)
         return
     path = Path(address, key)
-    try:
+    with disk_failures(f"cannot write to store {address}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         create_durably(path, body)
         for changed in (path.parent.parent, Path(address)):
             fsync_path(changed)
-    except OSError as error:
-        raise DatasetError(f"cannot write to store {address}: {error.strerror}") from error

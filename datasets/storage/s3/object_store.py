@@ -14,13 +14,13 @@ objects when they are first read. They are checked against their recorded SHA-25
 mirror, which processes may share.
 """
 
-import contextlib
 import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,9 +29,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from gaitforge.datasets.catalog.catalog import Catalog
-from gaitforge.datasets.catalog.edits import Edit
 from gaitforge.datasets.catalog.manifest import PartRecord
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.files import temporary_file, visible
 from gaitforge.datasets.layout import (
     ABOUT,
@@ -40,7 +39,6 @@ from gaitforge.datasets.layout import (
     OVERLAYS,
     PARTS,
     ROOT_FILE,
-    SHARD_STEPS,
     TAGS,
 )
 from gaitforge.datasets.schema import Schema
@@ -172,20 +170,6 @@ class RemoteStore(Store):
             )
         return tag
 
-    def edit(
-        self,
-        kind: str,
-        content: Mapping[str, Any],
-        rows: pa.Table,
-        origin: Mapping[str, Any],
-        after: Sequence[Edit],
-    ) -> Edit:
-        """Not possible: DatasetError."""
-        raise DatasetError(
-            f"{self.url} is on object storage and is not edited in place: edit a local copy and "
-            "push that to a new address"
-        )
-
     def gc(self, grace_s: float = GRACE_S) -> list[str]:
         """Remove uncommitted objects older than ``grace_s`` seconds, and replaced parts.
 
@@ -209,13 +193,6 @@ class RemoteStore(Store):
                 removed.append(f"{PARTS}/{folder}")
         _refresh(self._bucket, self.path)
         return removed
-
-    def compact(self, target_steps: int = SHARD_STEPS) -> list[PartRecord]:
-        """Not possible: DatasetError."""
-        raise DatasetError(
-            f"{self.url} is on object storage and is not merged in place: compact a local copy and "
-            "push that"
-        )
 
     def array_reader(self, catalog: Catalog, part_id: str, field: str) -> ArrayReader:
         """As ``Store.array_reader``; fetches the array's objects that the mirror lacks."""
@@ -250,8 +227,7 @@ def push_store(store: Store, url: str) -> list[str]:
     Raises DatasetError if the store is not local or lacks an object, another schema or other
     content is there, or the storage fails.
     """
-    if isinstance(store, RemoteStore):
-        raise DatasetError(f"{store.url} is on object storage already; push a local store")
+    store.check_local("push a local store")
     edits = store.log.names()
     version = EDITED_VERSION if edits else SCHEMA_VERSION
     target = RemoteStore.create(url, store.schema, store.plan, version=version)
@@ -341,12 +317,6 @@ def _keep(path: Path, content: bytes, modified_ns: int | None = None) -> None:
             os.replace(temporary, path)
 
 
-@contextlib.contextmanager
-def _mirroring(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DatasetError(
-            f"cannot keep copies of a remote store in {folder}: {error.strerror}; set "
-            "XDG_CACHE_HOME to a folder that can be written"
-        ) from error
+def _mirroring(folder: Path) -> AbstractContextManager[None]:
+    advice = "; set XDG_CACHE_HOME to a folder that can be written"
+    return disk_failures(f"cannot keep copies of a remote store in {folder}", advice)
