@@ -1,6 +1,6 @@
 """The user's classes: the stores and selections below, with methods for what is built on them.
 
-Nothing in ``storage``, ``selection``, ``stream`` or ``analysis`` imports this file.
+Nothing in `storage`, `selection`, `stream` or `analysis` imports this file.
 """
 
 import os
@@ -57,7 +57,7 @@ class Selection(episodes.Selection):
 
     @classmethod
     def load(cls, store: local.Store, path: str | os.PathLike[str]) -> Self:
-        """Read a selection that ``save`` wrote; see ``saved.load_selection``."""
+        """Read a selection that `save` wrote; see `saved.load_selection`."""
         loaded = load_selection(store, path)
         return cls(store, loaded.catalog, loaded.rows)
 
@@ -73,10 +73,10 @@ class Selection(episodes.Selection):
         Args:
             window_len: K, steps of a window.
             batch_size: windows per batch on each rank.
-            **settings: the other fields of ``stream.config.StreamConfig``.
+            **settings: the other fields of `stream.config.StreamConfig`.
 
         Raises:
-            DatasetError: see ``window_stream.WindowStream``.
+            DatasetError: see `window_stream.WindowStream`.
         """
         from gaitforge.datasets.stream.window_stream import WindowStream  # torch is slow to import
 
@@ -85,14 +85,14 @@ class Selection(episodes.Selection):
 
 
 class Store(local.Store):
-    """A dataset on a local file system; ``open_store`` and ``create_store`` make one."""
+    """A dataset on a local file system; `open_store` and `create_store` make one."""
 
     about, verify, gc, compact = read_about, verify_store, remove_leftovers, compact_store
 
     def select(self, **equals: Any) -> Selection:
         """Episodes whose columns have one of the given values; DatasetError lists what there is.
 
-        ``equals`` is column -> a value, several, or None for all: ``terrain="flat", level=[0, 1]``.
+        `equals` is column -> a value, several, or None for all: `terrain="flat", level=[0, 1]`.
         """
         catalog = self.catalog()
         return Selection(self, catalog, catalog.shown).select(**equals)
@@ -115,7 +115,7 @@ class Store(local.Store):
         )
 
     def set_about(self, **changes: Any) -> About:
-        """Change fields of ``about``, which the next cards and exports carry; see ``about.About``.
+        """Change fields of `about`, which the next cards and exports carry; see `about.About`.
 
         Raises:
             DatasetError: an unknown field or value, or a store that cannot be written.
@@ -133,7 +133,7 @@ class Store(local.Store):
 
 
 class RemoteStore(remote.RemoteStore, Store):
-    """A dataset on object storage; ``open_store`` and ``create_store`` make one from a URL."""
+    """A dataset on object storage; `open_store` and `create_store` make one from a URL."""
 
 
 def _reselected(store: Store, runs: PartRuns) -> Selection:
@@ -142,16 +142,16 @@ def _reselected(store: Store, runs: PartRuns) -> Selection:
 
 
 def open_store(address: str | os.PathLike[str], tag: str | None = None) -> Store:
-    """Open the store in a folder or at ``s3://bucket/prefix``, at one of its tags if given."""
+    """Open the store in a folder or at `s3://bucket/prefix`, at one of its tags if given."""
     return _class_for(address).open(address, tag)
 
 
 def create_store(
     address: str | os.PathLike[str], schema: Schema, plan: Mapping[str, Any] | None = None
 ) -> Store:
-    """Create a store in a folder or at ``s3://bucket/prefix``, or open an equal one there.
+    """Create a store in a folder or at `s3://bucket/prefix`, or open an equal one there.
 
-    ``plan`` is kept with the store as JSON values; see ``Store.create``.
+    `plan` is kept with the store as JSON values; see `Store.create`.
     """
     return _class_for(address).create(address, schema, plan)
 
@@ -173,9 +173,9 @@ def migrate_store(path: str | os.PathLike[str]) -> int:
 def query(
     store: Store, where: str | None = None, group_by: Sequence[str] | None = None, **equals: Any
 ) -> list[dict[str, Any]]:
-    """``Selection.describe`` of the matching episodes, without reading any array.
+    """`Selection.describe` of the matching episodes, without reading any array.
 
-    ``equals`` is as in ``Store.select``, ``where`` as in ``Selection.where``.
+    `equals` is as in `Store.select`, `where` as in `Selection.where`.
     """
     selection = store.select(**equals)
     if where is not None:

@@ -22,7 +22,7 @@ def disk_failures(what: str, advice: str = "") -> Iterator[None]:
 
 
 def listed(values: Iterable[object], limit: int = 24) -> str:
-    """Join ``values`` for a message, at most ``limit`` of them."""
+    """Join `values` for a message, at most `limit` of them."""
     names = [str(value) for value in values]
     if not names:
         return "(none)"

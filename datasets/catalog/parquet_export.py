@@ -14,7 +14,7 @@ from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
 def write_parquet(
     rows: Sequence[Mapping[str, object]] | pa.Table, path: str | os.PathLike[str]
 ) -> None:
-    """Write groups (``describe``, ``query``) or episodes (``Selection.episodes``) atomically.
+    """Write groups (`describe`, `query`) or episodes (`Selection.episodes`) atomically.
 
     Without groups, the file has no columns. DatasetError if it cannot be written.
     """

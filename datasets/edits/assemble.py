@@ -45,7 +45,7 @@ class Share:
         return list(dict.fromkeys(locations[part_id].folder for part_id in chosen))
 
     def linked(self) -> set[str]:
-        """The parts in those files; more than ``parts`` where parts were merged by ``compact``."""
+        """The parts in those files; more than `parts` where parts were merged by `compact`."""
         stems = set(self.stems())
         locations = self.store.collected().locations
         return {part_id for part_id, each in locations.items() if each.folder in stems}
@@ -83,12 +83,12 @@ def assemble(
     more: Callable[[Store], None] = lambda store: None,
     advance: Advance = lambda parts: None,
 ) -> None:
-    """Make the store ``out`` of the shares' parts and edits; it appears when it is complete.
+    """Make the store `out` of the shares' parts and edits; it appears when it is complete.
 
-    A killed call leaves a hidden folder beside ``out``; the same call again goes on with it.
+    A killed call leaves a hidden folder beside `out`; the same call again goes on with it.
 
     Args:
-        out: a path where nothing is, or a store with the same ``plan``, which is kept.
+        out: a path where nothing is, or a store with the same `plan`, which is kept.
         plan: what the new store was made from, as JSON values; kept as its plan.
         more: adds edits of its own at the end.
         advance: called with 1 for each file of parts that is there.
@@ -136,7 +136,7 @@ def _check_free(out: Path) -> None:
 
 
 def _link_part(source: Store, target: Store, stem: str) -> None:
-    """Put a part's folder and catalog file in place; not flushed, as ``assemble`` does it once."""
+    """Put a part's folder and catalog file in place; not flushed, as `assemble` does it once."""
     committed, folder = target.files.path(stem), target.path / PARTS / stem
     if committed.exists() and _is_whole(target, stem):
         return  # linked before, or the same part of the other store

@@ -81,10 +81,10 @@ def to_rows(
     dtype: str,
     first: int = 0,
 ) -> np.ndarray:
-    """A column as (N, *shape) of NumPy's ``dtype``; lists may be of fixed size or not.
+    """A column as (N, *shape) of NumPy's `dtype`; lists may be of fixed size or not.
 
     A list of one may stand for its number and the other way round, and numbers may be of another
-    dtype, if ``dtype`` holds all of them exactly. Messages name ``path`` and ``key``; ``first`` is
+    dtype, if `dtype` holds all of them exactly. Messages name `path` and `key`; `first` is
     the number of the first row in the file.
     """
     rows = len(column)

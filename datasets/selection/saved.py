@@ -21,7 +21,7 @@ PartRuns = dict[str, tuple[str, list[tuple[int, int]]]]
 
 
 def save_selection(selection: Selection, path: str | os.PathLike[str]) -> None:
-    """Write ``episodes_hash``, the parts' content hashes, and the row ranges in each."""
+    """Write `episodes_hash`, the parts' content hashes, and the row ranges in each."""
     runs = part_runs(selection).items()
     parts = {part_id: {"content_hash": digest, "rows": rows} for part_id, (digest, rows) in runs}
     tree = {"selection_version": SAVED_VERSION, "hash": selection.episodes_hash, "parts": parts}
@@ -55,7 +55,7 @@ def load_selection(store: Store, path: str | os.PathLike[str]) -> Selection:
 
 
 def part_runs(selection: Selection) -> PartRuns:
-    """The selection's rows, which ``selection_of_runs`` selects again."""
+    """The selection's rows, which `selection_of_runs` selects again."""
     manifests = selection.catalog.manifests
     return {
         part_id: (manifests[part_id].content_hash, row_runs(rows, np.ones_like(rows)))

@@ -1,6 +1,6 @@
 """What the people who publish a dataset say of it: licence, citation, authors, description.
 
-It is kept in the store's ``about.json`` with its SHA-256, is no part of the dataset and does not
+It is kept in the store's `about.json` with its SHA-256, is no part of the dataset and does not
 change its hash. Cards and exports carry it.
 """
 

@@ -2,7 +2,7 @@
 
 Only files change: hash, selections, tags and stream order depend on the parts as collected, whose
 records the merged part keeps. Readers use it from its commit on; the parts it replaces stay until
-``gc``, for readers that opened the store before. A crash leaves the old parts, with or without it.
+`gc`, for readers that opened the store before. A crash leaves the old parts, with or without it.
 """
 
 import hashlib
@@ -26,8 +26,8 @@ COMPACT_LOCK = f"{MERGED_PREFIX}lock"
 def compact_store(store: Store, target_steps: int = SHARD_STEPS) -> list[PartRecord]:
     """Merge runs of small parts, and write the catalog index; returns the merged parts' records.
 
-    Parts of up to half of ``target_steps`` are merged with their neighbours in the order of their
-    names to at most ``target_steps``, if their catalogs have the same columns; those of added
+    Parts of up to half of `target_steps` are merged with their neighbours in the order of their
+    names to at most `target_steps`, if their catalogs have the same columns; those of added
     fields too. One merged part is in memory at a time. Every value is checked against its part's
     commit record.
 

@@ -33,12 +33,12 @@ def store_files(store: Store) -> dict[str, Path]:
 
 
 def field_folders(store: Store) -> list[str]:
-    """Folders, below ``overlays/``, of the fields that the store's edits add."""
+    """Folders, below `overlays/`, of the fields that the store's edits add."""
     return sorted({added_field(each).folder for each in store.log.load() if each.kind == "field"})
 
 
 def overlay_folders(store: Store) -> list[str]:
-    """As ``field_folders``, and those of fields that are being made."""
+    """As `field_folders`, and those of fields that are being made."""
     there = {path.name for path in visible(store.path / OVERLAYS) if path.is_dir()}
     return sorted(there.union(field_folders(store)))
 

@@ -15,11 +15,11 @@ from gaitforge.datasets.layout import EDITS, STAGING
 from gaitforge.datasets.storage.root import raise_version
 
 LOCK = f"{EDITS}.lock"
-"""Held while an edit is committed, in ``.staging``."""
+"""Held while an edit is committed, in `.staging`."""
 
 
 class EditLog:
-    """The edits of the store at ``root``, read again only when their files change."""
+    """The edits of the store at `root`, read again only when their files change."""
 
     def __init__(self, root: Path, address: str) -> None:
         self._root, self._address = root, address
@@ -80,9 +80,9 @@ class EditLog:
         """Commit an edit; its file's appearance is the commit.
 
         Args:
-            kind, content, rows, origin: see ``Edit``; the time is added to an ``origin``
+            kind, content, rows, origin: see `Edit`; the time is added to an `origin`
                 without one.
-            after: ``sha256`` of the last edit that the caller knew; empty for none.
+            after: `sha256` of the last edit that the caller knew; empty for none.
 
         Raises:
             DatasetError: the store was edited since, or the disk fails; nothing is changed then.

@@ -39,7 +39,7 @@ from gaitforge.datasets.storage.tags import read_tag, tag_names
 def verify_store(store: Store) -> list[str]:
     """One line per fault: unreadable catalog, missing or changed objects, inconsistent lengths.
 
-    Reads every byte once, also of parts that merged ones have replaced and ``gc`` has not removed.
+    Reads every byte once, also of parts that merged ones have replaced and `gc` has not removed.
     """
     store.refresh(anew=True)
     faults = list(_root_faults(store))

@@ -1,17 +1,17 @@
-"""A store's record in its root ``zarr.json``: layout version, schema and collection plan.
+"""A store's record in its root `zarr.json`: layout version, schema and collection plan.
 
 Versions of the layout:
 
-1. The attribute ``gaitforge`` is the schema with its version number.
-2. The attribute holds ``schema`` and ``plan``; parts may be merged, and versions tagged.
-3. The schema names the two catalog columns that episodes are grouped by (``group_by``). Before,
-   they were always ``terrain`` and ``skill``; in stores of Gymnasium, D4RL and Minari data they are
-   now ``task`` and ``quality``. Older catalog files keep the old names on disk and are read under
+1. The attribute `gaitforge` is the schema with its version number.
+2. The attribute holds `schema` and `plan`; parts may be merged, and versions tagged.
+3. The schema names the two catalog columns that episodes are grouped by (`group_by`). Before,
+   they were always `terrain` and `skill`; in stores of Gymnasium, D4RL and Minari data they are
+   now `task` and `quality`. Older catalog files keep the old names on disk and are read under
    the new ones. The data is the same, and so are the hashes of the parts and of the dataset.
-4. As 3; the store has edits (see ``catalog.edits``), which programs of version 3 would not see.
+4. As 3; the store has edits (see `catalog.edits`), which programs of version 3 would not see.
    Written at the first edit only, so that other stores stay readable for older programs.
 
-An older store is migrated in memory and can be read. Writing to it needs ``migrate_store`` first,
+An older store is migrated in memory and can be read. Writing to it needs `migrate_store` first,
 because programs of its version could not read what is written.
 """
 
@@ -109,7 +109,7 @@ def migrated(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_root(root: Path, address: str = "") -> RootRecord:
-    """The record of the store at ``root``; DatasetError if it is none or of a newer version."""
+    """The record of the store at `root`; DatasetError if it is none or of a newer version."""
     shown = address or root
     if not root.exists():
         raise DatasetError(f"no store at {shown}; give the path of an existing store")
@@ -133,7 +133,7 @@ def migrate_root(root: Path) -> int:
     """Bring a store's root record to the current version; returns its previous version.
 
     One file is replaced atomically; parts and the dataset's hash do not change. Programs of the old
-    version cannot open the store afterwards. DatasetError as ``read_root``, or if it cannot be
+    version cannot open the store afterwards. DatasetError as `read_root`, or if it cannot be
     written.
     """
     record = read_root(root)
@@ -159,7 +159,7 @@ def _rewrite_root(root: Path, record: RootRecord) -> None:
 
 
 def plain_plan(plan: Mapping[str, Any] | None) -> dict[str, object] | None:
-    """A copy of ``plan`` in JSON values; DatasetError if it has others."""
+    """A copy of `plan` in JSON values; DatasetError if it has others."""
     try:
         return None if plan is None else json.loads(json.dumps(dict(plan), allow_nan=False))
     except (TypeError, ValueError) as error:
@@ -167,7 +167,7 @@ def plain_plan(plan: Mapping[str, Any] | None) -> dict[str, object] | None:
 
 
 def write_skeleton(folder: Path, record: RootRecord) -> None:
-    """Make the new ``folder`` an empty store."""
+    """Make the new `folder` an empty store."""
     import zarr  # slow to import: 0.14 s, which a query should not pay
     from zarr.storage import LocalStore
 

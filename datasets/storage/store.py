@@ -51,10 +51,10 @@ _PART_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,119}")
 class StoreInfo:
     """A store's hash and sizes.
 
-    ``hash`` covers the schema, all values of the committed parts and the edits, not how they are
-    stored, compressed or merged. ``steps`` and ``episodes`` leave out what was dropped or trimmed.
-    ``parts`` counts them as collected; ``bytes`` counts the folders and catalog files in use.
-    ``schema_version`` is that of the layout on disk.
+    `hash` covers the schema, all values of the committed parts and the edits, not how they are
+    stored, compressed or merged. `steps` and `episodes` leave out what was dropped or trimmed.
+    `parts` counts them as collected; `bytes` counts the folders and catalog files in use.
+    `schema_version` is that of the layout on disk.
     """
 
     hash: str
@@ -67,12 +67,12 @@ class StoreInfo:
 
 
 class Store:
-    """A dataset in a local folder; ``create`` and ``open`` make one.
+    """A dataset in a local folder; `create` and `open` make one.
 
-    Layout: ``zarr.json`` (a Zarr v3 group whose attributes hold the schema), ``parts/<id>/`` (one
-    group per part), ``catalog/<id>.parquet`` (one row per episode; commits the part),
-    ``tags/<name>.json``, ``edits/`` (what was dropped, noted or trimmed; see ``catalog.edits``),
-    ``overlays/<field>-<digest>/`` (a store for each added field; see ``edits.fields``).
+    Layout: `zarr.json` (a Zarr v3 group whose attributes hold the schema), `parts/<id>/` (one
+    group per part), `catalog/<id>.parquet` (one row per episode; commits the part),
+    `tags/<name>.json`, `edits/` (what was dropped, noted or trimmed; see `catalog.edits`),
+    `overlays/<field>-<digest>/` (a store for each added field; see `edits.fields`).
 
     Attributes:
         path, address: its folder, and its folder or URL in messages.
@@ -131,7 +131,7 @@ class Store:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], tag: str | None = None) -> Self:
-        """Open an existing store, at one of its tags if ``tag`` is given; DatasetError if none."""
+        """Open an existing store, at one of its tags if `tag` is given; DatasetError if none."""
         root = Path(path)
         check_inside(root, root.glob("*"))
         return cls(root, read_root(root), None if tag is None else read_tag(root, tag))
@@ -148,11 +148,11 @@ class Store:
 
     @property
     def full_address(self) -> str:
-        """What ``open_store`` takes to open the store again, from any folder or machine."""
+        """What `open_store` takes to open the store again, from any folder or machine."""
         return os.fspath(self.path.resolve())
 
     def refresh(self, *, anew: bool = False) -> None:
-        """Bring local copies of a remote store up to date (``anew``: fetch all again)."""
+        """Bring local copies of a remote store up to date (`anew`: fetch all again)."""
 
     def object_sizes(self, stem: str) -> dict[str, int]:
         """Object name -> bytes of what is stored in a part's folder."""
@@ -170,7 +170,7 @@ class Store:
         return self.files.part_ids() if self._tag is None else sorted(self._tag.parts)
 
     def missing(self, part_ids: Iterable[str]) -> list[str]:
-        """Those of ``part_ids`` that are not committed, in the given order."""
+        """Those of `part_ids` that are not committed, in the given order."""
         committed = set(self.parts())
         return [part_id for part_id in part_ids if part_id not in committed]
 
@@ -184,10 +184,10 @@ class Store:
         """Write and commit one part; a committed part is not changed, and its record returned.
 
         Args:
-            part_id: letters, digits, ``_``, ``-`` and ``.``.
+            part_id: letters, digits, `_`, `-` and `.`.
             steps: field -> (T, *shape), the episodes' steps end to end.
-            episodes: column -> one value per episode (``catalog.REQUIRED_COLUMNS``, the schema's
-                ``group_by``, and any further numbers or text); ``length`` must sum to T.
+            episodes: column -> one value per episode (`catalog.REQUIRED_COLUMNS`, the schema's
+                `group_by`, and any further numbers or text); `length` must sum to T.
             per_episode: field -> (E, *shape) for the episode fields.
 
         Raises:
@@ -216,7 +216,7 @@ class Store:
             return self.files.find(part_id).record
 
     def part_lock(self, part_id: str, *, wait: bool = True) -> AbstractContextManager[bool]:
-        """Hold the right to write ``part_id``; yields False if another process has it."""
+        """Hold the right to write `part_id`; yields False if another process has it."""
         (self.path / STAGING).mkdir(exist_ok=True)
         return exclusive_lock(self.path / STAGING / f"{part_id}.lock", wait=wait)
 
@@ -249,7 +249,7 @@ class Store:
         return known[2]
 
     def collected(self) -> Catalog:
-        """As ``catalog``, as it was collected: without the edits."""
+        """As `catalog`, as it was collected: without the edits."""
         self.refresh()
         catalog = self.files.catalog()
         if self._tag is None:
@@ -290,7 +290,7 @@ class Store:
         origin: Mapping[str, Any],
         after: Sequence[Edit],
     ) -> Edit:
-        """Commit an edit that was worked out ``after`` these edits; see ``EditLog.append``."""
+        """Commit an edit that was worked out `after` these edits; see `EditLog.append`."""
         self.check_local("edit a local copy and push that to a new address")
         self.check_writable()
         origin = {**origin, "store": self.info().hash}
@@ -325,7 +325,7 @@ class Store:
         )
 
     def field_reader(self, catalog: Catalog, part_id: str, field: str) -> ArrayReader:
-        """As ``array_reader``, also of fields that were added after the collection."""
+        """As `array_reader`, also of fields that were added after the collection."""
         if field not in catalog.fields:
             return self.array_reader(catalog, part_id, field)
         added = catalog.fields[field]

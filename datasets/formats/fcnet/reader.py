@@ -1,4 +1,4 @@
-"""Import of FCNet's memory maps, which ``schema.py`` describes.
+"""Import of FCNet's memory maps, which `schema.py` describes.
 
 Of quadrupeds, the last action in the observation is rebuilt from the actions. The data were
 collected to a fixed length, so the longest episodes count as timed out and shorter ones as failed.
@@ -50,7 +50,7 @@ class FcnetOptions:
 
 
 class FcnetImporter(Importer):
-    """See ``interface.Importer``."""
+    """See `interface.Importer`."""
 
     Options = FcnetOptions
 
@@ -80,7 +80,7 @@ class FcnetImporter(Importer):
     def _describe_task(
         self, folder: Path, options: FcnetOptions, shapes: dict[str, tuple[int, ...]]
     ) -> None:
-        """Set what maps of a D4RL task hold, which are 2 columns of ``src`` or more."""
+        """Set what maps of a D4RL task hold, which are 2 columns of `src` or more."""
         name = _COUNTS.sub("", folder.resolve().name).replace("_", "-")
         task, quality = named_dataset(Path(name))
         self._task, self._quality = options.task or task, options.quality or quality
@@ -129,7 +129,7 @@ class FcnetImporter(Importer):
                 refuse_unreadable(path, f"a memory map of shape {shape}", problem)
 
     def read_part(self, number: int) -> PartInput:
-        """See ``interface.Importer``."""
+        """See `interface.Importer`."""
         lengths, rows = self.parts.lengths[number], self.parts.steps(number)
         if self._of_d4rl:
             return self._read_task(number, lengths, rows)

@@ -38,7 +38,7 @@ class LerobotFolder:
     name are not used: LeRobot's converter writes the one before at a file's boundary.
 
     Attributes:
-        info: ``meta/info.json``; features: its features.
+        info: `meta/info.json`; features: its features.
         lengths: (E,) frames of each episode.
         splits: (E,) name of the split of each episode, "" for none; None for less than two splits.
         tasks: task index -> description; empty for a dataset without tasks.

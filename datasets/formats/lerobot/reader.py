@@ -35,7 +35,7 @@ _FLAGS = (*layout.ENDINGS, SUCCESS)
 
 
 class LerobotImporter(Importer):
-    """See ``interface.Importer``."""
+    """See `interface.Importer`."""
 
     def __init__(self, source: str, options: NoOptions) -> None:
         root = Path(source)
@@ -59,7 +59,7 @@ class LerobotImporter(Importer):
         self.parts = Parts(folder.lengths, self.schema.fields)
 
     def read_part(self, number: int) -> PartInput:
-        """See ``interface.Importer``."""
+        """See `interface.Importer`."""
         episodes = self.parts.episodes(number)
         fields = {feature: self.schema.field(name) for name, feature in self._features.items()}
         tasks = ["task_index"] if not self._notes and "task_index" in self._folder.features else []
@@ -112,7 +112,7 @@ class LerobotImporter(Importer):
         task_index: np.ndarray | None,
         episodes: slice,
     ) -> dict[str, Any]:
-        """Catalog columns; ``done`` means truncated where nothing else says how episodes ended."""
+        """Catalog columns; `done` means truncated where nothing else says how episodes ended."""
         folder, lengths = self._folder, self._folder.lengths[episodes]
         done = ends.pop("done", None)
         known: dict[str, Any] = dict(ends)

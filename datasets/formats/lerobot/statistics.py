@@ -35,7 +35,7 @@ def scalar_stats(blocks: Iterable[np.ndarray]) -> Stats:
 
 
 def episode_stats(rows: np.ndarray, lengths: np.ndarray) -> Stats:
-    """Statistics of consecutive episodes of ``rows`` (T, *shape).
+    """Statistics of consecutive episodes of `rows` (T, *shape).
 
     Gives name -> (E, *shape), or (E, 1) for scalars and for the count. Episodes of one length are
     computed together.

@@ -1,11 +1,11 @@
 """The record of a source in the store that imported it, to notice when the source changes.
 
 A source is identified by its path, and its content by a digest; the store keeps both in
-``imports/<place>/<content>.json``. Part and episode ids come from the content alone, so without the
+`imports/<place>/<content>.json`. Part and episode ids come from the content alone, so without the
 record a source with a few changed rows would be imported again beside its old version.
 
-What a source holds beside its episodes (``Importer.metadata``) is kept in
-``imports/metadata/<tag>.<format>`` after its SHA-256; the tag begins the ids of the source's parts.
+What a source holds beside its episodes (`Importer.metadata`) is kept in
+`imports/metadata/<tag>.<format>` after its SHA-256; the tag begins the ids of the source's parts.
 """
 
 import hashlib
@@ -31,10 +31,10 @@ class ImportedSource:
 
     Attributes:
         source: its path; name: the last part of it.
-        format: one of ``formats.FORMATS``.
+        format: one of `formats.FORMATS`.
         place, content: digests of its path and of its content.
         tag: begins the ids of its parts; of its content and the options.
-        metadata: see ``Importer``.
+        metadata: see `Importer`.
     """
 
     source: str
@@ -84,7 +84,7 @@ class ImportedSource:
 
 
 def imported_metadata(selection: Selection, format_name: str) -> list[bytes]:
-    """The different ``Importer.metadata`` of the sources that a selection's episodes are from.
+    """The different `Importer.metadata` of the sources that a selection's episodes are from.
 
     Raises DatasetError for damaged ones.
     """

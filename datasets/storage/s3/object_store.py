@@ -4,7 +4,7 @@ Objects have the names of the local files, so other Zarr readers open the store 
 part differs, because there is neither rename nor lock:
 
 1. The part is written to a local scratch folder by the same code as a local one.
-2. Its objects are created under their final names (``Bucket.create``). An equal object, left by an
+2. Its objects are created under their final names (`Bucket.create`). An equal object, left by an
    earlier attempt or by another writer of the same plan, counts as written; a different one ends
    the attempt. So no writer changes an object that another one relies on.
 3. The catalog file is created last: this PUT is the commit, and only one writer succeeds.
@@ -58,13 +58,13 @@ from gaitforge.datasets.storage.store import Store
 from gaitforge.datasets.storage.tags import Tag, read_tag
 
 GRACE_S = 24 * 3600.0
-"""Age from which ``gc`` removes uncommitted objects, in seconds."""
+"""Age from which `gc` removes uncommitted objects, in seconds."""
 
 _ROOT_FILES = (ROOT_FILE, f"{PARTS}/{ROOT_FILE}")
 
 
 class RemoteStore(Store):
-    """A dataset on object storage at ``url``; ``path`` is the local mirror."""
+    """A dataset on object storage at `url`; `path` is the local mirror."""
 
     def __init__(
         self, bucket: Bucket, mirror: Path, record: RootRecord, tag: Tag | None = None
@@ -82,10 +82,10 @@ class RemoteStore(Store):
         cache: Path | None = None,
         version: int = SCHEMA_VERSION,
     ) -> Self:
-        """Create a store at the URL ``path``, or open an existing one with an equal schema.
+        """Create a store at the URL `path`, or open an existing one with an equal schema.
 
-        ``cache`` is the folder of the mirror, by default below the user's cache folder, and
-        ``version`` the layout's of a new store.
+        `cache` is the folder of the mirror, by default below the user's cache folder, and
+        `version` the layout's of a new store.
         DatasetError for another schema, or a storage that fails or ignores conditions on writes.
         """
         bucket = Bucket(str(path))
@@ -103,7 +103,7 @@ class RemoteStore(Store):
     def open(
         cls, path: str | os.PathLike[str], tag: str | None = None, cache: Path | None = None
     ) -> Self:
-        """Open the store at the URL ``path``; as ``Store.open``, and ``cache`` as in ``create``."""
+        """Open the store at the URL `path`; as `Store.open`, and `cache` as in `create`."""
         bucket = Bucket(str(path))
         mirror = cache or bucket.mirror
         for key in _ROOT_FILES:
@@ -123,17 +123,17 @@ class RemoteStore(Store):
         return self.url
 
     def refresh(self, *, anew: bool = False) -> None:
-        """Bring the mirror's catalog and tags up to date (``anew``: fetch all again)."""
+        """Bring the mirror's catalog and tags up to date (`anew`: fetch all again)."""
         _refresh(self._bucket, self.path, anew)
 
     def object_sizes(self, stem: str) -> dict[str, int]:
-        """As ``Store.object_sizes``, of the storage and not of the mirror."""
+        """As `Store.object_sizes`, of the storage and not of the mirror."""
         prefix = f"{PARTS}/{stem}/"
         listing = self._bucket.list(prefix)
         return {key.removeprefix(prefix): each.size for key, each in listing.items()}
 
     def object_sha256(self, stem: str, name: str) -> str:
-        """As ``Store.object_sha256``, of the storage and not of the mirror."""
+        """As `Store.object_sha256`, of the storage and not of the mirror."""
         content = self._bucket.read(f"{PARTS}/{stem}/{name}") or b""
         return hashlib.sha256(content).hexdigest()
 
@@ -144,7 +144,7 @@ class RemoteStore(Store):
         episodes: Mapping[str, Sequence[Any] | np.ndarray] | pa.Table,
         per_episode: Mapping[str, npt.ArrayLike] | None = None,
     ) -> PartRecord:
-        """As ``Store.write_part``; written to a temporary folder and then uploaded."""
+        """As `Store.write_part`; written to a temporary folder and then uploaded."""
         self.check_writable()
         if part_id in self.parts():
             return self.files.find(part_id).record
@@ -158,7 +158,7 @@ class RemoteStore(Store):
         return self.files.find(part_id).record
 
     def tag(self, name: str) -> Tag:
-        """As ``Store.tag``; of two writers of one name, one succeeds."""
+        """As `Store.tag`; of two writers of one name, one succeeds."""
         tag = super().tag(name)
         path = self.path / TAGS / f"{name}.json"
         created = self._bucket.create_equal(f"{TAGS}/{path.name}", path.read_bytes())
@@ -171,7 +171,7 @@ class RemoteStore(Store):
         return tag
 
     def gc(self, grace_s: float = GRACE_S) -> list[str]:
-        """Remove uncommitted objects older than ``grace_s`` seconds, and replaced parts.
+        """Remove uncommitted objects older than `grace_s` seconds, and replaced parts.
 
         Only its age tells whether an uncommitted object is still being written.
         """
@@ -195,7 +195,7 @@ class RemoteStore(Store):
         return removed
 
     def array_reader(self, catalog: Catalog, part_id: str, field: str) -> ArrayReader:
-        """As ``Store.array_reader``; fetches the array's objects that the mirror lacks."""
+        """As `Store.array_reader`; fetches the array's objects that the mirror lacks."""
         self.schema.field(field)
         manifest, location = catalog.manifests[part_id], catalog.locations[part_id]
         names = [name for name in manifest.objects if name.startswith(f"{field}/")]
@@ -219,7 +219,7 @@ class RemoteStore(Store):
 
 
 def push_store(store: Store, url: str) -> list[str]:
-    """Copy a local store to a URL, as ``contents.store_files`` lists it; what is there is not sent.
+    """Copy a local store to a URL, as `contents.store_files` lists it; what is there is not sent.
 
     All objects are sent before the first part is committed, so that readers see few intermediate
     states. Returns the stems of the catalog files committed now.
@@ -273,7 +273,7 @@ def _write_root(bucket: Bucket, record: RootRecord) -> None:
 
 
 def _refresh(bucket: Bucket, mirror: Path, anew: bool = False) -> None:
-    """Bring the mirror's catalog, tags and edits to the state of the storage; ``anew``: fetch all.
+    """Bring the mirror's catalog, tags and edits to the state of the storage; `anew`: fetch all.
 
     A copy gets its object's size and time, so that the catalog index stays valid.
     """
