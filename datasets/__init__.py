@@ -1,6 +1,6 @@
 """Immutable, queryable, checksummed datasets, streamed exactly once per epoch.
 
-A name's module loads when the name is first used; only the ``windows`` methods import torch.
+A name's module loads when the name is first used; only the `windows` methods import torch.
 """
 
 from importlib import import_module

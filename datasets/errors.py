@@ -1,6 +1,7 @@
 """Errors that a user can cause."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class DatasetError(ValueError):
@@ -11,8 +12,17 @@ class StorageError(DatasetError):
     """A disk or object storage failure that may be temporary; the same call may succeed later."""
 
 
+@contextmanager
+def disk_failures(what: str, advice: str = "") -> Iterator[None]:
+    """Turn an OSError into a DatasetError: what failed, the system's reason, and the advice."""
+    try:
+        yield
+    except OSError as error:
+        raise DatasetError(f"{what}: {error.strerror or error}{advice}") from error
+
+
 def listed(values: Iterable[object], limit: int = 24) -> str:
-    """Join ``values`` for a message, at most ``limit`` of them."""
+    """Join `values` for a message, at most `limit` of them."""
     names = [str(value) for value in values]
     if not names:
         return "(none)"

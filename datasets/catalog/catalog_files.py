@@ -53,7 +53,7 @@ def write_catalog_file(path: Path, table: pa.Table, manifest: Manifest) -> None:
 
 
 def read_catalog_file(path: Path, address: str) -> tuple[Manifest, pa.Table]:
-    """Commit record and episodes of the part at ``path``; DatasetError if it is damaged."""
+    """Commit record and episodes of the part at `path`; DatasetError if it is damaged."""
     check_inside(path.parents[1], [path])
     with _damage_named(path.stem, address):
         with pq.ParquetFile(path, page_checksum_verification=True) as stored:
@@ -64,7 +64,7 @@ def read_catalog_file(path: Path, address: str) -> tuple[Manifest, pa.Table]:
 
 
 def read_manifest(path: Path, address: str) -> Manifest:
-    """The commit record of one part, without the episodes; as ``read_catalog_file``."""
+    """The commit record of one part, without the episodes; as `read_catalog_file`."""
     with _damage_named(path.stem, address):
         manifest = Manifest.from_metadata(pq.read_schema(path).metadata or {})
         if manifest.part_id != path.stem:
@@ -75,7 +75,7 @@ def read_manifest(path: Path, address: str) -> Manifest:
 class CatalogFolder:
     """The committed catalog files of a store, read again only when they change.
 
-    Every part must have the ``schema``; messages call the store ``address``.
+    Every part must have the `schema`; messages call the store `address`.
     """
 
     def __init__(self, root: Path, schema: Schema, address: str) -> None:
@@ -122,7 +122,7 @@ class CatalogFolder:
         )
 
     def _consistent(self, read: Callable[[Mapping[str, Stamp]], Read]) -> Read:
-        """Result of ``read`` for the current stamps; repeated if a compaction removed files."""
+        """Result of `read` for the current stamps; repeated if a compaction removed files."""
         while True:
             stamps = self.stamps()
             try:
@@ -242,7 +242,7 @@ class CatalogFolder:
         return known[1]
 
     def read_shown(self, stem: str) -> tuple[Manifest, pa.Table]:
-        """As ``read``; DatasetError if it is of another schema or lacks a required column."""
+        """As `read`; DatasetError if it is of another schema or lacks a required column."""
         manifest, table = self.read(stem)
         self._check_schema(manifest)
         with _damage_named(stem, self._file_address(stem)):

@@ -119,7 +119,7 @@ def write_notes(group: h5py.Group, selection: Selection) -> None:
 
 
 def read_notes(path: Path, group: h5py.Group) -> tuple[Schema, pa.Table]:
-    """The schema and the catalog rows that ``write_notes`` stored."""
+    """The schema and the catalog rows that `write_notes` stored."""
     try:
         schema = Schema.from_json(json.loads(dataset_at(group, SCHEMA_NOTE)[()]))
         stream = pa.py_buffer(dataset_at(group, EPISODES_NOTE)[:].tobytes())

@@ -1,4 +1,4 @@
-"""A store's record in its root ``zarr.json``: layout version, schema and collection plan."""
+"""A store's record in its root `zarr.json`: layout version, schema and collection plan."""
 
 import hashlib
 import json
@@ -41,7 +41,7 @@ class RootRecord:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> "RootRecord":
-        """The inverse of ``to_json``; DatasetError for another version and for damage."""
+        """The inverse of `to_json`; DatasetError for another version and for damage."""
         version = tree.get("schema_version")
         if isinstance(version, bool) or version != SCHEMA_VERSION:
             raise DatasetError(
@@ -62,7 +62,7 @@ def _digest(tree: Mapping[str, Any]) -> str:
 
 
 def read_root(root: Path, address: str = "") -> RootRecord:
-    """The record of the store at ``root``; DatasetError if it is none or of another version."""
+    """The record of the store at `root`; DatasetError if it is none or of another version."""
     shown = address or root
     if not root.exists():
         raise DatasetError(f"no store at {shown}; give the path of an existing store")
@@ -83,7 +83,7 @@ def read_root(root: Path, address: str = "") -> RootRecord:
 
 
 def plain_plan(plan: Mapping[str, Any] | None) -> dict[str, object] | None:
-    """A copy of ``plan`` in JSON values; DatasetError if it has others."""
+    """A copy of `plan` in JSON values; DatasetError if it has others."""
     try:
         return None if plan is None else json.loads(json.dumps(dict(plan), allow_nan=False))
     except (TypeError, ValueError) as error:
@@ -91,7 +91,7 @@ def plain_plan(plan: Mapping[str, Any] | None) -> dict[str, object] | None:
 
 
 def write_skeleton(folder: Path, record: RootRecord) -> None:
-    """Make the new ``folder`` an empty store."""
+    """Make the new `folder` an empty store."""
     import zarr  # slow to import: 0.14 s, which a query should not pay
     from zarr.storage import LocalStore
 

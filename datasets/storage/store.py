@@ -1,11 +1,11 @@
 """The store: immutable parts, and a catalog that commits them."""
 
-import contextlib
 import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +19,7 @@ from gaitforge.datasets.catalog.catalog_files import CatalogFolder
 from gaitforge.datasets.catalog.edits import Edit, dataset_digest, edited
 from gaitforge.datasets.catalog.episodes import episode_table
 from gaitforge.datasets.catalog.manifest import Manifest, PartRecord
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.files import (
     check_inside,
     exclusive_lock,
@@ -50,10 +50,10 @@ _PART_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,119}")
 class StoreInfo:
     """A store's hash and sizes.
 
-    ``hash`` covers the schema, all values of the committed parts and the edits, not how they are
-    stored, compressed or merged. ``steps`` and ``episodes`` leave out what was dropped or trimmed.
-    ``parts`` counts them as collected; ``bytes`` counts the folders and catalog files in use.
-    ``schema_version`` is that of the layout on disk.
+    `hash` covers the schema, all values of the committed parts and the edits, not how they are
+    stored, compressed or merged. `steps` and `episodes` leave out what was dropped or trimmed.
+    `parts` counts them as collected; `bytes` counts the folders and catalog files in use.
+    `schema_version` is that of the layout on disk.
     """
 
     hash: str
@@ -66,12 +66,12 @@ class StoreInfo:
 
 
 class Store:
-    """A dataset in a local folder; ``create`` and ``open`` make one.
+    """A dataset in a local folder; `create` and `open` make one.
 
-    Layout: ``zarr.json`` (a Zarr v3 group whose attributes hold the schema), ``parts/<id>/`` (one
-    group per part), ``catalog/<id>.parquet`` (one row per episode; commits the part),
-    ``tags/<name>.json``, ``edits/`` (what was dropped, noted or trimmed; see ``catalog.edits``),
-    ``overlays/<field>-<digest>/`` (a store for each added field; see ``edits.fields``).
+    Layout: `zarr.json` (a Zarr v3 group whose attributes hold the schema), `parts/<id>/` (one
+    group per part), `catalog/<id>.parquet` (one row per episode; commits the part),
+    `tags/<name>.json`, `edits/` (what was dropped, noted or trimmed; see `catalog.edits`),
+    `overlays/<field>-<digest>/` (a store for each added field; see `edits.fields`).
 
     Attributes:
         path, address: its folder, and its folder or URL in messages.
@@ -129,7 +129,7 @@ class Store:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], tag: str | None = None) -> Self:
-        """Open an existing store, at one of its tags if ``tag`` is given; DatasetError if none."""
+        """Open an existing store, at one of its tags if `tag` is given; DatasetError if none."""
         root = Path(path)
         check_inside(root, root.glob("*"))
         return cls(root, read_root(root), None if tag is None else read_tag(root, tag))
@@ -146,11 +146,11 @@ class Store:
 
     @property
     def full_address(self) -> str:
-        """What ``open_store`` takes to open the store again, from any folder or machine."""
+        """What `open_store` takes to open the store again, from any folder or machine."""
         return os.fspath(self.path.resolve())
 
     def refresh(self, *, anew: bool = False) -> None:
-        """Bring local copies of a remote store up to date (``anew``: fetch all again)."""
+        """Bring local copies of a remote store up to date (`anew`: fetch all again)."""
 
     def object_sizes(self, stem: str) -> dict[str, int]:
         """Object name -> bytes of what is stored in a part's folder."""
@@ -168,7 +168,7 @@ class Store:
         return self.files.part_ids() if self._tag is None else sorted(self._tag.parts)
 
     def missing(self, part_ids: Iterable[str]) -> list[str]:
-        """Those of ``part_ids`` that are not committed, in the given order."""
+        """Those of `part_ids` that are not committed, in the given order."""
         committed = set(self.parts())
         return [part_id for part_id in part_ids if part_id not in committed]
 
@@ -182,10 +182,10 @@ class Store:
         """Write and commit one part; a committed part is not changed, and its record returned.
 
         Args:
-            part_id: letters, digits, ``_``, ``-`` and ``.``.
+            part_id: letters, digits, `_`, `-` and `.`.
             steps: field -> (T, *shape), the episodes' steps end to end.
-            episodes: column -> one value per episode (``catalog.REQUIRED_COLUMNS``, the schema's
-                ``group_by``, and any further numbers or text); ``length`` must sum to T.
+            episodes: column -> one value per episode (`catalog.REQUIRED_COLUMNS`, the schema's
+                `group_by`, and any further numbers or text); `length` must sum to T.
             per_episode: field -> (E, *shape) for the episode fields.
 
         Raises:
@@ -207,22 +207,16 @@ class Store:
                 raise DatasetError(f"lengths sum to {summed}, the fields have {total} steps")
         except DatasetError as error:
             raise DatasetError(f"part {part_id}: {error}") from error
-        try:
-            with self.part_lock(part_id):
-                if self.missing([part_id]):
-                    return commit_part(self.path, self.schema, part_id, table, arrays).record
-                return self.files.find(part_id).record
-        except OSError as error:
-            raise DatasetError(
-                f"part {part_id} was not committed to {self.address}: {error.strerror or error}"
-            ) from error
+        failed = f"part {part_id} was not committed to {self.address}"
+        with disk_failures(failed), self.part_lock(part_id):
+            if self.missing([part_id]):
+                return commit_part(self.path, self.schema, part_id, table, arrays).record
+            return self.files.find(part_id).record
 
-    @contextlib.contextmanager
-    def part_lock(self, part_id: str, *, wait: bool = True) -> Iterator[bool]:
-        """Hold the right to write ``part_id``; yields False if another process has it."""
+    def part_lock(self, part_id: str, *, wait: bool = True) -> AbstractContextManager[bool]:
+        """Hold the right to write `part_id`; yields False if another process has it."""
         (self.path / STAGING).mkdir(exist_ok=True)
-        with exclusive_lock(self.path / STAGING / f"{part_id}.lock", wait=wait) as held:
-            yield held
+        return exclusive_lock(self.path / STAGING / f"{part_id}.lock", wait=wait)
 
     def edits(self) -> tuple[Edit, ...]:
         """The edits in order, or the tag's; DatasetError if a file is damaged or missing."""
@@ -253,7 +247,7 @@ class Store:
         return known[2]
 
     def collected(self) -> Catalog:
-        """As ``catalog``, as it was collected: without the edits."""
+        """As `catalog`, as it was collected: without the edits."""
         self.refresh()
         catalog = self.files.catalog()
         if self._tag is None:
@@ -294,7 +288,8 @@ class Store:
         origin: Mapping[str, Any],
         after: Sequence[Edit],
     ) -> Edit:
-        """Commit an edit that was worked out ``after`` these edits; see ``EditLog.append``."""
+        """Commit an edit that was worked out `after` these edits; see `EditLog.append`."""
+        self.check_local("edit a local copy and push that to a new address")
         self.check_writable()
         origin = {**origin, "store": self.info().hash}
         return self.log.append(kind, content, rows, origin, after[-1].sha256 if after else "")
@@ -326,7 +321,7 @@ class Store:
         )
 
     def field_reader(self, catalog: Catalog, part_id: str, field: str) -> ArrayReader:
-        """As ``array_reader``, also of fields that were added after the collection."""
+        """As `array_reader`, also of fields that were added after the collection."""
         if field not in catalog.fields:
             return self.array_reader(catalog, part_id, field)
         added = catalog.fields[field]
@@ -361,6 +356,11 @@ class Store:
             if found is not None and found.content_hash == manifest.content_hash:
                 return found, latest.locations[part_id]
         return manifest, location
+
+    def check_local(self, advice: str) -> None:
+        """DatasetError with the advice for a store on object storage."""
+        if "://" in self.address:
+            raise DatasetError(f"{self.address} is on object storage: {advice}")
 
     def check_writable(self) -> None:
         """DatasetError for a store at a tag, or that is read-only."""

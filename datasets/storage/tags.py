@@ -19,9 +19,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 
 @dataclass(frozen=True)
 class Tag:
-    """A named version: the dataset's hash and size as in ``Store.info``, and its parts' hashes.
+    """A named version: the dataset's hash and size as in `Store.info`, and its parts' hashes.
 
-    ``edits`` are the SHA-256 of the edits' files that it includes, in order.
+    `edits` are the SHA-256 of the edits' files that it includes, in order.
     """
 
     name: str

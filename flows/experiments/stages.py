@@ -21,7 +21,6 @@ from gaitforge.flows.experiments.runs import (
     Run,
     driven_round,
     driver,
-    evaluations,
     expert_round,
 )
 from gaitforge.flows.experiments.summary import EXPERT_CARD, SUMMARY, write_summary

@@ -16,6 +16,7 @@ from torch.nn.functional import mse_loss
 
 from gaitforge.collectors.gym.algorithms.algorithm import Algorithm, adam
 from gaitforge.collectors.gym.algorithms.networks import Actor
+from gaitforge.datasets.networks import gaussian_kl, gaussian_nll
 
 _MAX_GRAD_NORM = 1.0
 _LEAST_VALUE_SCALE = 1e-3
@@ -121,21 +122,23 @@ class PPO(Algorithm):
         obs, action = rollout.obs[:-1].flatten(0, 1), rollout.pre_tanh_action.flatten(0, 1)
         with torch.no_grad():
             old_mean, old_log_std = self.actor(obs)
-            old_log_prob = _log_prob(action, old_mean, old_log_std)
+            old_nll = gaussian_nll(old_mean, old_log_std, action)
         for _ in range(config.epochs):
             for rows in torch.randperm(len(obs), generator=generator).split(config.batch_size):
                 values = self._critic(obs[rows]).squeeze(-1)
                 self.minimise(mse_loss(values, target[rows]), "values")
                 if actor:
-                    log_prob = _log_prob(action[rows], *self.actor(obs[rows]))
-                    ratio = (log_prob - old_log_prob[rows]).exp()
+                    # Of the actions before tanh, whose own part cancels in the ratio.
+                    nll = gaussian_nll(*self.actor(obs[rows]), action[rows])
+                    ratio = (old_nll[rows] - nll).exp()
                     clipped = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
                     gain = torch.minimum(ratio * advantage[rows], clipped * advantage[rows])
                     self.minimise(-gain.mean(), "actor", _MAX_GRAD_NORM)
             if actor:
                 with torch.no_grad():
                     mean, log_std = self.actor(obs)
-                actor = _kl(old_mean, old_log_std, mean, log_std) < config.target_kl
+                divergence = gaussian_kl(old_mean, old_log_std.exp(), mean, log_std).mean()
+                actor = float(divergence) < config.target_kl
 
     @torch.no_grad()
     def _advantages(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
@@ -180,15 +183,3 @@ def _discounted_sums(summed: Tensor, factor: float) -> Tensor:
         later = summed[step] + factor * later
         sums[step] = later
     return sums
-
-
-def _log_prob(pre_tanh_action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """(B,) Gaussian log-density up to a constant; tanh's part cancels in ratios."""
-    return (-0.5 * ((pre_tanh_action - mean) / log_std.exp()).square() - log_std).sum(-1)
-
-
-def _kl(old_mean: Tensor, old_log_std: Tensor, mean: Tensor, log_std: Tensor) -> float:
-    """Mean KL divergence of the old Gaussians from the new, in nats."""
-    spread = old_log_std.exp().square() + (old_mean - mean).square()
-    each = log_std - old_log_std + spread / (2.0 * log_std.exp().square()) - 0.5
-    return float(each.sum(-1).mean())

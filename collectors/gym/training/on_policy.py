@@ -12,13 +12,13 @@ import numpy as np
 import torch
 
 from gaitforge.collectors.gym.algorithms.action_noise import action_noise
-from gaitforge.collectors.gym.algorithms.networks import squashed_log_prob
 from gaitforge.collectors.gym.algorithms.observation_scale import ObservationScale
 from gaitforge.collectors.gym.algorithms.ppo import PPO, Rollout, value_scale
 from gaitforge.collectors.gym.algorithms.replay import REPLAY_FILE, ReplayBuffer
 from gaitforge.collectors.gym.batch import TaskBatch
 from gaitforge.collectors.gym.tasks import find_task
 from gaitforge.collectors.gym.training.config import GymTrainingConfig, open_demonstrations
+from gaitforge.datasets.networks import squashed_log_density
 
 
 class OnPolicy:
@@ -80,7 +80,7 @@ class OnPolicy:
             pre_tanh_action = mean + log_std.exp() * noise
             action = pre_tanh_action.tanh().numpy()
             step = self.envs.step(ids, action)
-            log_prob = squashed_log_prob(pre_tanh_action, log_std, noise).numpy()
+            log_prob = squashed_log_density(pre_tanh_action, log_std, noise).numpy()
             outcome = step.reward, step.terminated, step.truncated
             next_obs = self.envs.observation.policy.copy()
             transitions.append((obs.numpy(), action, log_prob, *outcome, next_obs))

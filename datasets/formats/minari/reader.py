@@ -1,4 +1,4 @@
-"""Import of Minari datasets, read through the ``minari`` library from any of its storages.
+"""Import of Minari datasets, read through the `minari` library from any of its storages.
 
 Nothing is downloaded, and no environment is made: a dataset without its spaces is refused, because
 making its environment would run whatever code its metadata name.
@@ -44,7 +44,7 @@ class MinariOptions:
 
 
 class MinariImporter(Importer):
-    """See ``interface.Importer``."""
+    """See `interface.Importer`."""
 
     Options = MinariOptions
 
@@ -197,7 +197,7 @@ class MinariImporter(Importer):
                 yield each
 
     def read_part(self, number: int) -> PartInput:
-        """See ``interface.Importer``."""
+        """See `interface.Importer`."""
         numbers, lengths = self.parts.episodes(number), self.parts.lengths[number]
         first = numbers.start
         read = [
@@ -215,7 +215,7 @@ class MinariImporter(Importer):
     def _catalog(
         self, first: int, lengths: np.ndarray, ends: np.ndarray, rewards: np.ndarray
     ) -> pa.Table | dict[str, Any]:
-        """Catalog rows of a part; ``ends`` (E, 2) are terminated and truncated."""
+        """Catalog rows of a part; `ends` (E, 2) are terminated and truncated."""
         about = list(self._about(range(first, first + len(lengths))))
         seeds = [meta.episode_seed(self._path, first + i, each) for i, each in enumerate(about)]
         flags = {"terminated": ends[:, 0], "truncated": ends[:, 1]}

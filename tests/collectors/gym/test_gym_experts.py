@@ -87,7 +87,7 @@ def test_files_that_are_no_policy_are_named(tmp_path: Path) -> None:
         load_gym_expert(tmp_path, "expert")
     write_policy(tmp_path)
     path.write_bytes(b"\x80\x04broken")
-    with pytest.raises(ValueError, match="cannot be read as a policy"):
+    with pytest.raises(ValueError, match=r"policy .* cannot be read"):
         load_gym_expert(tmp_path, "expert")
     save_file({"layer0.weight": torch.zeros(2, 2)}, path)
     with pytest.raises(ValueError, match="lacks the tensor"):

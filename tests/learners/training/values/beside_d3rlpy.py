@@ -31,6 +31,7 @@ from gaitforge.collectors.gym.batch import TaskBatch
 from gaitforge.collectors.gym.evaluation import evaluate, evaluation_seeds
 from gaitforge.collectors.gym.tasks import find_task
 from gaitforge.datasets import Selection, open_store
+from gaitforge.datasets.networks import Ensemble
 from gaitforge.learners.checkpoint import load_policy
 from gaitforge.learners.deploy.control import LearnedPolicy
 from gaitforge.learners.policy.policy_network import PolicyNetwork
@@ -41,7 +42,6 @@ from gaitforge.learners.training.distributed import Ranks
 from gaitforge.learners.training.memory import keep_freed_memory
 from gaitforge.learners.training.train import train
 from gaitforge.learners.training.update import Updater
-from gaitforge.learners.training.values.critics import Ensemble
 from tests.datasets.formats.peer_environment import run_peer
 
 PROGRAM = Path(__file__).with_name("d3rlpy_program.py")

@@ -1,4 +1,4 @@
-"""Networks that value states and actions: several multi-layer perceptrons side by side."""
+"""Critics and action densities that collectors' and learners' trainings share; needs torch."""
 
 from __future__ import annotations
 
@@ -73,14 +73,24 @@ def follow(target: nn.Module, source: nn.Module, rate: float) -> None:
         mine.lerp_(theirs, rate)
 
 
-class frozen_parameters:
-    """Within the block, a module's parameters get no gradient; its inputs do."""
+def squashed_log_density(before: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
+    """Log densities (...) of tanh(u), (..., A), where u = mean + exp(log_std) noise is `before`.
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
+    log N(u; mean, std) - sum log(1 - tanh(u)^2) (Haarnoja et al. 2018a, equation 21), with
+    log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)), which does not cancel where tanh saturates.
+    """
+    squashing = 2.0 * (math.log(2.0) - before - functional.softplus(-2.0 * before))
+    density = -0.5 * noise.square() - log_std - 0.5 * math.log(2.0 * math.pi) - squashing
+    return density.sum(-1)
 
-    def __enter__(self) -> None:
-        self._module.requires_grad_(False)
 
-    def __exit__(self, *_: object) -> None:
-        self._module.requires_grad_(True)
+def gaussian_nll(mean: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
+    """-log N(action; mean, diag(std^2)) of the whole action, in nats: (..., A) -> (...)."""
+    scaled = (action - mean) * (-log_std).exp()
+    return (0.5 * scaled.square() + log_std + 0.5 * math.log(2 * math.pi)).sum(-1)
+
+
+def gaussian_kl(mean: Tensor, std: Tensor, other_mean: Tensor, other_log_std: Tensor) -> Tensor:
+    """KL(first || other) of diagonal Gaussians, in nats: (..., A) -> (...)."""
+    distance = std.square() + (mean - other_mean).square()
+    return (other_log_std - std.log() + 0.5 * distance * (-2 * other_log_std).exp() - 0.5).sum(-1)
