@@ -47,24 +47,20 @@ class AttentionConfig:
 def attention_layers(config: AttentionConfig, advance: Advance) -> list[dict[str, object]]:
     """A record per mask of one attention layer with the heads of the legged BoT.
 
-    ``forward_ms`` and ``train_ms`` (with the gradient) are medians by implementation,
-    ``train_over_dense`` their speed-up over the dense one; ``default`` is what the networks use.
+    ``forward_ms`` and ``train_ms`` (with the gradient) are medians by implementation; ``default``
+    is what the networks use.
     """
     sizes: Any = preset("bot").config
     records = []
     for name, mask in _masks(config):
         shape = (config.tokens // mask.nodes, mask.nodes, 3, sizes.n_heads)
         qkv = torch.randn(*shape, sizes.embed_dim // sizes.n_heads)
-        times = _times(qkv, mask, config.rounds)
-        train = times["train"]
         records.append(
             {
                 "mask": name,
                 "nodes": mask.nodes,
                 "degree": mask.degree,
-                "forward_ms": times["forward"],
-                "train_ms": train,
-                "train_over_dense": {each: train["dense"] / train[each] for each in train},
+                **_times(qkv, mask, config.rounds),
                 "default": "compiled" if prefers_compiled(mask) else "dense",
             }
         )
@@ -82,7 +78,7 @@ def _masks(config: AttentionConfig) -> Iterator[tuple[str, AttentionMask]]:
 
 
 def _times(qkv: torch.Tensor, mask: AttentionMask, rounds: int) -> dict[str, dict[str, float]]:
-    """Median ms by implementation, "forward" and with the gradient ("train"), all in turns."""
+    """Median times by implementation, all in turns."""
     learned = qkv.clone().requires_grad_()
 
     def train(attention: Callable[..., torch.Tensor]) -> None:
@@ -91,9 +87,9 @@ def _times(qkv: torch.Tensor, mask: AttentionMask, rounds: int) -> dict[str, dic
 
     works: dict[tuple[str, str], Callable[[], Any]] = {}
     for name, attention in {"dense": dense_masked, "compiled": compiled}.items():
-        works["forward", name] = partial(attention, qkv, mask=mask)
-        works["train", name] = partial(train, attention)
-    times: dict[str, dict[str, float]] = {"forward": {}, "train": {}}
+        works["forward_ms", name] = partial(attention, qkv, mask=mask)
+        works["train_ms", name] = partial(train, attention)
+    times: dict[str, dict[str, float]] = {"forward_ms": {}, "train_ms": {}}
     for (kind, name), values in in_turns(works, rounds).items():
         times[kind][name] = 1e3 * median(values)
     return times

@@ -24,14 +24,9 @@ from gaitforge.flows.progress import Advance, no_progress
 from gaitforge.flows.stages.collect import prepare
 from gaitforge.flows.tasks.legged import LeggedPlan
 
-ROLLOUT = "mujoco.rollout"
-BACKEND = "back end around it"
-OBSERVATION = "observation"
-REWARD = "reward and signals"
-RESET = "randomisation and reset"
-POLICY = "policy"
-RECORDING = "recording"
-WRITING = "writing"
+ROLLOUT, BACKEND, OBSERVATION = "mujoco.rollout", "back end around it", "observation"
+REWARD, RESET, POLICY = "reward and signals", "randomisation and reset", "policy"
+RECORDING, WRITING = "recording", "writing"
 STAGES = (ROLLOUT, BACKEND, OBSERVATION, REWARD, RESET, POLICY, RECORDING, WRITING)
 
 
@@ -39,7 +34,6 @@ class StageClock:
     """Seconds of each stage; an inner stage pauses the clock of the outer one."""
 
     def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
         self.clear()
         self._open: list[str] = []
         self._since = 0.0
@@ -68,7 +62,7 @@ class StageClock:
 
     def clear(self) -> None:
         """Forget what was timed."""
-        self.seconds = dict.fromkeys(STAGES, 0.0)
+        self.seconds: dict[str, float] = dict.fromkeys(STAGES, 0.0)
 
     def shares(self) -> dict[str, float]:
         """Each stage's share of all that was timed."""
@@ -87,13 +81,8 @@ def measure_collection(
 ) -> dict[str, Any]:
     """Collect every part of a plan, a simulator and a process each, and repeat its physics alone.
 
-    Args:
-        plan: of the default back end, with a part for each process; folder: for the stores.
-
-    Returns:
-        ``threads``, ``robots`` (of a simulator), ``collect_steps_per_s`` and ``bare_steps_per_s``
-        (robots' control steps), ``ratio`` (median over the rounds) and ``ratios``; ``stages``, each
-        one's share of the first process's time.
+    The plan is of the default back end. ``robots`` are a simulator's, ``ratio`` is the median over
+    the rounds, ``stages`` are shares of the first process's time.
     """
     stores = [folder / f"{plan.grid.parts}-{k}.zarr" for k in range(rounds + 1)]
     for store in stores:
@@ -136,9 +125,7 @@ class _KeptCalls:
     """Wraps a `mujoco.rollout.Rollout` and can repeat the calls made through it."""
 
     def __init__(self, pool: Any):
-        self.keep = True
-        self.robot_steps = 0
-        self.close = pool.close
+        self.keep, self.robot_steps, self.close = True, 0, pool.close
         self._pool = pool
         self._calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
@@ -169,7 +156,7 @@ class _Worker:
         self._time_stages()
 
     def collect(self, store: Path) -> None:
-        """Collect the part into a store that lacks it."""
+        """Collect the part into a store."""
         opened = open_store(store)
         with self.clock.stage(RECORDING):
             data = self.simulation.roll_out(self._part_id, opened.schema, no_progress)

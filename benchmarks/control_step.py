@@ -1,4 +1,4 @@
-"""Time of one control step of one robot on one thread, by context length, layers and width.
+"""Time of one control step of one robot on one thread, by context length.
 
 The setting of the FCNet paper's Figure 6: random weights and observations, 500 steps to warm up,
 several seeds. A step goes from a NumPy observation to an action and includes both normalisers.
@@ -29,7 +29,7 @@ from gaitforge.learners.deploy.export import ExportOptions, export_policy
 from gaitforge.learners.deploy.export_formats import onnx_packages
 from gaitforge.learners.deploy.onnx_policy import OnnxPolicy
 from gaitforge.learners.models.registry import PRESETS, ModelSpec, preset
-from gaitforge.learners.models.sizes import match_parameters, parameter_count
+from gaitforge.learners.models.sizes import parameter_count
 from gaitforge.learners.models.spaces import SPACES, Space
 
 FCNET = "fcnet-legged"
@@ -49,7 +49,7 @@ class ControlStepConfig:
     """Sizes of the measurement.
 
     Attributes:
-        context_lens, n_layers, hidden_dims: sizes of FCNet, each varied alone.
+        context_lens: of FCNet and the Transformer, beside their own.
         others: presets that are measured at their own size only.
         warm_up: untimed steps per candidate and seed.
         blocks, block_steps: turns per seed, and timed steps per turn.
@@ -57,9 +57,7 @@ class ControlStepConfig:
             size alone.
     """
 
-    context_lens: tuple[int, ...] = (64, 128, 256, 512, 1024)
-    n_layers: tuple[int, ...] = (2, 4, 8)
-    hidden_dims: tuple[int, ...] = (128, 256, 512)
+    context_lens: tuple[int, ...] = (128, 256, 512, 1024)
     others: tuple[str, ...] = OTHERS
     seeds: int = 3
     warm_up: int = 500
@@ -70,11 +68,7 @@ class ControlStepConfig:
     @property
     def settings(self) -> tuple[dict[str, int], ...]:
         """FCNet's legged size as {}, then what each other size changes in it."""
-        legged = preset(FCNET).config
-        lens, layers, dims = self.context_lens, self.n_layers, self.hidden_dims
-        varied = {"context_len": lens, "n_layers": layers, "hidden_dim": dims}
-        pairs = [(name, value) for name, values in varied.items() for value in values]
-        return ({}, *({name: value} for name, value in pairs if value != getattr(legged, name)))
+        return ({}, *({"context_len": length} for length in self.context_lens))
 
 
 @dataclass(frozen=True)
@@ -116,12 +110,11 @@ def candidates(config: ControlStepConfig) -> list[Candidate]:
         runtimes = (COMPILED, TORCH, *(elsewhere if setting else (ONNX,)))
         found += [Candidate("fcnet", setting, spec, space, each) for each in runtimes]
     for setting in config.settings:
-        kinds = ("transformer",) if "context_len" in setting else ("transformer", "retnet")
-        for kind in kinds:  # RetNet has no context length
-            spec = _baseline(kind, setting)
+        for kind in ("transformer",) if setting else ("transformer", "retnet"):
+            spec = preset(f"{kind}-legged", setting)
             runtimes = (TORCH, *(() if setting else elsewhere))
             found += [Candidate(kind, setting, spec, space, each) for each in runtimes]
-        if "context_len" in setting:
+        if setting:
             widened = {**setting, "n_modes": paper_modes(setting["context_len"])}
             found.append(Candidate("fcnet", widened, preset(FCNET, widened), space, COMPILED))
     for name in config.others:
@@ -130,16 +123,6 @@ def candidates(config: ControlStepConfig) -> list[Candidate]:
         runtimes = (*compiled, TORCH, *elsewhere)
         found += [Candidate(name, {}, spec, space, each) for each in runtimes]
     return found
-
-
-def _baseline(kind: str, setting: Mapping[str, int]) -> ModelSpec:
-    """As many parameters as FCNet at this setting, as many layers, and the same context."""
-    if not setting or "context_len" in setting:
-        return preset(f"{kind}-legged", setting)
-    space = SPACES[LEGGED]
-    target = parameter_count(preset(FCNET, setting), space.layout, space.act_dim)
-    layers = {name: value for name, value in setting.items() if name == "n_layers"}
-    return match_parameters(kind, target, space.layout, space.act_dim, **layers)
 
 
 def by_runtime(figures: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

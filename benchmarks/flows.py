@@ -62,8 +62,7 @@ class FlowBenchConfig:
 def _measure(config: FlowBenchConfig, folder: Path, reporter: Reporter) -> dict[str, Any]:
     """The figures by name.
 
-    Overheads are shares of the bare loop's wall time; ``part_cv`` is the standard deviation of the
-    durations over their mean; ``efficiency`` is ideal over actual time.
+    Overheads are shares of the bare loop's wall time; ``efficiency`` is ideal over actual time.
     """
     recorded = None if config.recorded is None else _recorded(config.recorded)
     with reporter.step("bench flows", config.grid.parts - 1, "part") as advance:
@@ -74,8 +73,7 @@ def _measure(config: FlowBenchConfig, folder: Path, reporter: Reporter) -> dict[
         for workers in config.simulated_workers:
             simulated.append(_simulated(durations, workers, config))
             advance(1, amount(workers, "worker"))
-    variation = float(np.std(durations) / np.mean(durations))
-    return found | {"part_cv": variation, "simulated": simulated}
+    return found | {"simulated": simulated}
 
 
 def _recorded(store: Path) -> list[float]:
@@ -115,7 +113,6 @@ def _overhead(
         "parts": len(rest),
         "wall_s": wall,
         "between_parts_s": between,
-        "overhead": {name: wall[name] / wall["bare"] - 1 for name in ORCHESTRATED},
         "overhead_between_parts": {name: added[name] / wall["bare"] for name in ORCHESTRATED},
     }, busy["bare"]
 

@@ -115,9 +115,7 @@ def _tables(record: Figures) -> Iterator[tuple[str, Rows]]:
     yield (
         "Attention forward and backward, ms per batch of equally many nodes",
         [
-            {"mask": each["mask"], "nodes": each["nodes"], "degree": each["degree"]}
-            | each["train_ms"]
-            | {"default": each["default"], "over dense": each["train_over_dense"][each["default"]]}
+            {name: each[name] for name in ("mask", "nodes", "degree", "default")} | each["train_ms"]
             for each in record["attention"]
         ],
     )
@@ -138,7 +136,7 @@ BENCH = Bench(
     LearnerBenchConfig(
         TrainStepConfig(batch_size=2, window_len=8, rounds=1),
         ControlStepConfig(
-            (512, 1024), (2,), (128,), seeds=1, warm_up=2, blocks=2, block_steps=5, export_all=False
+            (512, 1024), seeds=1, warm_up=2, blocks=2, block_steps=5, export_all=False
         ),
         AttentionConfig(nodes=(16, 128), tokens=256, rounds=1),
     ),

@@ -1,24 +1,19 @@
 """Loaders of public libraries on the same steps, beside the store's streams.
 
 They belong to the extra ``bench``; a missing one is left out with a note. Unlike the stream, which
-gives every step once per epoch, TorchRL's samplers and the HDF5 reader draw random windows: they
+gives every step once per epoch, TorchRL's sampler and the HDF5 reader draw random windows: they
 repeat or leave out steps.
 """
 
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-LEROBOT_NOTE = (
-    "lerobot: left out; it imports Hugging Face's package called datasets, which cannot be loaded "
-    "beside this project's own"
-)
 BATCHES = 10
 
 Work = Callable[[], int]
@@ -70,17 +65,17 @@ def hdf5_groups(data: PeerData, folder: Path) -> Work:
     return work
 
 
-def torchrl_slices(data: PeerData, folder: Path, sampler: str, **settings: Any) -> Work:
-    """A sampler of TorchRL over a memory map."""
+def torchrl_slices(data: PeerData, folder: Path) -> Work:
+    """TorchRL's sampler of slices over a memory map."""
     from tensordict import TensorDict
     from torchrl import data as torchrl  # pyright: ignore[reportMissingImports]
 
     logging.getLogger("torchrl").setLevel(logging.WARNING)
     steps = len(data.obs)
     buffer = torchrl.TensorDictReplayBuffer(
-        storage=torchrl.LazyMemmapStorage(steps, scratch_dir=str(folder / sampler)),
-        sampler=getattr(torchrl, sampler)(
-            num_slices=data.batch_size, traj_key="episode", **settings
+        storage=torchrl.LazyMemmapStorage(steps, scratch_dir=str(folder / "torchrl")),
+        sampler=torchrl.SliceSampler(
+            num_slices=data.batch_size, traj_key="episode", cache_values=True
         ),
         batch_size=data.window_len * data.batch_size,
     )
@@ -92,9 +87,6 @@ def torchrl_slices(data: PeerData, folder: Path, sampler: str, **settings: Any) 
 
 
 PEERS: dict[str, Callable[[PeerData, Path], Work]] = {
-    "torchrl_slice_sampler": partial(torchrl_slices, sampler="SliceSampler", cache_values=True),
-    "torchrl_slice_sampler_without_replacement": partial(
-        torchrl_slices, sampler="SliceSamplerWithoutReplacement"
-    ),
+    "torchrl_slice_sampler": torchrl_slices,
     "hdf5_group_an_episode": hdf5_groups,
 }

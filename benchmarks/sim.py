@@ -127,19 +127,15 @@ def _rate(backend: PhysicsBackend, config: SimBenchConfig) -> dict[str, Any]:
 
 def _bars(backends: Rows, collected: Rows) -> Rows:
     """The limits beside what was measured."""
-    ratio, share = "collection / bare mujoco.rollout, threads: ", "IPC share of a step of "
-    return [
-        *(bar(f"{ratio}{each['threads']}", each["ratio"], least=RATIO_BAR) for each in collected),
-        *(
-            bar(
-                f"{share}{row['simulator']}, robots: {row['robots']}",
-                row["ipc_share"],
-                most=IPC_BAR,
-            )
-            for row in backends
-            if row["ipc_share"] is not None and row["robots"] == IPC_BAR_ROBOTS
-        ),
-    ]
+    bars = []
+    for each in collected:
+        name = f"collection / bare mujoco.rollout, threads: {each['threads']}"
+        bars.append(bar(name, each["ratio"], least=RATIO_BAR))
+    for row in backends:
+        if row["ipc_share"] is not None and row["robots"] == IPC_BAR_ROBOTS:
+            name = f"IPC share of a step of {row['simulator']}, robots: {row['robots']}"
+            bars.append(bar(name, row["ipc_share"], most=IPC_BAR))
+    return bars
 
 
 def _tables(record: Figures) -> Iterator[tuple[str, Rows]]:

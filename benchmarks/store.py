@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from benchmarks.catalog import catalog_figures
 from benchmarks.harness import Bench, bar, in_turns, run_alone
-from benchmarks.peers import LEROBOT_NOTE, PEERS, PeerData, Work
+from benchmarks.peers import PEERS, PeerData, Work
 from gaitforge.collectors.legged.data import CollectionGrid, StoredForm
 from gaitforge.collectors.modelling.varying import vary_robots
 from gaitforge.collectors.robots.robot import load_robot
@@ -129,30 +129,13 @@ def _varied(folder: Path, config: StoreBenchConfig) -> Selection:
 
 
 def _sizes(folder: Path, source: Selection) -> dict[str, object]:
-    """Bytes a step, catalog included, of the same episodes in other forms."""
-    schema = source.store.schema
-    without_state = _schema_of(schema, STORED)
-    forms = {
-        "": schema,
-        "_without_state": without_state,
-        "_float16": _halved(schema),
-        "_float16_without_state": _halved(without_state),
-    }
-    sizes = {}
-    for name, form in forms.items():
+    """Bytes a step, catalog included, of the same episodes with and without poses."""
+    sizes, schema = {}, source.store.schema
+    for name, form in {"": schema, "_without_state": _schema_of(schema, STORED)}.items():
         store = Store.create(folder / f"size{name}.zarr", form)
         _write_repeated(store, source, parts=1, repeats=1)
         sizes[f"bytes_per_step{name}"] = store.info().bytes / source.steps
-    errors = {name: _rounding_error(source.read(name)) for name in schema.names("step")}
-    return {**sizes, "float16_error": errors}
-
-
-def _rounding_error(values: np.ndarray) -> dict[str, float]:
-    """Largest error of half floats: as it is, and over the standard deviation of its channel."""
-    error = np.abs(values.astype(np.float16).astype(np.float32) - values).max(axis=0)
-    spread = values.std(axis=0)
-    relative = np.divide(error, spread, out=np.zeros_like(error), where=spread > 0)
-    return {"absolute": float(error.max()), "over_std": float(relative.max())}
+    return sizes
 
 
 def _streams(
@@ -242,7 +225,7 @@ def _peers(
     obs, action = (chosen.read(name) for name in FIELDS)
     data = PeerData(obs, action, chosen.lengths, config.window_len, config.batch_size)
     found: dict[str, Work] = {}
-    notes = [LEROBOT_NOTE] if config.peers else []
+    notes = []
     for name in config.peers:
         try:
             found[name] = PEERS[name](data, folder)
@@ -274,10 +257,6 @@ def _write_repeated(store: Store, source: Selection, parts: int, repeats: int) -
 
 def _schema_of(schema: Schema, names: tuple[str, ...]) -> Schema:
     return replace(schema, fields=tuple(schema.field(name) for name in names))
-
-
-def _halved(schema: Schema) -> Schema:
-    return replace(schema, fields=tuple(replace(each, dtype="float16") for each in schema.fields))
 
 
 def _with_column(table: pa.Table, name: str, values: np.ndarray) -> pa.Table:

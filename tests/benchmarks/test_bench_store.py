@@ -46,19 +46,13 @@ def test_every_figure_is_there_and_positive(records: dict[str, Any]) -> None:
     assert records["ratio_to_gather"]["gather"] == 1.0
 
 
-def test_smaller_forms_take_fewer_bytes(records: dict[str, Any]) -> None:
-    sizes = [
-        records[f"bytes_per_step{form}"]
-        for form in ("", "_without_state", "_float16", "_float16_without_state")
-    ]
-    assert sizes[0] > sizes[1] > sizes[3]
-    assert sizes[0] > sizes[2] > sizes[3]
+def test_poses_take_bytes(records: dict[str, Any]) -> None:
+    assert records["bytes_per_step"] > records["bytes_per_step_without_state"] > 0
 
 
 def test_a_peer_is_measured_or_named_as_missing(records: dict[str, Any]) -> None:
     for name, package in (
         ("torchrl_slice_sampler", "torchrl"),
-        ("torchrl_slice_sampler_without_replacement", "torchrl"),
         ("hdf5_group_an_episode", "h5py"),
     ):
         if find_spec(package):
@@ -67,7 +61,6 @@ def test_a_peer_is_measured_or_named_as_missing(records: dict[str, Any]) -> None
         else:
             missing = f"{name}: {package} is not installed: {install_extra('bench')}"
             assert missing in records["notes"]
-    assert any(note.startswith("lerobot: left out") for note in records["notes"])
 
 
 def test_figures_are_saved_and_the_stores_removed(records: dict[str, Any], out: Path) -> None:

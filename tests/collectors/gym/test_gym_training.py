@@ -323,7 +323,7 @@ def test_no_old_recipe_lies_beside_new_policies(
 
     monkeypatch.setattr(recipe_module, "write_bytes_durably", interrupted)
     with pytest.raises(Interrupted):
-        choose_policies(tmp_path, {})
+        choose_policies(tmp_path, "sac", {})
     with pytest.raises(ValueError, match="no finished training"):
         read_recipe(tmp_path)
     monkeypatch.undo()

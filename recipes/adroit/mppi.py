@@ -11,7 +11,7 @@ spread, and knots are offsets from a reference, the actions of a good episode.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import mujoco
 import numpy as np
@@ -68,7 +68,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class PlannerConfig:
-    """MPPI's settings; ValueError for a number out of its range.
+    """MPPI's settings.
 
     Attributes:
         horizon: control steps; knots: of the piecewise linear actions over it.
@@ -91,28 +91,17 @@ class PlannerConfig:
     temperature: float = 0.2
     substeps: int = 2
 
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if not (np.isfinite(value) and value >= 0):
-                raise ValueError(f"the planner's {name} must be a number from 0, got {value}")
-            if value == 0 and name != "effort":
-                raise ValueError(f"the planner's {name} must be above 0")
-        if not 2 <= self.knots <= self.horizon:
-            raise ValueError(f"the planner's knots must be 2 to {self.horizon}, got {self.knots}")
-        if self.every > self.horizon:
-            raise ValueError(f"the planner must plan at least every {self.horizon} steps")
-
 
 class Planner:
     """MPPI for an Adroit task; actions do not depend on the number of threads.
 
-    The caller steps `env`, the task's environment.
+    The caller steps `env`, the task's environment; `horizon` is an episode's.
     """
 
     def __init__(
         self, task: GymTask, objective: Objective, config: PlannerConfig, threads: int = 1
     ) -> None:
-        self.env = make_environment(task)
+        self.env, self.horizon = make_environment(task), task.facts.horizon
         self.obs_dim, self.act_dim = (
             int(space.shape[0]) for space in (self.env.observation_space, self.env.action_space)
         )

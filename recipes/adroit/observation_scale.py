@@ -21,11 +21,6 @@ class ObservationScale:
     spread: Tensor
 
     @classmethod
-    def unchanged(cls, obs_dim: int) -> Self:
-        """The identity."""
-        return cls(torch.zeros(obs_dim), torch.ones(obs_dim))
-
-    @classmethod
     def of(cls, observations: np.ndarray) -> Self:
         """The scale that gives observations (n, Do) mean 0 and a standard deviation near 1."""
         mean = observations.mean(axis=0, dtype=np.float64)

@@ -7,15 +7,9 @@ import pytest
 
 pytest.importorskip("gymnasium_robotics")
 
-from gaitforge.collectors.gym.planning.adroit_objectives import OBJECTIVES
-from gaitforge.collectors.gym.planning.mppi import (
-    Objective,
-    Planner,
-    PlannerConfig,
-    Points,
-    Reference,
-)
 from gaitforge.collectors.gym.tasks import find_task
+from recipes.adroit.mppi import Objective, Planner, PlannerConfig, Points, Reference
+from recipes.adroit.objectives import OBJECTIVES
 
 LIGHT = PlannerConfig(horizon=16, samples=16, rounds=3)
 
@@ -147,19 +141,3 @@ def test_plans_are_judged_from_where_the_task_is() -> None:
             np.testing.assert_allclose(palm, data.body("palm").xpos, atol=3e-3)
     finally:
         planner.close()
-
-
-@pytest.mark.parametrize(
-    ("changes", "complaint"),
-    [
-        ({"samples": 0}, "samples must be above 0"),
-        ({"noise": float("nan")}, "noise must be a number from 0, got nan"),
-        ({"effort": -1.0}, "effort must be a number from 0, got -1.0"),
-        ({"knots": 1}, "knots must be 2 to 32, got 1"),
-        ({"horizon": 3}, "knots must be 2 to 3, got 4"),
-        ({"every": 33}, "must plan at least every 32 steps"),
-    ],
-)
-def test_a_planner_that_cannot_be_is_refused(changes: dict[str, float], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        PlannerConfig(**changes)  # pyright: ignore[reportArgumentType]

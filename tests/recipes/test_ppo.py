@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gaitforge.collectors.gym.algorithms.ppo import (
+from recipes.adroit.ppo import (
     PPO,
     PPOConfig,
     Rollout,
@@ -133,19 +133,3 @@ def test_the_actor_comes_to_imitate() -> None:
         mean, log_std = ppo.actor(obs)
     assert (mean.tanh() - action).abs().mean().item() < 0.15
     assert log_std.exp().mean().item() == pytest.approx(NOISE), "imitation leaves it as it is"
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "complaint"),
-    [
-        ("clip", -0.1, "ppo.clip must be a number from 0, got -0.1"),
-        ("learning_rate", 0.0, "ppo.learning_rate must be above 0"),
-        ("batch_size", 0, "ppo.batch_size must be above 0"),
-        ("target_kl", float("nan"), "ppo.target_kl must be a number from 0, got nan"),
-        ("gamma", 1.0, "ppo.gamma must lie in"),
-        ("gae_lambda", 1.1, "ppo.gae_lambda in"),
-    ],
-)
-def test_wrong_settings_are_refused(name: str, value: float, complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        PPOConfig(**{name: value})  # pyright: ignore[reportArgumentType]

@@ -7,7 +7,7 @@ with a short horizon needs. These add the fingertips' distances, for a grip, to 
 
 import numpy as np
 
-from gaitforge.collectors.gym.planning.mppi import Objective, Points
+from recipes.adroit.mppi import Objective, Points
 
 _PALM = "site S_grasp"
 _THUMB = "site S_thtip"
