@@ -226,7 +226,7 @@ def test_what_is_there_is_not_planned_again_nor_taken_for_another(
             pass
     with pytest.raises(ValueError, match="has demonstrations of other settings"):
         Demonstrations(RELOCATE, shown, 2, 1)
-    with opened(shown, count=9) as demonstrations:
+    with opened(shown, count=3) as demonstrations:
         monkeypatch.setattr(Planner, "act", lambda self: np.zeros(30, np.float32))
-        with pytest.raises(ValueError, match="only 2 of 30 planned episodes count"):
+        with pytest.raises(ValueError, match="only 2 of 12 planned episodes count"):
             demonstrate(demonstrations)

@@ -54,10 +54,11 @@ def nothing(row: dict[str, Any]) -> None:
     """Report to nobody."""
 
 
-def test_the_actor_imitates_first_and_then_learns_from_its_own_episodes(
+def test_the_actor_imitates_first_and_then_learns_from_its_own_whole_episodes(
     shown: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learned: list[str] = []
+    history: list[dict[str, Any]] = []
     imitate, update = PPO.imitate, PPO.update
 
     def imitating(self: PPO, *arguments: Any) -> None:
@@ -71,12 +72,9 @@ def test_the_actor_imitates_first_and_then_learns_from_its_own_episodes(
 
     monkeypatch.setattr(PPO, "imitate", imitating)
     monkeypatch.setattr(PPO, "update", updating)
-    train_gym(SMALL, shown, nothing)
+    train_gym(SMALL, shown, history.append)
     assert learned == ["imitation"] * 3 + ["values", "actor", "actor"]
 
-
-def test_the_buffer_has_whole_episodes_with_the_densities_of_their_actions(shown: Path) -> None:
-    train_gym(SMALL, shown, nothing)
     reader = ReplayReader(shown, 1_200, 39, 30)
     episodes = reader.episodes(1_200)
     assert episodes.lengths.tolist() == [200] * 6
@@ -91,14 +89,11 @@ def test_the_buffer_has_whole_episodes_with_the_densities_of_their_actions(shown
     _, density = actor.sample(rows["obs"], noise.astype(np.float32))
     np.testing.assert_allclose(rows["log_prob"], density, rtol=1e-2, atol=0.2)
 
-
-def test_what_is_kept_acts_on_plain_observations_as_it_was_evaluated(shown: Path) -> None:
-    rows = []
-    train_gym(SMALL, shown, rows.append)
-    actor = load_actor(shown / "snapshots" / "1200.safetensors", "kept", RELOCATE)
+    # What is kept acts on plain observations as it was evaluated.
+    kept = load_actor(shown / "snapshots" / "1200.safetensors", "kept", RELOCATE)
     with closing(TaskBatch(RELOCATE, 1)) as batch:
-        [episode] = evaluate(actor, batch, [_EVALUATION_SEED])
-    assert episode.episode_return == pytest.approx(rows[-1]["return"], rel=1e-3)
+        [episode] = evaluate(kept, batch, [_EVALUATION_SEED])
+    assert episode.episode_return == pytest.approx(history[-1]["return"], rel=1e-3)
 
 
 class Interrupted(Exception):
@@ -124,11 +119,6 @@ def test_an_interrupted_training_goes_on_with_the_next_round(shown: Path) -> Non
     assert all(row["noise"] == pytest.approx(strength, rel=0.1) for row in history)
 
 
-def test_a_training_without_its_demonstrations_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="lacks some of its 2 demonstrations"):
-        train_gym(SMALL, tmp_path, nothing)
-
-
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
@@ -141,8 +131,10 @@ def test_a_training_without_its_demonstrations_is_refused(tmp_path: Path) -> Non
         ({"noise": 0.0}, "noise must lie in"),
     ],
 )
-def test_demonstrations_that_cannot_be_are_refused(
-    changes: dict[str, object], complaint: str
+def test_demonstrations_that_cannot_be_or_are_not_there_are_refused(
+    changes: dict[str, object], complaint: str, tmp_path: Path
 ) -> None:
+    with pytest.raises(ValueError, match="lacks some of its 2 demonstrations"):
+        train_gym(SMALL, tmp_path, nothing)
     with pytest.raises(ValueError, match=complaint):
         replace(SMALL, **changes)  # pyright: ignore[reportArgumentType]
