@@ -38,11 +38,11 @@ from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 from gaitforge.datasets.history import read_history
 from tests.collectors.making import FIRM_STANCE, ROBOT
 
-PER_UPDATE = 64 * 24
+PER_UPDATE = 16 * 8
 TINY = ExpertTrainingConfig(
     steps=2 * PER_UPDATE,
-    robots=64,
-    horizon=24,
+    robots=16,
+    horizon=8,
     epochs=1,
     mini_batches=2,
     hidden=(16, 8),
@@ -72,35 +72,23 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return Trained(folder, weights, card, first, second)
 
 
-def test_training_reports_every_update(trained: Trained) -> None:
+def test_training_reports_every_update_and_goes_on_where_it_stopped(trained: Trained) -> None:
     assert [s["steps"] for s in trained.first] == [PER_UPDATE, 2 * PER_UPDATE]
     for summary in trained.first:
         assert summary["steps_per_s"] > 0
         assert all(np.isfinite(value) for value in summary["losses"].values())
-
-
-def test_training_goes_on_where_it_stopped(trained: Trained) -> None:
-    assert [s["steps"] for s in trained.second] == [3 * PER_UPDATE]
-    assert [s["iteration"] for s in trained.second] == [3]
+    assert [(s["steps"], s["iteration"]) for s in trained.second] == [(3 * PER_UPDATE, 3)]
     record = json.loads((trained.folder / "training.json").read_text())
     assert (record["iteration"], record["steps"]) == (3, 3 * PER_UPDATE)
     assert [p.name for p in trained.folder.glob("training-*")] == [record["tensors"]]
-
-
-def test_a_finished_training_returns_at_once(trained: Trained) -> None:
     again: list[dict[str, Any]] = []
     weights, _ = train_expert(replace(TINY, steps=3 * PER_UPDATE), trained.folder, again.append)
     assert again == []
     assert weights == trained.weights
-
-
-def test_the_card_says_what_was_trained(trained: Trained) -> None:
-    assert trained.card["steps"] == 3 * PER_UPDATE
-    assert trained.card["robot"] == "aliengo"
-    assert set(trained.card["skills"]) == set(SKILLS)
-    assert set(trained.card["terrains"]) == set(TERRAINS)
-    assert trained.card["wall_s"] > 0
-    assert trained.card["training"]["hidden"] == (16, 8)
+    card = trained.card
+    assert (card["steps"], card["robot"]) == (3 * PER_UPDATE, "aliengo")
+    assert (set(card["skills"]), set(card["terrains"])) == (set(SKILLS), set(TERRAINS))
+    assert card["training"]["hidden"] == (16, 8)
 
 
 class Actor(torch.nn.Module):
@@ -133,12 +121,6 @@ def test_the_exported_expert_is_the_trained_actor(trained: Trained) -> None:
     assert np.abs(expected).max() > 1e-4
 
 
-def test_the_exported_expert_loads_with_its_card(trained: Trained) -> None:
-    trained.weights.with_suffix(".json").write_text(json.dumps(trained.card))
-    expert = load_expert(str(trained.weights))
-    assert expert.card["steps"] == 3 * PER_UPDATE
-
-
 def test_a_training_on_other_terrains_cannot_go_on(
     trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,7 +132,7 @@ def test_a_training_on_other_terrains_cannot_go_on(
 
 
 @pytest.mark.parametrize(
-    "changes", [{"hidden": (16, 16)}, {"robots": 32}, {"horizon": 12}], ids=lambda c: next(iter(c))
+    "changes", [{"hidden": (16, 16)}, {"horizon": 12}], ids=lambda c: next(iter(c))
 )
 def test_another_configuration_in_the_folder_is_refused(
     trained: Trained, changes: dict[str, Any]
@@ -169,6 +151,9 @@ class Interrupted(Exception):
 
 @pytest.mark.parametrize(("every_s", "saved"), [(0.0, PER_UPDATE), (1e6, 0)])
 def test_checkpoints_come_by_the_clock(tmp_path: Path, every_s: float, saved: int) -> None:
+    with pytest.raises(ValueError, match="checkpoint_every_s must be a number of seconds from 0"):
+        replace(TINY, checkpoint_every_s=-1.0)
+
     def stop(row: dict[str, Any]) -> None:
         if row["iteration"] == 2:
             raise Interrupted
@@ -184,12 +169,6 @@ def test_checkpoints_come_by_the_clock(tmp_path: Path, every_s: float, saved: in
     assert [row["steps"] for row in read_history(tmp_path)] == [PER_UPDATE, 2 * PER_UPDATE]
 
 
-@pytest.mark.parametrize("every_s", [-1.0, float("nan"), float("inf")])
-def test_a_time_between_checkpoints_that_cannot_be_is_refused(every_s: float) -> None:
-    with pytest.raises(ValueError, match="checkpoint_every_s must be a number of seconds from 0"):
-        replace(TINY, checkpoint_every_s=every_s)
-
-
 def test_a_checkpoint_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     """It has another setting of checkpoints, and no means of success."""
     train_expert(replace(TINY, steps=PER_UPDATE), tmp_path, lambda row: None)
@@ -203,20 +182,6 @@ def test_a_checkpoint_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     heard: list[int] = []
     train_expert(TINY, tmp_path, lambda row: heard.append(row["steps"]))
     assert heard == [2 * PER_UPDATE]
-
-
-def test_the_task_gives_rsl_rl_what_it_reads() -> None:
-    task = ExpertTask([ROBOT], 40, 1, 0)
-    try:
-        observations = task.get_observations()
-        assert observations["features"].shape == (40, FEATURE_DIM)
-        assert observations["critic"].shape == (40, CRITIC_DIM)
-        observations, reward, done, extras = task.step(torch.zeros(40, 12))
-        assert reward.shape == done.shape == extras["time_outs"].shape == (40,)
-        assert torch.isfinite(observations["features"]).all()
-        assert ((task.levels >= 0) & (task.levels <= 9)).all()
-    finally:
-        task.close()
 
 
 SLOTS = 80
@@ -235,6 +200,8 @@ def specs_of(task: ExpertTask) -> list[EpisodeSpec]:
 
 
 def test_the_critic_alone_sees_the_time_left_the_cell_and_the_forces(task: ExpertTask) -> None:
+    assert task.get_observations()["features"].shape == (SLOTS, FEATURE_DIM)
+    assert task.get_observations()["critic"].shape == (SLOTS, CRITIC_DIM)
     # Legs thrown up, so that some start again; then the gait, so that they stand.
     for correction, steps in ((6.0, 20), (0.0, 10)):
         for _ in range(steps):

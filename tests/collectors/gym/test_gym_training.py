@@ -36,14 +36,12 @@ SMALL = GymTrainingConfig(
     env="Hopper-v5",
     steps=400,
     random_steps=100,
+    steps_per_update=10,
     evaluate_every=100,
     evaluation_episodes=1,
     checkpoint_every_s=0.0,
     sac=SACConfig(hidden=16, batch_size=16),
 )
-
-
-CHEETAH = replace(SMALL, env="HalfCheetah-v5", steps=200)
 
 
 def nothing(summary: dict[str, Any]) -> None:
@@ -52,9 +50,10 @@ def nothing(summary: dict[str, Any]) -> None:
 
 @pytest.fixture
 def few_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Policies are chosen by a handful of episodes: enough where standing still is better."""
-    for name in ("CANDIDATES", "CANDIDATE_EPISODES", "EPISODES", "ENVIRONMENTS"):
-        monkeypatch.setattr(recipe_module, name, 2)
+    """Policies are chosen by few episodes."""
+    few = {"CANDIDATES": 2, "CANDIDATE_EPISODES": 4, "EPISODES": 20, "ENVIRONMENTS": 4}
+    for name, value in few.items():
+        monkeypatch.setattr(recipe_module, name, value)
 
 
 @settings(max_examples=25, deadline=None)
@@ -123,13 +122,13 @@ def test_a_saved_algorithm_goes_on_as_if_never_saved() -> None:
 def test_a_terminal_state_is_worth_nothing_and_a_horizon_is_bootstrapped() -> None:
     """With reward 1, gamma 0.5 and no entropy, values go to 1 at an end and to 2 without one."""
     sac = SAC(SACConfig(hidden=32, batch_size=64, gamma=0.5, learning_rate=1e-9,
-                        critic_learning_rate=3e-3, tau=0.05), 1, 1, seed=0)  # fmt: skip
+                        critic_learning_rate=1e-2, tau=0.1), 1, 1, seed=0)  # fmt: skip
     with torch.no_grad():
         sac.log_temperature.fill_(-20.0)
     ends = torch.arange(64) % 2
     obs = ends[:, None].float() * 2 - 1
     generator = torch.Generator().manual_seed(0)
-    for _ in range(600):
+    for _ in range(200):
         action = torch.rand((64, 1), generator=generator) * 2 - 1
         batch = {"obs": obs, "next_obs": obs, "action": action}
         batch |= {"reward": torch.ones(64), "terminated": ends.float()}
@@ -155,7 +154,9 @@ def test_medium_is_the_one_that_measures_nearest_again() -> None:
     assert choose_medium([3], 10, 110, again.__getitem__) == 3
 
 
-def test_a_training_leaves_policies_a_recipe_and_its_buffer(tmp_path: Path) -> None:
+def test_a_training_leaves_policies_a_recipe_and_its_buffer(
+    tmp_path: Path, few_episodes: None
+) -> None:
     recipe = run_gym_training(SMALL, tmp_path, Silent())
     read = read_recipe(tmp_path)
     assert read.expert_return == recipe["returns"]["expert"] > read.random_return
@@ -190,11 +191,13 @@ def test_an_interrupted_training_goes_on_from_its_checkpoint(tmp_path: Path) -> 
     # A checkpoint waits for an episode's end, so that none is cut off.
     episodes = ReplayReader(tmp_path, 400, 11, 3).episodes(done)
     assert (episodes.terminated | episodes.truncated).all()
+    with pytest.raises(ValueError, match="holds a training with seed=0, not 7"):
+        train_gym(replace(SMALL, seed=7), tmp_path, nothing)
 
 
 def test_an_extended_training_glues_no_two_episodes_into_one(tmp_path: Path) -> None:
     """Its end is in the midst of an episode of HalfCheetah, which lasts 1,000 steps."""
-    cheetah = replace(CHEETAH, steps=30, random_steps=999, evaluate_every=999)
+    cheetah = replace(SMALL, env="HalfCheetah-v5", steps=30, random_steps=999, evaluate_every=999)
     train_gym(cheetah, tmp_path, nothing)
     train_gym(replace(cheetah, steps=50), tmp_path, nothing)
     episodes = ReplayReader(tmp_path, 50, 17, 6).episodes(50)
@@ -224,11 +227,11 @@ def test_only_evaluations_of_the_training_itself_choose_its_policies(tmp_path: P
 
 
 def test_rows_after_the_checkpoint_are_written_anew(tmp_path: Path, few_episodes: None) -> None:
-    train_gym(CHEETAH, tmp_path, nothing)
+    train_gym(replace(SMALL, steps=200), tmp_path, nothing)
     known = read_history(tmp_path)
     with open(tmp_path / "history.jsonl", "a") as file:
         file.write('{"steps": 300, "return": 1e9}\n{"steps": 1')
-    recipe = run_gym_training(replace(CHEETAH, steps=300), tmp_path, Silent())
+    recipe = run_gym_training(replace(SMALL, steps=300), tmp_path, Silent())
     history = read_history(tmp_path)
     assert history[:2] == known
     assert [row["steps"] for row in history] == [100, 200, 300]
@@ -275,9 +278,7 @@ def test_another_trainings_recipe_is_not_ones_own(
     [
         ("training.json", "{}"),
         ("training.json", '{"trained'),
-        ("training.json", "[1]"),
         ("recipe.json", '{"trained_steps": 9999999}'),
-        ("recipe.json", '{"trained'),
         ("recipe.json", "[1]"),
     ],
 )
@@ -313,7 +314,7 @@ def test_a_training_that_is_no_longer_finite_ends_before_its_checkpoint(
 def test_no_old_recipe_lies_beside_new_policies(
     tmp_path: Path, few_episodes: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_gym_training(CHEETAH, tmp_path, Silent())
+    run_gym_training(replace(SMALL, steps=200), tmp_path, Silent())
     write: Callable[..., None] = recipe_module.write_bytes_durably
 
     def interrupted(path: Path, content: bytes) -> None:
@@ -332,12 +333,6 @@ def test_no_old_recipe_lies_beside_new_policies(
 def test_what_trains_needs_no_library_of_another_algorithm() -> None:
     code = "import sys, gaitforge.collectors.gym.training.recipe; sys.exit('rsl_rl' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_a_folder_of_another_training_is_refused(tmp_path: Path) -> None:
-    train_gym(replace(SMALL, steps=100), tmp_path, nothing)
-    with pytest.raises(ValueError, match="holds a training with seed=0, not 7"):
-        train_gym(replace(SMALL, seed=7), tmp_path, nothing)
 
 
 @pytest.mark.parametrize(

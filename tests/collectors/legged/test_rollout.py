@@ -1,5 +1,6 @@
 """Episodes in closed loop: alone or among others, all of them once, and as they are stored."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -125,7 +126,7 @@ def test_the_executed_action_is_the_next_observations_last_action(
         assert noisy == (result.spec.action_noise > 0)
 
 
-@pytest.mark.parametrize("number", [0, 1, 3, 6, 7])
+@pytest.mark.parametrize("number", [1, 4, 7])
 def test_an_episode_alone_is_the_same_episode_among_others_bit_for_bit(
     results: list[EpisodeResult], number: int
 ) -> None:
@@ -313,23 +314,10 @@ def test_an_impossible_plan_is_refused(changes: dict, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint) as refusal:
         CollectionGrid(**changes)
     assert "\n" not in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    ("changes", "complaint"),
-    [
-        ({"terrains": ("moon",)}, "unknown terrain 'moon'"),
-        ({"skills": ("fly",)}, "unknown skill 'fly'"),
-        ({"levels": (10,)}, "level 10 is outside 0-9"),
-        ({"levels": ()}, "at least one level"),
-        ({"episodes": 0}, "at least 1"),
-        ({"terrains": ("stairs",), "skills": ("run",)}, "none of the skills run is commanded on"),
-        ({"seed": -1}, "seed"),
-    ],
-)
-def test_an_impossible_evaluation_is_refused(changes: dict, complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        EvaluationGrid(**changes)
+    shared = {"episodes" if name == "parts" else name: value for name, value in changes.items()}
+    if shared.keys() <= {field.name for field in fields(EvaluationGrid)}:
+        with pytest.raises(ValueError, match=complaint):
+            EvaluationGrid(**shared)
 
 
 def test_evaluation_uses_held_out_episodes_and_sums_up_every_cell() -> None:

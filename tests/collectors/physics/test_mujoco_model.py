@@ -158,7 +158,6 @@ def other_leg_order(*legs: str) -> dict[str, Any]:
     [
         ({"trunk_body": "torso"}, (), "mine.xml has no body 'torso'"),
         (changed("foot_geoms", 2, "sole"), (), "mine.xml has no geom 'sole'"),
-        (changed("knee_geoms", 0, "knee"), (), "mine.xml has no geom 'knee'"),
         (changed("joint_names", 5, "elbow"), (), "mine.xml has no joint 'elbow'"),
         ({}, [('<freejoint name="root"/>', "")], "no free joint; body 'trunk' needs one"),
         (
@@ -180,9 +179,7 @@ def other_leg_order(*legs: str) -> dict[str, Any]:
         ({}, [(ROLL, '<joint axis="0 0 1"')],
          "the axis of FL_hip_joint, hip of FL, is (0.000, 0.000, 1.000) in the trunk's frame; "
          "by joint_signs it has to be (1.000, 0.000, 0.000)"),
-        ({}, [(ROLL, '<joint axis="-1 0 0"')], "is (-1.000, 0.000, 0.000)"),
         (swapped("joint_names", 1, 2), (), "'FL_thigh_joint' cannot be the FL leg's calf"),
-        (swapped("joint_names", 1, 4), (), "'FR_thigh_joint' cannot be the FL leg's thigh"),
         (
             other_leg_order("FR", "FL", "RR", "RL"),
             (),
@@ -190,10 +187,8 @@ def other_leg_order(*legs: str) -> dict[str, Any]:
             "'FR_hip_joint', named as FL, is 0.188 m before and -0.047 m left of the hips' middle",
         ),
         (swapped("foot_geoms", 0, 1), (), "foot_geoms: 'FR_foot' is not on the FL leg"),
-        (changed("foot_geoms", 3, "trunk"), (), "foot_geoms: 'trunk' is not on the RR leg"),
         (swapped("knee_geoms", 2, 3), (), "knee_geoms: 'RR_knee' is not on the RL leg"),
         ({}, [(FOOT, FOOT + ' conaffinity="0"')], "'FR_foot' does not meet the ground"),
-        ({}, [(FOOT, FOOT + ' conaffinity="2"')], "'FR_foot' does not meet the ground"),
         ({}, [(TRUNK, TRUNK + ' conaffinity="1"')], "meets both the ground and barriers"),
         (
             {},
@@ -219,7 +214,6 @@ def other_leg_order(*legs: str) -> dict[str, Any]:
             "in the default pose 'FL_foot' is at (0.173, 0.127, -0.311) in mine.xml, and at "
             "(0.146, 0.127, -0.337) by the card's offsets",
         ),
-        ({"hip_offset_m": [0.15, 0.04675, 0.0]}, (), "by the card's offsets"),
         ({"foot_radius_m": 0.03}, (), "foot_radius_m is 0.03, the radius of 'FL_foot' 0.02"),
         (
             {"kp_nm_per_rad": 500.0, "kd_nms_per_rad": 40.0},
@@ -242,7 +236,6 @@ def test_an_mjcf_that_contradicts_its_card_is_refused(
     ("mjcf", "complaint"),
     [
         ("", "mine.xml: "),
-        ("kp = 35", "mine.xml: XML parse error"),
         ("<mujoco><worldbody>", "mine.xml: XML parse error"),
         ("<mujoco><robot/></mujoco>", "mine.xml: XML Error: Schema violation"),
         ("<mujoco/>", "mine.xml has no body 'trunk'"),
@@ -281,8 +274,7 @@ def test_a_robot_that_can_be_used_but_looks_wrong_gets_a_warning(
     assert any(found.startswith(warning) for found in findings.warnings), findings.warnings
 
 
-@pytest.mark.parametrize("kp", [35.0, 200.0])
-@pytest.mark.parametrize("share", [0.8, 1.3])
+@pytest.mark.parametrize(("kp", "share"), [(35.0, 1.3), (200.0, 0.8), (200.0, 1.3)])
 def test_gains_are_refused_beyond_what_the_physics_step_bears(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kp: float, share: float
 ) -> None:

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from gaitforge.collectors.robots.commands import (
     ATTITUDE_RAMP_RADS,
-    COMMAND_NAMES,
-    COMMAND_UNITS,
     HEIGHT_RAMP_MS,
     N_COMMANDS,
     NEUTRAL,
@@ -27,12 +25,6 @@ from tests.collectors.making import ROBOT, similar_robot
 
 skills = st.sampled_from(sorted(SKILLS))
 seeds = st.integers(0, 2**32)
-
-
-def test_the_command_has_sixteen_named_numbers_with_units() -> None:
-    assert N_COMMANDS == len(COMMAND_NAMES) == len(COMMAND_UNITS) == 16
-    assert COMMAND_NAMES[0] == "vel_x"
-    assert COMMAND_NAMES[-1] == "locomote"
 
 
 @given(skills, seeds)
