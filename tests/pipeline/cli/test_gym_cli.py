@@ -1,4 +1,4 @@
-"""`gaitforge gym …`: the tasks, a collection, and wrong input."""
+"""`gaitforge gym …`: the tasks, a collection, and evaluations of every kind of policy."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from pathlib import Path
 import pytest
 
 from gaitforge.collectors.gym.tasks import TASKS
-from tests.collectors.gym.making import make_training
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.records import read_record
+from gaitforge.flows.stages.suites.plan import COMPLETE
+from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
+from tests.flows.gym_stores import TINY, make_gym_store
 from tests.pipeline.command_line import Run, assert_refused
 
 pytest.importorskip("gymnasium_robotics")
-
-
-@pytest.fixture(scope="module")
-def hopper(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished training of random weights."""
-    return make_training(tmp_path_factory.mktemp("gym") / "hopper")
 
 
 def test_tasks_are_listed(run: Run) -> None:
@@ -46,27 +44,6 @@ def test_a_collection_is_summed_up_and_goes_on(run: Run, hopper: Path, tmp_path:
     assert run("gym", "collect", store, *words, "--steps", "30", "--json").out == first.out
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["--env", "Ant-v5", "--policies", "{hopper}"], "no task 'Ant-v5'"),
-        (["--env", "Walker2d-v5", "--policies", "{hopper}"], "not of Walker2d-v5"),
-        (["--env", "Hopper-v5", "--policies", "{none}"], "no finished training in"),
-        (["--env", "Hopper-v5", "--policies", "{hopper}", "--quality", "x"], "unknown quality 'x'"),
-        (["--env", "Hopper-v5", "--policies", "{hopper}", "--physics"], "no simulator state"),
-        (["--env", "Hopper-v5", "--policies", "{hopper}", "--steps", "0"], "at least 1, not '0'"),
-    ],
-)
-def test_wrong_input_ends_in_a_line(
-    run: Run, words: list[str], complaint: str, hopper: Path, tmp_path: Path
-) -> None:
-    places = {"hopper": hopper, "none": tmp_path / "none"}
-    store = tmp_path / "x.zarr"
-    outcome = run("gym", "collect", store, *(word.format(**places) for word in words))
-    assert_refused(outcome, complaint)
-    assert not store.exists()
-
-
 def test_a_missing_package_is_named(
     run: Run, hopper: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,3 +52,26 @@ def test_a_missing_package_is_named(
     outcome = run("gym", "collect", tmp_path / "x.zarr", *words)
     assert_refused(outcome, "gymnasium, which is not installed: run .venv/bin/python")
     assert not (tmp_path / "x.zarr").exists()
+
+
+def test_a_policy_of_each_kind_is_evaluated(run: Run, hopper: Path, tmp_path: Path) -> None:
+    store = make_gym_store(tmp_path / "hopper.zarr", episodes=8)
+    learner, kept = tmp_path / "fcnet", tmp_path / "fcnet.json"
+    plan = TrainPlan(config=TINY, select=SelectPlan(where=COMPLETE))
+    run_training(plan, store, learner, Silent())
+
+    def evaluated(*arguments: str | Path) -> dict:
+        asked = ["--env", "Hopper-v5", "--episodes", "2", "--seed", "3", "--json"]
+        return json.loads(run("gym", "evaluate", *arguments, *asked).out)
+
+    more = ("--policies", hopper, "--return-target", "0.5", "--out", kept)
+    learned = evaluated(learner, *more)
+    assert learned == read_record(kept)
+    assert (learned["policy"], learned["return_target"]) == ("fcnet", 0.5)
+    expert = evaluated(hopper, "--quality", "medium")
+    assert (expert["policy"], expert["references"]["expert"]) == ("medium", 300.0)
+    assert expert["normalised"]["mean"] is not None, "the experts' own returns are known"
+    random = evaluated("random")
+    assert random["references"]["expert"] > 3000, "by the policies that ship"
+    assert abs(random["normalised"]["mean"]) < 5
+    assert evaluated("expert")["normalised"]["mean"] > 70

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.command_line import Run, assert_refused
+from tests.pipeline.command_line import Run
 
 pytest.importorskip("dm_control")
 
@@ -79,24 +79,3 @@ def test_an_expert_is_trained_and_used(
     evaluated = run("humanoid", "evaluate", experts, "--reference", humanoid_reference,
                     "--train", "squat_00-0-18", "--json")  # fmt: skip
     assert json.loads(evaluated.out)[0]["normalised_return"] == row["expert return"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["reference", "--list", "{none}"], "no reference file at"),
-        (["reference", "--out", "{none}", "--motion", "fly"], "unknown motion 'fly'"),
-        (["evaluate", "pd", "--reference", "{clips}"], "at least one clip"),
-        (["evaluate", "{none}", "--reference", "{clips}", "--train", "squat_00"], "no expert of"),
-        (["collect", "{none}", "--reference", "{clips}", "--clips", "run_00"], "is no snippet"),
-        (["collect", "{none}", "--reference", "{clips}", "--overlap", "999"], "overlap < length"),
-        (["train-expert", "--reference", "{clips}", "--out", "{none}", "--set", "x=1"], "unknown"),
-    ],
-)
-def test_wrong_input_ends_in_a_line(
-    run: Run, arguments: list[str], complaint: str, humanoid_reference: Path, tmp_path: Path
-) -> None:
-    places = {"none": tmp_path / "none", "clips": humanoid_reference}
-    outcome = run("humanoid", *(each.format(**places) for each in arguments))
-    assert_refused(outcome, complaint)
-    assert not (tmp_path / "none").exists()
