@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -83,11 +83,7 @@ def plain_store(
         rewards = rng.normal(size=total).astype(np.float32)
         sizes = {"step": total, "episode": len(chosen)}
         added = {
-            per: {
-                each.name: rng.integers(0, 2, (sizes[per], *each.shape)).astype(each.dtype)
-                for each in further
-                if each.per == per
-            }
+            per: {each.name: _random(rng, each, sizes[per]) for each in further if each.per == per}
             for per in sizes
         }
         store.write_part(
@@ -107,6 +103,13 @@ def plain_store(
             },
         )
     return store
+
+
+def _random(rng: np.random.Generator, field: Field, rows: int) -> np.ndarray:
+    shape = (rows, *field.shape)
+    if np.dtype(field.dtype).kind == "f":
+        return rng.normal(size=shape).astype(field.dtype)
+    return rng.integers(0, 2 if field.dtype == "bool" else 100, shape).astype(field.dtype)
 
 
 def legged_store(path: Path, episodes: Sequence[Episode], parts: int = 2) -> Store:
@@ -143,12 +146,14 @@ class Case:
         make: a store of the given episodes that the format can hold.
         fields: that come back bit for bit; columns: of the catalog, None for all.
         schema: whether the schema comes back too.
+        options: of the export.
     """
 
     make: Callable[[Path, Sequence[Episode]], Store]
     fields: tuple[str, ...]
     columns: tuple[str, ...] | None = None
     schema: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 PLAIN_FIELDS = ("obs", "action", "reward", "info_qpos", "info_contact", "final_obs")
@@ -170,13 +175,64 @@ def minari_store(path: Path, episodes: Sequence[Episode], parts: int = 2) -> Sto
     return plain_store(path, episodes, parts, MINARI_FIELDS)
 
 
+LEROBOT_FIELDS = (
+    Field("grid", (3, 4)),
+    Field("cube", (2, 3, 2), "uint8"),
+    Field("half", (2,), "float16"),
+    Field("small", (), "int8"),
+    Field("flags", (4,), "bool"),
+    Field("one", (1,), "float64"),
+    Field("timestamp", (), "int64"),
+)
+"""Fields of every kind of shape and dtype, one with the name of a feature of LeRobot's own."""
+
+
+def lerobot_store(path: Path, episodes: Sequence[Episode], parts: int = 2) -> Store:
+    """The plain store with fields of every kind that a LeRobot dataset holds."""
+    return plain_store(path, episodes, parts, LEROBOT_FIELDS)
+
+
 CASES: dict[str, Case] = {
     "d4rl": Case(plain_store, PLAIN_FIELDS),
     "mocapact": Case(rollout_store, ROLLOUT_FIELDS),
-    "lerobot": Case(plain_store, PLAIN_FIELDS),
+    "lerobot": Case(lerobot_store, (*PLAIN_FIELDS, *(each.name for each in LEROBOT_FIELDS))),
     "minari": Case(minari_store, (*PLAIN_FIELDS, *(each.name for each in MINARI_FIELDS))),
     "fcnet": Case(legged_store, ("obs", "action"), ("length",), schema=False),
 }
+
+ENDS = ("length", "terminated", "truncated")
+VARIANTS: dict[str, tuple[str, Case]] = {
+    **{name: (name, case) for name, case in CASES.items()},
+    "d4rl without notes": (
+        "d4rl",
+        Case(plain_store, PLAIN_FIELDS, (*ENDS[:2], "return"), False, {"notes": False}),
+    ),
+    "lerobot without notes": (
+        "lerobot",
+        Case(
+            lerobot_store,
+            ("obs", "action", "reward", "grid", "cube", "half", "small", "flags"),
+            ENDS,
+            False,
+            {"notes": False, "episode_stats": False},
+        ),
+    ),
+    "minari without notes": (
+        "minari",
+        Case(
+            plain_store,
+            ("obs", "action", "reward", "final_obs"),
+            (*ENDS, "seed"),
+            False,
+            {"notes": False},
+        ),
+    ),
+    **{
+        f"minari {each}": ("minari", replace(CASES["minari"], options={"storage": each}))
+        for each in ("arrow", "parquet")
+    },
+}
+"""Name -> a format and what of it comes back, with options of the export too."""
 
 
 def assert_equal(case: Case, before: Selection, after: Selection) -> None:

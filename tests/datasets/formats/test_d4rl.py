@@ -13,8 +13,7 @@ import pytest
 
 from gaitforge.datasets import DatasetError, Selection, Store, open_store
 from gaitforge.datasets.formats import sources
-from gaitforge.datasets.formats.d4rl.file_names import named_dataset
-from gaitforge.datasets.formats.d4rl.tasks import TASKS, normalised_return
+from gaitforge.datasets.formats.d4rl.tasks import normalised_return
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.format_stores import plain_store, random_episodes
@@ -112,29 +111,6 @@ def test_a_timeout_before_the_horizon_is_where_recording_stopped(tmp_path: Path)
     assert endings(as_marked)[0] == "truncated"
 
 
-def test_return_to_go_is_refused_for_cut_off_episodes_and_right_for_the_others(
-    tmp_path: Path,
-) -> None:
-    arrays = rows(1010)
-    arrays["terminals"][9] = True
-    found = imported(write(tmp_path / "hopper_medium-v2.hdf5", arrays))
-    assert endings(found) == ["terminated", "cut off"]
-    with pytest.raises(DatasetError, match="1 of 2 episodes were cut off"):
-        next(iter(found.windows(8, 4, return_to_go=True)))
-    whole = found.where("terminated or truncated")
-    [batch] = list(whole.windows(10, 4, fields=("obs", "reward"), return_to_go=True, workers=0))
-    expected = np.cumsum(arrays["rewards"][9::-1].astype(float))[::-1]
-    assert batch["return_to_go"][0].numpy() == pytest.approx(expected, abs=1e-5)
-
-
-def test_reference_scores_normalise_returns_to_0_and_100() -> None:
-    for task, facts in TASKS.items():
-        assert normalised_return(task, facts.random_score) == 0.0
-        assert normalised_return(task, facts.expert_score) == pytest.approx(100.0)
-    returns = np.array([-20.272305, 3234.3, 1607.0138475])
-    assert normalised_return("hopper", returns) == pytest.approx([0.0, 100.0, 50.0])
-
-
 def test_the_catalog_has_normalised_returns(tmp_path: Path) -> None:
     arrays = rows(1000)
     arrays["timeouts"][-1] = True
@@ -142,28 +118,12 @@ def test_the_catalog_has_normalised_returns(tmp_path: Path) -> None:
     table = found.episodes()
     total = table.column("return").to_pylist()[0]
     expected = normalised_return("halfcheetah", total)
+    returns = np.array([-20.272305, 3234.3, 1607.0138475])
+    assert normalised_return("hopper", returns) == pytest.approx([0.0, 100.0, 50.0])
     assert table.column("normalised_return").to_pylist() == pytest.approx([expected])
     assert len(found.where("normalised_return < 50 and quality = 'medium-expert'")) == 1
     assert found.store.schema.control_dt_s == 0.05
     assert found.store.schema.attributes["reference_returns"]["expert"] == 12135.0
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("hopper_medium.hdf5", ("hopper", "medium")),
-        ("walker_mixed.hdf5", ("walker2d", "medium-replay")),
-        ("halfcheetah_medium_expert-v2.hdf5", ("halfcheetah", "medium-expert")),
-        ("ant_full_replay-v2.hdf5", ("ant", "full-replay")),
-        ("pen-v0_demos_clipped.hdf5", ("pen", "human")),
-        ("door-demos-v0-bc-combined.hdf5", ("door", "cloned")),
-        ("relocate-expert-v1.hdf5", ("relocate", "expert")),
-        ("Ant_maze_mine_noisy.hdf5", ("", "ant-maze-mine-noisy")),
-        ("mine.hdf5", ("", "mine")),
-    ],
-)
-def test_names_of_files_tell_task_and_quality(name: str, expected: tuple[str, str]) -> None:
-    assert named_dataset(name) == expected
 
 
 def widened(arrays: dict[str, np.ndarray], width: int) -> dict[str, np.ndarray]:
@@ -193,24 +153,6 @@ def test_observations_have_names(
     schema = imported(write(tmp_path / f"{name}.hdf5", arrays)).store.schema
     assert schema.field("obs").slices == expected
     assert schema.field("final_obs").slices == expected
-
-
-@pytest.mark.parametrize(
-    ("task", "width"),
-    {
-        "hopper": 11,
-        "halfcheetah": 17,
-        "walker2d": 17,
-        "pen": 45,
-        "hammer": 46,
-        "door": 39,
-        "relocate": 39,
-    }.items(),
-)
-def test_names_of_known_tasks_tile_their_observation(task: str, width: int) -> None:
-    bounds = [bound for each in TASKS[task].obs_slices.values() for bound in each]
-    assert (bounds[0], bounds[-1]) == (0, width)
-    assert bounds[1:-1:2] == bounds[2:-1:2]
 
 
 def test_infos_become_fields(tmp_path: Path) -> None:
@@ -260,7 +202,6 @@ def test_next_observations_of_their_own_are_asked_for_and_then_kept(tmp_path: Pa
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "missing": ({"rewards": None}, "x.hdf5: rewards: the key is missing"),
     "shorter": ({"actions": np.zeros((19, 2))}, r"x.hdf5: actions: has shape \(19, 2\), but .* 20"),
-    "nan": ({"rewards": np.r_[np.ones(13), np.nan, np.ones(6)]}, "rewards: row 13 is not finite"),
     "void": ({"rewards": np.zeros(20, "V8")}, r"x.hdf5: rewards: dtype \|?V8 is not one of"),
     "flags": ({"terminals": np.arange(20)}, "x.hdf5: terminals: row 2 is 2, not 0 or 1"),
     "empty": ({"observations": np.zeros((0, 3))}, "x.hdf5: observations: has no rows"),
@@ -294,61 +235,10 @@ def test_damaged_rows(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
-def test_an_export_reads_as_d4rl_reads_files(tmp_path: Path) -> None:
-    """Every dataset loads as an array or a scalar; flags and shapes are as its reader checks."""
-    store = plain_store(tmp_path / "store", random_episodes(50))
-    report = export_selection("d4rl", store.select(), tmp_path / "out.hdf5")
-    loaded: dict[str, Any] = {}
-    with h5py.File(tmp_path / "out.hdf5") as file:
-
-        def load(name: str, item: Any) -> None:
-            if isinstance(item, h5py.Dataset):
-                loaded[name] = item[()]
-
-        file.visititems(load)
-    whole = store.select()
-    count = whole.steps
-    assert loaded["observations"].shape == (count, 5)
-    for key in ("rewards", "terminals", "timeouts"):
-        assert loaded[key].shape == (count,)
-    stops = np.flatnonzero(loaded["terminals"] | loaded["timeouts"]) + 1
-    assert np.union1d(stops, [count]).tolist() == np.cumsum(whole.lengths).tolist()
-    following = loaded["next_observations"]
-    inside = np.setdiff1d(np.arange(count), np.cumsum(whole.lengths) - 1)
-    assert np.array_equal(following[inside], loaded["observations"][inside + 1])
-    assert np.array_equal(following[np.cumsum(whole.lengths) - 1], whole.read("final_obs"))
-    assert np.array_equal(loaded["infos/qpos"], whole.read("info_qpos"))
-    assert any("cut-off episodes are marked by a time-out" in note for note in report.carried.notes)
-
-
-def test_without_notes_what_the_layout_holds_comes_back(tmp_path: Path) -> None:
-    episodes = [(3, "terminated"), (1, "truncated"), (4, "terminated"), (2, "cut off")]
-    store = plain_store(tmp_path / "store", episodes)
-    path = tmp_path / "out.hdf5"
-    report = export_selection("d4rl", store.select(), path, {"notes": False, "compression": "none"})
-    assert "the catalog: D4RL has no place for it" in report.carried.left
-    found = imported(path)
-    assert found.lengths.tolist() == [3, 1, 4, 2]
-    assert endings(found) == ["terminated", "truncated", "terminated", "cut off"]
-    for name in ("obs", "action", "reward", "final_obs", "info_qpos", "info_contact"):
-        assert np.array_equal(found.read(name), store.select().read(name))
-
-
-def test_notes_that_contradict_the_flags_are_refused(tmp_path: Path) -> None:
-    store = plain_store(tmp_path / "store", random_episodes(10))
-    path = tmp_path / "out.hdf5"
-    export_selection("d4rl", store.select(), path)
-    with h5py.File(path, "a") as file:
-        file["terminals"][0] = file["terminals"][1] = True  # pyright: ignore[reportIndexIssue]
-    with pytest.raises(DatasetError, match="metadata/gaitforge: the lengths in the notes are not"):
-        import_source("d4rl", path, tmp_path / "again")
-
-
-@pytest.mark.parametrize("part_bytes", [1 << 20, 100], ids=["one part", "several parts"])
 def test_notes_that_name_an_episode_twice_are_refused(
-    part_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "PART_BYTES", part_bytes)
+    monkeypatch.setattr(sources, "PART_BYTES", 1000)
     store = plain_store(tmp_path / "store", random_episodes(10))
     path = tmp_path / "out.hdf5"
     export_selection("d4rl", store.select(), path)

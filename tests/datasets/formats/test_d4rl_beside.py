@@ -40,7 +40,7 @@ def again(path: Path, folder: Path, **options: Any) -> Path:
 
 
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(names=KEYS)
 def test_infos_keep_their_path(names: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -96,8 +96,7 @@ def with_metadata(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("url_or_folder", ["store", "s3"])
-@pytest.mark.parametrize("notes", [True, False])
+@pytest.mark.parametrize(("notes", "url_or_folder"), [(True, "store"), (False, "s3")])
 def test_metadata_come_back(
     notes: bool, url_or_folder: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

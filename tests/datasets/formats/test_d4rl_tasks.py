@@ -107,6 +107,14 @@ def test_a_terminal_of_locomotion_is_a_fall(terminated: list[bool]) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
+        ("hopper_medium", ("hopper", "medium")),
+        ("walker_mixed", ("walker2d", "medium-replay")),
+        ("halfcheetah_medium_expert-v2", ("halfcheetah", "medium-expert")),
+        ("ant_full_replay-v2", ("ant", "full-replay")),
+        ("pen-v0_demos_clipped", ("pen", "human")),
+        ("door-demos-v0-bc-combined", ("door", "cloned")),
+        ("relocate-expert-v1", ("relocate", "expert")),
+        ("Ant_maze_mine_noisy", ("", "ant-maze-mine-noisy")),
         (UMAZE, ("antmaze-umaze", "")),
         (LARGE, ("antmaze-large", "diverse")),
         (
@@ -126,10 +134,13 @@ def test_a_terminal_of_locomotion_is_a_fall(terminated: list[bool]) -> None:
 )
 def test_names_of_files_tell_task_and_quality(name: str, expected: tuple[str, str]) -> None:
     assert named_dataset(f"{name}.hdf5") == expected
-    assert expected[0] in TASKS
+    assert expected[0] in {"", *TASKS}
 
 
 def test_names_of_observations_tile_them() -> None:
-    widths = {"antmaze-large": 29, "kitchen": 60, "maze2d-medium-v0": 4}
+    widths = {"hopper": 11, "halfcheetah": 17, "walker2d": 17, "pen": 45, "hammer": 46, "door": 39}
+    widths |= {"relocate": 39, "antmaze-large": 29, "kitchen": 60, "maze2d-medium-v0": 4}
     for task, width in widths.items():
-        assert max(stop for _, stop in TASKS[task].obs_slices.values()) == width
+        bounds = [bound for each in TASKS[task].obs_slices.values() for bound in each]
+        assert (bounds[0], bounds[-1]) == (0, width)
+        assert bounds[1:-1:2] == bounds[2:-1:2]

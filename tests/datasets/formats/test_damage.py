@@ -22,9 +22,9 @@ from gaitforge.datasets import DatasetError, open_store
 from gaitforge.datasets.formats import FORMATS
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
-from tests.datasets.formats.format_stores import CASES, random_episodes
+from tests.datasets.formats.format_stores import CASES, plain_store, random_episodes
 
-TRIES = 24
+TRIES = 10
 HEADER_BYTES = 6000
 """Where HDF5 and Parquet keep what describes the rest."""
 
@@ -98,7 +98,7 @@ REQUIRED = {
 
 
 def test_damaged_arrays(tmp_path: Path) -> None:
-    """Every array of every HDF5 format, damaged in a third of the ways, all of them in turn."""
+    """Every array of every HDF5 format, damaged in one of the ways, all of them in turn."""
     h5py = pytest.importorskip("h5py", reason="h5py is the extra hdf5")
     for name in (each for each in REQUIRED if not FORMATS[each].missing):
         source = tmp_path / f"{name}.hdf5"
@@ -111,7 +111,7 @@ def test_damaged_arrays(tmp_path: Path) -> None:
             arrays = [key for key in keys if isinstance(file[key], h5py.Dataset)]
             keys = [key for key in arrays if file[key].shape and file[key].size]
         for number, key in enumerate(keys):
-            for kind, damage in [*DAMAGES.items()][number % 3 :: 3]:
+            for kind, damage in [*DAMAGES.items()][number % 6 :: 6]:
                 with h5py.File(path, "a") as file:
                     values = damage(file[key][()])
                     del file[key]
@@ -126,7 +126,7 @@ def test_damaged_arrays(tmp_path: Path) -> None:
 
 
 def columns_with_damage(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """Every column removed, and replaced by other types, missing values and numbers."""
+    """Every column removed, and replaced by another type, missing values or numbers in turn."""
     rows = table.num_rows
     others = [
         pa.array(["a"] * rows),
@@ -137,14 +137,13 @@ def columns_with_damage(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     ]
     for at, key in enumerate(table.column_names):
         yield key, table.remove_column(at)
-        for each in others:
-            yield key, table.set_column(at, key, each)
+        yield key, table.set_column(at, key, others[at % len(others)])
 
 
 @pytest.mark.parametrize("folder", ["data", "meta/episodes"])
 def test_damaged_columns(folder: str, tmp_path: Path) -> None:
     source = tmp_path / "source"
-    store = CASES["lerobot"].make(tmp_path / "s", random_episodes(4))
+    store = plain_store(tmp_path / "s", random_episodes(4))
     options = {"notes": False, "episode_stats": False}
     export_selection("lerobot", store.select(), source, options)
     path = source / folder / "chunk-000/file-000.parquet"
@@ -167,11 +166,11 @@ VALUES = (None, -1, "x", [[1]], {"a": 1}, 10**400, float("nan"))
     ("name", "file"), [("lerobot", "meta/info.json"), ("minari", "data/metadata.json")]
 )
 def test_damaged_metadata(name: str, file: str, tmp_path: Path) -> None:
-    """Every key removed, and replaced by values of every kind, two levels deep."""
+    """Keys removed, and replaced by values of every kind, in turn and two levels deep."""
     if missing := FORMATS[name].missing:
         pytest.skip(f"{', '.join(missing)} not installed: extras")
     source = tmp_path / "source"
-    store = CASES[name].make(tmp_path / "s", [(3, "truncated"), (4, "terminated")])
+    store = plain_store(tmp_path / "s", [(3, "truncated"), (4, "terminated")])
     export_selection(name, store.select(), source, {"notes": False})
     tree = json.loads((source / file).read_text())
     first = next(iter(tree["features"])) if "features" in tree else ""
@@ -179,13 +178,12 @@ def test_damaged_metadata(name: str, file: str, tmp_path: Path) -> None:
         level = tree
         for key in parent:
             level = level[key]
-        for key, kept in list(level.items()):
+        for number, (key, kept) in enumerate(list(level.items())):
             del level[key]
-            for value in ("removed", *VALUES):
-                if value != "removed":
-                    level[key] = value
-                (source / file).write_text(json.dumps(tree))
-                check_refused_or_whole(name, source, tmp_path)
+            if number % 2:
+                level[key] = VALUES[number % len(VALUES)]
+            (source / file).write_text(json.dumps(tree))
+            check_refused_or_whole(name, source, tmp_path)
             level[key] = kept
 
 

@@ -109,10 +109,6 @@ def change(folder: Path, kind: str, action: str) -> None:
         path.write_bytes(path.read_bytes()[:-40])
     elif action == "double":
         np.fromfile(path, np.float32).astype(np.float64).tofile(path)
-    elif action == "nan":
-        values = np.fromfile(path, np.float32)
-        values[-1] = np.nan
-        values.tofile(path)
     elif action == "second":
         path.with_name(f"{kind}_1_1.dat").write_bytes(b"")
     elif action == "folder":
@@ -134,7 +130,6 @@ def change(folder: Path, kind: str, action: str) -> None:
         ("meta", "empty", r"meta_0.dat: meta: has no rows"),
         ("src", "cut", r"src_16_58.dat: cannot be read as .*: it has 3672 bytes, .* says 3712"),
         ("tgt", "double", r"tgt_16_12.dat: .* it has 1536 bytes, its name says 768"),
-        ("src", "nan", r"src_16_58.dat: src: row 15 is not finite"),
         ("meta", "second", r"maps: meta: there are two: meta_1_1.dat and meta_4.dat"),
         ("src", "narrow", r"tgt_16_12.dat: tgt: shape \(16, 12\) in its name must be \(32, 12\)"),
         ("meta", "6,1,6,99", r"meta_4.dat: meta: episode 3 of 99 steps goes beyond the 16 rows"),

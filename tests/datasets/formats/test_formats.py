@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaitforge.datasets import DatasetError, Field, Schema, Store, open_store
@@ -17,10 +17,15 @@ from gaitforge.datasets.formats import FORMATS, FormatEntry, find_format, source
 from gaitforge.datasets.formats.interface import Advance
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
-from tests.datasets.formats.format_stores import CASES, ENDINGS, Case, assert_equal, random_episodes
+from tests.datasets.formats.format_stores import (
+    CASES,
+    ENDINGS,
+    VARIANTS,
+    Case,
+    assert_equal,
+    random_episodes,
+)
 from tests.datasets.programs import run_program
-
-HERE = [name for name in CASES if not FORMATS[name].missing]
 
 FILLS_UP = """
 import resource, signal, sys
@@ -36,8 +41,6 @@ except DatasetError as error:
     print(error)
 """
 
-EPISODE = st.tuples(st.integers(1, 4), st.sampled_from(list(ENDINGS)))
-
 
 @pytest.fixture(params=sorted(CASES))
 def name(request: pytest.FixtureRequest) -> str:
@@ -52,12 +55,6 @@ def case(name: str) -> Case:
     return CASES[name]
 
 
-@pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of at most 160 steps, so that a small source has several."""
-    monkeypatch.setattr(sources, "SHARD_STEPS", 160)
-
-
 def exported(name: str, store: Store, folder: Path) -> Path:
     path = folder / f"{name}.out"
     export_selection(name, store.select(), path)
@@ -68,62 +65,66 @@ def leftovers(folder: Path, *known: str) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name not in known)
 
 
-def test_many_random_episodes_come_back(
-    name: str, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sources, "SHARD_STEPS", 200)
-    episodes = random_episodes(120)
-    assert {length for length, _ in episodes} >= {1}
-    store = case.make(tmp_path / "store", episodes)
-    path = exported(name, store, tmp_path)
-    report = import_source(name, path, tmp_path / "again")
-    again = open_store(tmp_path / "again")
-    assert_equal(case, store.select(), again.select())
-    assert again.verify() == []
-    assert (report.episodes, report.steps) == (120, store.select().steps)
-    assert report.parts == len(again.parts()) > 1
-
-
-@pytest.mark.parametrize("name", HERE)
-@settings(
-    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+@pytest.mark.parametrize(
+    "name", [name for name, (base, _) in VARIANTS.items() if not FORMATS[base].missing]
 )
+@settings(max_examples=3)
 @given(
-    st.lists(st.tuples(st.integers(1, 4), st.sampled_from(list(ENDINGS))), min_size=1, max_size=5)
+    episodes=st.lists(
+        st.tuples(st.integers(1, 4), st.sampled_from(list(ENDINGS))), min_size=1, max_size=6
+    ),
+    condition=st.sampled_from(["true", "terrain = 'flat'", "length > 1"]),
+    shard_steps=st.sampled_from([3, 1 << 18]),
 )
-def test_any_few_episodes_come_back(
+def test_any_episodes_come_back_and_importing_again_changes_nothing(
     name: str,
     tmp_path_factory: pytest.TempPathFactory,
     episodes: list[tuple[int, str]],
+    condition: str,
+    shard_steps: int,
 ) -> None:
-    folder, case = tmp_path_factory.mktemp(name), CASES[name]
-    store = case.make(folder / "store", episodes)
-    import_source(name, exported(name, store, folder), folder / "again")
-    assert_equal(case, store.select(), open_store(folder / "again").select())
+    folder, (base, case) = tmp_path_factory.mktemp("out"), VARIANTS[name]
+    whole = case.make(folder / "store", episodes).select()
+    chosen = whole.where(condition)
+    chosen = chosen if len(chosen) else whole
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "SHARD_STEPS", shard_steps)
+        export_selection(base, chosen, folder / "out", dict(case.options))
+        report = import_source(base, folder / "out", folder / "again")
+        again = open_store(folder / "again")
+        assert_equal(case, chosen, again.select())
+        assert (report.episodes, report.steps) == (len(chosen), chosen.steps)
+        assert report.parts == len(again.parts())
+        assert again.verify() == []
+        before = again.info()
+        assert import_source(base, folder / "out", folder / "again").episodes == len(chosen)
+    assert open_store(folder / "again").info() == before
 
 
-def test_a_part_of_a_store_comes_back(name: str, case: Case, tmp_path: Path) -> None:
-    store = case.make(tmp_path / "store", random_episodes(60))
-    chosen = store.select(terrain="rough").where("length > 3")
-    export_selection(name, chosen, tmp_path / "out")
-    import_source(name, tmp_path / "out", tmp_path / "again")
-    assert_equal(case, chosen, open_store(tmp_path / "again").select())
-
-
-def test_importing_again_changes_nothing(name: str, case: Case, tmp_path: Path) -> None:
-    path = exported(name, case.make(tmp_path / "store", random_episodes(20)), tmp_path)
-    import_source(name, path, tmp_path / "again")
-    before = open_store(tmp_path / "again").info()
-    report = import_source(name, path, tmp_path / "again")
-    assert open_store(tmp_path / "again").info() == before
-    assert report.episodes == 20
-
-
-@pytest.mark.usefixtures("small_parts")
-def test_an_interrupted_import_shows_nothing_and_goes_on(
-    name: str, case: Case, tmp_path: Path
+def test_two_sources_make_one_store(
+    name: str, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = case.make(tmp_path / "store", random_episodes(120))
+    monkeypatch.setattr(sources, "SHARD_STEPS", 50)
+    whole = case.make(tmp_path / "store", random_episodes(30))
+    for number, part in enumerate(whole.parts()):
+        export_selection(name, whole.select(part=part), tmp_path / f"{number}.out")
+        import_source(name, tmp_path / f"{number}.out", tmp_path / "again")
+    again = open_store(tmp_path / "again")
+    assert again.verify() == []
+    assert len(again.parts()) > 2
+    stores = again.select(), whole.select()
+    actions = [sorted(s.episode(k)["action"].tobytes() for k in range(30)) for s in stores]
+    assert actions[0] == actions[1]
+    assert leftovers(tmp_path, "store", "again", "0.out", "1.out") == []
+
+
+@pytest.mark.parametrize("changed", [False, True])
+@pytest.mark.parametrize("name", ["fcnet", "lerobot"])
+def test_an_interrupted_import_shows_nothing_and_goes_on_unless_the_source_changed(
+    name: str, changed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "SHARD_STEPS", 100)
+    store = CASES[name].make(tmp_path / "store", random_episodes(60))
     path = exported(name, store, tmp_path)
     done: list[int] = []
 
@@ -141,47 +142,17 @@ def test_an_interrupted_import_shows_nothing_and_goes_on(
     [staged] = tmp_path.glob(".again.*.importing/store")
     kept = {part: stamp(staged, part) for part in Store.open(staged).parts()}
     assert len(kept) >= 2
+    for file in path.rglob("*") if changed else ():
+        file.touch()
     import_source(name, path, tmp_path / "again")
-    assert kept.items() <= {p: stamp(tmp_path / "again", p) for p in kept}.items()
-    assert_equal(case, store.select(), open_store(tmp_path / "again").select())
+    now = {part: stamp(tmp_path / "again", part) for part in kept}
+    assert all((now[part] > time) == changed for part, time in kept.items())
+    assert_equal(CASES[name], store.select(), open_store(tmp_path / "again").select())
     assert leftovers(tmp_path, "store", "again", path.name) == []
 
 
 def stamp(store: Path, part: str) -> int:
     return (store / "catalog" / f"{part}.parquet").stat().st_mtime_ns
-
-
-@pytest.mark.usefixtures("small_parts")
-def test_a_source_that_changed_since_the_interruption_is_read_anew(
-    name: str, case: Case, tmp_path: Path
-) -> None:
-    path = exported(name, case.make(tmp_path / "store", random_episodes(120)), tmp_path)
-
-    def begin(total: int) -> Advance:
-        def advance(steps: int) -> None:
-            raise KeyboardInterrupt
-
-        return advance
-
-    with pytest.raises(KeyboardInterrupt):
-        import_source(name, path, tmp_path / "again", begin=begin, workers=1)
-    for file in [path, *path.rglob("*")] if path.is_dir() else [path]:
-        file.touch()
-    [staged] = tmp_path.glob(".again.*.importing/store")
-    old = {part: stamp(staged, part) for part in Store.open(staged).parts()}
-    import_source(name, path, tmp_path / "again")
-    assert all(stamp(tmp_path / "again", part) > time for part, time in old.items())
-
-
-def test_two_sources_in_one_store(name: str, case: Case, tmp_path: Path) -> None:
-    whole = case.make(tmp_path / "store", random_episodes(30))
-    for number, part in enumerate(whole.parts()):
-        export_selection(name, whole.select(part=part), tmp_path / f"{number}.out")
-        import_source(name, tmp_path / f"{number}.out", tmp_path / "again")
-    again = open_store(tmp_path / "again")
-    assert again.verify() == []
-    assert sorted(again.select().lengths) == sorted(whole.select().lengths)
-    assert leftovers(tmp_path, "store", "again", "0.out", "1.out") == []
 
 
 def test_a_store_of_another_schema_is_refused(tmp_path: Path) -> None:

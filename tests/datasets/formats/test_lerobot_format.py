@@ -7,38 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gaitforge.datasets import DatasetError, Field, Store, open_store
+from gaitforge.datasets import DatasetError, open_store
 from gaitforge.datasets.formats.lerobot.statistics import episode_stats
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
+from tests.datasets.formats.format_stores import lerobot_store, random_episodes
 from tests.datasets.formats.lerobot_files import DATA, EPISODES, read, tree
-from tests.datasets.making import part_input, small_schema, small_store
+from tests.datasets.making import small_store
 
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
-
-KINDS = (
-    Field("grid", (3, 4)),
-    Field("cube", (2, 3, 2), "uint8"),
-    Field("half", (2,), "float16"),
-    Field("small", (), "int8"),
-    Field("flags", (4,), "bool"),
-    Field("one", (1,), "float64"),
-    Field("timestamp", (), "int64"),
-)
-"""Fields of every kind of shape and dtype, one with the name of a feature of LeRobot's own."""
-
-
-def mixed_store(path: Path) -> Store:
-    """A small store with fields of every kind."""
-    store = Store.create(path, small_schema(fields=(*small_schema().fields, *KINDS)))
-    rng = np.random.default_rng(0)
-    lengths = (5, 1, 9, 30)
-    part = part_input(lengths)
-    for field in KINDS:
-        rows = rng.normal(size=(sum(lengths), *field.shape)) * 10
-        part["steps"][field.name] = rows.astype(field.dtype)
-    store.write_part("part", **part)
-    return store
 
 
 def test_the_folder_has_the_layout_of_version_3(tmp_path: Path) -> None:
@@ -88,9 +65,14 @@ def test_episodes_say_where_their_frames_are_and_how_they_end(tmp_path: Path) ->
     assert rows.column("tasks").to_pylist() == [[words[number]] for number in numbers]
 
 
-def test_statistics_are_those_of_the_rows(tmp_path: Path) -> None:
-    selection = mixed_store(tmp_path / "store").select()
-    export_selection("lerobot", selection, tmp_path / "out")
+def test_statistics_are_those_of_the_rows_and_a_clashing_name_is_changed(tmp_path: Path) -> None:
+    selection = lerobot_store(tmp_path / "store", random_episodes(8)).select()
+    options = {"notes": False}
+    report = export_selection("lerobot", selection, tmp_path / "out", options)
+    assert any(line.startswith("final_obs") for line in report.carried.left)
+    import_source("lerobot", tmp_path / "out", tmp_path / "again")
+    again = open_store(tmp_path / "again").select()
+    np.testing.assert_array_equal(again.read("store_timestamp"), selection.read("timestamp"))
     stats = tree(tmp_path / "out/meta/stats.json")
     frames = read(tmp_path / "out" / DATA)
     assert set(stats) == set(frames.column_names)
@@ -134,29 +116,3 @@ def test_full_files_are_followed_by_others(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.read("obs"), store.select().read("obs"))
     with pytest.raises(DatasetError, match="option file_mb must be 1 or more, not 0"):
         export_selection("lerobot", store.select(), tmp_path / "no", {"file_mb": 0})
-
-
-def test_every_kind_of_field_comes_back(tmp_path: Path) -> None:
-    selection = mixed_store(tmp_path / "store").select()
-    export_selection("lerobot", selection, tmp_path / "out")
-    import_source("lerobot", tmp_path / "out", tmp_path / "again")
-    again = open_store(tmp_path / "again").select()
-    assert again.store.schema == selection.store.schema
-    for name in selection.store.schema.names():
-        assert again.read(name).tobytes() == selection.read(name).tobytes()
-
-
-def test_without_notes_frames_and_endings_come_back(tmp_path: Path) -> None:
-    selection = mixed_store(tmp_path / "store").select()
-    options = {"notes": False, "episode_stats": False}
-    report = export_selection("lerobot", selection, tmp_path / "out", options)
-    assert any(line.startswith("final_obs") for line in report.carried.left)
-    import_source("lerobot", tmp_path / "out", tmp_path / "again")
-    again = open_store(tmp_path / "again").select()
-    for name in ("obs", "action", "reward", "grid", "cube", "half", "small", "flags"):
-        np.testing.assert_array_equal(again.read(name), selection.read(name))
-    np.testing.assert_array_equal(again.read("store_timestamp"), selection.read("timestamp"))
-    for column in ("length", "terminated", "truncated"):
-        assert again.episodes().column(column).equals(selection.episodes().column(column))
-    returns = again.episodes().column("return").to_numpy()
-    np.testing.assert_allclose(returns, selection.episodes().column("return").to_numpy())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from gaitforge.datasets import DatasetError, open_store
-from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.lerobot_files import DATA, EPISODES, read, tree
-from tests.datasets.making import small_store
 
 SCALARS = {
     "observation.Env-State": "float64",
@@ -171,10 +168,6 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], None], str]] = {
         _info(data_path="../{chunk_index}/{file_index}.parquet"),
         "info.json: data_path: .* leads out of the dataset's folder",
     ),
-    "NaN": (
-        _column(DATA, "action", pa.array([0, 1, 2, np.nan, 4, 5, 6], pa.float32())),
-        f"{FILE}: action: row 3 is not finite",
-    ),
     "a missing value": (
         _column(DATA, "action", pa.array([0, 1, None, 3, 4, 5, 6], pa.float32())),
         f"{FILE}: action: a value is missing",
@@ -266,34 +259,3 @@ def test_bad_input_is_one_line_and_leaves_nothing(case: str, tmp_path: Path) -> 
         import_source("lerobot", root, tmp_path / "store")
     assert "\n" not in str(error.value)
     assert [path.name for path in tmp_path.iterdir()] == ["given"]
-
-
-def test_notes_of_other_episodes_are_refused(tmp_path: Path) -> None:
-    selection = small_store(tmp_path / "store").select()
-    export_selection("lerobot", selection, tmp_path / "out")
-    path = tmp_path / "out/meta/gaitforge/episodes.parquet"
-    pq.write_table(read(path).slice(1), path)
-    with pytest.raises(DatasetError, match="not the dataset's episodes; delete the folder"):
-        import_source("lerobot", tmp_path / "out", tmp_path / "again")
-
-
-@pytest.mark.parametrize(
-    ("feature", "column", "values"),
-    [
-        ("next.reward", "return", pa.array(np.ones(209, np.float32))),
-        ("next.terminated", "terminated", pa.array(np.zeros(209, bool))),
-        ("next.truncated", "truncated", pa.array(np.zeros(209, bool))),
-    ],
-)
-def test_notes_that_contradict_relabelled_frames_are_refused(
-    feature: str, column: str, values: pa.Array, tmp_path: Path
-) -> None:
-    selection = small_store(tmp_path / "store").select()
-    export_selection("lerobot", selection, tmp_path / "out")
-    _column(DATA, feature, values)(tmp_path / "out")
-    message = f"episodes.parquet: {column} of episode .*; delete the folder meta/gaitforge"
-    with pytest.raises(DatasetError, match=message):
-        import_source("lerobot", tmp_path / "out", tmp_path / "again")
-    shutil.rmtree(tmp_path / "out/meta/gaitforge")
-    import_source("lerobot", tmp_path / "out", tmp_path / "again")
-    assert len(open_store(tmp_path / "again").select()) == 5

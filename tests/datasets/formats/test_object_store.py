@@ -11,7 +11,7 @@ import pytest
 
 from gaitforge.datasets import DatasetError, open_store
 from gaitforge.datasets.errors import StorageError
-from gaitforge.datasets.formats import FORMATS, sources
+from gaitforge.datasets.formats import sources
 from gaitforge.datasets.formats.interface import Advance
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
@@ -21,8 +21,6 @@ from tests.datasets.formats.format_stores import CASES, assert_equal, plain_stor
 from tests.datasets.programs import run_program
 
 h5py = pytest.importorskip("h5py", reason="h5py is the extra hdf5")
-
-HERE = [name for name in sorted(CASES) if not FORMATS[name].missing]
 
 KILLED_AT = """
 import os, signal, sys
@@ -40,7 +38,7 @@ def counted(self, key, content):
     return create(self, key, content)
 
 Bucket.create = counted
-sources.SHARD_STEPS = 400
+sources.SHARD_STEPS = 100
 import_source("d4rl", source, url)
 """
 
@@ -50,7 +48,7 @@ def staged(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*.importing"))
 
 
-@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("name", ["d4rl", "fcnet"])
 def test_what_leaves_object_storage_comes_back_to_it(name: str, url: str, tmp_path: Path) -> None:
     case = CASES[name]
     local = case.make(tmp_path / "store", random_episodes(40))
@@ -83,7 +81,7 @@ def test_several_sources_make_one_store(url: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("folder", "allowed", "seen"),
-    [("zarr.json", 0, None), ("parts/", 5, 0), ("catalog/", 0, 0), ("catalog/", 1, 1)],
+    [("zarr.json", 0, None), ("parts/", 5, 0), ("catalog/", 1, 1)],
 )
 def test_an_import_that_was_killed_goes_on(
     folder: str,
@@ -93,7 +91,7 @@ def test_an_import_that_was_killed_goes_on(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store = plain_store(tmp_path / "store", random_episodes(300))
+    store = plain_store(tmp_path / "store", random_episodes(100))
     export_selection("d4rl", store.select(), tmp_path / "out.hdf5")
     done = run_program(KILLED_AT, tmp_path / "out.hdf5", url, folder, allowed)
     assert done.returncode == -signal.SIGKILL, done.stderr
@@ -104,7 +102,7 @@ def test_an_import_that_was_killed_goes_on(
         assert len(open_store(url).parts()) == seen
         assert open_store(url).verify() == []
     assert len(staged(tmp_path)) == 1
-    monkeypatch.setattr(sources, "SHARD_STEPS", 400)
+    monkeypatch.setattr(sources, "SHARD_STEPS", 100)
     report = import_source("d4rl", tmp_path / "out.hdf5", url)
     assert report.parts > 2
     again = open_store(url)

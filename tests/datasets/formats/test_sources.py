@@ -89,8 +89,6 @@ def test_a_source_changed_after_it_joined_a_store_is_refused(tmp_path: Path) -> 
     ("name", "make", "options"),
     [
         ("d4rl", d4rl_file, {"quality": "expert"}),
-        ("d4rl", d4rl_file, {"horizon": 20}),
-        ("fcnet", maps, {"horizon": 6}),
         ("fcnet", maps, {"horizon": 3}),
     ],
 )
@@ -155,8 +153,6 @@ BAD_OPTIONS = [
         {"control_dt_s": float("inf")},
         "control_dt_s must be a number of seconds, .* not inf",
     ),
-    ("d4rl", {"control_dt_s": -1.0}, "control_dt_s must be a number of seconds"),
-    ("d4rl", {"control_dt_s": float("nan")}, "control_dt_s must be a number of seconds"),
     ("d4rl", {"early_timeouts": "maybe"}, "early_timeouts is 'maybe'; allowed: cut_off, truncated"),
     ("fcnet", {"horizon": -5}, "horizon must be a number of steps, .* not -5"),
     ("fcnet", {"robot": ""}, "robot needs a name"),
@@ -178,17 +174,6 @@ def test_a_time_step_is_positive_and_finite(seconds: float) -> None:
         Schema(small_schema().fields, seconds, "aliengo")
 
 
-def huge_file(path: Path, timeouts: bool) -> Path:
-    """Two hundred million rows of nothing, in a few kilobytes."""
-    rows = 200_000_000
-    keys = {"observations": (29,), "actions": (8,), "rewards": (), "terminals": ()}
-    with h5py.File(path, "w") as file:
-        for key, shape in (keys | ({"timeouts": ()} if timeouts else {})).items():
-            dtype = "?" if key in ("terminals", "timeouts") else "f4"
-            file.create_dataset(key, (rows, *shape), dtype, chunks=(1 << 20, *shape))
-    return path
-
-
 def test_an_episode_that_does_not_fit_into_memory_is_refused_before_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,11 +188,3 @@ def test_an_episode_that_does_not_fit_into_memory_is_refused_before_it_is_read(
     assert open_store(tmp_path / "store").select().lengths.tolist() == [20, 20, 20]
     with pytest.raises(DatasetError, match=r"meta: episode 0 of 6 steps takes"):
         import_source("fcnet", maps(tmp_path / "maps"), tmp_path / "other")
-
-
-@pytest.mark.slow
-def test_a_small_file_that_claims_to_be_huge_is_refused(tmp_path: Path) -> None:
-    path = huge_file(tmp_path / "maze.hdf5", timeouts=True)
-    assert path.stat().st_size < 20_000
-    with pytest.raises(DatasetError, match=r"episode 0 of 200000000 steps takes 30,400 MB"):
-        import_source("d4rl", path, tmp_path / "store")

@@ -9,7 +9,7 @@ import pytest
 
 from gaitforge.datasets import Selection, open_store
 from tests.datasets.making import small_store
-from tests.pipeline.command_line import Run, assert_refused
+from tests.pipeline.command_line import Run
 
 PARTS = [(5, 1, 9), (30, 14)]
 
@@ -55,21 +55,3 @@ def test_merge_and_split_make_stores_and_selections(run: Run, store: Path, tmp_p
     assert sum(counts.values()) == 4
     assert run("dataset", "split", out, "--by", "skill", "--stores", "--out", folder).code == 0
     assert open_store(folder / "run.zarr").info().episodes == len(opened.select(skill="run"))
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("drop",), "say which episodes"),
-        (("annotate", "--skill", "run", "note"), "not COLUMN=VALUE"),
-        (("annotate", "--skill", "run", "return=3"), "store's own"),
-        (("trim", "--skill", "run", "--head", "500"), "no step left"),
-        (("trim", "--skill", "run"), "no episode would change"),
-        (("diff", "v9"), "no tag 'v9'"),
-        (("split", "--out", "x"), "--fractions or --by"),
-        (("split", "--out", "x", "--fractions", "a"), "not a list like"),
-        (("split", "--out", "x", "--by", "friction"), "has type double"),
-    ],
-)
-def test_a_mistake_is_one_line(run: Run, store: Path, words: tuple[str, ...], said: str) -> None:
-    assert_refused(run("dataset", words[0], store, *words[1:]), said)

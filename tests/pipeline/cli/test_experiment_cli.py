@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gaitforge.flows.progress import Silent
-from gaitforge.flows.stages.collect import collect
-from gaitforge.pipeline.cli.main import main
 from gaitforge.pipeline.report.report import REPORT_NAME, TABLE_NAME, write_report
-from tests.flows.making import COLLECT
+from tests.pipeline.command_line import call
 from tests.pipeline.report.test_pictures import draw_blocks
 from tests.pipeline.report.test_report import PageReader
 
@@ -32,26 +29,10 @@ OPTIONS += ["--terrain", "flat", "--episodes", "1"]
 OPTIONS += [word for setting in SETTINGS for word in ("--set", setting)]
 
 
-def call(*arguments: str | Path) -> int:
-    """`main` in this process, as a shell would see it end."""
-    try:
-        return main([str(argument) for argument in arguments])
-    except SystemExit as end:
-        return int(end.code or 0)
-
-
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """24 real episodes."""
-    path = tmp_path_factory.mktemp("compare-cli") / "legged.zarr"
-    collect(COLLECT, path, Silent())
-    return path
-
-
-@pytest.fixture(scope="module")
-def compared(store: Path) -> Path:
+def compared(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished comparison."""
-    out = store.parent / "out"
+    out = tmp_path_factory.mktemp("compare") / "out"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gaitforge.pipeline.report.pictures.draw", draw_blocks)
         assert call("compare", store, *OPTIONS, "--out", out) == 0
@@ -72,10 +53,6 @@ def test_the_same_command_again_prints_the_record(
     assert len(before) == 8, "the last and the best of four runs"
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
-
-def test_the_table_has_a_row_for_every_model_and_the_expert(
-    store: Path, compared: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     assert call("compare", store, *OPTIONS, "--out", compared) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[2:5]] == ["mlp", "history-mlp", "Expert"]
@@ -133,39 +110,3 @@ def test_the_best_checkpoint_can_be_evaluated(
     assert call("evaluate", run, "--checkpoint", "best", *grid) == 0
     assert json.loads(capsys.readouterr().out)["policy"] == "mlp-seed-0"
     assert call("evaluate", run, "--checkpoint", "first", *grid) == 2
-
-
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        (["--models", "mlp,rnn"], "no model 'rnn'; allowed: fcnet"),
-        (["--models", ""], "an experiment needs learners"),
-        (["--seeds", "1,1"], "an experiment needs seeds, each once"),
-        (["--seeds", "one"], "'one' is not a list like 0,2,5-9"),
-        (["--steps", "0"], "at least 1, not '0'"),
-        (["--objective", "guess"], "no objective 'guess'; allowed: bc"),
-        (["--expert", "nobody"], "no expert 'nobody'"),
-        (["--terrain", "moon"], "moon"),
-        (["--where", "length < 0"], "no episode"),
-        (["--suite", "huge"], "unknown preset 'huge'"),
-        (["--set", "learners={"], "setting 'learners' needs JSON"),
-        (["--set", "settings.seed=3"], "seeds are the experiment's"),
-        (["--set", "settings.split_seed=null"], "a split_seed"),
-        (["--set", "evaluate.episodes=0"], "0 episodes per cell; at least 1 is needed"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_wrong_input_gets_one_line_before_anything_starts(
-    store: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    options: list[str],
-    complaint: str,
-) -> None:
-    out = tmp_path / "out"
-    assert call("compare", store, "--out", out, *options) == 2
-    captured = capsys.readouterr()
-    assert complaint in captured.err
-    assert captured.err.count("\n") == 1
-    assert captured.out == ""
-    assert not out.exists()

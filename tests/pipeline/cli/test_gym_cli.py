@@ -1,24 +1,22 @@
-"""`gaitforge gym …`: the tasks, a collection, and wrong input."""
+"""`gaitforge gym …`: the tasks, a collection, and evaluations of every kind of policy."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gaitforge.collectors.gym.tasks import TASKS
-from tests.collectors.gym.making import make_training
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.records import read_record
+from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
+from tests.flows.gym_stores import TINY, make_gym_store
 from tests.pipeline.command_line import Run, assert_refused
 
 pytest.importorskip("gymnasium_robotics")
-
-
-@pytest.fixture(scope="module")
-def hopper(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished training of random weights."""
-    return make_training(tmp_path_factory.mktemp("gym") / "hopper")
 
 
 def test_tasks_are_listed(run: Run) -> None:
@@ -46,27 +44,6 @@ def test_a_collection_is_summed_up_and_goes_on(run: Run, hopper: Path, tmp_path:
     assert run("gym", "collect", store, *words, "--steps", "30", "--json").out == first.out
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["--env", "Ant-v5", "--policies", "{hopper}"], "no task 'Ant-v5'"),
-        (["--env", "Walker2d-v5", "--policies", "{hopper}"], "not of Walker2d-v5"),
-        (["--env", "Hopper-v5", "--policies", "{none}"], "no finished training in"),
-        (["--env", "Hopper-v5", "--policies", "{hopper}", "--quality", "x"], "unknown quality 'x'"),
-        (["--env", "Hopper-v5", "--policies", "{hopper}", "--physics"], "no simulator state"),
-        (["--env", "Hopper-v5", "--policies", "{hopper}", "--steps", "0"], "at least 1, not '0'"),
-    ],
-)
-def test_wrong_input_ends_in_a_line(
-    run: Run, words: list[str], complaint: str, hopper: Path, tmp_path: Path
-) -> None:
-    places = {"hopper": hopper, "none": tmp_path / "none"}
-    store = tmp_path / "x.zarr"
-    outcome = run("gym", "collect", store, *(word.format(**places) for word in words))
-    assert_refused(outcome, complaint)
-    assert not store.exists()
-
-
 def test_a_missing_package_is_named(
     run: Run, hopper: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,3 +52,30 @@ def test_a_missing_package_is_named(
     outcome = run("gym", "collect", tmp_path / "x.zarr", *words)
     assert_refused(outcome, "gymnasium, which is not installed: run .venv/bin/python")
     assert not (tmp_path / "x.zarr").exists()
+
+
+def test_a_policy_of_each_kind_is_evaluated(run: Run, hopper: Path, tmp_path: Path) -> None:
+    store = make_gym_store(tmp_path / "hopper.zarr", episodes=8)
+    learner, kept = tmp_path / "fcnet", tmp_path / "fcnet.json"
+    plan = TrainPlan(config=TINY, select=SelectPlan(where="terminated or truncated"))
+    run_training(plan, store, learner, Silent())
+
+    def evaluated(*words: str | Path) -> dict[str, Any]:
+        outcome = run("evaluate", *words, "--episodes", "2", "--seed", "3", "--json")
+        assert outcome.code == 0, outcome.err
+        return json.loads(outcome.out)
+
+    learned = evaluated(learner, "--set", "return_target=0.5", "--out", kept)
+    record = read_record(kept)
+    assert record is not None
+    assert learned == {name: record[name] for name in learned}
+    assert (learned["policy"], learned["task"]) == ("fcnet", "gym"), "the run knows its task"
+    assert record["plan"]["return_target"] == 0.5
+    assert learned["references"]["hundred"] == 300.0, "as its store says"
+    task = ("--task", "gym", "--set", "env=Hopper-v5")
+    medium = evaluated("medium", *task, "--set", f"policies={hopper}")
+    assert (medium["policy"], medium["references"]["hundred"]) == ("medium", 300.0)
+    random = evaluated("random", *task)
+    assert random["references"]["hundred"] > 3000, "by the policies that ship"
+    assert abs(random["score"]) < 5
+    assert evaluated("expert", *task)["score"] > 70

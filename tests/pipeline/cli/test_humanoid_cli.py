@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.command_line import Run, assert_refused
+from tests.pipeline.command_line import Run
 
 pytest.importorskip("dm_control")
 
@@ -80,22 +80,3 @@ def test_an_expert_is_trained_and_used(
                     "--set", "train=squat_00-0-18", "--json")  # fmt: skip
     (cell,) = json.loads(evaluated.out)["cells"]
     assert cell["normalised_return"] == row["expert return"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["reference", "--list", "{none}"], "no reference file at"),
-        (["reference", "--out", "{none}", "--motion", "fly"], "unknown motion 'fly'"),
-        (["collect", "{none}", "--reference", "{clips}", "--clips", "run_00"], "is no snippet"),
-        (["collect", "{none}", "--reference", "{clips}", "--overlap", "999"], "overlap < length"),
-        (["train-expert", "--reference", "{clips}", "--out", "{none}", "--set", "x=1"], "unknown"),
-    ],
-)
-def test_wrong_input_ends_in_a_line(
-    run: Run, arguments: list[str], complaint: str, humanoid_reference: Path, tmp_path: Path
-) -> None:
-    places = {"none": tmp_path / "none", "clips": humanoid_reference}
-    outcome = run("humanoid", *(each.format(**places) for each in arguments))
-    assert_refused(outcome, complaint)
-    assert not (tmp_path / "none").exists()

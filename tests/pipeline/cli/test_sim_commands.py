@@ -14,7 +14,7 @@ from gaitforge.collectors.physics.contract.scene import CheckFailed, Make
 from gaitforge.collectors.physics.contract.speed import throughput
 from gaitforge.collectors.physics.isaacgym.process import PYTHON_VARIABLE
 from gaitforge.collectors.simulators import BACKENDS
-from tests.pipeline.command_line import TINY_GRID, Run, assert_refused
+from tests.pipeline.command_line import Run, assert_refused
 
 
 @pytest.fixture(autouse=True)
@@ -82,46 +82,9 @@ def test_a_failed_check_is_named_and_ends_with_1(run: Run, monkeypatch: pytest.M
     assert passed["seconds"] > 0
 
 
-def test_a_simulator_that_cannot_be_checked_gets_one_line(run: Run, tmp_path: Path) -> None:
-    known = ", ".join(BACKENDS)
-    assert_refused(run("sim", "check", "ode"), f"unknown simulator 'ode'; allowed: {known}")
-    assert_refused(run("sim", "check", "isaacgym"), "'isaacgym' is not available: no interpreter")
-    assert_refused(run("sim", "check", "mujoco", "--robots", "0"), "at least 1, not '0'")
-    absent = tmp_path / "python"
-    outcome = run("sim", "check", "isaacgym", "--isaacgym-python", absent)
-    assert_refused(outcome, str(absent), "cannot be started")
-
-
 def test_an_interpreter_without_isaacgym_is_refused_by_name(run: Run) -> None:
     outcome = run("sim", "check", "isaacgym", "--isaacgym-python", sys.executable)
     assert_refused(outcome, sys.executable, "isaacgym")
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["collect", "x.zarr"],
-        ["evaluate", "run"],
-    ],
-    ids=" ".join,
-)
-def test_wherever_a_simulator_is_chosen_an_unknown_one_is_refused(
-    run: Run, words: list[str]
-) -> None:
-    assert_refused(run(*words, "--sim", "ode"), "unknown simulator 'ode'", *BACKENDS)
-
-
-def test_collecting_with_a_simulator_that_is_not_here_says_what_it_lacks(
-    run: Run, tmp_path: Path
-) -> None:
-    outcome = run("collect", tmp_path / "x.zarr", *TINY_GRID, "--sim", "isaacgym")
-    assert outcome.code == 2
-    assert "simulator 'isaacgym' is not available: no interpreter" in outcome.err.splitlines()[-1]
-
-
-def test_an_evaluation_runs_on_the_simulator_that_was_chosen(run: Run) -> None:
-    outcome = run("evaluate", "aliengo-locomotion", "--sim", "isaacgym", "--episodes", "1")
-    assert_refused(outcome, "simulator 'isaacgym' is not available")
 
 
 def test_the_interpreter_is_left_where_worker_processes_find_it(

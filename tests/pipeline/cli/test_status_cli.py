@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import time
 from dataclasses import replace
@@ -24,11 +25,18 @@ PLAN = replace(COLLECT, grid=replace(GRID, parts=2, episodes_per_part=4), thread
 TINY = ["--set", "grid.parts=1", "--set", "grid.episodes_per_part=4", "--robots", "4"]
 
 
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store of one of two parts, and its records."""
+    folder = tmp_path_factory.mktemp("status")
+    collect(PLAN, folder / "legged.zarr", Silent(), PLAN.part_ids()[:1])
+    return folder
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """A store with one of two parts."""
-    collect(PLAN, tmp_path / "legged.zarr", Silent(), PLAN.part_ids()[:1])
-    return tmp_path / "legged.zarr"
+def store(begun: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    return Path(shutil.copytree(begun, tmp_path / "begun")) / "legged.zarr"
 
 
 def test_several_places_are_a_row_each(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,44 +136,6 @@ def test_watching_can_be_interrupted(store: Path) -> None:
         _, err = watch.communicate(timeout=30)
     assert watch.returncode == 130
     assert len(err.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["--runner", "ray"], "unknown runner 'ray'; allowed: local, dask, slurm, prefect"),
-        (["--scheduler", "tcp://127.0.0.1:9"], "--scheduler is for --runner dask"),
-        (["--workers", "2", "--runner", "slurm"], "--workers is for --runner dask"),
-        (
-            ["--runner", "dask", "--scheduler", "here", "--dask-jobqueue", "slurm"],
-            "a scheduler or a job queue, not both",
-        ),
-        (["--runner", "dask", "--dask-jobqueue", "pbs"], "unknown job queue 'pbs'"),
-    ],
-)
-def test_a_wrong_runner_is_one_line_and_nothing_is_made(
-    words: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["collect", str(tmp_path / "legged.zarr"), *TINY, *words]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert complaint in line
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_absent_place_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status", str(tmp_path / "absent")]) == 2
-    assert "nothing is at" in capsys.readouterr().err
-
-
-def test_an_unreachable_scheduler_of_a_card_is_one_line(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "card"
-    words = ["card", str(store), "--out", str(out), "--scheduler", "tcp://127.0.0.1:9"]
-    assert main(words) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert "no Dask scheduler answers at tcp://127.0.0.1:9" in line
-    assert not out.exists()
 
 
 @pytest.mark.parametrize(

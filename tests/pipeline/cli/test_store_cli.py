@@ -11,76 +11,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from gaitforge.collectors.scenarios.skills import SKILLS
-from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.datasets import Selection, open_store
 from tests.flows.processes import gaitforge
 from tests.pipeline.command_line import TINY_GRID, Run, assert_refused
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaints"),
-    [
-        (["--terrain", "moon"], ["unknown terrain 'moon'", *TERRAINS]),
-        (["--skill", "fly"], ["unknown skill 'fly'", *SKILLS]),
-        (
-            ["--terrain", "stairs", "--skill", "run"],
-            ["none of the skills run is commanded on stairs"],
-        ),
-        (["--level", "10"], ["level 10 is outside 0-9"]),
-        (["--level", "9-5"], ["'9-5' is not a list like 0,2,5-9"]),
-        (["--level", "0-9999999999"], ["more than 1,000,000 numbers"]),
-        (["--parts", ""], ["'' is not a list"]),
-        (["--seed", "1" + 22 * "0"], ["needs a whole number of 0 to 9223372036854775807"]),
-        (["--threads", "999999999"], ["999999999 threads", "at most 100,000 and 512"]),
-        (["--set", "grid.parts=1" + 20 * "0"], ["needs a number of 64 bits"]),
-        (["--set", "grid.parts=200000"], ["200000 parts", "at most 100,000"]),
-        (["--preset", "huge"], ["unknown preset 'huge'", "legged-60m"]),
-        (["--expert", "nobody"], ["no expert 'nobody'", "aliengo-locomotion"]),
-        (["--sim", "ode"], ["unknown simulator 'ode'", "mujoco"]),
-        (["--parts", "0,99"], ["the plan has no part 99, only parts 0-7"]),
-        (["--set", "grid.speed=1"], ["unknown setting 'grid.speed'", "episodes_per_part"]),
-        (["--set", "grid.seed=x"], ["setting 'grid.seed' needs a whole number, not 'x'"]),
-        (["--set", "grid"], ["--set needs NAME=VALUE, not 'grid'"]),
-        (["--set", "grid.parts=-2"], ["at least 1"]),
-    ],
-    ids=lambda value: " ".join(value) if value[0].startswith("--") else None,
-)
-def test_a_collection_that_cannot_be_gets_one_line_and_no_store(
-    run: Run, tmp_path: Path, arguments: list[str], complaints: list[str]
-) -> None:
-    assert_refused(run("collect", tmp_path / "x.zarr", *arguments), *complaints)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("command", ["query", "info", "verify", "gc", "train"])
-@pytest.mark.parametrize(
-    ("kind", "complaint"),
-    [
-        ("missing", "no store at"),
-        ("file", "is not a store"),
-        ("folder", "is not a store"),
-        ("other version", "schema version 99 is not supported; this program reads version"),
-    ],
-)
-def test_a_store_that_cannot_be_opened_gets_one_line(
-    run: Run, store: Path, tmp_path: Path, command: str, kind: str, complaint: str
-) -> None:
-    path = tmp_path / "other.zarr"
-    if kind == "file":
-        path.write_text("nothing")
-    elif kind == "folder":
-        path.mkdir()
-    elif kind == "other version":
-        shutil.copytree(store, path)
-        text = (path / "zarr.json").read_text()
-        tree = json.loads(text)
-        for attributes in tree["attributes"].values():
-            attributes["schema_version"] = 99
-        (path / "zarr.json").write_text(json.dumps(tree))
-    extra = ["--out", str(tmp_path / "run")] if command == "train" else []
-    assert_refused(run(command, path, *extra), complaint)
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_part_whose_record_was_lost_is_told_like_any_other(
@@ -92,38 +25,6 @@ def test_a_part_whose_record_was_lost_is_told_like_any_other(
     [part] = open_store(path).parts()
     assert (told["part"], told["episodes"]) == (part, 4)
     assert told["steps"] == open_store(path).info().steps
-
-
-def test_collecting_into_a_store_of_another_version_gets_one_line(
-    run: Run, store: Path, tmp_path: Path
-) -> None:
-    path = tmp_path / "other.zarr"
-    shutil.copytree(store, path)
-    changed = (
-        (path / "zarr.json").read_text().replace('"schema_version": 3', '"schema_version": 99')
-    )
-    (path / "zarr.json").write_text(changed)
-    assert_refused(run("collect", path, *TINY_GRID), "schema version 99 is not supported")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--terrain", "moon"], "moon"),
-        (["--skill", "fly"], "fly"),
-        (["--level", "7"], "7"),
-        (["--where", "return >"], "condition"),
-        (["--where", "lenght > 3"], "unknown column 'lenght'; nearest: length; gaitforge info"),
-        (["--where", "1 = 1; drop table episodes"], "condition"),
-        (["--where", "'yes'"], "condition"),
-        (["--group-by", "colour"], "colour"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
-)
-def test_a_query_that_cannot_be_gets_one_line(
-    run: Run, store: Path, arguments: list[str], complaint: str
-) -> None:
-    assert_refused(run("query", store, *arguments), complaint)
 
 
 def test_collecting_again_is_no_work_and_shows_the_same_table(run: Run, store: Path) -> None:
@@ -209,21 +110,6 @@ def test_a_card_is_written_beside_the_store_or_where_asked(
         written = {p.name for p in folder.iterdir()}
         assert written == {"card.html", "card.md", "card.json", "explorer.html"}
     assert "run" in (tmp_path / "card" / "card.md").read_text()
-
-
-def test_nothing_is_written_into_a_store_or_over_a_device(run: Run, store: Path) -> None:
-    before = sorted(store.rglob("*"))
-    for arguments in (
-        ("query", store, "--parquet", store / "zarr.json"),
-        ("query", store, "--save", store / "parts" / "saved.json"),
-        ("train", store, "--out", store / "run", "--steps", "1"),
-        ("card", store, "--out", store / "card"),
-        ("export", store, "d4rl", store / "data.hdf5"),
-    ):
-        assert_refused(run(*arguments), "is inside the store")
-    assert_refused(run("query", store, "--save", "/dev/full"), "it is not a file")
-    assert sorted(store.rglob("*")) == before
-    assert Path("/dev/full").is_char_device()
 
 
 def test_a_colon_in_a_path_is_a_colon_and_other_schemes_are_refused(

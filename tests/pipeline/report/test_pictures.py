@@ -106,15 +106,9 @@ def test_skills_that_fit_no_terrain_are_left_out_and_none_is_an_error() -> None:
     assert list(FilmPlan(("run", "stand"), ("stairs",)).grids()) == ["stand"]
     with pytest.raises(ValueError, match="none of the skills run is commanded on stairs"):
         FilmPlan(("run",), ("stairs",)).grids()
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [({"skills": ("fly",)}, "fly"), ({"terrains": ("sea",)}, "sea")],
-)
-def test_wrong_plans_are_refused(wrong: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        replace(PLAN, **wrong)
+    for wrong in ({"skills": ("fly",)}, {"terrains": ("sea",)}):
+        with pytest.raises(ValueError, match=r"unknown (skill 'fly'|terrain 'sea')"):
+            replace(PLAN, **wrong)
 
 
 def test_the_shown_episode_is_the_one_of_median_return(expert: str) -> None:
@@ -201,6 +195,10 @@ def test_an_experiment_shows_its_own_expert_at_its_middle_level(
 
 def test_films_play_at_25_frames_a_second_in_every_format(expert: str, tmp_path: Path) -> None:
     plan = replace(PLAN, skills=("crawl",))
+    for formats in (("avi",), ()):
+        with pytest.raises(ValueError, match="allowed: png, gif, webp, mp4"):
+            make_films(expert, tmp_path, PLAN, formats)
+    assert list(tmp_path.iterdir()) == []
     written = make_films(expert, tmp_path / "films", plan, ("gif", "png", "webp"))
     assert [path.name for path in written] == ["crawl.gif", "crawl.png", "crawl.webp"]
     for path in written:
@@ -212,13 +210,6 @@ def test_films_play_at_25_frames_a_second_in_every_format(expert: str, tmp_path:
             image.seek(1)
             image.load()
             assert image.info["duration"] == 40
-
-
-def test_an_unknown_format_is_one_clear_line(expert: str, tmp_path: Path) -> None:
-    for formats in (("avi",), ()):
-        with pytest.raises(ValueError, match="allowed: png, gif, webp, mp4"):
-            make_films(expert, tmp_path, PLAN, formats)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_big_animations_are_made_small_enough() -> None:

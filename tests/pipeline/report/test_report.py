@@ -21,9 +21,6 @@ from PIL import Image
 from gaitforge.pipeline.report.pages import count, duration, fixed, size
 from gaitforge.pipeline.report.report import HeatCell, write_report
 from tests.pipeline.report.run_folder import (
-    POLICIES,
-    SKILLS,
-    TERRAINS,
     write_json,
     write_run_folder,
 )
@@ -157,13 +154,6 @@ def test_intervals_and_what_a_return_is_out_of_are_said(run_dir: Path) -> None:
     assert " ".join(first_table(heat)["flat"][0].split()) == "5.00 4.0 to 6.0"
 
 
-def test_page_shows_dataset_and_how_to_repeat(page: str) -> None:
-    for text in ("412,160", "2,318", "17,843", "138.4 MB", "9f2c61d07be2a3c1f0d4"):
-        assert text in page
-    for text in ("gaitforge run runs/demo/plan.json", "5e0f3b8c21aa", "2.13.0", "model.n_modes"):
-        assert text in page
-
-
 def test_heat_map_is_the_episode_weighted_mean_over_levels(run_dir: Path) -> None:
     cells = [
         {"policy": "fcnet", "terrain": "flat", "skill": "run", "level": level, "return": 1.0,
@@ -182,8 +172,22 @@ def first_table(fragment: str) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in PageReader(table).rows if row}
 
 
-def test_page_has_every_section_and_names_its_sources(page: str) -> None:
+def test_the_page_shows_the_run_names_its_sources_and_loads_nothing(page: str) -> None:
+    for text in ("412,160", "2,318", "17,843", "138.4 MB", "9f2c61d07be2a3c1f0d4"):
+        assert text in page
+    for text in ("gaitforge demo --out runs/demo", "5e0f3b8c21aa", "2.13.0", "model.n_modes"):
+        assert text in page
+    # mode 9 of a window of 64 steps of 20 ms
+    assert f"{9 / (64 * 0.02):.2f} Hz" in page
+    assert "10 of 64 modes" in page
+    assert "No pictures were drawn in this run" in page
     reader = PageReader(page)
+    assert reader.loads == []
+    assert reader.unnamed_charts == 0
+    assert reader.tags.count("svg") >= 10
+    assert not re.search(r"https?:|file:|@import|url\((?!#)", page)
+    targets = set(re.findall(r'(?:xlink:href="#|url\(#|href="#)([\w.-]+)', page))
+    assert targets <= set(re.findall(r'id="([\w.-]+)"', page))
     assert reader.ids == [
         "result", "expert", "dataset", "randomisation", "spectra", "training", "evaluation",
         "latency", "repeat",
@@ -261,29 +265,12 @@ def test_sheets_are_only_read_from_the_pictures_folder(run_dir: Path) -> None:
         write_report(run_dir)
 
 
-def test_mode_cut_stands_at_the_frequency_of_the_last_kept_mode(page: str) -> None:
-    # mode 9 of a window of 64 steps of 20 ms
-    assert f"{9 / (64 * 0.02):.2f} Hz" in page
-    assert "10 of 64 modes" in page
-
-
-def test_page_loads_nothing_and_is_well_formed(page: str) -> None:
-    reader = PageReader(page)
-    assert reader.loads == []
-    assert reader.unnamed_charts == 0
-    assert reader.tags.count("svg") >= 10
-    assert not re.search(r"https?:|file:|@import|url\((?!#)", page)
-
-
-def test_charts_point_only_at_what_the_page_has(page: str) -> None:
-    targets = set(re.findall(r'(?:xlink:href="#|url\(#|href="#)([\w.-]+)', page))
-    assert targets
-    assert targets <= set(re.findall(r'id="([\w.-]+)"', page))
-
-
-def test_same_files_give_the_same_bytes(run_dir: Path) -> None:
+def test_same_files_give_the_same_bytes_and_nothing_else(run_dir: Path) -> None:
+    before = {path for path in run_dir.rglob("*") if path.is_file()}
     first = write_report(run_dir).read_bytes()
     assert write_report(run_dir).read_bytes() == first
+    after = {path for path in run_dir.rglob("*") if path.is_file()}
+    assert after - before == {run_dir / "report.html"}
 
 
 def test_names_are_escaped(run_dir: Path) -> None:
@@ -308,45 +295,6 @@ def test_names_are_escaped(run_dir: Path) -> None:
     assert PageReader(page).loads == []
 
 
-@pytest.mark.parametrize(
-    "missing",
-    ["summary.json", "dataset.json", "plan.json", "train/bot/history.jsonl",
-     "train/fcnet/config.json"],
-)  # fmt: skip
-def test_missing_file_is_one_clear_line_and_keeps_the_old_report(
-    run_dir: Path, missing: str
-) -> None:
-    (run_dir / "report.html").write_text("old")
-    (run_dir / missing).unlink()
-    with pytest.raises(ValueError, match=re.escape(missing)) as caught:
-        write_report(run_dir)
-    assert "\n" not in str(caught.value)
-    assert (run_dir / "report.html").read_text() == "old"
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("summary.json", "{", "summary.json is not JSON"),
-        ("summary.json", "[]", "must be a JSON object, not a list"),
-        ("summary.json", "{}", "lacks 'name'"),
-        ("dataset.json", '{"control_dt_s": 0.02}', "lacks 'groups'"),
-        ("train/bot/history.jsonl", "", "is empty"),
-        ("train/bot/history.jsonl", '{"step": 1}\n', "lacks 'loss'"),
-    ],
-)
-def test_malformed_file_is_one_clear_line(run_dir: Path, name: str, text: str, said: str) -> None:
-    (run_dir / name).write_text(text)
-    with pytest.raises(ValueError, match=said) as caught:
-        write_report(run_dir)
-    assert "\n" not in str(caught.value)
-
-
-def test_missing_run_folder_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no run folder"):
-        write_report(tmp_path / "nowhere")
-
-
 def test_a_run_with_nothing_recorded_still_has_a_report(run_dir: Path) -> None:
     def clear_dataset(dataset: dict[str, Any]) -> None:
         dataset.update(groups=[], levels=[], randomisation=[], spectra=[])
@@ -365,37 +313,38 @@ def test_a_run_with_nothing_recorded_still_has_a_report(run_dir: Path) -> None:
     assert "None" not in "".join(cell for row in PageReader(text).rows for cell in row)
 
 
-def test_only_the_report_is_left_behind(run_dir: Path) -> None:
-    before = {path for path in run_dir.rglob("*") if path.is_file()}
-    write_report(run_dir)
-    after = {path for path in run_dir.rglob("*") if path.is_file()}
-    assert after - before == {run_dir / "report.html", run_dir / "results.md"}
-
-
-def test_fixture_covers_the_whole_grid(finished_run: Path) -> None:
-    cells = json.loads((finished_run / "summary.json").read_text())["cells"]
-    seen = {(cell["policy"], cell["terrain"], cell["skill"]) for cell in cells}
-    assert len(seen) == len(POLICIES) * len(TERRAINS) * len(SKILLS)
-
-
 @pytest.mark.parametrize(
-    ("shown", "expected"),
+    ("name", "text", "said"),
     [
-        (fixed(0.98765, 3), "0.988"),
-        (fixed(float("nan")), "–"),
-        (fixed(None), "–"),
-        (count(1234567), "1,234,567"),
-        (duration(8.44), "8.4 s"),
-        (duration(119.4), "119 s"),
-        (duration(119.6), "2 min 00 s"),
-        (duration(7325), "2 h 02 min"),
-        (duration(None), "–"),
-        (size(999), "999 B"),
-        (size(1_500_000), "1.5 MB"),
+        ("summary.json", None, "summary.json"),
+        ("train/bot/history.jsonl", None, "train/bot/history.jsonl"),
+        ("train/fcnet/config.json", None, "train/fcnet/config.json"),
+        ("summary.json", "{", "summary.json is not JSON"),
+        ("summary.json", "[]", "must be a JSON object, not a list"),
+        ("summary.json", "{}", "lacks 'name'"),
+        ("dataset.json", '{"control_dt_s": 0.02}', "lacks 'groups'"),
+        ("train/bot/history.jsonl", "", "is empty"),
+        ("train/bot/history.jsonl", '{"step": 1}\n', "lacks 'loss'"),
     ],
 )
-def test_numbers_read_well(shown: str, expected: str) -> None:
-    assert shown == expected
+def test_a_missing_or_malformed_file_is_one_line_and_the_old_report_stays(
+    run_dir: Path, name: str, text: str | None, said: str
+) -> None:
+    (run_dir / "report.html").write_text("old")
+    (run_dir / name).unlink()
+    if text is not None:
+        (run_dir / name).write_text(text)
+    with pytest.raises(ValueError, match=re.escape(said)) as caught:
+        write_report(run_dir)
+    assert "\n" not in str(caught.value)
+    assert (run_dir / "report.html").read_text() == "old"
+
+
+def test_numbers_read_well() -> None:
+    assert [fixed(0.98765, 3), fixed(float("nan")), fixed(None)] == ["0.988", "–", "–"]
+    shown = [duration(each) for each in (8.44, 119.4, 119.6, 7325, None)]
+    assert shown == ["8.4 s", "119 s", "2 min 00 s", "2 h 02 min", "–"]
+    assert [count(1234567), size(999), size(1_500_000)] == ["1,234,567", "999 B", "1.5 MB"]
 
 
 @pytest.mark.parametrize("mode", ["light", "dark"])

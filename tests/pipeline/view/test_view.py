@@ -193,30 +193,6 @@ def _check_ghosts(run: Run, source: Path, policy: Path, out: Path) -> None:
                 )
 
 
-def test_wrong_input_is_refused_in_one_line(
-    store: Path, trained: Path, tmp_path: Path, stub: None, run: Run
-) -> None:
-    other = tmp_path / "other.json"
-    other.write_text("{}")
-    for arguments, *complaints in (
-        ((tmp_path / "none",), "no store, training run or evaluation"),
-        ((tmp_path,), "no"),
-        ((other,), "no evaluation"),
-        ((store, "--episode", "7"), "no episode 7 in"),
-        ((store, "--episode", "x"), "'x' is no episode", "such as a293cb-00017"),
-        ((store, "--video", tmp_path / "film.avi"), "allowed: gif, webp, mp4"),
-        ((store, "--video", store / "film.gif"), "inside the store"),
-        ((store, "--video", tmp_path / "film.gif", "--against", "expert"), "no ghost"),
-        ((store, "--where", "return > 100"), "empty"),
-        ((store, "--out", store / "page.html"), "inside the store"),
-        ((trained, "--where", "return > 1"), "--where chooses episodes of a store"),
-        ((store, "--against", tmp_path / "none"), "no training run"),
-    ):
-        out = () if "--out" in arguments else ("--out", tmp_path / "page.html")
-        assert_refused(run("view", *arguments, *out), *complaints)
-    assert not (tmp_path / "page.html").exists()
-
-
 def test_without_its_script_one_line_says_how_to_build_it(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
