@@ -11,13 +11,13 @@ from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.datasets import Selection, open_store
 from gaitforge.datasets.errors import listed
-from gaitforge.datasets.schema import TERRAIN_AND_SKILL
 from gaitforge.flows.experiments.plan import Corrections, Experiment, Learners, Settings
 from gaitforge.flows.experiments.stages import Claim, claimed
 from gaitforge.flows.settings import override, with_chosen
 from gaitforge.flows.stages.status import is_experiment
 from gaitforge.flows.stages.train import SelectPlan
 from gaitforge.flows.tasks.legged import LeggedPlan, legged_plan
+from gaitforge.flows.tasks.registry import LEGGED, evaluation_of
 from gaitforge.learners.training.config import TrainConfig
 
 COMPARE, DAGGER, DEMO = "compare", "dagger", "demo"
@@ -226,12 +226,12 @@ def chosen_claim(
         experiment = replace(experiment, select=replace(experiment.select, where=where, **select))
         cells = {}
     experiment = _with_choices(experiment, cells, chosen)
-    legged = stores and open_store(stores[0]).schema.group_by == TERRAIN_AND_SKILL
+    evaluation = evaluation_of(open_store(stores[0])) if stores else None
     if stores and experiment.corrections is not None:
         there = claimed(out).experiment.select.parts if is_experiment(out) else ()
         parts = experiment.select.parts or there or tuple(open_store(stores[0]).parts())
         experiment = replace(experiment, select=replace(experiment.select, parts=parts))
-    if legged and "terrains" not in experiment.evaluate:
+    if getattr(evaluation, "kind", "") == LEGGED and "terrains" not in experiment.evaluate:
         experiment = _fitted(experiment, experiment.select.select(stores[0]))
     return Claim(name, override(experiment, settings), tuple(stores))
 

@@ -18,7 +18,7 @@ OWN = {
 }
 SETTINGS = [
     "settings.window_len=8",
-    "settings.held_out_fraction=0.3",
+    "settings.held_out_fraction=0.5",
     "settings.history_every=1",
     "settings.validation_every=1",
     "evaluate.robots=4",

@@ -39,11 +39,11 @@ def test_the_task_of_the_how_to_page_is_whole(
     [record] = plan_records("data/point.zarr")
     assert record["kind"] == "point:PointPlan"
     assert replay("data/point.zarr", 3, 0, Silent()) == []
-    suite = read_record(Path("runs/point-suite/suite.json")) or {}
-    [described], [result] = suite["sets"], suite["results"]
+    summary = read_record(Path("runs/point-compared/summary.json")) or {}
+    [described], [result] = summary["sets"], summary["results"]
     assert described["zero"] < described["expert"] < 0
     assert result["score"]["mean"] > 50, "the clone does most of what the expert does"
-    assert "point" in Path("runs/point-suite/suite.html").read_text()
+    assert "point" in Path("runs/point-compared/report.html").read_text()
 
     settings = ("--set", "config.held_out_fraction=0.25")
     short = ("--model", "mlp", "--steps", "3", *settings)

@@ -148,7 +148,7 @@ compare {store} --out {new} --set learners={ | setting 'learners' needs JSON
 compare {store} --out {new} --set settings.seed=3 | seeds are the experiment's
 compare {store} --out {new} --set settings.split_seed=null | a split_seed
 compare {store} --out {new} --set evaluate.episodes=0 | 0 episodes per cell; at least 1
-run {store} --out {new} | is not the plan of an experiment
+run {file} --out {new} | is not the plan of an experiment
 run huge --out {new} | unknown preset 'huge'; allowed: demo
 run demo | needs --out
 run demo {store} --out {new} | takes no store
