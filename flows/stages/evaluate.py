@@ -79,7 +79,7 @@ def _evaluated(source: PolicySource, plan: EvaluationPlan, reporter: Reporter) -
     with reporter.step(f"evaluate {source.name}", plan.work(), plan.unit) as advance:
         cells, parameters = plan.roll_out(source, lambda n: advance(n, ""))
     wall_s = time.perf_counter() - started
-    latency = control_latency(*plan.control(source))
+    latency = control_latency(plan.load(source, 1)[0], plan.observations(source))
     return measured(source, plan, cells, parameters, wall_s, latency)
 
 

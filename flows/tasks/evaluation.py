@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from gaitforge.collectors.intervals import (
     mean_interval,
     success_interval,
 )
-from gaitforge.collectors.policies import TaskPolicy
 from gaitforge.datasets import Schema
 from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.tasks.policies import (
@@ -53,50 +52,35 @@ class References:
         """100 x (return - zero) / (hundred - zero)."""
         return 100.0 * (value - self.zero) / (self.hundred - self.zero)
 
-    def interval(self, returns: Interval) -> Interval:
+    def scores(self, returns: Interval) -> Interval:
         """The scores of an interval's ends."""
         return self.score(returns[0]), self.score(returns[1])
 
 
-class Outcome(Protocol):
-    """An evaluated episode: its return, its control steps, and how it ended."""
-
-    @property
-    def episode_return(self) -> float: ...  # noqa: D102
-    @property
-    def length(self) -> int: ...  # noqa: D102
-    @property
-    def success(self) -> bool: ...  # noqa: D102
-    @property
-    def terminated(self) -> bool: ...  # noqa: D102
-
-
 @dataclass(frozen=True)
 class Cell:
-    """Episodes that are averaged together, in the order of their seeds.
+    """Episodes that are averaged together.
 
     Attributes:
         where: columns that name the cell, such as terrain and skill; empty for a single cell.
+        episodes: in the order of their seeds, with `episode_return`, `length` in control steps,
+            `success` and `terminated`, which a time limit is not.
         measures: means of the task's own, such as the speed error.
     """
 
     where: Mapping[str, Any]
-    episodes: Sequence[Outcome]
+    episodes: Sequence[Any]
     measures: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def returns(self) -> tuple[float, ...]:
-        """The return of every episode."""
-        return tuple(float(each.episode_return) for each in self.episodes)
 
     def row(self, policy: str) -> dict[str, Any]:
         """The cell as JSON values: what names it, its means and their 95 % intervals."""
+        returns = [float(each.episode_return) for each in self.episodes]
         successes = [bool(each.success) for each in self.episodes]
         row = {
             "policy": policy,
             **self.where,
-            "return": float(np.mean(self.returns)),
-            "return_ci95": mean_interval(self.returns),
+            "return": float(np.mean(returns)),
+            "return_ci95": mean_interval(returns),
             "success": float(np.mean(successes)),
             "success_ci95": success_interval(sum(successes), len(successes)),
             "survival": float(np.mean([not each.terminated for each in self.episodes])),
@@ -211,8 +195,8 @@ class EvaluationPlan(ABC):
         """
 
     @abstractmethod
-    def control(self, source: PolicySource) -> tuple[TaskPolicy, Sequence[Any]]:
-        """The policy for one robot, and observations to time it on."""
+    def observations(self, source: PolicySource) -> Sequence[Any]:
+        """Observations of one robot, to time a policy on."""
 
     def versions(self) -> Mapping[str, str]:
         """What the results change with beside plan and policy."""
@@ -224,7 +208,8 @@ class EvaluationPlan(ABC):
 
     def source(self, policy: str, which: str = "last") -> PolicySource:
         """The policy of a folder or of "module:Class", or else the expert or baseline by name."""
-        if ":" in policy or is_run(Path(policy)):
+        place = Path(policy)
+        if ":" in policy or is_run(place) or (len(place.parts) > 1 and not place.exists()):
             return named_source(policy, which)
         return PolicySource(Path(policy).stem, EXPERT, policy)
 
@@ -264,10 +249,6 @@ class EvaluationPlan(ABC):
         weights = self.expert_hash(source.place) if source.kind == EXPERT else source.key()
         return {"weights": weights, **self.versions()}
 
-    def weights_hash(self, source: PolicySource) -> str:
-        """See `PolicySource.weights_hash`."""
-        return self.expert_hash(source.place) if source.kind == EXPERT else source.weights_hash()
-
 
 _MEANS = ("return", "success", "survival", "length")
 
@@ -283,31 +264,32 @@ def measured(
     """The record of a plan's episodes."""
     rows, references = [cell.row(source.name) for cell in cells], plan.known_references()
     means = {name: float(np.mean([row[name] for row in rows])) for name in _MEANS}
-    intervals = {
-        name: combined_interval([row[name] for row in rows], [row[f"{name}_ci95"] for row in rows])
+    return_ = means.pop("return")
+    low_high, success_ci95 = (
+        combined_interval([row[name] for row in rows], [row[f"{name}_ci95"] for row in rows])
         for name in ("return", "success")
-    }
-    low_high = intervals["return"]
-    steps = sum(each.length for cell in cells for each in cell.episodes)
+    )
+    episodes = [each for cell in cells for each in cell.episodes]
+    steps = sum(each.length for each in episodes)
     return PolicyEvaluation(
-        return_=means["return"],
-        return_ci95=intervals["return"],
-        success=means["success"],
-        success_ci95=intervals["success"],
-        survival=means["survival"],
-        length=means["length"],
-        score=references.score(means["return"]) if references else None,
-        score_ci95=references.interval(low_high) if references and low_high else None,
+        return_=return_,
+        **means,
+        return_ci95=low_high,
+        success_ci95=success_ci95,
+        score=references.score(return_) if references else None,
+        score_ci95=references.scores(low_high) if references and low_high else None,
         parameters=parameters,
         latency_us_median=latency_us[0],
         latency_us_p99=latency_us[1],
         task=plan.kind,
         policy=source.name,
-        episodes=sum(len(cell.episodes) for cell in cells),
+        episodes=len(episodes),
         steps=steps,
         wall_s=wall_s,
         steps_per_s=steps / wall_s,
         cells=tuple(rows),
-        returns=tuple(cell.returns for cell in cells),
+        returns=tuple(
+            tuple(float(each.episode_return) for each in cell.episodes) for cell in cells
+        ),
         references=references,
     )

@@ -5,7 +5,7 @@ policy, or by those that a store keeps; `d4rl_score` takes D4RL's reference retu
 older environments. A return-conditioned policy sees return-to-go on the scale of its training.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Self
@@ -21,7 +21,7 @@ from gaitforge.collectors.gym.experts import (
     read_recipe,
 )
 from gaitforge.collectors.gym.tasks import TASKS, find_task, package_version
-from gaitforge.collectors.policies import StoredObservation, TaskPolicy
+from gaitforge.collectors.policies import StoredObservation
 from gaitforge.datasets import Schema
 from gaitforge.datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from gaitforge.datasets.formats.d4rl.tasks import normalised_return
@@ -116,34 +116,31 @@ class GymEvaluation(EvaluationPlan):
         task = find_task(self.env)
         seeds = evaluation.evaluation_seeds(self.episodes, self.seed)
         with closing(TaskBatch(task, min(self.environments, self.episodes))) as batch:
-            policy, parameters = self._policy(source, batch)
+            policy, parameters = self.load(source, len(batch))
             episodes = evaluation.evaluate(policy, batch, seeds, advance)
         published = [normalised_return(task.name, each.episode_return) for each in episodes]
         measures = {"d4rl_score": float(np.mean(published))}
         return [Cell({"env": self.env}, episodes, measures)], parameters
 
-    def control(self, source: PolicySource) -> tuple[TaskPolicy, Sequence[StoredObservation]]:
-        """See `EvaluationPlan.control`."""
+    def observations(self, source: PolicySource) -> list[StoredObservation]:
+        """See `EvaluationPlan.observations`."""
         with closing(TaskBatch(find_task(self.env), 1)) as batch:
-            obs = np.zeros((1, batch.obs_dim), np.float32)
-            observation = StoredObservation(obs, np.zeros(1, np.float32))
-            return self._policy(source, batch)[0], [observation]
+            return [batch.observation]
 
-    def _policy(self, source: PolicySource, batch: TaskBatch) -> tuple[Any, int]:
-        if source.kind == EXPERT:
-            return self._expert(source.place, batch)
+    def load(self, source: PolicySource, robots: int) -> tuple[Any, int]:
+        """See `EvaluationPlan.load`; experts and the random policy, too."""
+        task = find_task(self.env)
         if source.kind == RUN:
-            task = batch.task.name
-            trained = (read_record(source.folder / PLAN) or {}).get("robot", task)
-            if trained in D4RL_TASKS and trained != task:
-                raise ValueError(f"{source.place} was trained on {trained}, not on {task}")
-        return self.load(source, len(batch))
-
-    def _expert(self, name: str, batch: TaskBatch) -> tuple[TaskPolicy, int]:
-        if name == RANDOM:
-            return RandomPolicy(batch.act_dim, self.seed), 0
-        folder = policies_folder(self.env, self.policies)
-        expert = load_gym_expert(folder, name)
-        if expert.task != batch.task:
+            trained = (read_record(source.folder / PLAN) or {}).get("robot", task.name)
+            if trained in D4RL_TASKS and trained != task.name:
+                raise ValueError(f"{source.place} was trained on {trained}, not on {task.name}")
+        if source.kind != EXPERT:
+            return super().load(source, robots)
+        if source.place == RANDOM:
+            with closing(TaskBatch(task, 1)) as batch:
+                return RandomPolicy(batch.act_dim, self.seed), 0
+        expert = load_gym_expert(policies_folder(self.env, self.policies), source.place)
+        if expert.task != task:
+            folder = policies_folder(self.env, self.policies)
             raise ValueError(f"{folder} holds policies of {expert.task.env_id}, not of {self.env}")
         return expert, expert.parameters()

@@ -18,7 +18,7 @@ from gaitforge.collectors.humanoid.environment import TrackingEnvironment
 from gaitforge.collectors.humanoid.experts.experts import PD, load_expert
 from gaitforge.collectors.humanoid.observation import OBSERVATION_SLICES
 from gaitforge.collectors.humanoid.rollout import EpisodeResult, EpisodeSpec, run_episode
-from gaitforge.collectors.policies import StoredObservation, TaskPolicy
+from gaitforge.collectors.policies import StoredObservation
 from gaitforge.datasets import Schema
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan
@@ -132,31 +132,30 @@ class HumanoidEvaluation(EvaluationPlan):
         """See `EvaluationPlan.roll_out`: a cell a snippet."""
         known = self.snippets()
         snippets = [snippet for _, snippet in known]
-        policies, parameters = self._policies(source, snippets)
+        several = len(snippets) if source.kind == EXPERT else 1
+        policies = [self.load(source, 1, index) for index in range(several)]
         cells = []
         with closing(TrackingEnvironment(Path(self.reference), snippets)) as env:
             for index, (group, snippet) in enumerate(known):
                 results = [
-                    run_episode(env, policies[index], spec, advance)
+                    run_episode(env, policies[index % several][0], spec, advance)
                     for spec in self.rollouts.specs(index, snippet)
                 ]
                 where = {"group": group, "snippet": snippet.name}
                 cells.append(Cell(where, results, _measures(results)))
-        return cells, parameters
+        return cells, policies[0][1]
 
-    def control(self, source: PolicySource) -> tuple[TaskPolicy, Sequence[StoredObservation]]:
-        """See `EvaluationPlan.control`."""
-        _, snippet = self.snippets()[0]
-        with closing(TrackingEnvironment(Path(self.reference), [snippet])) as env:
-            obs = env.reset(0)[None]
-        return self._policies(source, [snippet])[0][0], [StoredObservation(obs, np.zeros(1, "f4"))]
+    def observations(self, source: PolicySource) -> list[StoredObservation]:
+        """See `EvaluationPlan.observations`."""
+        snippets = [snippet for _, snippet in self.snippets()[:1]]
+        with closing(TrackingEnvironment(Path(self.reference), snippets)) as env:
+            return [StoredObservation(env.reset(0)[None], np.zeros(1, np.float32))]
 
-    def _policies(self, source: PolicySource, snippets: Sequence[Snippet]) -> tuple[list[Any], int]:
-        """A policy for each snippet, and the size of a trained one."""
-        if source.kind == EXPERT:
-            return [load_expert(source.place, snippet).policy for snippet in snippets], 0
-        policy, parameters = self.load(source, 1)
-        return [policy] * len(snippets), parameters
+    def load(self, source: PolicySource, robots: int, snippet: int = 0) -> tuple[Any, int]:
+        """See `EvaluationPlan.load`; the expert of one of the snippets, too."""
+        if source.kind != EXPERT:
+            return super().load(source, robots)
+        return load_expert(source.place, self.snippets()[snippet][1]).policy, 0
 
 
 def _measures(results: Sequence[EpisodeResult]) -> dict[str, float]:

@@ -1,14 +1,13 @@
 """Evaluation of legged robots: a grid of terrains, skills and levels."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, list_experts, load_expert
+from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, load_expert
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.evaluation import EvaluationGrid, cell_measures, evaluate
 from gaitforge.collectors.legged.observations import POLICY_SLICES
@@ -23,7 +22,7 @@ from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan
 from gaitforge.flows.tasks.legged import check_parallelism
-from gaitforge.flows.tasks.policies import EXPERT, EXPORTED, RUN, PolicySource, named_source
+from gaitforge.flows.tasks.policies import EXPERT, EXPORTED, RUN, PolicySource
 from gaitforge.learners.deploy.onnx_policy import OnnxPolicy, read_description
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 
@@ -59,12 +58,6 @@ class LeggedEvaluation(EvaluationPlan):
         """See `EvaluationPlan.of_store`."""
         return cls() if schema.field("obs").slices == POLICY_SLICES else None
 
-    def source(self, policy: str, which: str = "last") -> PolicySource:
-        """See `EvaluationPlan.source`."""
-        if policy in list_experts() or policy.endswith(".safetensors"):
-            return PolicySource(Path(policy).stem, EXPERT, policy)
-        return named_source(policy, which)
-
     def expert_hash(self, name: str) -> str:
         """See `EvaluationPlan.expert_hash`."""
         return load_expert(name).hash
@@ -89,14 +82,10 @@ class LeggedEvaluation(EvaluationPlan):
             cells.append(Cell(where, results, cell_measures(results)))
         return cells, parameters
 
-    def control(self, source: PolicySource) -> tuple[Any, Sequence[Observation]]:
-        """See `EvaluationPlan.control`."""
-        return self.load(source, 1)[0], self.observations(self.card_of(source))
-
-    def observations(self, robot: RobotCard, count: int = 64) -> list[Observation]:
-        """Those of one robot on the grid's first episode, standing still."""
+    def observations(self, source: PolicySource, count: int = 64) -> list[Observation]:
+        """See `EvaluationPlan.observations`: on the grid's first episode, standing still."""
         observations = []
-        with closing(LeggedEnvironment(robot, 1, 1, self.sim)) as env:
+        with closing(LeggedEnvironment(self.card_of(source), 1, 1, self.sim)) as env:
             env.reset(np.arange(1), self.grid.specs()[:1])
             for _ in range(count):
                 observation = env.observe()

@@ -43,7 +43,7 @@ def policy_show(
         env.close()
     # As the catalog's rows are.
     pairs.sort(key=lambda pair: pair[0].spec.index)
-    actor = source.name, plan.weights_hash(source)
+    actor = source.name, plan.key(source)["weights"]
     columns = part_catalog([result for result, _ in pairs], card, simulator, actor)
     columns |= {"policy": columns.pop("expert"), "policy_hash": columns.pop("expert_hash")}
     rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))

@@ -27,6 +27,7 @@ from gaitforge.flows.tasks.policies import CLASS, EXPERT, PolicySource
 from tests.flows.making import Counting
 
 ROBOT = load_robot()
+EXPERT_SOURCE = PolicySource("expert", EXPERT, DEFAULT_EXPERT)
 PLAN = LeggedEvaluation(grid=EvaluationGrid(("flat",), ("stand",), (0,), episodes=1))
 
 
@@ -63,14 +64,14 @@ class Sleeper:
 
 def test_latency_is_that_of_one_act_and_leaves_the_threads_alone() -> None:
     threads, sleeper = torch.get_num_threads(), Sleeper()
-    median, p99 = control_latency(sleeper, PLAN.observations(ROBOT, count=4), repeats=20)
+    median, p99 = control_latency(sleeper, PLAN.observations(EXPERT_SOURCE, count=4), repeats=20)
     assert 2_000 <= median <= p99
     assert sleeper.resets == 1
     assert torch.get_num_threads() == threads
 
 
 def test_an_expert_is_timed_on_observations_of_one_real_robot() -> None:
-    seen = PLAN.observations(ROBOT, count=3)
+    seen = PLAN.observations(EXPERT_SOURCE, count=3)
     assert [o.policy.shape for o in seen] == [(1, 70)] * 3
     assert not np.array_equal(seen[0].policy, seen[2].policy)
     median, p99 = control_latency(load_expert().policy, seen, repeats=20)

@@ -125,7 +125,7 @@ def test_an_interrupted_collection_leaves_no_half_part(
 ) -> None:
     plan, path = make_plan(humanoid_reference), tmp_path / "mocap.zarr"
     parts = list(plan.parts())
-    stop_in = plan.parts()[parts[1]].name
+    stop_in = plan.parts()[parts[1]].snippet.name
 
     def advance(steps: int, note: str) -> None:
         if note == stop_in:
