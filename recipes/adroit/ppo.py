@@ -119,7 +119,8 @@ class PPO(Algorithm):
                 self.minimise(mse_loss(values, target[rows]), "values")
                 if actor:
                     # Of the actions before tanh, whose own part cancels in the ratio.
-                    nll = gaussian_nll(*self.actor(obs[rows]), action[rows])
+                    mean, log_std = self.actor(obs[rows])
+                    nll = gaussian_nll(mean, log_std, action[rows])
                     ratio = (old_nll[rows] - nll).exp()
                     clipped = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
                     gain = torch.minimum(ratio * advantage[rows], clipped * advantage[rows])
