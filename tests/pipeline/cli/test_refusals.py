@@ -205,7 +205,6 @@ evaluate random --task derive | no policy is evaluated on task 'derive'
 
 humanoid reference --list {gone} | no reference file at
 humanoid reference --out {new} --motion fly | unknown motion 'fly'
-evaluate pd --task humanoid --set reference={clips} | at least one clip
 humanoid collect {new} --reference {clips} --clips run_00 | is no snippet
 humanoid collect {new} --reference {clips} --overlap 999 | overlap < length
 humanoid train-expert --reference {clips} --out {new} --set x=1 | unknown
