@@ -205,7 +205,6 @@ def test_wrong_input_is_refused_in_one_line(
         ((store, "--episode", "x"), "'x' is no episode", "such as a293cb-00017"),
         ((store, "--video", tmp_path / "film.avi"), "allowed: gif, webp, mp4"),
         ((store, "--video", store / "film.gif"), "inside the store"),
-        ((store, "--video", tmp_path / "film.gif", "--against", "expert"), "no ghost"),
         ((store, "--where", "return > 100"), "empty"),
         ((store, "--out", store / "page.html"), "inside the store"),
         ((trained, "--where", "return > 1"), "--where chooses episodes of a store"),
