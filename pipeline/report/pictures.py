@@ -38,7 +38,8 @@ from gaitforge.pipeline.report.results import first_runs
 from gaitforge.pipeline.report.run_files import EXPERT, PICTURE_INDEX, PICTURES
 
 FORMATS = ("png", "gif", "webp", "mp4")
-FILM_FPS = 25
+FILM_MS, TILES_MS = 40, 60
+"""A frame of a film, and of several films in one picture."""
 _DRAWING = 3
 """Version of the drawing: raise it to have existing sheets drawn again."""
 
@@ -288,11 +289,10 @@ def make_films(
         drawn = dict(zip(stills, zip(shots, draw(shots, *FRAME_PX), strict=True), strict=True))
         for name in formats:
             shot, frames = drawn[name == "png"]
-            times_s = shot.steps * CONTROL_DT_S
             content = (
-                contact_sheet(heading(take), frames, times_s)
+                contact_sheet(heading(take), frames, shot.steps * CONTROL_DT_S)
                 if name == "png"
-                else animation(heading(take), frames, times_s, FILM_FPS, name)
+                else animation([(heading(take), frames)], FILM_MS, name)
             )
             path = folder / f"{take.result.spec.skill}.{name}"
             write_bytes_durably(path, content)
@@ -341,6 +341,6 @@ def _sheet_shot(scene: Scene) -> Shot:
     return Shot(scene, frame_steps(len(scene.state), SHEET_FRAMES))
 
 
-def film_shot(scene: Scene) -> Shot:
-    """The scene at `FILM_FPS`."""
-    return Shot(scene, np.arange(0, len(scene.state), round(1.0 / (FILM_FPS * CONTROL_DT_S))))
+def film_shot(scene: Scene, frame_ms: int = FILM_MS) -> Shot:
+    """The whole scene, a frame every `frame_ms`."""
+    return Shot(scene, np.arange(0, len(scene.state), round(frame_ms / 1000 / CONTROL_DT_S)))

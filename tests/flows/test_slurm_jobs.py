@@ -335,6 +335,7 @@ def test_a_job_folders_task_runs_anywhere_and_makes_its_own_parts(tmp_path: Path
         "kind": "collect",
         "target": str(store),
         "store": str(store),
+        "task": PLAN.kind,
         "plan": to_tree(PLAN),
         "tasks": [parts[:1], [*parts[1:], "other-00001"]],
     }

@@ -169,21 +169,6 @@ def test_checkpoints_come_by_the_clock(tmp_path: Path, every_s: float, saved: in
     assert [row["steps"] for row in read_history(tmp_path)] == [PER_UPDATE, 2 * PER_UPDATE]
 
 
-def test_a_checkpoint_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    """It has another setting of checkpoints, and no means of success."""
-    train_expert(replace(TINY, steps=PER_UPDATE), tmp_path, lambda row: None)
-    path = tmp_path / "training.json"
-    record = json.loads(path.read_text())
-    del record["config"]["checkpoint_every_s"]
-    record["config"]["checkpoint_every"] = 20
-    path.write_text(json.dumps(record))
-    tensors = load_file(tmp_path / record["tensors"])
-    save_file({k: v for k, v in tensors.items() if k != "successes"}, tmp_path / record["tensors"])
-    heard: list[int] = []
-    train_expert(TINY, tmp_path, lambda row: heard.append(row["steps"]))
-    assert heard == [2 * PER_UPDATE]
-
-
 SLOTS = 80
 
 

@@ -252,16 +252,6 @@ def test_edits_are_pushed_and_not_made_in_place(url: str, tmp_path: Path) -> Non
         push_store(other, url)
 
 
-def test_edits_of_a_store_that_was_pushed_without_go_to_a_new_address(
-    url: str, tmp_path: Path
-) -> None:
-    local = open_store(small_store(tmp_path / "local").path)
-    push_store(local, url)
-    local.select(skill="run").drop()
-    with pytest.raises(DatasetError, match="push to a new address"):
-        push_store(local, url)
-
-
 def test_tags_are_kept_and_never_changed(url: str, tmp_path: Path) -> None:
     store = make(url)
     tag = store.tag("v1")

@@ -156,11 +156,9 @@ def test_state_of_four_ranks_resumes_on_two_in_the_same_order(selection: Selecti
     two = [selection.windows(batch_size=5, rank=r, world_size=2, **common) for r in range(2)]
     state = four[3].state_dict()
     assert state == four[0].state_dict()
-    old_state = {"context_len": state["window_len"], **state}  # the name before window_len
-    del old_state["window_len"]
-    two[0].load_state_dict(state)
-    two[1].load_state_dict(old_state)
+    for stream in two:
+        stream.load_state_dict(state)
     with pytest.raises(DatasetError, match="window_len=5, this stream 4"):
-        two[1].load_state_dict({**old_state, "context_len": 5})
+        two[1].load_state_dict({**state, "window_len": 5})
     rest = [windows_of(stream) for stream in two]
     assert [rest[i % 2][i // 2] for i in range(sum(map(len, rest)))] == whole[2 * 3 * 4 :]

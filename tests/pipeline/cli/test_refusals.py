@@ -184,7 +184,6 @@ view {file} | no evaluation
 view {store} --episode 7 --out {new} | no episode 7 in
 view {store} --video {new}.avi | allowed: gif, webp, mp4
 view {store} --video {store}/film.gif | inside the store
-view {store} --video {new}.gif --against expert | no ghost
 view {store} --where 'return > 100' --out {new} | empty
 view {store} --out {store}/page.html | inside the store
 view {store} --against {gone} --out {new} | no training run

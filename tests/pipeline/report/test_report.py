@@ -175,12 +175,11 @@ def first_table(fragment: str) -> dict[str, list[str]]:
 def test_the_page_shows_the_run_names_its_sources_and_loads_nothing(page: str) -> None:
     for text in ("412,160", "2,318", "17,843", "138.4 MB", "9f2c61d07be2a3c1f0d4"):
         assert text in page
-    for text in ("gaitforge demo --out runs/demo", "5e0f3b8c21aa", "2.13.0", "model.n_modes"):
+    for text in ("gaitforge run runs/demo/plan.json", "5e0f3b8c21aa", "2.13.0", "model.n_modes"):
         assert text in page
     # mode 9 of a window of 64 steps of 20 ms
     assert f"{9 / (64 * 0.02):.2f} Hz" in page
     assert "10 of 64 modes" in page
-    assert "No pictures were drawn in this run" in page
     reader = PageReader(page)
     assert reader.loads == []
     assert reader.unnamed_charts == 0
@@ -270,7 +269,7 @@ def test_same_files_give_the_same_bytes_and_nothing_else(run_dir: Path) -> None:
     first = write_report(run_dir).read_bytes()
     assert write_report(run_dir).read_bytes() == first
     after = {path for path in run_dir.rglob("*") if path.is_file()}
-    assert after - before == {run_dir / "report.html"}
+    assert after - before == {run_dir / "report.html", run_dir / "results.md"}
 
 
 def test_names_are_escaped(run_dir: Path) -> None:
