@@ -27,7 +27,7 @@ from gaitforge.flows.stages.staging import Stage
 from gaitforge.flows.stages.suites.bootstrap import interquartile_mean, mean, stratified_interval
 from gaitforge.flows.stages.suites.plan import COMPLETE, SuitePlan
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
-from gaitforge.flows.tasks.evaluation import EvaluationPlan
+from gaitforge.flows.tasks.evaluation import EvaluationPlan, References
 from gaitforge.flows.tasks.policies import RUN, PolicySource
 from gaitforge.flows.tasks.registry import TASKS, evaluation_of
 from gaitforge.learners.training.config import TrainConfig
@@ -94,15 +94,15 @@ class _Run:
         """Train and score, as far as that is not done, and write the row."""
         plan = self.plan
         select = self.of.select(plan.best(self.learner))
-        zero, expert = _zero_and_expert(plan, self.of, self.out, reporter)
+        _, scale = _scored(plan, self.of, self.out, reporter)
         config, asked = self.config(), plan.asked(self.learner)
         if asked != (None,):
-            config = replace(config, return_scale=expert, return_zero=zero)
+            config = replace(config, return_scale=scale.hundred, return_zero=scale.zero)
         trained = run_training(TrainPlan(select, config), self.of.store, self.folder, reporter)
-        best = _returns(self.of.select().select(self.of.store)).max()
+        best = float(_returns(self.of.select().select(self.of.store)).max())
         scores = []
         for number, target in enumerate(asked):
-            share = None if target is None else target * (best - zero) / (expert - zero)
+            share = None if target is None else target * scale.score(best) / 100.0
             score = self._score(reporter, share, "last", f"-asked-{number}" if number else "")
             wanted = None if share is None else 100.0 * share
             scores.append({"target": target, "asked": wanted, **score})
@@ -131,7 +131,7 @@ class _Run:
 
     def _score(self, reporter: Reporter, share: float | None, which: str, suffix: str) -> Row:
         path = self.out / "evaluate" / f"{self.name}{suffix}.json"
-        plan = _scored(self.plan, self.of, self.out, reporter)
+        plan, _ = _scored(self.plan, self.of, self.out, reporter)
         plan = plan if share is None else replace(plan, return_target=share)
         source = PolicySource(self.folder.name, RUN, str(self.folder), which)
         found = evaluate_policy(source, plan, reporter, path)
@@ -144,17 +144,11 @@ class _Run:
         }
 
 
-def _scored(plan: SuitePlan, of: _Set, out: Path, reporter: Reporter) -> EvaluationPlan:
-    """A set's evaluation with the returns that score 0 and 100."""
-    return with_references(of.evaluation, out / "evaluate" / of.task, reporter, plan.expert)
-
-
-def _zero_and_expert(
+def _scored(
     plan: SuitePlan, of: _Set, out: Path, reporter: Reporter
-) -> tuple[float, float]:
-    references = _scored(plan, of, out, reporter).references
-    assert references is not None, "they were evaluated"
-    return references.zero, references.hundred
+) -> tuple[EvaluationPlan, References]:
+    """A set's evaluation, and the returns that score 0 and 100."""
+    return with_references(of.evaluation, out / "evaluate" / of.task, reporter, plan.expert)
 
 
 def suite_stages(
@@ -269,12 +263,9 @@ def _summarise(
 
 def _described(plan: SuitePlan, each: _Set, out: Path) -> Row:
     selection = each.select().select(each.store)
-    zero, expert = _zero_and_expert(plan, each, out, Silent())
+    _, scale = _scored(plan, each, out, Silent())
     info: StoreInfo = open_store(each.store).info()
     returns = _returns(selection)
-
-    def score(value: float) -> float:
-        return 100.0 * (float(value) - zero) / (expert - zero)
 
     return {
         "task": each.task,
@@ -284,11 +275,11 @@ def _described(plan: SuitePlan, each: _Set, out: Path) -> Row:
         "selection": selection.hash,
         "episodes": len(selection),
         "steps": selection.steps,
-        "zero": zero,
-        "expert": expert,
-        "score": score(returns.mean()),
-        "score_std": score(returns.std() + zero),
-        "score_best": score(returns.max()),
+        "zero": scale.zero,
+        "expert": scale.hundred,
+        "score": scale.score(float(returns.mean())),
+        "score_std": scale.score(float(returns.std()) + scale.zero),
+        "score_best": scale.score(float(returns.max())),
         "control_dt_s": selection.schema.control_dt_s,
     }
 
