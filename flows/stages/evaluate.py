@@ -56,14 +56,14 @@ def reference_files(plan: EvaluationPlan, folder: Path) -> tuple[Path, ...]:
 
 def with_references(
     plan: EvaluationPlan, folder: Path, reporter: Reporter, expert: str = ""
-) -> EvaluationPlan:
-    """The plan with the returns that score 0 and 100, evaluated where the task has none.
+) -> tuple[EvaluationPlan, References]:
+    """The plan with the returns that score 0 and 100, and these; evaluated where the task has none.
 
     Args:
         folder: in which these evaluations are kept; expert: empty for the task's own.
     """
     if (known := plan.known_references()) is not None:
-        return replace(plan, references=known)
+        return replace(plan, references=known), known
 
     def return_of(name: str, place: str) -> float:
         source = replace(plan.source(place), name=name)
@@ -71,7 +71,8 @@ def with_references(
 
     best = expert or plan.expert
     zero = return_of(plan.baseline, plan.baseline) if plan.baseline else 0.0
-    return replace(plan, references=References(zero, return_of(EXPERT, best), best))
+    references = References(zero, return_of(EXPERT, best), best)
+    return replace(plan, references=references), references
 
 
 def _evaluated(source: PolicySource, plan: EvaluationPlan, reporter: Reporter) -> PolicyEvaluation:

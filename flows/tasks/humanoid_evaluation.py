@@ -6,7 +6,7 @@ and on validation clips (Sferrazza et al. 2024, Section 5.1).
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,42 +26,6 @@ from gaitforge.flows.tasks.policies import EXPERT, PolicySource
 
 
 @dataclass(frozen=True)
-class Rollouts:
-    """The episodes of every snippet, all from its start.
-
-    Attributes:
-        episodes: a snippet; more than one makes sense only with noise.
-        action_noise: standard deviation of the noise on executed actions; seed: of it.
-        max_steps: of an episode; 0 for all of the snippet.
-    """
-
-    episodes: int = 1
-    action_noise: float = 0.0
-    max_steps: int = 0
-    seed: int = 1_000_003
-
-    def __post_init__(self) -> None:
-        if self.episodes < 1 or min(self.action_noise, self.max_steps, self.seed) < 0:
-            raise ValueError(
-                f"episodes must be at least 1, got {self.episodes}; action_noise, max_steps and "
-                "seed must not be negative"
-            )
-
-    def steps_at_most(self, snippet: Snippet) -> int:
-        """Steps of all episodes of a snippet when none ends early."""
-        return self.episodes * min(snippet.steps, self.max_steps or snippet.steps)
-
-    def specs(self, index: int, snippet: Snippet) -> list[EpisodeSpec]:
-        """The episodes of an environment's snippet."""
-        seeds = np.random.SeedSequence([0xE7A1, self.seed]).generate_state(self.episodes)
-        noise, most = self.action_noise, self.max_steps
-        return [
-            EpisodeSpec(i, index, snippet.start, action_noise=noise, seed=seed, max_steps=most)
-            for i, seed in enumerate(seeds.tolist())
-        ]
-
-
-@dataclass(frozen=True)
 class HumanoidEvaluation(EvaluationPlan):
     """What to evaluate policies of the humanoid on.
 
@@ -70,7 +34,9 @@ class HumanoidEvaluation(EvaluationPlan):
         train, validation: clips (the whole clip), or snippets as CLIP-START-END. Deviation: the
             published evaluation stops at the end of a clip's first snippet. Without either, all
             clips are validation.
-        rollouts: the episodes of each.
+        episodes: of each; more than one makes sense only with noise.
+        action_noise: standard deviation of the noise on executed actions; seed: of it.
+        max_steps: of an episode; 0 for all of the snippet.
     """
 
     kind = "humanoid"
@@ -80,13 +46,21 @@ class HumanoidEvaluation(EvaluationPlan):
     reference: str = ""
     train: tuple[str, ...] = ()
     validation: tuple[str, ...] = ()
-    rollouts: Rollouts = field(default_factory=Rollouts)
+    episodes: int = 1
+    action_noise: float = 0.0
+    max_steps: int = 0
+    seed: int = 1_000_003
 
     def __post_init__(self) -> None:
         super().__post_init__()
         names = (*self.train, *self.validation)
         if len(set(names)) != len(names):
             raise ValueError("an evaluation needs each clip once")
+        if self.episodes < 1 or min(self.action_noise, self.max_steps, self.seed) < 0:
+            raise ValueError(
+                f"episodes must be at least 1, got {self.episodes}; action_noise, max_steps and "
+                "seed must not be negative"
+            )
 
     def __str__(self) -> str:
         return f"the clips of {self.reference}"
@@ -124,7 +98,8 @@ class HumanoidEvaluation(EvaluationPlan):
 
     def work(self) -> int:
         """See `EvaluationPlan.work`."""
-        return sum(self.rollouts.steps_at_most(snippet) for _, snippet in self.snippets())
+        possible = [snippet.steps for _, snippet in self.snippets()]
+        return self.episodes * sum(min(steps, self.max_steps or steps) for steps in possible)
 
     def roll_out(
         self, source: PolicySource, advance: Callable[[int], None]
@@ -132,15 +107,19 @@ class HumanoidEvaluation(EvaluationPlan):
         """See `EvaluationPlan.roll_out`: a cell a snippet."""
         known = self.snippets()
         snippets = [snippet for _, snippet in known]
+        drawn = np.random.SeedSequence([0xE7A1, self.seed]).generate_state(self.episodes)
+        noise, most = self.action_noise, self.max_steps
         several = len(snippets) if source.kind == EXPERT else 1
         policies = [self.load(source, 1, index) for index in range(several)]
         cells = []
         with closing(TrackingEnvironment(Path(self.reference), snippets)) as env:
             for index, (group, snippet) in enumerate(known):
-                results = [
-                    run_episode(env, policies[index % several][0], spec, advance)
-                    for spec in self.rollouts.specs(index, snippet)
+                specs = [
+                    EpisodeSpec(i, index, snippet.start, True, noise, seed, most)
+                    for i, seed in enumerate(drawn.tolist())
                 ]
+                policy = policies[index % several][0]
+                results = [run_episode(env, policy, spec, advance) for spec in specs]
                 where = {"group": group, "snippet": snippet.name}
                 cells.append(Cell(where, results, _measures(results)))
         return cells, policies[0][1]

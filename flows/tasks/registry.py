@@ -1,6 +1,7 @@
 """The tasks by name. A plan's module is imported when it is needed: each brings a simulator."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -59,15 +60,11 @@ def evaluation_of(store: Store) -> "EvaluationPlan | None":
     A collected store's records name its task; an imported store is recognised by its schema.
     """
     kinds = dict.fromkeys([*(each["kind"] for each in plan_records(store.address)), *TASKS])
-    plans = (evaluation_class(kind).of_store(store.schema) for kind in kinds if _evaluated(kind))
-    return next((plan for plan in plans if plan is not None), None)
-
-
-def _evaluated(kind: str) -> bool:
-    try:
-        return bool(_plan_class(kind).evaluation)
-    except ValueError:  # a user's module that is not here; training needs none
-        return False
+    for kind in kinds:
+        with suppress(ValueError):  # no evaluation, or a user's module that is not here
+            if (plan := evaluation_class(kind).of_store(store.schema)) is not None:
+                return plan
+    return None
 
 
 def run_evaluation(run: Path) -> "EvaluationPlan | None":

@@ -23,7 +23,7 @@ from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.humanoid.training import train_humanoid_expert
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.humanoid import HumanoidPlan
-from gaitforge.flows.tasks.humanoid_evaluation import HumanoidEvaluation, Rollouts
+from gaitforge.flows.tasks.humanoid_evaluation import HumanoidEvaluation
 from gaitforge.flows.tasks.policies import run_source
 from gaitforge.flows.tasks.registry import run_evaluation
 from gaitforge.learners.training.config import TrainConfig
@@ -145,7 +145,7 @@ def test_an_interrupted_collection_leaves_no_half_part(
 
 def test_a_learned_policy_is_trained_and_evaluated(trained: Path, humanoid_reference: Path) -> None:
     plan = HumanoidEvaluation(
-        str(humanoid_reference), ("squat_00-0-20",), ("squat_01",), Rollouts(max_steps=8)
+        str(humanoid_reference), ("squat_00-0-20",), ("squat_01",), max_steps=8
     )
     assert run_evaluation(trained) == HumanoidEvaluation(), "the run knows its task"
     found = evaluate_policy(run_source(trained), plan, Silent())
@@ -162,15 +162,13 @@ def test_an_evaluation_is_kept_for_the_same_weights_and_plan(
     humanoid_reference: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "pd.json"
-    plan = HumanoidEvaluation(
-        str(humanoid_reference), ("squat_00",), rollouts=Rollouts(max_steps=3)
-    )
+    plan = HumanoidEvaluation(str(humanoid_reference), ("squat_00",), max_steps=3)
     record = evaluate_policy(plan.source("pd"), plan, Silent(), path)
     assert [row["group"] for row in record.cells] == ["train"]
     stamp = path.stat().st_mtime_ns
     assert evaluate_policy(plan.source("pd"), plan, Silent(), path) == record
     assert path.stat().st_mtime_ns == stamp
-    longer = replace(plan, rollouts=Rollouts(max_steps=4))
+    longer = replace(plan, max_steps=4)
     assert evaluate_policy(plan.source("pd"), longer, Silent(), path).steps == 4
 
 
@@ -221,7 +219,7 @@ def test_impossible_evaluations_are_refused(humanoid_reference: Path, trained: P
     with pytest.raises(ValueError, match="each clip once"):
         HumanoidEvaluation(str(humanoid_reference), ("a",), ("a",))
     with pytest.raises(ValueError, match="episodes must be at least 1"):
-        Rollouts(episodes=0)
+        HumanoidEvaluation(episodes=0)
     plan = HumanoidEvaluation(str(humanoid_reference), ("run_00",))
     with pytest.raises(ValueError, match="'run_00' is no snippet"):
         plan.snippets()

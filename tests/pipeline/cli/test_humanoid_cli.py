@@ -48,7 +48,7 @@ def test_the_road_from_expert_to_evaluation(
     assert trained.code == 0, trained.err
 
     clips = [f"reference={humanoid_reference}", "train=squat_00", "validation=step_00"]
-    asked = [word for setting in (*clips, "rollouts.max_steps=4") for word in ("--set", setting)]
+    asked = [word for setting in (*clips, "max_steps=4") for word in ("--set", setting)]
     record = tmp_path / "bot.json"
     evaluated = run("evaluate", bot, *asked, "--out", record)
     assert evaluated.code == 0, evaluated.err
