@@ -17,11 +17,12 @@ from gaitforge.datasets.formats import FORMATS
 from gaitforge.flows.__main__ import WRONG_INPUT
 from gaitforge.flows.__main__ import main as flows_main
 from gaitforge.pipeline.cli.main import build_parser
+from recipes.adroit.__main__ import build_parser as adroit_parser
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 ROOMS = ("benchmarks", "collectors", "datasets", "flows", "learners", "pipeline", "recipes")
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [path for where in ("*", "docs/**/*", "recipes/**/*") for path in ROOT.glob(f"{where}.md")]
 FENCED = re.compile(r"^```([a-z]*)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.M | re.S)
 INDENTED = re.compile(r"^    .*$", re.M)
 
@@ -44,9 +45,15 @@ def test_command_parses(command):
     assert build_parser().parse_args(arguments).command == arguments[0]
 
 
-@pytest.mark.parametrize("command", commands("python -m benchmarks"))
-def test_benchmark_parses(command):
-    assert benchmarks_parser().parse_args(shlex.split(command, comments=True)[3:])
+@pytest.mark.parametrize(
+    ("command", "parser"),
+    [
+        *((each, benchmarks_parser) for each in commands("python -m benchmarks")),
+        *((each, adroit_parser) for each in commands("python -m recipes.adroit")),
+    ],
+)
+def test_a_program_outside_parses(command, parser):
+    assert parser().parse_args(shlex.split(command, comments=True)[3:])
 
 
 @pytest.mark.parametrize("command", commands("python -m gaitforge.flows"))

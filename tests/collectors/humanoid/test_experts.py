@@ -137,6 +137,8 @@ def test_the_pd_law_needs_no_file_and_has_a_hash_of_its_gains() -> None:
 def test_missing_and_wrong_experts_are_refused(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no expert of snippet step_00-5-35 at"):
         load_expert(str(trained), SNIPPETS[1])
+    with pytest.raises(ValueError, match=r"need its package .*pip install -e"):
+        load_expert(f"mocapact:{tmp_path}", SNIPPETS[0])
     folder = trained / SNIPPETS[0].name
     with pytest.raises(ValueError, match="tracks snippet squat_00-0-39, not step_00-5-35"):
         load_expert(str(folder / WEIGHTS), SNIPPETS[1])
@@ -149,11 +151,6 @@ def test_missing_and_wrong_experts_are_refused(trained: Path, tmp_path: Path) ->
     save_file({k: v for k, v in weights.items() if k != "actor.layer0.bias"}, broken)
     with pytest.raises(ValueError, match=r"lacks the tensor 'layer0\.bias'"):
         load_expert(str(broken), SNIPPETS[1])
-
-
-def test_mocapacts_experts_need_its_package(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"need its package .*pip install -e"):
-        load_expert(f"mocapact:{tmp_path}", SNIPPETS[0])
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,8 @@ def test_a_fallen_robot_ends_its_episode_and_no_other(
     assert transition.terminated.tolist() == [True, False], what
     assert not transition.truncated.any()
     assert not env.success(0, terminated=True)
+    env.step(action)
+    assert env.step_count.tolist() == [2, 2], "it starts no episode by itself"
 
 
 @pytest.mark.parametrize(
@@ -181,13 +183,6 @@ def test_leaning_counts_from_the_commanded_attitude(side: float, beyond: float, 
     assert terminated == ends
 
 
-def test_the_environment_never_starts_an_episode_by_itself(env: LeggedEnvironment) -> None:
-    env.physics.reset(0, start_at(z=1.0, base_quat=np.array([0.0, 1.0, 0, 0])))
-    for step in range(1, 4):
-        assert env.step(np.zeros((2, N_JOINTS))).terminated[0]
-        assert env.step_count.tolist() == [step, step]
-
-
 def test_actions_of_another_shape_and_what_is_not_finite_are_refused(
     env: LeggedEnvironment,
 ) -> None:
@@ -202,17 +197,14 @@ def test_actions_of_another_shape_and_what_is_not_finite_are_refused(
     assert not env.step_count.any()
 
 
-def test_the_last_action_is_the_executed_one(env: LeggedEnvironment) -> None:
+def test_actions_are_clipped_joint_targets_about_the_default_pose(env: LeggedEnvironment) -> None:
+    targets = env.joint_targets(np.full((2, N_JOINTS), 0.4))
+    np.testing.assert_allclose(targets, np.tile(ROBOT.default_joint_pos_rad + 0.1, (2, 1)))
     action = np.linspace(-30, 30, 2 * N_JOINTS).reshape(2, N_JOINTS)
     observation = env.step(action).observation
     start, stop = POLICY_SLICES["last_action"]
     executed = np.clip(action, -MAX_ACTION, MAX_ACTION).astype(np.float32)
     np.testing.assert_array_equal(observation.policy[:, start:stop], executed)
-
-
-def test_actions_are_joint_targets_about_the_default_pose(env: LeggedEnvironment) -> None:
-    targets = env.joint_targets(np.full((2, N_JOINTS), 0.4))
-    np.testing.assert_allclose(targets, np.tile(ROBOT.default_joint_pos_rad + 0.1, (2, 1)))
 
 
 def test_a_push_comes_in_its_step_and_only_to_its_robot() -> None:
@@ -265,13 +257,9 @@ def passages() -> Iterator[LeggedEnvironment]:
     """Four robots in front of a bar, of walls to squeeze and to tilt through, and of nothing."""
     made = LeggedEnvironment(ROBOT, 4, threads=1)
     made.reset(np.arange(4), PASSAGE_SPECS)
+    np.testing.assert_allclose(made.on_track(), np.zeros((4, 3)), atol=1e-9)
     yield made
     made.close()
-
-
-def test_an_episode_starts_at_the_start_of_its_track(passages: LeggedEnvironment) -> None:
-    passages.reset(np.arange(4), PASSAGE_SPECS)
-    np.testing.assert_allclose(passages.on_track(), np.zeros((4, 3)), atol=1e-9)
 
 
 @given(st.floats(-1.0, 1.0), st.floats(-1.0, 1.0))
@@ -346,8 +334,11 @@ def test_a_track_records_torque_and_action_rate(env: LeggedEnvironment) -> None:
 
 
 def test_a_reset_starts_some_robots_and_leaves_the_others(env: LeggedEnvironment) -> None:
+    assert not env.clock().any()
     for _ in range(5):
         env.step(np.zeros((2, N_JOINTS)))
+    frequency = env.target_command[:, C.GAIT_FREQUENCY]
+    np.testing.assert_allclose(env.clock(), 5 * CONTROL_DT_S * frequency)
     before = env.observe().policy[1]
     env.reset(np.array([0]), [spec(7, seed=9)])
     assert env.step_count.tolist() == [0, 5]
@@ -362,13 +353,3 @@ def test_a_trot_moves_diagonal_legs_together() -> None:
     assert phases[0] == pytest.approx(phases[3])
     assert phases[1] == pytest.approx(phases[2])
     assert abs(phases[0] - phases[1]) == pytest.approx(0.5)
-
-
-def test_the_clock_starts_at_zero_and_runs_at_the_commanded_frequency(
-    env: LeggedEnvironment,
-) -> None:
-    assert not env.clock().any()
-    for _ in range(10):
-        env.step(np.zeros((2, N_JOINTS)))
-    frequency = env.target_command[:, C.GAIT_FREQUENCY]
-    np.testing.assert_allclose(env.clock(), 10 * CONTROL_DT_S * frequency)

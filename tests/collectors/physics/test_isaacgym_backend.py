@@ -161,6 +161,7 @@ def test_a_new_world_in_the_same_process_carries_on(backend: IsaacGymBackend) ->
     assert_a_new_world_carries_on(backend, fresh_process=False)
 
 
+@pytest.mark.long
 def test_robots_stand_until_they_are_reset_go_on_in_new_processes_and_report_their_death(
     double: None,
 ) -> None:

@@ -102,6 +102,7 @@ def sway(step: int) -> np.ndarray:
 
 
 @needs_warp
+@pytest.mark.long
 def test_robots_move_as_in_mujoco_on_every_terrain_and_between_walls(make: Make) -> None:
     robots = 2 * len(TERRAINS)
     warp, mujoco = make(robots), make_backend("mujoco", ROBOT, robots, 1)
@@ -124,6 +125,7 @@ def test_robots_move_as_in_mujoco_on_every_terrain_and_between_walls(make: Make)
 
 
 @needs_warp
+@pytest.mark.long
 def test_memory_for_contacts_grows_and_the_step_is_done_again(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -144,6 +146,7 @@ def test_memory_for_contacts_grows_and_the_step_is_done_again(
 
 
 @needs_warp
+@pytest.mark.long
 def test_a_robot_whose_state_is_no_number_starts_again_and_the_others_go_on(make: Make) -> None:
     broken, whole = make(3), make(3)
     for backend in (broken, whole):

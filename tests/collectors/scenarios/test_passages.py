@@ -114,16 +114,6 @@ def test_a_tilted_robot_fits_its_gap(level: int, seed: int, robot: RobotCard) ->
     assert not np.delete(command != before, [C.BODY_ROLL, C.STANCE_WIDTH]).any()
 
 
-@given(st.integers(0, N_LEVELS - 2), seeds)
-def test_aliengo_fits_every_gap_and_tilts_more_for_a_narrower_one(level: int, seed: int) -> None:
-    rolls = []
-    for harder in (level, level + 1):
-        passage, command, _ = drawn("tilt", harder, seed)
-        rolls.append(abs(command[C.BODY_ROLL]))
-        assert outline(ROBOT, rolls[-1]) < passage.opening_m
-    assert rolls[0] < rolls[1] or rolls[0] == rolls[1] == WIDEST_ROLL_RAD
-
-
 @given(levels, seeds, robots)
 def test_squeezing_feet_fit_between_the_walls(level: int, seed: int, robot: RobotCard) -> None:
     passage, command, before = drawn("squeeze", level, seed, robot)

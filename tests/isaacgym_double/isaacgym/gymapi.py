@@ -101,10 +101,10 @@ def mat33(matrix: np.ndarray) -> Mat33:
 
 
 class Gym:
-    def get_version(self) -> SimpleNamespace:
+    def get_version(self):
         return SimpleNamespace(major=1, minor=0)
 
-    def create_sim(self, compute: int, graphics: int, kind: int, params: SimParams) -> _world.Sim:
+    def create_sim(self, compute, graphics, kind, params):
         gravity = params.gravity
         upright = params.up_axis == UP_AXIS_Z and gravity.z < 0 == gravity.x == gravity.y
         if kind != SIM_PHYSX or not upright or params.substeps != 1:
@@ -113,16 +113,10 @@ class Gym:
             raise GymMisuse("create_sim: CC_ALL_SUBSTEPS, the default, gives wrong contact forces")
         return _world.Sim(params.dt, gravity.z)
 
-    def destroy_sim(self, sim: _world.Sim) -> None:
+    def destroy_sim(self, sim):
         sim.envs.clear()
 
-    def add_triangle_mesh(
-        self,
-        sim: _world.Sim,
-        vertices: np.ndarray,
-        triangles: np.ndarray,
-        params: TriangleMeshParams,
-    ) -> None:
+    def add_triangle_mesh(self, sim, vertices, triangles, params):
         sizes = {"float32": params.nb_vertices, "uint32": params.nb_triangles}
         for array, (dtype, count) in zip((vertices, triangles), sizes.items(), strict=True):
             # Others are read as raw bytes by the real simulator, and robots then fall through.
@@ -131,9 +125,7 @@ class Gym:
         sim.building("add_triangle_mesh")
         sim.add_tile(vertices.reshape(-1, 3), params.static_friction)
 
-    def load_asset(
-        self, sim: _world.Sim, rootpath: str, filename: str, options: AssetOptions
-    ) -> _world.Asset:
+    def load_asset(self, sim, rootpath, filename, options):
         """A robot of hinges; joint damping, friction and armature start at zero."""
         sim.building("load_asset")
         asset = _world.read_urdf(Path(rootpath) / filename)
@@ -145,47 +137,36 @@ class Gym:
         ]
         return asset
 
-    def create_box(
-        self, sim: _world.Sim, x: float, y: float, z: float, options: AssetOptions
-    ) -> _world.Asset:
+    def create_box(self, sim, x, y, z, options):
         """A box that is fixed, with its origin in the middle."""
         sim.building("create_box")
         return _world.Asset(
             ["box"], [], [1], np.array([x, y, z]) / 2, shapes=[RigidShapeProperties()]
         )
 
-    def get_asset_dof_names(self, asset: _world.Asset) -> list[str]:
+    def get_asset_dof_names(self, asset):
         return list(asset.dof_names)
 
-    def get_asset_rigid_body_names(self, asset: _world.Asset) -> list[str]:
+    def get_asset_rigid_body_names(self, asset):
         return list(asset.body_names)
 
-    def get_asset_rigid_body_shape_indices(self, asset: _world.Asset) -> list[SimpleNamespace]:
+    def get_asset_rigid_body_shape_indices(self, asset):
         starts = np.cumsum([0, *asset.shape_counts]).tolist()
         return [
             SimpleNamespace(start=start, count=count)
             for start, count in zip(starts, asset.shape_counts, strict=False)
         ]
 
-    def get_asset_dof_properties(self, asset: _world.Asset) -> np.ndarray:
+    def get_asset_dof_properties(self, asset):
         return asset.dofs.copy()
 
-    def create_env(self, sim: _world.Sim, lower: Vec3, upper: Vec3, num_per_row: int) -> _world.Env:
+    def create_env(self, sim, lower, upper, num_per_row):
         """An environment; every one has its origin at the world's."""
         sim.building("create_env")
         sim.envs.append(_world.Env(sim))
         return sim.envs[-1]
 
-    def create_actor(
-        self,
-        env: _world.Env,
-        asset: _world.Asset,
-        pose: Transform,
-        name: str,
-        group: int,
-        filter: int,
-        segmentation: int,
-    ) -> int:
+    def create_actor(self, env, asset, pose, name, group, filter, segmentation):
         """Place an asset; its handle counts in the environment."""
         sim = env.sim
         sim.building("create_actor")
@@ -198,96 +179,78 @@ class Gym:
         env.actors.append(actor)
         return len(env.actors) - 1
 
-    def get_actor_index(self, env: _world.Env, handle: int, domain: int) -> int:
+    def get_actor_index(self, env, handle, domain):
         return env.actors[handle].index
 
-    def get_actor_rigid_body_index(
-        self, env: _world.Env, handle: int, index: int, domain: int
-    ) -> int:
+    def get_actor_rigid_body_index(self, env, handle, index, domain):
         before = env.sim.actors()[: env.actors[handle].index]
         return sum(len(actor.asset.body_names) for actor in before) + index
 
-    def set_actor_dof_properties(self, env: _world.Env, handle: int, dofs: np.ndarray) -> None:
+    def set_actor_dof_properties(self, env, handle, dofs):
         env.actors[handle].asset.dofs = dofs.copy()
 
-    def get_actor_rigid_shape_properties(
-        self, env: _world.Env, handle: int
-    ) -> list[RigidShapeProperties]:
+    def get_actor_rigid_shape_properties(self, env, handle):
         return copy.deepcopy(env.actors[handle].asset.shapes)
 
-    def set_actor_rigid_shape_properties(
-        self, env: _world.Env, handle: int, shapes: list[RigidShapeProperties]
-    ) -> None:
+    def set_actor_rigid_shape_properties(self, env, handle, shapes):
         env.actors[handle].asset.shapes = copy.deepcopy(shapes)
 
-    def get_actor_rigid_body_properties(
-        self, env: _world.Env, handle: int
-    ) -> list[RigidBodyProperties]:
+    def get_actor_rigid_body_properties(self, env, handle):
         return copy.deepcopy(env.actors[handle].asset.bodies)
 
-    def set_actor_rigid_body_properties(
-        self,
-        env: _world.Env,
-        handle: int,
-        bodies: list[RigidBodyProperties],
-        recomputeInertia: bool,
-    ) -> None:
+    def set_actor_rigid_body_properties(self, env, handle, bodies, recomputeInertia):
         env.sim.building("set_actor_rigid_body_properties")
         if recomputeInertia:
             raise GymMisuse("set_actor_rigid_body_properties: how it recomputes is not documented")
         env.actors[handle].asset.bodies = copy.deepcopy(bodies)
 
-    def prepare_sim(self, sim: _world.Sim) -> bool:
+    def prepare_sim(self, sim):
         sim.building("prepare_sim")
         sim.prepare()
         return True
 
-    def acquire_actor_root_state_tensor(self, sim: _world.Sim) -> np.ndarray:
+    def acquire_actor_root_state_tensor(self, sim):
         """(actors, 13) position, quaternion xyzw, velocity, angular velocity; world frame."""
         return sim.tensor("root")
 
-    def acquire_dof_state_tensor(self, sim: _world.Sim) -> np.ndarray:
+    def acquire_dof_state_tensor(self, sim):
         """(joints, 2) position and velocity."""
         return sim.tensor("dof")
 
-    def acquire_net_contact_force_tensor(self, sim: _world.Sim) -> np.ndarray:
+    def acquire_net_contact_force_tensor(self, sim):
         """(bodies, 3) force in N on each body; world frame."""
         return sim.tensor("contact")
 
-    def acquire_rigid_body_state_tensor(self, sim: _world.Sim) -> np.ndarray:
+    def acquire_rigid_body_state_tensor(self, sim):
         """(bodies, 13) like root states."""
         return sim.tensor("body")
 
-    def refresh_actor_root_state_tensor(self, sim: _world.Sim) -> None:
+    def refresh_actor_root_state_tensor(self, sim):
         sim.refresh("root")
 
-    def refresh_dof_state_tensor(self, sim: _world.Sim) -> None:
+    def refresh_dof_state_tensor(self, sim):
         sim.refresh("dof")
 
-    def refresh_net_contact_force_tensor(self, sim: _world.Sim) -> None:
+    def refresh_net_contact_force_tensor(self, sim):
         sim.refresh("contact")
 
-    def refresh_rigid_body_state_tensor(self, sim: _world.Sim) -> None:
+    def refresh_rigid_body_state_tensor(self, sim):
         sim.refresh("body")
 
-    def set_actor_root_state_tensor_indexed(
-        self, sim: _world.Sim, states: np.ndarray, ids: np.ndarray, count: int
-    ) -> None:
+    def set_actor_root_state_tensor_indexed(self, sim, states, ids, count):
         sim.set_states("root", states, ids[:count])
 
-    def set_dof_state_tensor_indexed(
-        self, sim: _world.Sim, states: np.ndarray, ids: np.ndarray, count: int
-    ) -> None:
+    def set_dof_state_tensor_indexed(self, sim, states, ids, count):
         sim.set_states("dof", states, ids[:count])
 
-    def set_dof_actuation_force_tensor(self, sim: _world.Sim, efforts: np.ndarray) -> None:
+    def set_dof_actuation_force_tensor(self, sim, efforts):
         """Torques in Nm of all joints, for one `simulate`."""
         sim.set_efforts(efforts)
 
-    def simulate(self, sim: _world.Sim) -> None:
+    def simulate(self, sim):
         sim.simulate()
 
-    def fetch_results(self, sim: _world.Sim, wait: bool) -> None:
+    def fetch_results(self, sim, wait):
         sim.fetched = True
 
 
