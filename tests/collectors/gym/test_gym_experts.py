@@ -111,11 +111,7 @@ def test_shipped_policies_do_what_their_cards_say(env_id: str) -> None:
     recipe, task = read_recipe(folder), find_task(env_id)
     batch = TaskBatch(task, 5)
     # More of the hand's short episodes: the pen's differ by thousands of return.
-<<<<<<< HEAD
     seeds = evaluation_seeds(max(5, 3_000 // task.facts.horizon), seed=1)
-=======
-    seeds = evaluation_seeds(max(3, 2_000 // task.facts.horizon), seed=1)
->>>>>>> lesstests1
     returns = {}
     for quality in ("medium", "expert"):
         episodes = evaluate(load_gym_expert(folder, quality), batch, seeds)

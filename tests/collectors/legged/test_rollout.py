@@ -15,13 +15,8 @@ from gaitforge.collectors.legged.data import (
 )
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeSpec
-<<<<<<< HEAD
 from gaitforge.collectors.legged.evaluation import EvaluationGrid, cell_measures, evaluate
-from gaitforge.collectors.legged.observations import OBS_DIM, POLICY_SLICES
-=======
-from gaitforge.collectors.legged.evaluation import EvaluationGrid, cell_result, evaluate
 from gaitforge.collectors.legged.observations import POLICY_SLICES
->>>>>>> lesstests1
 from gaitforge.collectors.legged.rollout import (
     STATE_DIM,
     EpisodeRecord,

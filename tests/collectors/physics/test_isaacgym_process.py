@@ -162,26 +162,6 @@ def test_a_worker_that_never_greets_is_killed(
     assert f"no answer within 3 s ({TIMEOUT_VARIABLE}), so it was killed" in said
 
 
-<<<<<<< HEAD
-=======
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("PROTOCOL = 1", "PROTOCOL = 2", "speak protocol 2, and were asked for 1"),
-        ('("trunk_force", 3)', '("trunk_force", 2)', "its blocks is {"),
-        ('"robots": settings["robots"]', '"robots": 9', "its robots is 9, and has to be 2"),
-    ],
-)
-def test_a_worker_of_another_version_is_refused(
-    quick_worker: Path, old: str, new: str, said: str
-) -> None:
-    for file in ("protocol.py", "worker.py"):
-        text = (quick_worker.parent / file).read_text()
-        (quick_worker.parent / file).write_text(text.replace(old, new))
-    assert said in refused(CONFIG)
-
-
->>>>>>> lesstests1
 def test_a_worker_says_what_it_is_and_ends_with_the_reason_when_it_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
