@@ -206,9 +206,10 @@ class Experiment:
         else:
             base = TrainConfig(**chosen, seed=seed)
         tree = {**to_tree(base), **tree}
-        for name in self.vary if value is not None else ():
-            if name != DATA:
-                tree = _with_value(tree, name.split("."), value)
+        for name in self.vary:
+            if value is not None and name != DATA:
+                whole = int(value) if float(value).is_integer() else value
+                tree = _with_value(tree, name.split("."), whole)
         config = plan_from_tree(TrainConfig, tree)
         preset(config.model, config.model_overrides)
         if self.curve > 1:

@@ -144,7 +144,7 @@ class Run:
             steps = config.steps * select.select(self.store).steps / first
             config = replace(config, steps=round(steps))
         if self.experiment.targets and self._asked() != (None,):
-            references = self.references(reporter)
+            _, references = self.referred(reporter)
             scale, zero = references.hundred, references.zero
             config = replace(config, return_scale=scale, return_zero=zero)
         run_training(TrainPlan(select, config), self.store, self.folder, reporter)
@@ -174,7 +174,7 @@ class Run:
         best = 0.0
         if asked != (None,):
             returns = episode_returns(self.selects().select(self.store))
-            best = self.references(reporter).score(float(returns.max()))
+            best = self.referred(reporter)[1].score(float(returns.max()))
         scores = []
         for number, target in enumerate(asked):
             share = None if target is None else target * best / 100.0
@@ -209,15 +209,8 @@ class Run:
         }
         write_record(self.record, row)
 
-    def references(self, reporter: Reporter) -> References:
-        """The returns that score 0 and 100. Raises ValueError where the task has none."""
-        references = self.referred(reporter).references
-        if references is None:
-            raise ValueError(f"no expert of {self.task} is known, by whose return policies score")
-        return references
-
-    def referred(self, reporter: Reporter) -> EvaluationPlan:
-        """The evaluation with its references, which are evaluated unless that is done."""
+    def referred(self, reporter: Reporter) -> tuple[EvaluationPlan, References]:
+        """The evaluation with the returns that score 0 and 100, and these."""
         expert = self.experiment.expert or (
             self.experiment.collect.expert if self.experiment.collect else ""
         )
@@ -227,15 +220,13 @@ class Run:
         return self.experiment.asked(self.learner)
 
     def _score(self, reporter: Reporter, share: float | None, which: str, suffix: str) -> Row:
-        plan, referred = self.evaluation, self.referred(reporter)
-        if share is not None:
-            plan = replace(referred, return_target=share)
+        referred, references = self.referred(reporter)
+        plan = self.evaluation if share is None else replace(referred, return_target=share)
         source = PolicySource(self.name, RUN, str(self.folder), which)
         path = self.evaluated.with_stem(f"{self.name}{suffix}")
         evaluation = evaluate_policy(source, plan, reporter, path)
         row = {name.rstrip("_"): getattr(evaluation, name) for name in SCORED}
-        known = referred.references
-        return row | {"score": known and known.score(evaluation.return_)}
+        return row | {"score": references.score(evaluation.return_)}
 
     @cached_property
     def held_out(self) -> Selection:

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from gaitforge.collectors.experts.expert import load_expert
-from gaitforge.collectors.intervals import Interval, ratio_interval
+from gaitforge.collectors.intervals import ratio_interval
 from gaitforge.collectors.legged.rewards import LARGEST_RETURN
 from gaitforge.datasets import StoreInfo, open_store
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.experiments.runs import LEGGED, Row, Run, episode_returns, evaluations
 from gaitforge.flows.experiments.statistics import (
-    Statistic,
     interquartile_mean,
     mean,
     mean_and_std,
@@ -213,12 +212,10 @@ def _described(run: Run, reporter: Reporter) -> Row:
             "steps": held_out.steps,
             "selection": held_out.hash,
         }
-    references = run.referred(reporter).references
-    if references is not None:
-        scores = np.array([references.score(each) for each in episode_returns(selection)])
-        row |= {"zero": references.zero, "expert": references.hundred}
-        row |= {"score": scores.mean(), "score_std": scores.std(), "score_best": scores.max()}
-    return row
+    _, references = run.referred(reporter)
+    scores = np.array([references.score(each) for each in episode_returns(selection)])
+    row |= {"zero": references.zero, "expert": references.hundred}
+    return row | {"score": scores.mean(), "score_std": scores.std(), "score_best": scores.max()}
 
 
 def _grouped_by(rows: Iterable[Row], names: Sequence[str]) -> list[list[Row]]:
@@ -244,7 +241,7 @@ def _result(rows: Sequence[Row]) -> Row:
         "seeds": [row["seed"] for row in rows],
         "control_steps": fmean(row["control_steps"] for row in rows),
         **to_tree(measures),
-        "score_ci95": _interval([[row["score"] for row in rows]], mean),
+        "score_ci95": stratified_interval([[row["score"] for row in rows]], mean),
         **{name: _mean_limits([row.get(name) for row in rows]) for name in _INTERVALS},
         "asked": [
             {**each, "score": to_tree(mean_and_std([row["asked"][k]["score"] for row in rows]))}
@@ -272,22 +269,14 @@ def _mean_limits(intervals: Sequence[Any]) -> list[float] | None:
 def _overall(rows: Sequence[Row]) -> Row:
     """Mean and interquartile mean of a learner over all sets, with their intervals."""
     scores = [[row["score"] for row in group] for group in _grouped_by(rows, ("task", "set"))]
-    every = np.array([row["score"] for row in rows], dtype=float)  # NaN of a task without an expert
-    means = {
-        name: float(statistic(every)) if np.isfinite(every).all() else None
-        for name, statistic in (("mean", mean), ("iqm", interquartile_mean))
-    }
+    every = np.concatenate(scores)
     return {
         "learner": rows[0]["learner"],
         "value": rows[0]["value"],
         "sets": len(scores),
         "runs": len(every),
-        **means,
-        "mean_ci95": _interval(scores, mean),
-        "iqm_ci95": _interval(scores, interquartile_mean),
+        "mean": float(mean(every)),
+        "mean_ci95": stratified_interval(scores, mean),
+        "iqm": float(interquartile_mean(every)),
+        "iqm_ci95": stratified_interval(scores, interquartile_mean),
     }
-
-
-def _interval(scores: Sequence[Sequence[Any]], statistic: Statistic) -> Interval | None:
-    known = all(score is not None for group in scores for score in group)
-    return stratified_interval(scores, statistic) if known else None

@@ -163,10 +163,9 @@ def _of_set(rows: Iterable[Record], of: Record) -> list[Record]:
 
 
 def _overall_charts(record: Record) -> list[Panel]:
-    rows = [each for each in record["overall"] if each["iqm"] is not None]
-    if len(record["sets"]) < 2 or not rows:
+    if len(record["sets"]) < 2:
         return []
-    rows.sort(key=lambda each: each["iqm"], reverse=True)
+    rows = sorted(record["overall"], key=lambda each: each["iqm"], reverse=True)
     labels, values = [_named(each) for each in rows], [each["iqm"] for each in rows]
     bounds = [each["iqm_ci95"] for each in rows]
     title = "Interquartile mean over all sets"
@@ -212,7 +211,7 @@ def _rounds_charts(record: Record) -> list[Panel]:
 
 def _score_chart(record: Record, of: Record) -> Panel | None:
     results = _of_set(record["results"], of)
-    if "score" not in of or len(record["sets"]) + len(results) < 4:
+    if len(record["sets"]) + len(results) < 4:
         return None
     labels = ["the data", *map(_named, results)]
     values = [of["score"], *(result["score"]["mean"] for result in results)]
@@ -292,8 +291,7 @@ def abstract(record: Record) -> str:
     where = f"{len(sets)} sets of episodes" if len(sets) > 1 else f"{count(episodes)} episodes"
     text = f"{learners} learner{'s' * (learners > 1)} on {where}, {len(runs)} trainings. "
     if len(sets) > 1:
-        ranked = [each for each in record["overall"] if each["iqm"] is not None]
-        ranked.sort(key=lambda each: each["iqm"], reverse=True)
+        ranked = sorted(record["overall"], key=lambda each: each["iqm"], reverse=True)
         best = ", ".join(f"{_named(each)} {fixed(each['iqm'], 1)}" for each in ranked)
         return text + f"Score, as the interquartile mean over sets and seeds: {best}."
     ranked = [each for each in results if each["return_fraction"]["mean"] is not None]
