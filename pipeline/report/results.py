@@ -57,7 +57,7 @@ def _row(result: Record, several: bool) -> dict[str, str]:
         "value": "" if result["value"] is None else f"{result['value']:g}",
         "seeds": count(len(result["seeds"])) if len(result["seeds"]) > 1 else "",
         "of the expert's return": fraction if legged else DASH,
-        "score": spread(result["score"], 1, result["score_ci95"]),
+        "score": DASH if legged else spread(result["score"], 1, result["score_ci95"]),
         "published": published(result["task"], result["set"], result["learner"]),
         "return": spread(result["return"], 2 if legged else 0, result["return_ci95"]),
         "success": spread(result["success"], 3, result["success_ci95"]),
@@ -76,7 +76,6 @@ def _expert_row(expert: Record, like: Mapping[str, str]) -> dict[str, str]:
     shown = {
         "learner": policy("expert"),
         "of the expert's return": fixed(expert["return_fraction"], 3),
-        "score": fixed(expert["score"], 1),
         "return": with_interval(expert["return"], expert["return_ci95"], 2),
         "success": with_interval(expert["success"], expert["success_ci95"], 3),
         "survival": fixed(expert["survival"], 3),
