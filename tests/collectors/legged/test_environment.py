@@ -13,7 +13,7 @@ from gaitforge.collectors.legged.episodes import PUSH_STEPS, EpisodeSpec, draw_e
 from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.collectors.legged.rewards import REWARDS, total_reward
 from gaitforge.collectors.robots.commands import C, ramped
-from gaitforge.collectors.robots.gait import GaitReference, leg_phases
+from gaitforge.collectors.robots.gait import leg_phases
 from gaitforge.collectors.robots.robot import N_JOINTS
 from gaitforge.collectors.scenarios.passages import steer
 from gaitforge.collectors.scenarios.signals import S
@@ -99,29 +99,6 @@ def test_feet_in_the_air_do_not_slip() -> None:
         foot_contact=np.zeros((1, 4), dtype=bool),
     )
     assert total_reward(view)[0] == pytest.approx(BEST_PER_S)
-
-
-def test_the_gait_alone_stands_well_on_flat_ground_for_a_whole_episode() -> None:
-    gait = GaitReference(ROBOT)
-    env = LeggedEnvironment(ROBOT, 1, threads=1)
-    try:
-        seed = next(s for s in range(99) if draw_episode(spec(seed=s), ROBOT).push_step < 0)
-        env.reset(np.arange(1), [spec(seed=seed, skill="stand")])
-        # The nominal robot in the same episode.
-        env.physics.reset(0, start_at())
-        rewards = []
-        for step in range(1, EPISODE_STEPS + 1):
-            targets = gait.joint_targets(env.command(), env.clock())
-            action = (targets - ROBOT.default_joint_pos_rad) / ROBOT.action_scale_rad
-            transition = env.step(action)
-            rewards.append(float(transition.reward[0]))
-            assert not transition.terminated[0]
-            assert transition.truncated[0] == (step == EPISODE_STEPS)
-    finally:
-        env.close()
-    best = BEST_PER_S * CONTROL_DT_S
-    assert max(rewards) <= best
-    assert np.mean(rewards[25:100]) > 0.8 * best
 
 
 def test_the_observation_after_the_last_step_is_the_true_final_one(env: LeggedEnvironment) -> None:
