@@ -111,9 +111,7 @@ def test_an_import_that_was_killed_goes_on(
     assert staged(tmp_path) == []
 
 
-def test_a_storage_that_refuses_costs_nothing_that_was_read(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_storage_that_refuses(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = plain_store(tmp_path / "store", random_episodes(30))
     export_selection("d4rl", store.select(), tmp_path / "out.hdf5")
 

@@ -108,9 +108,7 @@ def test_names_of_the_record_are_escaped_on_the_page(compared: Path) -> None:
     assert "&lt;script&gt;" in text
 
 
-def test_the_best_checkpoint_can_be_evaluated(
-    compared: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_best_checkpoint_evaluates(compared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grid = ["--terrain", "flat", "--skill", "stand", "--episodes", "1", "--threads", "1", "--json"]
     run = compared / "train" / "mlp-seed-0"
     assert call("evaluate", run, "--checkpoint", "best", *grid) == 0

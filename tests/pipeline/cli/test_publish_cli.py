@@ -137,8 +137,6 @@ def test_the_hubs_refusal_is_one_line_without_the_token(store: Path, tmp_path: P
         assert hub.repositories == {}
 
 
-def test_a_missing_extra_is_one_line(
-    run: Run, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_extra(run: Run, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishing, "find_spec", lambda name: None)
     assert_refused(run("publish", store, "hf://a/b"), "pip install -e '.[hub]'")

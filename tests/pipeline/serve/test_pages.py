@@ -129,9 +129,7 @@ def test_a_view_that_cannot_be_made_says_why(server: str, tmp_path: Path) -> Non
     assert "<b>" not in text
 
 
-def test_without_a_server_of_pages_links_name_files(
-    report: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_server_links_name_files(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(PAGES_URL, raising=False)
     assert file_address(report) == report.as_uri()
     assert view_address(report) is None
