@@ -102,6 +102,7 @@ def complaints(workplace: Path) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_the_worker_calls_isaac_gym_as_it_is_declared(complaints: dict[str, list[str]]) -> None:
     worker = sorted(path.name for path in WORKER.glob("*.py"))
     assert len(worker) > 3

@@ -27,6 +27,8 @@ from benchmarks.learners import BENCH, check_bars
 from gaitforge.flows.progress import Silent
 from gaitforge.learners.models.registry import PRESETS
 
+pytestmark = pytest.mark.slow
+
 PARAMETERS = 787_852  # of FCNet at the paper's legged setting (its Table 7)
 TINY = ControlStepConfig(
     context_lens=(),

@@ -18,6 +18,8 @@ from benchmarks.collection import (
     StageClock,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_stage_within_another_does_not_count_twice() -> None:
     clock = StageClock()

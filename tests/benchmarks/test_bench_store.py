@@ -15,6 +15,8 @@ from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.status import collection_status
 from tests.datasets.making import small_store
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -61,6 +61,62 @@ def run_program(code: str, *arguments: object) -> CompletedProcess[str]:
     return Program(code, *arguments).finish()
 
 
+def run_killed(
+    places: str, call: int, code: str, *arguments: object, after: bool = False
+) -> CompletedProcess[str]:
+    """As `run_program`; a call of some functions kills the process.
+
+    Args:
+        places: such as "os:replace,gaitforge.datasets.files:fsync_path", counted together.
+        call: the number of the call; `after`: once it has done its work, else before.
+    """
+    return run_program(_KILLS + code, places, call, int(after), *arguments)
+
+
+def run_on_full_disk(limit: int, code: str, *arguments: object) -> CompletedProcess[str]:
+    """As `run_program`, where no file takes more bytes than the limit; prints a refusal."""
+    return run_program(_FULL_DISK.format(limit=limit, code=code), *arguments)
+
+
+_KILLS = """
+import importlib, os, signal, sys
+places, left, after = sys.argv.pop(1), [int(sys.argv.pop(1))], int(sys.argv.pop(1))
+
+def killing(original):
+    def called(*args, **kwargs):
+        left[0] -= 1
+        if left[0] == 0 and not after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = original(*args, **kwargs)
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    return called
+
+for place in places.split(","):
+    module, _, path = place.partition(":")
+    owner = importlib.import_module(module)
+    *within, name = path.split(".")
+    for each in within:
+        owner = getattr(owner, each)
+    setattr(owner, name, killing(getattr(owner, name)))
+"""
+_FULL_DISK = """
+import resource, signal, sys
+from gaitforge.datasets import DatasetError, open_store
+from tests.datasets.making import small_schema, write_small_part
+
+def limited():
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+
+try:
+    {code}
+except DatasetError as error:
+    print(error)
+"""
+
+
 def run_afresh(code: str, *arguments: object) -> CompletedProcess[str]:
     """As `run_program`, in a new interpreter: nothing is imported yet."""
     command = [sys.executable, "-c", code, *map(str, arguments)]

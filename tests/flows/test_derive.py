@@ -81,6 +81,7 @@ def files(store: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_known_fields_are_those_of_the_collection_and_nothing_else_changes(store: Path) -> None:
     before, kept = open_store(store, tag="before").info(), files(store)
     for of in ("state", "privileged", "height_scan", "foot_positions", "contact_forces"):

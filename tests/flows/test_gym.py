@@ -172,6 +172,7 @@ def test_a_grown_store_has_no_episode_twice(plan: GymPlan, tmp_path: Path) -> No
     assert len({row.tobytes() for row in replayed}) == len(replayed) == 70
 
 
+@pytest.mark.slow
 def test_a_plan_gives_the_same_bytes_and_is_made_once(
     store: Path, plan: GymPlan, tmp_path: Path
 ) -> None:
@@ -233,6 +234,7 @@ def test_processes_end_with_the_one_that_started_them(
     assert len(open_store(path).parts()) == 2
 
 
+@pytest.mark.slow
 def test_a_worker_that_fails_is_told_in_a_line(plan: GymPlan, tmp_path: Path) -> None:
     from safetensors.numpy import save_file
 

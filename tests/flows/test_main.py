@@ -30,6 +30,7 @@ def plan(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_package_is_a_program(plan: Path, tmp_path: Path) -> None:
     words = ["gaitforge.flows", "collect", tmp_path / "legged.zarr", plan, "--parts", "1"]
     done = subprocess.run(

@@ -33,6 +33,8 @@ from tests.flows.making import (
     run_experiment,
 )
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 POLICIES = {"expert", "fcnet", "bot"}
 RUN_KEYS = {

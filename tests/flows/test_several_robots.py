@@ -41,6 +41,8 @@ from gaitforge.learners.training.distributed import Ranks
 from tests.collectors.making import ROBOT
 from tests.collectors.robots.robot_folders import GO1
 
+pytestmark = pytest.mark.slow
+
 GRID = CollectionGrid(("flat",), ("rush", "crawl"), (0, 4), parts=5, episodes_per_part=4)
 
 

@@ -152,6 +152,7 @@ collect(replace(PLAN, grid=replace(PLAN.grid, parts=60)), Path(sys.argv[1]), Sil
 """
 
 
+@pytest.mark.slow
 def test_the_status_of_another_process_while_it_works_and_when_it_was_killed(
     tmp_path: Path,
 ) -> None:

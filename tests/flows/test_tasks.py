@@ -34,6 +34,8 @@ from gaitforge.flows.tasks.relabel import RelabelPlan
 from tests.collectors.gym.making import make_training
 from tests.flows.making import COLLECT, GRID, small_run
 
+pytestmark = pytest.mark.slow
+
 Made = tuple[CollectionPlan, Path]
 
 

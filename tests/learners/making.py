@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +17,7 @@ from gaitforge.learners.policy.normalisation import Normaliser
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.policy.tokens import TokenLayout
 from gaitforge.learners.training.config import TrainConfig
+from tests.datasets.making import part_input
 
 OBS_SLICES = {
     "projected_gravity": (0, 3),
@@ -30,6 +33,36 @@ SMALL = {
     "bot": {"embed_dim": 8, "n_layers": 1, "feedforward_dim": 8},
     "flow": {"hidden_dim": 32, "n_layers": 2, "context_len": 4},
 }
+CONTEXT = 6
+_ATTENTION: dict[str, Any] = {"hidden_dim": 16, "n_heads": 2, "n_layers": 2}
+KIND_SETTINGS: dict[str, dict[str, Any]] = {
+    "fcnet": {"hidden_dim": 16, "decoder_dim": 8, "n_layers": 2, "n_modes": 3},
+    "bot": {"embed_dim": 8, "n_layers": 2, "feedforward_dim": 8, "history": CONTEXT},
+    "body-mlp": {"embed_dim": 4, "feedforward_dim": 16, "history": CONTEXT},
+    "transformer": _ATTENTION,
+    "dt": _ATTENTION,
+    "retnet": _ATTENTION,
+    "history-mlp": {"hidden_dim": 16, "n_layers": 2},
+    "mlp": {"hidden_dim": 16, "n_layers": 2},
+    "flow": {"hidden_dim": 16, "n_layers": 2, "temperature": 0.5},
+}
+"""Small networks of every kind; those with a context see `CONTEXT` steps."""
+for _kind in ("fcnet", "transformer", "dt", "history-mlp", "flow"):
+    KIND_SETTINGS[_kind] = KIND_SETTINGS[_kind] | {"context_len": CONTEXT}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a policy is shown in control.
+
+    Attributes:
+        policy: (N, D) observations; reward: (N,) of the step before.
+    """
+
+    policy: np.ndarray
+    reward: np.ndarray
+
+
 SHORT = TrainConfig(
     model="fcnet",
     model_overrides=SMALL["fcnet"],
@@ -88,26 +121,12 @@ def make_selection(
     failed = np.arange(episodes) % 2 == 1 if failing else np.zeros(episodes, bool)
     ends = np.cumsum(lengths)
     store = Store.create(path, Schema(tuple(described), control_dt_s=0.02, robot="aliengo"))
-    text = ("terrain", "skill", "robot", "simulator", "simulator_version", "expert", "expert_hash")
-    store.write_part(
-        "walks",
-        fields,
-        {name: ["none"] * episodes for name in text}
-        | {
-            "episode": np.arange(episodes),
-            "length": lengths,
-            "seed": np.arange(episodes),
-            "level": np.zeros(episodes, np.int64),
-            "return": np.array(
-                [reward[end - n : end].sum() for n, end in zip(lengths, ends, strict=True)],
-                np.float64,
-            ),
-            "success": np.ones(episodes, bool),
-            "terminated": failed,
-            "truncated": ~failed,
-        },
-        finals,
-    )
+    columns = part_input(lengths.tolist())["episodes"] | {
+        "return": np.add.reduceat(reward.astype(np.float64), ends - lengths),
+        "terminated": failed,
+        "truncated": ~failed,
+    }
+    store.write_part("walks", fields, columns, finals)
     everything = store.select()
     if spoil is None:
         return everything

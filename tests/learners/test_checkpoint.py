@@ -26,11 +26,9 @@ def save(run_dir: Path, model: str = "fcnet", tokens: str = "obs") -> None:
     save_checkpoint(run_dir, policy, None, policy_card(policy, spec))
 
 
-@pytest.mark.parametrize("tokens", ["obs", "return"])
-@pytest.mark.parametrize("model", ["fcnet", "bot"])
-def test_a_loaded_policy_acts_like_the_saved_one(model: str, tokens: str, tmp_path: Path) -> None:
-    save(tmp_path, model, tokens)
-    original = make_policy(model, tokens, return_scale=7.0, return_zero=-3.0)
+def test_a_loaded_policy_acts_like_the_saved_one(tmp_path: Path) -> None:
+    save(tmp_path, "fcnet", "return")
+    original = make_policy("fcnet", "return", return_scale=7.0, return_zero=-3.0)
     loaded = load_policy(tmp_path)
     obs, remaining = torch.randn(2, 9, 70), torch.rand(2, 9)
     with torch.no_grad():

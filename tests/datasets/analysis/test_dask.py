@@ -159,9 +159,7 @@ def test_channels_are_named_by_their_narrowest_slice() -> None:
     assert channel_names(field) == ["vel_x", "command[1]", "command[2]", "obs[3]"]
 
 
-def test_without_xarray_the_message_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_xarray_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     selection = small_store(tmp_path / "s").select()
     monkeypatch.setitem(sys.modules, "xarray", None)
     with pytest.raises(DatasetError, match=r"pip install -e '.\[xarray\]'"):

@@ -113,15 +113,6 @@ def test_quantiles_of_many_rows_are_exact_in_every_channel(
     np.testing.assert_allclose(kept.quantiles("obs", (0.99,))[0], expected, rtol=1e-14)
 
 
-def test_the_quantiles_of_parts_are_not_averaged(tmp_path: Path) -> None:
-    """A rare, wide part decides the 99th percentile; a mean of the parts' own does not."""
-    narrow = np.random.default_rng(0).normal(size=(2000, 2)).astype(np.float32)
-    wide = (40 * narrow[:100]).astype(np.float32)
-    selection = values_selection(tmp_path, [narrow, wide])
-    expected = np.quantile(np.concatenate([narrow, wide]).astype(np.float64), 0.99, axis=0)
-    np.testing.assert_allclose(selection.quantiles("obs", (0.99,))[0], expected, rtol=1e-14)
-
-
 @pytest.mark.parametrize("quantiles", [(), (-0.1,), (0.5, 1.5), (float("nan"),)])
 def test_what_is_no_quantile_is_refused(tmp_path: Path, quantiles: tuple[float, ...]) -> None:
     selection = small_store(tmp_path / "s").select()

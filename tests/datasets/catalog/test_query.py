@@ -23,80 +23,43 @@ from tests.datasets.programs import run_afresh
 MANY = [(3, 1 + k % 4) for k in range(INDEX_FROM)]
 
 HOSTILE = [
-    "length in (select length from read_csv('/etc/passwd'))",
-    "exists (select * from read_text('/etc/passwd'))",
-    "exists (from glob('/**'))",
-    "length > (select count(*) from parquet_scan('/**/*.parquet'))",
-    "length > any (select 1)",
-    "copy (select 1) to '/tmp/x.csv'",
-    "true; copy episodes to '/tmp/x.csv'",
-    "true; attach '/tmp/x.db'",
-    "true; pragma enable_profiling",
-    "true; set enable_external_access = true",
-    "true; create table t as select 1",
-    "true; install httpfs; load httpfs",
-    "true; load '/tmp/evil.so'",
-    "true; export database '/tmp/x'",
-    "true; call pragma_version()",
-    "true /* ; */ ; delete from episodes",
-    "true union all select true",
-    "true group by all",
-    "true order by 1",
-    "true window w as ()",
-    "true qualify true",
-    "with t as (select 1) select true",
-    "values (true)",
-    "nextval('s') > 0",
-    "setseed(0.5) is null",
-    "uuid() = 'x'",
-    "current_timestamp is not null",
-    "current_date > date '2020-01-01'",
-    "now() is not null",
-    "current_user = 'x'",
-    "current_schema = 'main'",
-    "session_user = 'x'",
-    "query('select 1') is null",
-    "query_table('episodes') is null",
-    "read_blob('/etc/passwd') is null",
-    "sum(length) over () > 1",
-    "max(length) > 1",
-    "unnest([true])",
-    "list_transform([1], x -> x + 1) = [2]",
-    "list_filter([1], lambda x: true) = [1]",
-    "range(1000000000) is null",
+    *("", "length", "1", "colour = 'red'", "length > 3, level", "length = ?", "length = $1"),
+    *("true) union select 1 --", "true union all select true", "true from episodes"),
+    *("true limit 1", "true group by all", "true order by 1", "true window w as ()"),
+    *("true qualify true", "with t as (select 1) select true", "values (true)"),
+    # Other statements
+    *("true; drop table episodes", "true /* ; */ ; delete from episodes", "pragma version"),
+    *("copy episodes to '/tmp/x.csv'", "attach '/tmp/x.db'", "install httpfs; load httpfs"),
+    *("true; set enable_external_access = true", "true; export database '/tmp/x'"),
+    # Queries within, and files
+    *("length > (select min(length) from episodes)", "length in (select 1)"),
+    *("length > any (select 1)", "exists (from '/etc/passwd')", "exists (from glob('/**'))"),
+    "(select count(*) from read_csv('/etc/passwd')) > 0",
+    *("content = 'x' from read_text('/etc/passwd')", "read_blob('/etc/passwd') is null"),
+    *("query('select 1') is null", "query_table('episodes') is null"),
+    # What is not a function of the episode
+    *("random() < 0.5", "uuid() = 'x'", "setseed(0.5) is null", "nextval('s') > 0"),
+    *("now() is not null", "current_timestamp is not null", "current_user = 'x'"),
+    *("current_setting('memory_limit') = ''", "getenv('HOME') = ''", "getvariable('x') is null"),
+    *("count(*) > 1", "max(length) > 1", "sum(length) over () > 1", "row_number() over () = 1"),
+    *("columns(*) is not null", "unnest([true])", "struct_pack(a := 1).a = 1"),
+    *("list_transform([1], x -> x + 1) = [2]", "list_filter([1], lambda x: true) = [1]"),
+    *("pragma_table_info('episodes') is null", "error('boo') is null", "write_log('x') is null"),
+    *("episodes.length > 3", "main.episodes.length > 3", "episodes is not null"),
+    *("rowid > 3", "#1 > 3", "gaitforge_row > 1"),
+    # What takes memory or time
+    *("range(1000000000) is null", "sleep_ms(100000) is null"),
     "length(rpad('x', 1000000000, 'y')) > 1",
-    "length(format('{:>1000000000}', 'x')) > 1",
-    "printf('%1000000000d', 1) = 'x'",
-    "array_to_string(range(100000000), ',') = 'x'",
-    "error('boo') is null",
-    "getvariable('x') is null",
-    "sleep_ms(100000) is null",
-    "write_log('x') is null",
-    "pragma_table_info('episodes') is null",
-    "episodes.length > 3",
-    "main.episodes.length > 3",
-    "episodes is not null",
-    "rowid > 3",
-    "#1 > 3",
-    "gaitforge_row > 1",
-    "struct_pack(a := 1).a = 1",
-    "length > 3 collate",
-    "\u2028true; drop table episodes",
-    "length > 3\0 or true",
-    "terrain = '\ud800'",
-    "ｌｅｎｇｔｈ > 3",
-    "l\u0435ngth > 3",  # a Cyrillic e
-    "\u201clength\u201d > 3",
-    '"length"" > 3',
-    "terrain = 'flat",
-    "terrain = $$flat",
-    "/* length > 3",
-    "-- length > 3",
+    *("printf('%1000000000d', 1) = 'x'", "array_to_string(range(100000000), ',') = 'x'"),
     "(" * 5_000 + "true" + ")" * 5_000,
     "not " * 2_400 + "true",
     "length > 3" + " or length > 3" * 5_000,
     "length in (" + ",".join(["1"] * 100_000) + ")",
     "terrain = '" + "x" * 20_000_000 + "'",
+    # Text that is no SQL, and signs that look like others
+    *("length > 3 collate", "\u2028true; drop table episodes", "length > 3\0 or true"),
+    *("terrain = '\ud800'", "ｌｅｎｇｔｈ > 3", "l\u0435ngth > 3", "\u201clength\u201d > 3"),
+    *('"length"" > 3', "terrain = 'flat", "terrain = $$flat", "/* length > 3", "-- length > 3"),
 ]
 
 
@@ -110,15 +73,17 @@ def test_hostile_conditions_are_refused(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, condition: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DatasetError, match="not allowed: ") as raised:
+    before = store.info()
+    with pytest.raises(DatasetError, match=r"not allowed: .*one boolean expression") as raised:
         store.select().where(condition)
+    assert store.info() == before
     message = str(raised.value)
     assert message.isprintable()
     assert len(message) < 3_000
     assert list(tmp_path.iterdir()) == []
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(condition=st.text(max_size=40))
 def test_any_text_is_a_condition_or_one_clear_error(store: Store, condition: str) -> None:
     try:

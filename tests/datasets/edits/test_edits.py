@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gaitforge.datasets import DatasetError, Field, Selection, Store, difference, open_store
 from gaitforge.datasets.analysis.dask_arrays import UnitReader
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
-from tests.datasets.programs import run_program
+from tests.datasets.programs import run_killed
 
 PARTS = [(5, 1, 9), (30, 14), (6, 6, 6)]
 Episode = dict[str, Any]
@@ -96,7 +96,7 @@ def apply(store: Store, model: dict[int, Episode], operation: tuple[Any, ...]) -
             shortened(row, *what)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(operations=st.lists(OPERATIONS, max_size=9))
 def test_edits_are_operations_on_a_table(
     tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[Any, ...]]
@@ -261,26 +261,10 @@ def test_fields_of_whole_episodes_forbid_trimming(tmp_path: Path) -> None:
         store.select().trim(tail=1)
 
 
-DIES_EDITING = """
-import os, signal, sys
-import gaitforge.datasets.files, gaitforge.datasets.storage.root
-import gaitforge.datasets.storage.edit_log
+DROPS = """
 from gaitforge.datasets import open_store
 
-count, calls = int(sys.argv[2]), 0
-
-def dying(original):
-    def call(*arguments):
-        global calls
-        calls += 1
-        if calls == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return original(*arguments)
-    return call
-
-os.replace, os.fsync = dying(os.replace), dying(os.fsync)
 open_store(sys.argv[1]).select(skill="run").drop()
-print("done")
 """
 
 
@@ -289,7 +273,7 @@ def test_a_killed_edit_is_made_or_not(tmp_path: Path) -> None:
     for call in range(1, 12):
         store = small_store(tmp_path / f"s{call}", PARTS)
         before = store.info()
-        died = run_program(DIES_EDITING, store.path, call)
+        died = run_killed("os:replace,os:fsync", call, DROPS, store.path)
         store = open_store(store.path)
         info = store.info()
         assert info.edits in (0, 1)

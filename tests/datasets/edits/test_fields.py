@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from gaitforge.datasets import DatasetError, Field, Schema, Store, create_store, open_store
 from gaitforge.datasets.edits.fields import add_field
 from gaitforge.datasets.layout import OVERLAYS
-from gaitforge.datasets.storage.s3.object_store import push_store
 from tests.datasets.making import TWO_PARTS, part_input, small_store, write_small_part
 
 PARTS = [(5, 1, 9), (30, 14), (6, 6, 6)]
@@ -47,7 +46,8 @@ def collected_obs(store: Store) -> dict[str, np.ndarray]:
 TWO = Field("two", (2,), unit="rad", description="two channels")
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.slow
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(
         st.tuples(st.sampled_from(["drop", "trim", "field", "compact"]), st.integers(0, 7)),
@@ -127,13 +127,3 @@ def test_verify_names_a_part_of_a_field_that_is_gone(tmp_path: Path) -> None:
     ]
     with pytest.raises(DatasetError, match=r"field two, part part-001 of .* is absent or not as"):
         open_store(store.path).select().read("two")
-
-
-def test_a_pushed_store_brings_its_fields(url: str, tmp_path: Path) -> None:
-    store = open_store(small_store(tmp_path / "s.zarr").path)
-    add_field(store, make_field(store, TWO, collected_obs(store)))
-    push_store(store, url)
-    remote = open_store(url)
-    np.testing.assert_array_equal(remote.select().read("two"), store.select().read("two"))
-    assert remote.info().hash == store.info().hash
-    assert remote.verify() == []

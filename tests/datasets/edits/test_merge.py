@@ -21,7 +21,7 @@ from gaitforge.datasets import (
 from gaitforge.datasets.files import files_under
 from tests.datasets.edits.test_edits import PARTS, assert_equals_model, edited_store, model_of
 from tests.datasets.making import small_schema, small_store, write_small_part
-from tests.datasets.programs import run_program
+from tests.datasets.programs import run_killed
 
 
 def other_store(path: Path) -> Store:
@@ -88,21 +88,9 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c", "d", "e", "file"]
 
 
-DIES_MERGING = """
-import os, signal, sys
+MERGES = """
 from gaitforge.datasets import merge_stores, open_store
 
-count, calls = int(sys.argv[4]), 0
-original = os.replace
-
-def dying(*arguments):
-    global calls
-    calls += 1
-    if calls == count:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return original(*arguments)
-
-os.replace = dying
 merge_stores(open_store(sys.argv[1]), open_store(sys.argv[2]), sys.argv[3])
 """
 
@@ -112,7 +100,7 @@ def test_a_killed_merge_goes_on(tmp_path: Path) -> None:
     wanted = model_of(first) | model_of(second)
     for calls in (1, 2, 4, 6, 8, 10):
         out = tmp_path / f"out-{calls}"
-        died = run_program(DIES_MERGING, first.path, second.path, out, calls)
+        died = run_killed("os:replace", calls, MERGES, first.path, second.path, out)
         assert died.returncode == -signal.SIGKILL
         assert not out.exists()
         merged = open_store(merge_stores(first, second, out))

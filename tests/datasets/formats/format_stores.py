@@ -15,7 +15,7 @@ from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.datasets import Field, Schema, Selection, Store
 from gaitforge.datasets.formats.fcnet.schema import previous_actions
-from tests.datasets.formats.mocapact_files import ROLLOUT_FIELDS, rollout_store
+from tests.datasets.making import part_input
 
 ENDINGS = {
     "terminated": (True, False),
@@ -40,27 +40,48 @@ def random_episodes(count: int, seed: int = 0) -> list[Episode]:
 
 
 def _columns(episodes: Sequence[Episode], first: int, rewards: np.ndarray) -> dict[str, Any]:
-    count, ids = len(episodes), first + np.arange(len(episodes))
     lengths = np.array([length for length, _ in episodes])
     ends = np.array([ENDINGS[kind] for _, kind in episodes])
-    return {
-        "episode": ids,
-        "length": lengths,
-        "seed": ids * 7,
-        "terrain": [("flat", "rough")[i % 2] for i in ids],
-        "level": ids % 3,
+    ids = first + np.arange(len(episodes))
+    starts = np.cumsum(lengths) - lengths
+    return part_input(lengths.tolist(), first)["episodes"] | {
         "skill": [("stand", "run", "größe")[i % 3] for i in ids],
-        "robot": ["aliengo"] * count,
-        "simulator": ["mujoco"] * count,
-        "simulator_version": ["3.17.0"] * count,
-        "expert": ["ppo"] * count,
-        "expert_hash": ["0" * 8] * count,
-        "return": np.add.reduceat(rewards.astype(float), np.cumsum(lengths) - lengths),
-        "success": ids % 2 == 0,
+        "return": np.add.reduceat(rewards.astype(float), starts),
         "terminated": ends[:, 0],
         "truncated": ends[:, 1],
-        "friction": np.random.default_rng(first).uniform(0.4, 1.2, count),
     }
+
+
+Values = dict[str, np.ndarray]
+
+
+def _store(
+    path: Path,
+    schema: Schema,
+    episodes: Sequence[Episode],
+    parts: int,
+    change: Callable[[Values, np.ndarray], Values] = lambda values, lengths: {},
+    further: Callable[[int, int], dict[str, Any]] = lambda number, count: {},
+) -> Store:
+    """Random values in every field, but those that `change` gives, and `further` columns."""
+    store, first = Store.create(path, schema), 0
+    for number, chosen in enumerate(_shares(episodes, parts)):
+        rng, lengths = np.random.default_rng(number), np.array([each for each, _ in chosen])
+        rows = {"step": int(lengths.sum()), "episode": len(chosen)}
+        values = {each.name: _random(rng, each, rows[each.per]) for each in schema.fields}
+        values |= change(values, lengths)
+        steps = {name: values.pop(name) for name in schema.names("step")}
+        columns = _columns(chosen, first, steps["reward"]) | further(number, len(chosen))
+        store.write_part(f"part-{number}", steps, columns, values)
+        first += len(episodes)
+    return store
+
+
+def _random(rng: np.random.Generator, field: Field, rows: int) -> np.ndarray:
+    shape = (rows, *field.shape)
+    if np.dtype(field.dtype).kind == "f":
+        return rng.normal(size=shape).astype(field.dtype)
+    return rng.integers(0, 2 if field.dtype == "bool" else 100, shape).astype(field.dtype)
 
 
 def plain_store(
@@ -76,61 +97,43 @@ def plain_store(
         Field("final_obs", (5,), per="episode"),
         *further,
     )
-    store = Store.create(path, Schema(fields, 0.02, "aliengo", {"kept": [1, "two"]}))
-    for number, chosen in enumerate(_shares(episodes, parts)):
-        rng = np.random.default_rng(number)
-        total = sum(length for length, _ in chosen)
-        rewards = rng.normal(size=total).astype(np.float32)
-        sizes = {"step": total, "episode": len(chosen)}
-        added = {
-            per: {each.name: _random(rng, each, sizes[per]) for each in further if each.per == per}
-            for per in sizes
-        }
-        store.write_part(
-            f"part-{number}",
-            {
-                "obs": rng.normal(size=(total, 5)).astype(np.float32),
-                "action": rng.normal(size=(total, 2)).astype(np.float32),
-                "reward": rewards,
-                "info_qpos": rng.normal(size=(total, 3)),
-                "info_contact": rng.integers(0, 2, (total, 4)).astype(np.int8),
-                **added["step"],
-            },
-            _columns(chosen, number * len(episodes), rewards),
-            {
-                "final_obs": rng.normal(size=(len(chosen), 5)).astype(np.float32),
-                **added["episode"],
-            },
-        )
-    return store
-
-
-def _random(rng: np.random.Generator, field: Field, rows: int) -> np.ndarray:
-    shape = (rows, *field.shape)
-    if np.dtype(field.dtype).kind == "f":
-        return rng.normal(size=shape).astype(field.dtype)
-    return rng.integers(0, 2 if field.dtype == "bool" else 100, shape).astype(field.dtype)
+    schema = Schema(fields, 0.02, "aliengo", {"kept": [1, "two"]})
+    return _store(path, schema, episodes, parts)
 
 
 def legged_store(path: Path, episodes: Sequence[Episode], parts: int = 2) -> Store:
     """Our robots' schema, whose last action is the action of the step before."""
-    store = Store.create(path, legged_schema(load_robot("aliengo")))
-    for number, chosen in enumerate(_shares(episodes, parts)):
-        rng = np.random.default_rng(number)
-        lengths = np.array([length for length, _ in chosen])
-        total = int(lengths.sum())
-        rewards = rng.normal(size=total).astype(np.float32)
-        obs = rng.normal(size=(total, 70)).astype(np.float32)
-        action = rng.normal(size=(total, 12)).astype(np.float32)
-        obs[:, slice(*POLICY_SLICES["last_action"])] = previous_actions(action, lengths)
-        final = rng.normal(size=(len(chosen), 70)).astype(np.float32)
-        store.write_part(
-            f"part-{number}",
-            {"obs": obs, "action": action, "reward": rewards},
-            _columns(chosen, number * len(episodes), rewards),
-            {"final_obs": final},
-        )
-    return store
+
+    def with_last_action(values: Values, lengths: np.ndarray) -> Values:
+        obs = values["obs"]
+        obs[:, slice(*POLICY_SLICES["last_action"])] = previous_actions(values["action"], lengths)
+        return {"obs": obs}
+
+    schema = legged_schema(load_robot("aliengo"))
+    return _store(path, schema, episodes, parts, with_last_action)
+
+
+def rollout_store(path: Path, episodes: Sequence[Episode], parts: int = 2) -> Store:
+    """Rollouts of a clip a part, as a file of MoCapAct has them."""
+    final = (("obs", 5), ("further_obs", 3))
+    fields = (
+        Field("obs", (5,), slices={"joints_pos": (0, 3), "sensors_gyro": (3, 5)}),
+        Field("further_obs", (3,), slices={"appendages_pos": (0, 2), "time_in_clip": (2, 3)}),
+        *(Field(name, (2,)) for name in ("action", "mean_action")),
+        *(Field(name) for name in ("value", "advantage", "reward")),
+        *(Field(f"final_{name}", (width,), per="episode") for name, width in final),
+    )
+
+    def clips(number: int, count: int) -> dict[str, Any]:
+        fixed = {"skill": "walk", "clip": f"CMU_00{number}", "snippet_start": 0, "snippet_end": 99}
+        rollouts = np.arange(count)
+        return {name: [value] * count for name, value in fixed.items()} | {
+            "rollout": rollouts,
+            "random_start": rollouts >= count // 3,
+        }
+
+    schema = Schema(fields, 0.03, "cmu-humanoid", {"kept": [1, "two"]})
+    return _store(path, schema, episodes, parts, further=clips)
 
 
 def _shares(episodes: Sequence[Episode], parts: int) -> list[Sequence[Episode]]:
@@ -156,6 +159,10 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+ROLLOUT_FIELDS = (
+    *("obs", "further_obs", "action", "mean_action", "value", "advantage", "reward"),
+    *("final_obs", "final_further_obs"),
+)
 PLAIN_FIELDS = ("obs", "action", "reward", "info_qpos", "info_contact", "final_obs")
 
 MINARI_FIELDS = (

@@ -82,9 +82,7 @@ def test_without_notes_what_has_no_place_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["obs", "reward"])
-def test_observations_and_rewards_of_truths_are_refused_before_they_are_written(
-    name: str, tmp_path: Path
-) -> None:
+def test_observations_and_rewards_of_truths_are_refused(name: str, tmp_path: Path) -> None:
     fields = [Field(each.name, each.shape, "bool") if each.name == name else each for each in BASE]
     store = made(tmp_path / "store", *fields)
     with pytest.raises(DatasetError, match=f"needs numbers for {name}; .* dtype is bool"):
@@ -94,9 +92,7 @@ def test_observations_and_rewards_of_truths_are_refused_before_they_are_written(
 @pytest.mark.parametrize(
     "following", [np.zeros((6, 3), "f4"), np.zeros((6, 4), "f8")], ids=["shape", "dtype"]
 )
-def test_next_observations_unlike_observations_are_named_or_kept_apart(
-    following: np.ndarray, tmp_path: Path
-) -> None:
+def test_unlike_next_observations_are_kept_apart(following: np.ndarray, tmp_path: Path) -> None:
     path = tmp_path / "x.hdf5"
     with h5py.File(path, "w") as file:
         file["observations"], file["next_observations"] = np.zeros((6, 4), "f4"), following
@@ -117,9 +113,7 @@ def test_next_observations_unlike_observations_are_named_or_kept_apart(
         ({"infos": False, "horizon": 5}, "options horizon, infos have"),
     ],
 )
-def test_options_beside_notes_are_not_ignored(
-    options: dict[str, Any], named: str, tmp_path: Path
-) -> None:
+def test_options_beside_notes(options: dict[str, Any], named: str, tmp_path: Path) -> None:
     path = tmp_path / "x.hdf5"
     export_selection("d4rl", small_store(tmp_path / "store").select(), path)
     with pytest.raises(DatasetError, match=f"x.hdf5: metadata/gaitforge: {named} no effect"):

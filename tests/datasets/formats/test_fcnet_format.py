@@ -137,9 +137,7 @@ def change(folder: Path, kind: str, action: str) -> None:
         ("meta", "6,0,6,4", r"meta_4.dat: meta: episode 1 has 0 steps"),
     ],
 )
-def test_bad_input_is_one_line_that_names_the_file(
-    kind: str, action: str, message: str, tmp_path: Path
-) -> None:
+def test_bad_input_names_the_file(kind: str, action: str, message: str, tmp_path: Path) -> None:
     write_maps(tmp_path / "maps")
     change(tmp_path / "maps", kind, action)
     with pytest.raises(DatasetError, match=message) as error:

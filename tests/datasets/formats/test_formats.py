@@ -25,29 +25,13 @@ from tests.datasets.formats.format_stores import (
     assert_equal,
     random_episodes,
 )
-from tests.datasets.programs import run_program
+from tests.datasets.programs import run_on_full_disk
 
-FILLS_UP = """
-import resource, signal, sys
-from gaitforge.datasets import DatasetError, open_store
-from gaitforge.datasets.formats.transfer.exporting import export_selection
-
-chosen = open_store(sys.argv[2]).select()
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))
-try:
-    export_selection(sys.argv[1], chosen, sys.argv[3])
-except DatasetError as error:
-    print(error)
-"""
-
-
-@pytest.fixture(params=sorted(CASES))
-def name(request: pytest.FixtureRequest) -> str:
-    """A format whose packages are installed."""
-    if missing := FORMATS[request.param].missing:
-        pytest.skip(f"{', '.join(missing)} not installed: extras")
-    return request.param
+EXPORTS = (
+    "from gaitforge.datasets.formats.transfer.exporting import export_selection; "
+    "chosen = open_store(sys.argv[2]).select(); limited(); "
+    "export_selection(sys.argv[1], chosen, sys.argv[3])"
+)
 
 
 @pytest.fixture
@@ -65,6 +49,7 @@ def leftovers(folder: Path, *known: str) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name not in known)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name for name, (base, _) in VARIANTS.items() if not FORMATS[base].missing]
 )
@@ -101,6 +86,7 @@ def test_any_episodes_come_back_and_importing_again_changes_nothing(
     assert open_store(folder / "again").info() == before
 
 
+@pytest.mark.slow
 def test_two_sources_make_one_store(
     name: str, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +195,7 @@ def test_an_export_that_fails_leaves_nothing(name: str, case: Case, tmp_path: Pa
 @pytest.mark.parametrize("name", ["fcnet", "lerobot"])
 def test_a_disk_that_fills_up_leaves_nothing(name: str, tmp_path: Path) -> None:
     store = CASES[name].make(tmp_path / "store", random_episodes(400))
-    done = run_program(FILLS_UP, name, store.path, tmp_path / "out")
+    done = run_on_full_disk(9000, EXPORTS, name, store.path, tmp_path / "out")
     assert f"cannot write {tmp_path / 'out'}: {os.strerror(errno.EFBIG)}" in done.stdout, (
         done.stderr
     )
@@ -239,9 +225,7 @@ def test_an_unknown_format_names_those_there_are() -> None:
         find_format("rlds")
 
 
-def test_a_missing_package_gives_its_install_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     entry = FormatEntry("nothing", "file", "nowhere:Nothing", "", ("no_such_package",), "hdf5")
     monkeypatch.setitem(FORMATS, "nothing", entry)
     with pytest.raises(

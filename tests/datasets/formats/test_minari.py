@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from gaitforge.datasets import DatasetError, Field, Schema, Selection, Store, op
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.format_stores import plain_store, random_episodes
+from tests.datasets.formats.test_minari_exact import write_dataset
 
 minari = pytest.importorskip("minari", reason="minari is the extra minari")
 spaces = pytest.importorskip("gymnasium").spaces
@@ -28,39 +30,28 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "minari"
 
 
-def make_dataset(data_format: str, **changes: Any) -> Any:
+def make_dataset(root: Path, data_format: str) -> Any:
     """A data set of the library's own making: nested observations, seeds, infos."""
-    from minari.data_collector import EpisodeBuffer
-
+    box = functools.partial(spaces.Box, -np.inf, np.inf)
+    space = spaces.Dict(achieved=box((2,), np.float64), observation=box((3,), np.float64))
     rng = np.random.default_rng(0)
-    buffers = []
-    for number, length in enumerate(LENGTHS):
-        flags = np.zeros(length, bool)
-        flags[-1] = True
-        values: dict[str, Any] = {
+
+    def values(number: int, length: int) -> dict[str, Any]:
+        last = np.arange(length) == length - 1
+        return {
             "seed": 100 + number if number else None,
             "observations": {
                 "achieved": rng.normal(size=(length + 1, 2)),
                 "observation": rng.normal(size=(length + 1, 3)),
             },
-            "actions": rng.normal(size=(length, 2)).astype(np.float32),
-            "rewards": rng.normal(size=length),
-            "terminations": flags if number == 0 else ~flags & flags,
-            "truncations": flags if number == 1 else ~flags & flags,
+            "terminations": last & (number == 0),
+            "truncations": last & (number == 1),
             "infos": {"qpos": rng.normal(size=(length + 1, 4))},
         }
-        buffers.append(EpisodeBuffer(**(values | changes)))
-    return minari.create_dataset_from_buffers(
-        dataset_id="point/maze-v0",
-        buffer=buffers,
-        observation_space=spaces.Dict(
-            achieved=spaces.Box(-np.inf, np.inf, (2,), np.float64),
-            observation=spaces.Box(-np.inf, np.inf, (3,), np.float64),
-        ),
-        action_space=spaces.Box(-1, 1, (2,), np.float32),
-        algorithm_name="waypoints",
-        data_format=data_format,
-    )
+
+    about = {"observation_space": space, "algorithm_name": "waypoints"}
+    data = write_dataset(root, data_format, values, lengths=LENGTHS, **about)
+    return minari.MinariDataset(data)
 
 
 def imported(source: Path | str, store: Path, **options: Any) -> Selection:
@@ -70,11 +61,9 @@ def imported(source: Path | str, store: Path, **options: Any) -> Selection:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("data_format", STORAGES)
-def test_a_data_set_of_the_library_becomes_a_store(
-    data_format: str, root: Path, tmp_path: Path
-) -> None:
-    dataset = make_dataset(data_format)
-    found = imported("point/maze-v0", tmp_path / "store")
+def test_the_librarys_data_become_a_store(data_format: str, root: Path, tmp_path: Path) -> None:
+    dataset = make_dataset(root, data_format)
+    found = imported("small/data-v0", tmp_path / "store")
     assert found.lengths.tolist() == list(LENGTHS)
     table = found.episodes()
     assert table.column("seed").to_pylist() == [-1, 101, 102]
@@ -152,12 +141,8 @@ def test_scalars_and_an_unknown_final_observation(root: Path, tmp_path: Path) ->
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_infos_that_are_not_numbers_are_named_as_left(root: Path, tmp_path: Path) -> None:
     infos = {"state": {"a": np.arange(3.0)}, "name": ["x"] * 3, "short": np.zeros(9)}
-    lengths = {"observations": None, "actions": np.zeros((2, 2), np.float32)}
-    lengths["observations"] = {"achieved": np.zeros((3, 2)), "observation": np.zeros((3, 3))}
-    flags = np.array([False, True])
-    ends = {"rewards": np.ones(2), "terminations": flags, "truncations": flags}
-    make_dataset("hdf5", infos=infos, **lengths, **ends)
-    report = import_source("minari", "point/maze-v0", tmp_path / "store")
+    write_dataset(root, change=lambda number, length: {"infos": infos}, lengths=(2, 2, 2))
+    report = import_source("minari", "small/data-v0", tmp_path / "store")
     assert open_store(tmp_path / "store").select().read("info_state_a").tolist() == [0, 1] * 3
     left = {"infos/name: not numbers", "infos/short: not a row per step"}
     assert left == {line for line in report.carried.left if line.startswith("infos/")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +42,14 @@ def write_dataset(
     data_format: str = "hdf5",
     change: Change | None = None,
     name: str = "data",
+    lengths: Sequence[int] = LENGTHS,
     **about: Any,
 ) -> Path:
-    """A data set of the library's own making, of two short episodes that were cut off."""
+    """A data set of the library's own making, of short episodes that were cut off."""
     from minari.data_collector import EpisodeBuffer
 
     spaces, rng, buffers = gymnasium.spaces, np.random.default_rng(0), []
-    for number, length in enumerate(LENGTHS):
+    for number, length in enumerate(lengths):
         values: dict[str, Any] = {
             "seed": number,
             "observations": rng.normal(size=(length + 1, 2)).astype(np.float32),
@@ -94,11 +95,8 @@ def seeds_there(data: Path) -> list[int | None]:
     return [each.get("seed") for each in storage.get_episode_metadata(range(number))]
 
 
-@pytest.mark.parametrize("notes", [True, False])
-@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
-def test_seeds_of_64_bits_come_and_go_exactly(
-    data_format: str, notes: bool, root: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("data_format", "notes"), [("hdf5", True), ("arrow", False)])
+def test_seeds_of_64_bits(data_format: str, notes: bool, root: Path, tmp_path: Path) -> None:
     def there_and_back(name: str, seeds: tuple[int | None, ...]) -> dict[str, list[Any]]:
         data = write_dataset(root, data_format, lambda i, _: {"seed": seeds[i]}, name)
         _, found = imported(data, tmp_path / f"{name}-store")
@@ -122,21 +120,13 @@ def _with_text(
     shape: str, rows: Any, texts: Any, as_dict: Any = dict, as_tuple: Any = tuple
 ) -> Any:
     """Values, or a space, of numbers and of text."""
-    pair = as_dict({"numbers": rows, "text": texts})
-    kinds = {
-        "dict": pair,
-        "tuple": as_tuple((texts, rows)),
-        "nested": as_dict({"robot": pair}),
-        "both": as_dict({"first": rows, "pair": pair}),
-    }
-    return kinds[shape]
+    if shape == "tuple":
+        return as_tuple((texts, rows))
+    return as_dict({"first": rows, "pair": as_dict({"numbers": rows, "text": texts})})
 
 
-@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
-@pytest.mark.parametrize("shape", ["dict", "tuple", "nested", "both"])
-def test_text_is_left_out_and_said(
-    shape: str, data_format: str, root: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("shape", "data_format"), [("tuple", "hdf5"), ("nested", "arrow")])
+def test_text_is_left_out(shape: str, data_format: str, root: Path, tmp_path: Path) -> None:
     spaces, rows = gymnasium.spaces, np.random.default_rng(1).normal(size=(5, 2))
     box, text = spaces.Box(-9, 9, (2,), np.float64), spaces.Text(20)
     data = write_dataset(
@@ -149,27 +139,19 @@ def test_text_is_left_out_and_said(
     assert any(line.endswith("a space of Text holds no numbers") for line in report.carried.left)
     obs = found.read("obs")
     np.testing.assert_array_equal(obs[: LENGTHS[0], :2], rows[: LENGTHS[0]])
-    assert obs.shape[1] == (4 if shape == "both" else 2)
+    assert obs.shape[1] == (4 if shape == "nested" else 2)
 
 
-@pytest.mark.parametrize(
-    ("space", "rows", "message"),
-    [
-        (gymnasium.spaces.Text(9), ["go"] * 9, "observation_space: a space of Text holds no numb"),
-        (
-            gymnasium.spaces.Box(0, 1, (0,)),
-            np.zeros((9, 0), np.float32),
-            r"observation_space: a space of Box and shape \(0,\) holds no numbers",
-        ),
-    ],
-    ids=["text", "nothing"],
-)
-def test_observations_without_numbers_are_refused(
-    space: Any, rows: Any, message: str, root: Path, tmp_path: Path
-) -> None:
-    change: Change = lambda _, n: {"observations": rows[: n + 1]}  # noqa: E731
-    data = write_dataset(root, "hdf5", change, observation_space=space)
-    assert_refused(data, tmp_path, message)
+def test_observations_without_numbers_are_refused(root: Path, tmp_path: Path) -> None:
+    nothing = gymnasium.spaces.Box(0, 1, (0,)), np.zeros((9, 0), np.float32)
+    for number, (space, rows) in enumerate([(gymnasium.spaces.Text(9), ["go"] * 9), nothing]):
+        data = write_dataset(
+            root,
+            change=lambda _, n, rows=rows: {"observations": rows[: n + 1]},
+            name=f"data-{number}",
+            observation_space=space,
+        )
+        assert_refused(data, tmp_path, "observation_space: a space of .* holds no numbers")
 
 
 @pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
@@ -217,10 +199,6 @@ MISFITS: dict[str, tuple[Change, str]] = {
         lambda i, n: {"terminations": _flags(1, *[0] * (n - 1))},
         r"episode_0/terminations: is set at step 0 of 4; an episode ends at its last step",
     ),
-    "cut off before its last step": (
-        lambda i, n: {"truncations": _flags(*[0] * (n - 2), 1, 1)},
-        r"episode_0/truncations: is set at step 2 of 4",
-    ),
     "flags of another length": (
         lambda i, n: {"truncations": _flags(*[0] * (n + i))},
         r"episode_1/truncations: has shape \(4,\) and dtype bool, not \(3,\)",
@@ -236,10 +214,6 @@ MISFITS: dict[str, tuple[Change, str]] = {
     "infos that are too long": (
         lambda i, n: {"infos": {"q": _rows(n + 1 + 7 * i)}},
         r"episode_1/infos/q: has shape \(11, 2\), not 4 rows as 3 steps have",
-    ),
-    "infos without the last one": (
-        lambda i, n: {"infos": {"q": _rows(n + 1 - i)}},
-        r"episode_1/infos/q: has shape \(3, 2\), not 4 rows as 3 steps have",
     ),
     "infos with one more than the first episode": (
         lambda i, n: {"infos": {"q": _rows(n + i)}},
@@ -285,26 +259,19 @@ def _wide(count: int) -> dict[str, np.ndarray]:
     return {"q": np.arange(65530, 65530 + count, dtype=np.uint16)}
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"total_episodes": 1}, r"total_episodes: is 1, but there is an episode_1"),
-        ({"total_episodes": 3}, r"episode_2: is missing; episodes are numbered"),
-        ({"total_episodes": 0}, r"total_episodes: must be a whole number from 1 on, not 0"),
-        ({"total_steps": 8}, r"total_steps: is 8, but the episodes have 7"),
-    ],
-)
-def test_totals_that_the_episodes_contradict_are_refused(
-    changes: dict[str, Any], message: str, root: Path, tmp_path: Path
-) -> None:
+def test_totals_that_the_episodes_contradict_are_refused(root: Path, tmp_path: Path) -> None:
     data = write_dataset(root)
-    change_json(data / "metadata.json", **changes)
-    assert_refused(data, tmp_path, message)
+    for changes, message in (
+        ({"total_episodes": 1}, "total_episodes: is 1, but there is an episode_1"),
+        ({"total_episodes": 3}, "episode_2: is missing; episodes are numbered"),
+        ({"total_episodes": 0}, "total_episodes: must be a whole number from 1 on, not 0"),
+        ({"total_episodes": 2, "total_steps": 8}, "total_steps: is 8, but the episodes have 7"),
+    ):
+        change_json(data / "metadata.json", **changes)
+        assert_refused(data, tmp_path, message)
 
 
-def test_everything_that_the_metadata_say_is_used_or_named_as_left(
-    root: Path, tmp_path: Path
-) -> None:
+def test_all_of_the_metadata_is_used_or_named_as_left(root: Path, tmp_path: Path) -> None:
     data = write_dataset(root, algorithm_name="waypoints")
     spec = gymnasium.envs.registration.EnvSpec("Walk-v0", "walks:Walk")
     unused = {
@@ -330,7 +297,7 @@ def test_everything_that_the_metadata_say_is_used_or_named_as_left(
     assert "author of the metadata" in report.carried.left
 
 
-@pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
 def test_observations_that_are_booleans_come_back(data_format: str, tmp_path: Path) -> None:
     fields = (Field("obs", (3,), "bool"), Field("action", (1,), "uint8"), Field("reward"))
     store = Store.create(tmp_path / "store", small_schema(fields=fields))
@@ -351,8 +318,8 @@ def test_infos_that_were_added_to_an_export_are_named_as_left(tmp_path: Path) ->
     assert "infos/extra: was added to the export" in report.carried.left
 
 
-@pytest.mark.parametrize("data_format", ["arrow", "parquet"])
-def test_an_episode_that_the_library_would_cut_is_refused(data_format: str, tmp_path: Path) -> None:
+def test_an_episode_that_the_library_would_cut_is_refused(tmp_path: Path) -> None:
+    data_format = "arrow"
     store = small_store(tmp_path / "store", [[32767], [32768]])
     export_selection(
         "minari", store.select(part="part-000"), tmp_path / "fits", {"storage": data_format}
@@ -374,9 +341,7 @@ def assert_same(before: Selection, after: Selection) -> None:
         assert before.read(name).tobytes() == after.read(name).tobytes()
 
 
-def test_an_arrow_data_set_that_the_library_would_cut_is_refused(
-    root: Path, tmp_path: Path
-) -> None:
+def test_arrow_that_the_library_would_cut_is_refused(root: Path, tmp_path: Path) -> None:
     data = write_dataset(root, "arrow")
     change_json(data / "0/metadata.json", total_steps=32768)
     message = r"data: episode_0/total_steps: is 32768; Minari reads back 32,767 steps of an episode"

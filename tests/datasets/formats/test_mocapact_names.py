@@ -17,12 +17,8 @@ from gaitforge.datasets import DatasetError, Selection, Store, open_store
 from gaitforge.datasets.formats.mocapact.schema import Snippet, clip_name, clip_of
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
-from tests.datasets.formats.mocapact_files import (
-    SMALL_WIDTHS,
-    make_rollouts,
-    rollout_store,
-    write_file,
-)
+from tests.datasets.formats.format_stores import rollout_store
+from tests.datasets.formats.mocapact_files import SMALL_WIDTHS, make_rollouts, write_file
 from tests.datasets.making import part_input, small_schema
 
 NAMES = ("größe", "a/b", "a_b", "a%2Fb", "..", "", ".hidden", "two\nlines", "%", "a-1-2")
@@ -73,9 +69,7 @@ def test_a_name_in_a_file_is_another_clip_than_every_other_name(name: str) -> No
 
 
 @pytest.mark.parametrize("notes", [True, False])
-def test_episodes_without_a_clip_beside_others_go_by_their_skill(
-    notes: bool, tmp_path: Path
-) -> None:
+def test_episodes_without_a_clip_go_by_their_skill(notes: bool, tmp_path: Path) -> None:
     store = rollout_store(tmp_path / "store", [(3, "terminated"), (4, "truncated")])
     whole = store.select()
     lacking = ("part", "start", "clip", "snippet_start", "snippet_end", "rollout", "random_start")

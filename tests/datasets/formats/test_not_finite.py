@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gaitforge.datasets import DatasetError, Selection, open_store
-from gaitforge.datasets.formats import FORMATS, sources
+from gaitforge.datasets.formats import sources
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.format_stores import CASES, random_episodes
@@ -64,12 +64,10 @@ def actions(selection: Selection) -> list[bytes]:
     return sorted(selection.episode(i)["action"].tobytes() for i in range(len(selection)))
 
 
-@pytest.mark.parametrize("name", sorted(FORMATS))
+@pytest.mark.slow
 def test_an_episode_with_nan_is_named_or_left_out(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if missing := FORMATS[name].missing:
-        pytest.skip(f"{', '.join(missing)} not installed")
     monkeypatch.setattr(sources, "SHARD_STEPS", 10)
     whole = CASES[name].make(tmp_path / "store", EPISODES).select()
     export_selection(name, whole, tmp_path / "out")

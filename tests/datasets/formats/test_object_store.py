@@ -79,6 +79,7 @@ def test_several_sources_make_one_store(url: str, tmp_path: Path) -> None:
     assert len(open_store(url).select()) == 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("folder", "allowed", "seen"),
     [("zarr.json", 0, None), ("parts/", 5, 0), ("catalog/", 1, 1)],
@@ -111,9 +112,7 @@ def test_an_import_that_was_killed_goes_on(
     assert staged(tmp_path) == []
 
 
-def test_a_storage_that_refuses_costs_nothing_that_was_read(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_storage_that_refuses(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = plain_store(tmp_path / "store", random_episodes(30))
     export_selection("d4rl", store.select(), tmp_path / "out.hdf5")
 

@@ -56,9 +56,7 @@ def change_a_file(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "make"), [("d4rl", d4rl_file), ("fcnet", maps)], ids=["file", "folder"]
 )
-def test_a_source_changed_in_place_is_refused(
-    name: str, make: Callable[[Path], Path], tmp_path: Path
-) -> None:
+def test_a_source_changed_in_place(name: str, make: Callable[[Path], Path], tmp_path: Path) -> None:
     source = make(tmp_path / "source")
     import_source(name, source, tmp_path / "store")
     import_source(name, source, tmp_path / "store")
@@ -118,9 +116,7 @@ def test_the_same_content_under_another_name_is_not_imported_twice(tmp_path: Pat
     assert open_store(tmp_path / "store").info() == before, "where it lies does not matter"
 
 
-def test_an_identity_is_of_every_byte_and_of_the_options(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_identity_of_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "_HASH_BLOCK", 64)
     monkeypatch.setattr(sources, "_HASH_READ", 16)
     path, content = tmp_path / "x", bytes(range(200))
@@ -174,7 +170,7 @@ def test_a_time_step_is_positive_and_finite(seconds: float) -> None:
         Schema(small_schema().fields, seconds, "aliengo")
 
 
-def test_an_episode_that_does_not_fit_into_memory_is_refused_before_it_is_read(
+def test_an_episode_beyond_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = d4rl_file(tmp_path / "maze.hdf5", timeouts=False)

@@ -22,27 +22,15 @@ from tests.datasets.formats.format_stores import (
     legged_store,
     random_episodes,
 )
-from tests.datasets.programs import run_program
+from tests.datasets.programs import run_killed
 
-KILLED_AT_A_CALL = """
-import os, signal, sys
+IMPORTING = "gaitforge.datasets.formats.transfer.importing"
+IMPORTS = """
 from gaitforge.datasets.formats import sources
 from gaitforge.datasets.formats.transfer import importing
 
-source, store, name, allowed = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
-owner = importing._Import if name == "_publish" else importing
-original, calls = getattr(owner, name), [0]
-
-def dying(*args, **kwargs):
-    result = original(*args, **kwargs)
-    calls[0] += 1
-    if calls[0] == allowed:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return result
-
-setattr(owner, name, dying)
 sources.SHARD_STEPS = 300
-importing.import_source("fcnet", source, store, workers=1)
+importing.import_source("fcnet", sys.argv[1], sys.argv[2], workers=1)
 """
 ENDINGS = ("truncated", "terminated")
 
@@ -82,15 +70,14 @@ def staged(folder: Path) -> list[str]:
     [
         ("array_digest", 3, False),
         ("replace_durably", 1, True),
-        ("_publish", 1, True),
+        ("_Import._publish", 1, True),
     ],
 )
-def test_a_killed_import_shows_nothing_or_all_and_goes_on(
-    function: str, calls: int, there: bool, tmp_path: Path
-) -> None:
+def test_a_killed_import_goes_on(function: str, calls: int, there: bool, tmp_path: Path) -> None:
     store = exported(tmp_path, "given", [(50, each) for each in ENDINGS * 8])
     again = tmp_path / "again"
-    done = run_program(KILLED_AT_A_CALL, tmp_path / "given.out", again, function, calls)
+    place, source = f"{IMPORTING}:{function}", tmp_path / "given.out"
+    done = run_killed(place, calls, IMPORTS, source, again, after=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert again.exists() == there
     if there:
@@ -109,8 +96,9 @@ def test_killed_while_it_adds_to_a_store_it_adds_the_rest(moves: int, tmp_path: 
         export_selection("fcnet", whole.select(part=part), tmp_path / f"{number}.out")
     import_source("fcnet", tmp_path / "0.out", tmp_path / "again")
     before = len(open_store(tmp_path / "again").parts())
-    arguments = tmp_path / "1.out", tmp_path / "again", "replace_durably", moves
-    assert run_program(KILLED_AT_A_CALL, *arguments).returncode == -signal.SIGKILL
+    place, arguments = f"{IMPORTING}:replace_durably", (tmp_path / "1.out", tmp_path / "again")
+    died = run_killed(place, moves, IMPORTS, *arguments, after=True)
+    assert died.returncode == -signal.SIGKILL
     assert len(open_store(tmp_path / "again").parts()) == before + moves // 2
     assert open_store(tmp_path / "again").select().lengths.min() == 50
     import_source("fcnet", tmp_path / "1.out", tmp_path / "again")
@@ -118,17 +106,6 @@ def test_killed_while_it_adds_to_a_store_it_adds_the_rest(moves: int, tmp_path: 
     assert again.verify() == []
     assert len(again.select()) == 32
     assert staged(tmp_path) == []
-
-
-def test_what_an_import_of_the_old_content_left_is_removed(tmp_path: Path) -> None:
-    exported(tmp_path, "given", random_episodes(9))
-    interrupted(tmp_path / "given.out", tmp_path / "again")
-    shutil.rmtree(tmp_path / "given.out")
-    shutil.rmtree(tmp_path / "given.zarr")
-    exported(tmp_path, "given", random_episodes(12, seed=1))
-    import_source("fcnet", tmp_path / "given.out", tmp_path / "again")
-    assert staged(tmp_path) == []
-    assert len(open_store(tmp_path / "again").select()) == 12
 
 
 def test_what_can_still_go_on_or_is_at_work_is_kept(tmp_path: Path) -> None:
@@ -157,9 +134,7 @@ def test_a_store_of_a_longer_name_keeps_its_own(tmp_path: Path) -> None:
     assert len(staged(tmp_path)) == 1
 
 
-def test_an_error_in_a_reader_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_readers_error_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exported(tmp_path, "given", random_episodes(5))
 
     def broken(*args: object) -> None:

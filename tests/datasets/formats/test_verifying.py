@@ -16,8 +16,13 @@ from gaitforge.datasets.formats.fcnet.writer import FcnetExporter
 from gaitforge.datasets.formats.interface import Advance
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.verifying import verify_export
-from tests.datasets.formats.format_stores import CASES, Episode, legged_store, random_episodes
-from tests.datasets.formats.mocapact_files import rollout_store
+from tests.datasets.formats.format_stores import (
+    CASES,
+    Episode,
+    legged_store,
+    random_episodes,
+    rollout_store,
+)
 from tests.datasets.making import part_input
 from tests.datasets.programs import run_program
 
@@ -33,14 +38,6 @@ def begin(total):
 
 export_selection("fcnet", open_store(sys.argv[1]).select(), sys.argv[2], begin=begin)
 """
-
-
-@pytest.fixture(params=sorted(CASES))
-def name(request: pytest.FixtureRequest) -> str:
-    """A format whose packages are installed."""
-    if missing := FORMATS[request.param].missing:
-        pytest.skip(f"{', '.join(missing)} not installed: extras")
-    return request.param
 
 
 def altered(store: Store, path: Path, field: str = "", column: str = "", value: Any = 0) -> Store:
@@ -61,6 +58,7 @@ def altered(store: Store, path: Path, field: str = "", column: str = "", value: 
     return other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noted", [True, False])
 def test_what_reads_back_otherwise_is_named(name: str, noted: bool, tmp_path: Path) -> None:
     noted = noted and name != "fcnet"
@@ -86,9 +84,7 @@ def test_what_reads_back_otherwise_is_named(name: str, noted: bool, tmp_path: Pa
 
 @pytest.mark.skipif(bool(FORMATS["mocapact"].missing), reason="h5py is the extra hdf5")
 @pytest.mark.parametrize("notes", [True, False])
-def test_a_layout_that_groups_episodes_anew_is_read_in_its_order(
-    notes: bool, tmp_path: Path
-) -> None:
+def test_episodes_in_another_order_are_compared(notes: bool, tmp_path: Path) -> None:
     store = rollout_store(tmp_path / "store", random_episodes(12))
     rows = store.select().episodes().drop_columns(["part", "start"])
     clips = [f"CMU_{number % 3:03d}" for number in range(12)]
@@ -112,9 +108,7 @@ def test_next_observations_of_their_own_are_read_as_such(tmp_path: Path) -> None
     assert (tmp_path / "out.hdf5").is_file()
 
 
-def test_an_export_that_lost_a_byte_does_not_appear(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_that_lost_a_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = legged_store(tmp_path / "store", EPISODES)
     write = FcnetExporter.write
 
@@ -132,9 +126,7 @@ def test_an_export_that_lost_a_byte_does_not_appear(
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
-def test_a_reader_that_refuses_names_the_destination(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refusal_names_the_destination(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = legged_store(tmp_path / "store", EPISODES)
     monkeypatch.setattr(FcnetExporter, "write", lambda self, selection, path, advance: path.mkdir())
     with pytest.raises(DatasetError, match=f": {tmp_path}/maps: src: no file") as error:

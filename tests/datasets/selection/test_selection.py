@@ -47,11 +47,9 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store_of_many_parts(tmp_path_factory.mktemp("many") / "s", MANY)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(many_parts, st.booleans())
-def test_a_selection_by_parts_is_that_of_their_episodes(
-    many: Store, parts: list[str], narrowed: bool
-) -> None:
+def test_parts_select_their_episodes(many: Store, parts: list[str], narrowed: bool) -> None:
     within = many.select(terrain="flat") if narrowed else many.select()
     chosen = within.of_parts(parts)
     there = within.episodes("part")["part"].to_pylist()
@@ -71,7 +69,7 @@ def test_a_selection_by_many_parts_is_saved_and_described(many: Store, tmp_path:
     assert sum(row["episodes"] for row in chosen.describe()) == len(MANY) // 2
 
 
-def test_a_part_without_its_episodes_selects_nothing_and_an_absent_one_is_refused(
+def test_a_part_without_episodes_selects_nothing(
     tmp_path: Path,
 ) -> None:
     store = small_store(tmp_path / "s", PARTS)
@@ -94,9 +92,7 @@ def test_a_part_without_its_episodes_selects_nothing_and_an_absent_one_is_refuse
         ),
     ],
 )
-def test_unknown_values_are_refused_with_what_there_is(
-    store: Store, wanted: dict, message: str
-) -> None:
+def test_unknown_values_are_refused(store: Store, wanted: dict, message: str) -> None:
     with pytest.raises(DatasetError, match=message):
         store.select(**wanted)
 
@@ -126,51 +122,6 @@ def test_conditions_refine(store: Store) -> None:
     assert all(row["terrain"] == "rough" and row["length"] > 3 for row in rows)
     assert all(row["level"] < 2 for row in rows)
     assert len(store.select().where("friction > 100")) == 0
-
-
-@pytest.mark.parametrize(
-    "condition",
-    [
-        "",
-        "length",
-        "1",
-        "colour = 'red'",
-        "true; drop table episodes",
-        "true) union select 1 --",
-        "true from episodes",
-        "true limit 1",
-        "length > 3, level",
-        "(select count(*) from read_csv('/etc/passwd')) > 0",
-        "exists (from '/etc/passwd')",
-        "length > (select min(length) from episodes)",
-        "length in (select 1)",
-        "content = 'x' from read_text('/etc/passwd')",
-        "attach '/tmp/x.db'",
-        "copy episodes to '/tmp/x.csv'",
-        "install httpfs",
-        "set memory_limit='100GB'",
-        "pragma version",
-        "current_setting('memory_limit') = ''",
-        "getenv('HOME') = ''",
-        "random() < 0.5",
-        "length(repeat('x', 1000000000)) > 1",
-        "count(*) > 1",
-        "row_number() over () = 1",
-        "columns(*) is not null",
-        "length = ?",
-        "length = $1",
-    ],
-)
-def test_a_strangers_condition_can_do_nothing_else(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, condition: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    before = store.info()
-    with pytest.raises(DatasetError, match=r"not allowed: .*one boolean expression") as raised:
-        store.select().where(condition)
-    assert "\n" not in str(raised.value)
-    assert store.info() == before
-    assert list(tmp_path.iterdir()) == []
 
 
 @given(share=st.floats(0.01, 1.0), grouped=st.booleans())

@@ -13,34 +13,21 @@ import pytest
 from gaitforge.datasets import Store, open_store
 from gaitforge.datasets.files import exclusive_lock
 from tests.datasets.making import small_schema, small_store, write_small_part
-from tests.datasets.programs import Program, run_program
+from tests.datasets.programs import Program, run_killed
 
-KILLED_AT_A_CALL = """
-import importlib, os, signal, sys
+WRITES = """
 from gaitforge.datasets import open_store
 from tests.datasets.making import write_small_part
 
-module, name, count = importlib.import_module(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-original = getattr(module, name)
-calls = 0
-
-def dying(*args, **kwargs):
-    global calls
-    calls += 1
-    if calls == count:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return original(*args, **kwargs)
+write_small_part(open_store(sys.argv[1]), "part-001", (130, 64), 3)
+"""
+TIDIES_UP = """
+from gaitforge.datasets import open_store
 
 store = open_store(sys.argv[1])
-setattr(module, name, dying)
+store.tag("v1") if sys.argv[2] == "tag" else getattr(store, sys.argv[2])()
 """
-DIES_WRITING = f"""{KILLED_AT_A_CALL}
-write_small_part(store, "part-001", (130, 64), 3)
-"""
-DIES_TIDYING = f"""{KILLED_AT_A_CALL}
-action = sys.argv[5]
-store.tag("v1") if action == "tag" else getattr(store, action)()
-"""
+COMMIT = "gaitforge.datasets.storage.commit"
 WORKS_FOR_EVER = """
 import sys
 from gaitforge.datasets import DatasetError, Store
@@ -85,9 +72,7 @@ def test_a_killed_writer_leaves_nothing_visible(tmp_path: Path, function: str, c
     reference = small_store(tmp_path / "reference", [(5, 1, 9), (130, 64)])
     store = small_store(tmp_path / "s", [(5, 1, 9)])
     before = store.info()
-    died = run_program(
-        DIES_WRITING, store.path, "gaitforge.datasets.storage.commit", function, call
-    )
+    died = run_killed(f"{COMMIT}:{function}", call, WRITES, store.path)
     assert died.returncode == -signal.SIGKILL
     assert store.info() == before
     assert store.verify() == []
@@ -100,10 +85,9 @@ def test_a_killed_writer_leaves_nothing_visible(tmp_path: Path, function: str, c
 
 def test_gc_removes_leftovers_and_keeps_parts(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s", [(5, 1, 9)])
-    arguments = (DIES_WRITING, store.path, "gaitforge.datasets.storage.commit", "replace_durably")
-    run_program(*arguments, 2)
+    run_killed(f"{COMMIT}:replace_durably", 2, WRITES, store.path)
     assert store.gc() == [".staging/part-001.parquet", "parts/part-001"]
-    run_program(*arguments, 1)
+    run_killed(f"{COMMIT}:replace_durably", 1, WRITES, store.path)
     assert store.gc() == [".staging/part-001", ".staging/part-001.parquet"]
     assert store.gc() == []
     assert list((store.path / ".staging").iterdir()) == []
@@ -121,45 +105,25 @@ def test_gc_leaves_a_part_that_is_being_written(tmp_path: Path) -> None:
     assert store.gc() == ["parts/part-001"]
 
 
-def test_kill_at_random_moments_loses_only_uncommitted_parts(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    for delay_s in (0.0, 0.013, 0.029, 0.041):
-        writer = Program(WRITES_FOR_EVER, path)
-        reported = int(writer.stdout.readline())
-        time.sleep(delay_s)
-        os.kill(writer.pid, signal.SIGKILL)
-        reported = max([reported, *map(int, writer.stdout.read().split())])
-        writer.wait()
-        store = open_store(path)
-        assert store.verify() == []
-        assert store.missing([f"part-{number:05d}" for number in range(reported + 1)]) == []
-    again = Store.create(tmp_path / "again", small_schema())
-    for number, part_id in enumerate(store.parts()):
-        write_small_part(again, part_id, (40, 30, 50), 3 * number)
-    assert again.info() == store.info()
-
-
 @pytest.mark.parametrize(
-    ("action", "module", "function", "call"),
+    ("action", "place", "call"),
     [
-        ("compact", "gaitforge.datasets.storage.commit", "write_arrays", 1),
-        ("compact", "gaitforge.datasets.storage.commit", "replace_durably", 1),
-        ("compact", "gaitforge.datasets.storage.commit", "replace_durably", 2),
-        ("compact", "gaitforge.datasets.catalog.index", "replace_durably", 1),
-        ("gc", "gaitforge.datasets.storage.integrity", "fsync_path", 3),
-        ("gc", "shutil", "rmtree", 2),
-        ("tag", "os", "link", 1),
-        ("tag", "gaitforge.datasets.files", "fsync_path", 1),
+        ("compact", f"{COMMIT}:write_arrays", 1),
+        ("compact", f"{COMMIT}:replace_durably", 1),
+        ("compact", f"{COMMIT}:replace_durably", 2),
+        ("compact", "gaitforge.datasets.catalog.index:replace_durably", 1),
+        ("gc", "gaitforge.datasets.storage.integrity:fsync_path", 3),
+        ("gc", "shutil:rmtree", 2),
+        ("tag", "os:link", 1),
+        ("tag", "gaitforge.datasets.files:fsync_path", 1),
     ],
 )
-def test_a_process_killed_while_tidying_loses_nothing(
-    tmp_path: Path, action: str, module: str, function: str, call: int
-) -> None:
+def test_a_kill_while_tidying(tmp_path: Path, action: str, place: str, call: int) -> None:
     store = small_store(tmp_path / "s", [(5, 1), (9, 4), (7,), (3, 3, 3)])
     version, obs = store.info().hash, store.select().read("obs")
     if action == "gc":
         store.compact()
-    died = run_program(DIES_TIDYING, store.path, module, function, call, action)
+    died = run_killed(place, call, TIDIES_UP, store.path, action)
     assert died.returncode == -signal.SIGKILL
     again = open_store(store.path)
     assert again.verify() == []
@@ -177,8 +141,9 @@ def test_a_process_killed_while_tidying_loses_nothing(
     ]
 
 
-def check_random_kills(path: Path, kills: int) -> None:
-    """Kill a process that writes, tags, compacts and collects garbage, and check what is left."""
+def test_a_process_killed_at_random_moments_of_all_work_loses_nothing(tmp_path: Path) -> None:
+    """It writes, tags, compacts and collects garbage; GAITFORGE_KILLS says how often it dies."""
+    path, kills = tmp_path / "s", int(os.environ.get("GAITFORGE_KILLS", "4"))
     rng = np.random.default_rng(kills)
     done: set[int] = set()
     tags: dict[int, str] = {}
@@ -214,15 +179,6 @@ def check_random_kills(path: Path, kills: int) -> None:
     assert np.array_equal(again.select().read("obs"), open_store(path).select().read("obs"))
 
 
-def test_kill_at_random_moments_of_all_work(tmp_path: Path) -> None:
-    check_random_kills(tmp_path / "s", kills=3)
-
-
-@pytest.mark.slow
-def test_many_kills_at_random_moments_of_all_work(tmp_path: Path) -> None:
-    check_random_kills(tmp_path / "s", kills=int(os.environ.get("GAITFORGE_KILLS", "20")))
-
-
 TIDIES = """
 import sys, time
 from gaitforge.datasets import open_store
@@ -250,16 +206,3 @@ def test_two_writers_and_a_compaction_at_once_agree(tmp_path: Path) -> None:
         write_small_part(twin, f"part-{number:05d}", (40, 30, 50), 3 * number)
     assert store.verify() == []
     assert store.info().hash == twin.info().hash
-
-
-def test_two_writers_of_one_part_agree(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    Store.create(path, small_schema())
-    code = WRITES_FOR_EVER.replace("10_000", "6")
-    writers = [Program(code, path) for _ in range(2)]
-    for writer in writers:
-        assert writer.finish().returncode == 0
-    store = open_store(path)
-    assert len(store.parts()) == 6
-    assert store.verify() == []
-    assert store.gc() == []

@@ -13,24 +13,10 @@ from gaitforge.datasets.dataset import RemoteStore
 from gaitforge.datasets.storage.s3.bucket import Bucket
 from gaitforge.datasets.storage.s3.object_store import push_store
 from tests.datasets.making import TWO_PARTS, fill_store, small_schema, small_store
-from tests.datasets.programs import run_program
+from tests.datasets.programs import run_on_full_disk
 
 CATALOG_FILE = "catalog/part-000.parquet"
 CHUNK = "parts/part-000/obs/c/0/0"
-FULL_SCRATCH = """
-import resource, signal, sys
-from gaitforge.datasets import DatasetError
-from gaitforge.datasets.dataset import RemoteStore
-from tests.datasets.making import small_schema, write_small_part
-
-store = RemoteStore.create(sys.argv[1], small_schema())
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-try:
-    write_small_part(store, "part-000", (130, 64))
-except DatasetError as error:
-    print(error)
-"""
 
 
 @pytest.fixture
@@ -65,6 +51,7 @@ def with_damage(key: str) -> Callable[[str], None]:
     return lambda url: replace(url, key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "action"),
     [
@@ -113,7 +100,12 @@ def test_faults_name_the_address(url: str, store: RemoteStore) -> None:
 
 
 def test_a_part_that_cannot_be_made_names_the_address_and_the_folder_that_is_full(url: str) -> None:
-    answer = run_program(FULL_SCRATCH, url)
+    code = (
+        "from gaitforge.datasets.dataset import RemoteStore; "
+        "store = RemoteStore.create(sys.argv[1], small_schema()); limited(); "
+        "write_small_part(store, 'part-000', (130, 64))"
+    )
+    answer = run_on_full_disk(2000, code, url)
     assert answer.stderr == ""
     expected = rf"part part-000 was not committed to {url} through /.*: File too large\n"
     assert re.fullmatch(expected, answer.stdout)

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import dask.array as da
 import numpy as np
 import pytest
 import tensorstore
@@ -48,7 +47,9 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, An
 
 def test_zarr_reads_every_array(stored: tuple[Path, dict[str, Any]]) -> None:
     folder, written = stored
-    group = zarr.open_group(folder.parent.parent, mode="r")["parts/part-000"]
+    root = zarr.open_group(folder.parent.parent, mode="r")
+    assert root.metadata.zarr_format == 3
+    group = root["parts/part-000"]
     assert isinstance(group, zarr.Group)
     assert sorted(group.array_keys()) == sorted(written)
     for name, values in written.items():
@@ -56,16 +57,6 @@ def test_zarr_reads_every_array(stored: tuple[Path, dict[str, Any]]) -> None:
         assert isinstance(array, zarr.Array)
         np.testing.assert_array_equal(np.asarray(array[:]), values)
         assert array.attrs["units"] == {"obs": "rad", "foot": "m"}.get(name, "1")
-
-
-def test_dask_reads_every_array(stored: tuple[Path, dict[str, Any]]) -> None:
-    folder, written = stored
-    for name, values in written.items():
-        array = da.from_zarr(str(folder), component=name)
-        assert array.dtype == values.dtype
-        np.testing.assert_array_equal(array.compute(scheduler="synchronous"), values)
-    mean = da.from_zarr(str(folder), component="reward").mean().compute()
-    assert mean == pytest.approx(written["reward"].mean())
 
 
 def test_xarray_opens_a_part_as_a_dataset(stored: tuple[Path, dict[str, Any]]) -> None:
@@ -102,9 +93,7 @@ def test_tensorstore_reads_every_array(stored: tuple[Path, dict[str, Any]]) -> N
             np.testing.assert_array_equal(some, values[SHARD_STEPS - 7 : SHARD_STEPS + 5])
 
 
-def test_a_flipped_byte_is_an_error_for_others_too(
-    stored: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_a_flipped_byte_is_an_error(stored: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     folder, _ = stored
     copied = tmp_path / "part"
     for path in (folder / "reward").rglob("*"):

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from gaitforge.datasets import (
@@ -212,14 +211,3 @@ def test_names_of_merged_parts_are_reserved(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s")
     with pytest.raises(DatasetError, match="not beginning with 'merged-'"):
         write_small_part(store, "merged-1", (4,), 50)
-
-
-def test_part_columns_stay_those_of_the_collection(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s", SMALL_PARTS)
-    store.compact()
-    store.gc()
-    chosen = store.select(part="part-003")
-    assert chosen.lengths.tolist() == [3, 3, 3]
-    given = part_input((3, 3, 3), 5)
-    assert np.array_equal(chosen.read("action"), given["steps"]["action"])
-    assert np.array_equal(chosen.read("final_obs"), given["per_episode"]["final_obs"])

@@ -1,7 +1,6 @@
 """Exactly once, whatever the ranks and workers, and resumed on others."""
 
 import tempfile
-from collections import Counter
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -29,26 +28,7 @@ def of_all_ranks(selection: Selection, world_size: int, **settings: Any) -> list
     ]
 
 
-@pytest.mark.parametrize("pool_steps", [1, 200, 10**6])
-def test_ranks_and_workers_see_the_same_windows_once(selection: Selection, pool_steps: int) -> None:
-    settings: dict[str, Any] = {
-        "window_len": 8,
-        "batch_size": 5,
-        "seed": 7,
-        "pool_steps": pool_steps,
-    }
-    expected = Counter(windows_of(selection.windows(**settings)))
-    assert set(expected.values()) == {1}
-    for world_size in (1, 2, 3, 4):
-        for workers in (0, 2):
-            ranks = of_all_ranks(selection, world_size, workers=workers, **settings)
-            batches = list(chain.from_iterable(ranks))
-            assert Counter(windows_of(batches)) == expected
-            assert steps_of(batches) == every_step(selection)
-            assert len({len(of_rank) for of_rank in ranks}) == 1
-
-
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(
     parts=st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=6), min_size=1, max_size=4),
     window_len=st.integers(1, 70),
@@ -98,7 +78,7 @@ def test_ranks_stride_one_global_order(selection: Selection) -> None:
         assert [ranks[i % world_size][i // world_size] for i in range(len(whole))] == whole
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     before=st.integers(1, 4),
     after=st.integers(1, 4),
@@ -158,7 +138,5 @@ def test_state_of_four_ranks_resumes_on_two_in_the_same_order(selection: Selecti
     assert state == four[0].state_dict()
     for stream in two:
         stream.load_state_dict(state)
-    with pytest.raises(DatasetError, match="window_len=5, this stream 4"):
-        two[1].load_state_dict({**state, "window_len": 5})
     rest = [windows_of(stream) for stream in two]
     assert [rest[i % 2][i // 2] for i in range(sum(map(len, rest)))] == whole[2 * 3 * 4 :]

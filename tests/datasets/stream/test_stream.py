@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gaitforge.datasets import DatasetError, Field, Schema, Selection, Store
-from gaitforge.datasets.stream.order import epoch_order, tile
+from gaitforge.datasets.stream.order import epoch_order
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
 from tests.datasets.programs import run_afresh
 from tests.datasets.streaming import (
@@ -24,31 +22,8 @@ from tests.datasets.streaming import (
 )
 
 
-@given(
-    lengths=st.lists(st.integers(1, 50), min_size=1, max_size=12),
-    window_len=st.integers(1, 20),
-    data=st.data(),
-)
-def test_windows_tile_episodes(lengths: list[int], window_len: int, data: st.DataObject) -> None:
-    first = [data.draw(st.integers(1, window_len)) for _ in lengths]
-    episode, offset, length = tile(np.array(lengths), np.array(first), window_len)
-    assert length.min() >= 1
-    assert length.max() <= window_len
-    covered = [
-        (e, o + k) for e, o, n in zip(episode, offset, length, strict=True) for k in range(n)
-    ]
-    assert covered == [(e, k) for e, size in enumerate(lengths) for k in range(size)]
-    assert all(
-        length[i] == first[episode[i]]
-        for i in np.flatnonzero(offset == 0)
-        if lengths[episode[i]] >= first[episode[i]]
-    )
-
-
 @pytest.mark.parametrize(("window_len", "prefix_len"), [(16, 0), (16, 5), (1, 3), (7, 200)])
-def test_batches_hold_the_stored_values_and_zero_padding(
-    selection: Selection, window_len: int, prefix_len: int
-) -> None:
+def test_batches_hold_stored_values(selection: Selection, window_len: int, prefix_len: int) -> None:
     fields = ("obs", "action", "reward")
     episodes = [selection.episode(index) for index in range(len(selection))]
     settings: dict[str, Any] = {"fields": fields, "pool_steps": 200}
@@ -231,14 +206,6 @@ def test_half_floats_are_handed_out_as_float32(tmp_path: Path) -> None:
             expected = torch.from_numpy(obs[first : first + length].astype(np.float32))
             assert torch.equal(batch["obs"][at][0, :length], expected)
             assert torch.equal(batch["flag"][at][0, :length], expected[:, 0, 0] > 0)
-
-
-def test_filtered_streams_hold_only_what_was_selected(selection: Selection) -> None:
-    chosen = selection.where("length > 4 and level <> 2")
-    assert 0 < len(chosen) < len(selection)
-    assert steps_of(list(chosen.windows(8, 6, pool_steps=100))) == every_step(chosen)
-    rows = chosen.episodes().to_pylist()
-    assert all(row["length"] > 4 and row["level"] != 2 for row in rows)
 
 
 def test_float32_is_rounded_into_half_float_fields(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_leaving_early_ends_the_threads(selection: Selection) -> None:
     assert list(iteration) == []
 
 
-def test_a_second_iteration_is_refused_until_the_first_is_closed_and_then_goes_on(
+def test_a_second_iteration_waits_for_the_first(
     selection: Selection,
 ) -> None:
     stream = selection.windows(8, 6)

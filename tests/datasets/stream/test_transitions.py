@@ -48,7 +48,7 @@ def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return store.select()
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(
     window_len=st.integers(1, 70),
     prefix_len=st.integers(0, 9),

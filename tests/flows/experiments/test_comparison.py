@@ -123,6 +123,7 @@ class SignallingIn(Counting):
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
 def test_after_a_signal_at_a_trainings_end_the_next_one_does_not_start(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
@@ -136,6 +137,7 @@ def test_after_a_signal_at_a_trainings_end_the_next_one_does_not_start(
     assert read_checkpoint(tmp_path / "train" / RUNS[0]).card["finished"]
 
 
+@pytest.mark.slow
 def test_every_model_is_trained_with_every_seed_on_the_same_episodes(compared: Compared) -> None:
     out, record = compared
     assert [run["run"] for run in record["runs"]] == RUNS
@@ -272,6 +274,7 @@ def test_policies_of_every_objective_have_an_error(
     assert sum(done) == held_out.steps
 
 
+@pytest.mark.slow
 def test_with_a_time_each_model_has_the_steps_that_fit_and_keeps_them(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

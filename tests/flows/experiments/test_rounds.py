@@ -19,6 +19,8 @@ from gaitforge.pipeline.experiments.presets import chosen_claim
 from tests.flows.making import COLLECT, GRID, TRAINING, Counting, run_experiment
 from tests.flows.processes import part_in_work, soon
 
+pytestmark = pytest.mark.slow
+
 SMALL = replace(GRID, terrains=("flat",), parts=1, episodes_per_part=4)
 BASE = replace(COLLECT, grid=SMALL, form=StoredForm(state=True), robots=4, threads=1)
 PLAN = Experiment(

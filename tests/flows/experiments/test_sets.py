@@ -26,6 +26,8 @@ from tests.pipeline.report.test_report import PageReader
 
 pytest.importorskip("gymnasium")
 
+pytestmark = pytest.mark.slow
+
 TINY: dict[str, Any] = {
     "steps": 4,
     "batch_size": 4,

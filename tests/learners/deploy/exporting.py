@@ -17,23 +17,8 @@ from gaitforge.learners.models.registry import ModelSpec, build_network, config_
 from gaitforge.learners.policy.normalisation import Normaliser
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.policy.tokens import TokenLayout
-from tests.learners.making import OBS_SLICES
+from tests.learners.making import CONTEXT, KIND_SETTINGS, OBS_SLICES
 
-CONTEXT = 6
-ATTENTION = {"hidden_dim": 16, "n_heads": 2, "n_layers": 2}
-SMALL: dict[str, dict[str, Any]] = {
-    "fcnet": {"hidden_dim": 16, "decoder_dim": 8, "n_layers": 2, "n_modes": 3},
-    "bot": {"embed_dim": 8, "n_layers": 2, "feedforward_dim": 8, "history": CONTEXT},
-    "body-mlp": {"embed_dim": 4, "feedforward_dim": 16},
-    "transformer": ATTENTION,
-    "dt": ATTENTION,
-    "retnet": ATTENTION,
-    "history-mlp": {"hidden_dim": 16, "n_layers": 2},
-    "mlp": {"hidden_dim": 16, "n_layers": 2},
-    "flow": {"hidden_dim": 16, "n_layers": 2, "temperature": 0.5},
-}
-for _kind in ("fcnet", "transformer", "dt", "history-mlp", "flow"):
-    SMALL[_kind] = SMALL[_kind] | {"context_len": CONTEXT}
 FACTS = robot_facts(load_robot())
 RETURN_SCALE = 7.0
 LONG = 2 * CONTEXT + 5
@@ -42,7 +27,7 @@ LONG = 2 * CONTEXT + 5
 @cache
 def small_policy(kind: str, tokens: str = "obs") -> tuple[PolicyNetwork, dict[str, Any]]:
     """An untrained policy with uneven normalisers, and its checkpoint's card."""
-    spec = ModelSpec(kind, config_class(kind)(**SMALL[kind]))
+    spec = ModelSpec(kind, config_class(kind)(**KIND_SETTINGS[kind]))
     layout = TokenLayout("return" if kind == "dt" else tokens, OBS_SLICES)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -11,13 +10,7 @@ import torch
 
 from gaitforge.learners.deploy.control import LearnedPolicy
 from gaitforge.learners.policy.gaussian import GaussianSpread
-from tests.learners.making import make_policy
-
-
-@dataclass(frozen=True)
-class Seen:
-    policy: np.ndarray
-    reward: np.ndarray
+from tests.learners.making import Seen, make_policy
 
 
 def observations(steps: int, robots: int, seed: int = 0) -> list[Seen]:
@@ -98,14 +91,6 @@ def test_a_memory_is_cleared_every_so_many_steps_of_each_episode() -> None:
                 expected = network(obs[robot, start:stop][None], target[None])[0]
             got = np.stack([action[robot] for action in actions[start:stop]])
             np.testing.assert_allclose(got, expected.numpy(), atol=5e-5)
-
-
-def test_the_target_changes_what_a_conditioned_policy_does() -> None:
-    network = make_policy(tokens="return", return_scale=40.0)
-    each = observations(1, 1)[0]
-    low = LearnedPolicy(network, num_robots=1, return_target=0.2).act(each)
-    high = LearnedPolicy(network, num_robots=1, return_target=1.0).act(each)
-    assert not np.allclose(low, high)
 
 
 def test_a_gaussian_policy_acts_by_its_mean_unless_asked_to_sample() -> None:

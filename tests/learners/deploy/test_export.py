@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +30,11 @@ from gaitforge.learners.policy.normalisation import Normaliser
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.policy.tokens import TokenLayout
 from tests.learners.deploy.exporting import FACTS, LONG, RETURN_SCALE, export_small, small_policy
-from tests.learners.making import OBS_SLICES
+from tests.learners.making import OBS_SLICES, Seen
 
 ROOT = Path(__file__).resolve().parents[3]
-ONNX_ONLY, PT2_ONLY = ExportOptions(("onnx",)), ExportOptions(("pt2",))
-VARIANTS = [(kind, "obs") for kind in KINDS if kind != "dt"]
-VARIANTS += [("fcnet", "return"), ("dt", "return")]
-
-
-@dataclass(frozen=True)
-class Seen:
-    policy: np.ndarray
-    reward: np.ndarray
+PT2_ONLY, PT2_FILES = ExportOptions(("pt2",)), {"policy.pt2", "policy.json"}
+VARIANTS = [(kind, "return" if kind in ("fcnet", "dt") else "obs") for kind in KINDS]
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +49,7 @@ def described(folder: Path) -> dict:
     return json.loads((folder / "policy.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "tokens"), VARIANTS)
 def test_onnx_and_pt2_act_like_the_parallel_form(kind: str, tokens: str, tmp_path: Path) -> None:
     policy, _ = small_policy(kind, tokens)
@@ -86,9 +81,7 @@ def test_onnx_and_pt2_act_like_the_parallel_form(kind: str, tokens: str, tmp_pat
 
 
 @pytest.mark.parametrize(("kind", "tokens"), [("fcnet", "return"), ("transformer", "obs")])
-def test_the_runner_controls_like_the_learned_policy(
-    kind: str, tokens: str, tmp_path: Path
-) -> None:
+def test_the_runner_is_the_learned_policy(kind: str, tokens: str, tmp_path: Path) -> None:
     export_small(tmp_path / "out", kind, tokens, ExportOptions(("onnx",), batch_size=2))
     exported = OnnxPolicy(tmp_path / "out", num_robots=5, return_target=0.8)
     trained = LearnedPolicy(small_policy(kind, tokens)[0], num_robots=5, return_target=0.8)
@@ -106,6 +99,7 @@ def test_the_runner_controls_like_the_learned_policy(
         np.testing.assert_allclose(action, trained.act(seen), atol=5e-5)
 
 
+@pytest.mark.slow
 def test_a_step_takes_as_many_operations_at_any_context_length() -> None:
     counts = []
     for n in (6, 48):
@@ -170,61 +164,47 @@ def test_known_answers_are_met_and_wrong_ones_noticed(folder: Path, tmp_path: Pa
         OnnxPolicy(tmp_path).check_known_answers()
 
 
-def _no_description(folder: Path) -> None:
-    (folder / "policy.json").unlink()
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "holds no policy.json": lambda folder: (folder / "policy.json").unlink(),
+    "describes no policy of this program's format 1": lambda folder: (
+        folder / "policy.json"
+    ).write_text(json.dumps(described(folder) | {"format_version": 99})),
+    "cannot be read as JSON": lambda folder: (folder / "policy.json").write_bytes(b"\xff{"),
+    "is not the file that policy.json describes": lambda folder: (
+        folder / "policy.onnx"
+    ).write_bytes((folder / "policy.onnx").read_bytes()[::-1]),
+    "export it with the format onnx": lambda folder: (folder / "policy.onnx").unlink(),
+}
 
 
-def _other_format(folder: Path) -> None:
-    description = described(folder) | {"format_version": 99}
-    (folder / "policy.json").write_text(json.dumps(description))
-
-
-def _not_json(folder: Path) -> None:
-    (folder / "policy.json").write_bytes(b"\xff{")
-
-
-def _flipped_byte(folder: Path) -> None:
-    content = bytearray((folder / "policy.onnx").read_bytes())
-    content[len(content) // 2] ^= 1
-    (folder / "policy.onnx").write_bytes(bytes(content))
-
-
-def _no_model(folder: Path) -> None:
-    (folder / "policy.onnx").unlink()
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (_no_description, "holds no policy.json"),
-        (_other_format, "describes no policy of this program's format 1"),
-        (_not_json, "cannot be read as JSON"),
-        (_flipped_byte, "is not the file that policy.json describes"),
-        (_no_model, "export it with the format onnx"),
-    ],
-)
-def test_a_damaged_export_is_refused_in_one_line(
-    damage: Callable[[Path], None], message: str, folder: Path, tmp_path: Path
-) -> None:
-    for path in folder.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    damage(tmp_path)
+@pytest.mark.parametrize("message", DAMAGES)
+def test_a_damaged_export_is_one_line(message: str, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    DAMAGES[message](tmp_path)
     with pytest.raises(ValueError, match=message) as caught:
         OnnxPolicy(tmp_path)
     assert "\n" not in str(caught.value)
 
 
-def test_wrong_use_of_the_runner_is_refused(folder: Path) -> None:
+def test_wrong_use_is_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match="num_robots"):
         OnnxPolicy(folder, num_robots=0)
     with pytest.raises(ValueError, match="return_target"):
         OnnxPolicy(folder, return_target=float("inf"))
     with pytest.raises(ValueError, match=r"shape \(2, 70\)"):
         OnnxPolicy(folder, num_robots=2).act(Seen(np.zeros((3, 70)), np.zeros(3)))
+    with pytest.raises(ValueError, match="unknown format 'tflite'; allowed: onnx, pt2"):
+        ExportOptions(("onnx", "tflite"))
+    for formats in ((), ("pt2", "pt2")):
+        with pytest.raises(ValueError, match="give each format once"):
+            ExportOptions(formats)
+    with pytest.raises(ValueError, match="batch_size must be at least 1"):
+        ExportOptions(("onnx",), 0)
 
 
-def test_the_same_export_again_changes_nothing(tmp_path: Path) -> None:
+def test_the_same_export_again_changes_nothing_and_another_is_refused(tmp_path: Path) -> None:
     dst = tmp_path / "out"
+    dst.mkdir()
     first = export_small(dst, "mlp", options=PT2_ONLY)
     before = {path.name: (path.stat().st_ino, path.read_bytes()) for path in dst.iterdir()}
     again = export_small(dst, "mlp", options=PT2_ONLY)
@@ -236,28 +216,13 @@ def test_the_same_export_again_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="exists and holds something else"):
         export_small(dst, "history-mlp", options=PT2_ONLY)
     (dst / "policy.pt2").write_bytes(b"cut")
-    with pytest.raises(ValueError, match="exists and holds something else"):
-        export_small(dst, "mlp", options=PT2_ONLY)
-
-
-def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
-    dst = tmp_path / "out"
-    dst.mkdir()
-    (dst / "thesis.tex").write_text("years of work")
-    with pytest.raises(ValueError, match="exists and holds something else"):
-        export_small(dst, "mlp", options=PT2_ONLY)
-    assert [path.name for path in dst.iterdir()] == ["thesis.tex"]
-
-
-def test_an_empty_folder_is_filled_and_a_file_in_the_way_refused(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    export_small(tmp_path / "empty", "mlp", options=PT2_ONLY)
-    assert {path.name for path in (tmp_path / "empty").iterdir()} == {"policy.pt2", "policy.json"}
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("years of work")
+    for place in (dst, tmp_path / "file"):
+        with pytest.raises(ValueError, match="holds something else"):
+            export_small(place, "mlp", options=PT2_ONLY)
     with pytest.raises(ValueError, match="cannot write"):
         export_small(tmp_path / "file" / "out", "mlp", options=PT2_ONLY)
-    with pytest.raises(ValueError, match="holds something else"):
-        export_small(tmp_path / "file", "mlp", options=PT2_ONLY)
+    assert (tmp_path / "file").read_text() == "years of work"
 
 
 def test_a_policy_of_another_robot_is_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -271,22 +236,6 @@ def test_a_policy_of_another_robot_is_refused_before_anything_is_written(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("formats", "batch", "message"),
-    [
-        (("onnx", "tflite"), 1, "unknown format 'tflite'; allowed: onnx, pt2"),
-        ((), 1, "give each format once"),
-        (("pt2", "pt2"), 1, "give each format once"),
-        (("onnx",), 0, "batch_size must be at least 1"),
-    ],
-)
-def test_options_outside_what_there_is_are_refused(
-    formats: tuple[str, ...], batch: int, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        ExportOptions(formats, batch)
-
-
 @pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
 def test_a_missing_package_is_named_with_the_way_to_get_it(
     package: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -295,16 +244,10 @@ def test_a_missing_package_is_named_with_the_way_to_get_it(
     with pytest.raises(ValueError, match=rf"{package}.*pip install -e '.\[onnx\]'"):
         export_small(tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+    assert export_small(tmp_path / "out", "mlp", options=PT2_ONLY).sizes.keys() == PT2_FILES
     if package == "onnxruntime":
         with pytest.raises(ValueError, match="pip install onnxruntime"):  # also without the clone
             OnnxPolicy(folder)
-
-
-def test_pt2_alone_needs_none_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for package in ("onnx", "onnxscript", "onnxruntime"):
-        monkeypatch.setitem(sys.modules, package, None)
-    result = export_small(tmp_path / "out", "mlp", options=ExportOptions(("pt2",)))
-    assert result.sizes.keys() == {"policy.pt2", "policy.json"}
 
 
 def test_the_runner_needs_no_torch(folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from gaitforge.learners.deploy.fcnet_step import FCNetStep
 from gaitforge.learners.deploy.step_modules import NetworkStep, PolicyStep
-from gaitforge.learners.deploy.step_state import named_tensors, with_tensors
+from gaitforge.learners.deploy.step_state import named_tensors
 from gaitforge.learners.models.fcnet.fcnet import FCNet, FCNetConfig
 from gaitforge.learners.models.registry import KINDS
 from tests.learners.deploy.exporting import LONG, RETURN_SCALE, small_policy
@@ -121,15 +120,6 @@ def test_constants_are_kept_out_of_the_state_and_shared_tensors_are_told_apart()
 def test_a_state_of_something_else_than_tensors_is_refused() -> None:
     with pytest.raises(ValueError, match="state_nested_clock of the network is of type int"):
         dict(named_tensors(Memory(torch.zeros(1), torch.zeros(1), {"clock": 3})))  # type: ignore[dict-item]
-
-
-def test_a_state_is_rebuilt_with_other_tensors() -> None:
-    tree: Any = Memory(torch.zeros(2), torch.ones(1), {"clock": [torch.zeros(1)]})
-    given = {name: value + 5 for name, value in named_tensors(tree)}
-    rebuilt = with_tensors(tree, given)
-    assert type(rebuilt) is Memory
-    assert dict(named_tensors(rebuilt)).keys() == given.keys()
-    assert rebuilt.nested["clock"][0].item() == 5
 
 
 def test_no_robot_is_refused() -> None:

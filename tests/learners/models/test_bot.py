@@ -55,9 +55,7 @@ def dependence(net: BoT, graph: EmbodimentGraph) -> Tensor:
 
 @settings(max_examples=12)
 @given(nodes=st.integers(2, 6), layers=st.integers(1, 5), seed=st.integers(0, 2**20))
-def test_a_node_reaches_as_many_hops_as_there_are_layers(
-    nodes: int, layers: int, seed: int
-) -> None:
+def test_a_node_reaches_a_hop_a_layer(nodes: int, layers: int, seed: int) -> None:
     torch.manual_seed(seed)
     graph = chain_graph(nodes)
     net = BoT(BoTConfig(embed_dim=8, n_layers=layers, feedforward_dim=16), graph).double()
@@ -189,21 +187,13 @@ def test_random_mask_has_the_sparsity_of_the_body(nodes: int, seed: int) -> None
     assert mask.diagonal().all()
     assert mask.sum() == graph.embodiment_mask().sum()
     assert torch.equal(mask, graph.random_mask(seed))
-
-
-def test_random_masks_follow_the_seed() -> None:
-    graph = chain_graph(12)
-    masks = [
-        BoT(BoTConfig(n_layers=1, masking="random", mask_seed=seed), graph).layer_masks()[0]
-        for seed in (1, 1, 2)
-    ]
-    first, again, other = (mask.allowed for mask in masks if isinstance(mask, AttentionMask))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-    assert not torch.equal(first, graph.embodiment_mask())
+    assert nodes < 12 or not torch.equal(mask, graph.random_mask(seed + 1))
 
 
 def test_masks_are_not_part_of_the_weights() -> None:
+    first, second = BoT(BoTConfig(n_layers=2), chain_graph(3)).layers
+    pairs = zip(first.state_dict().values(), second.state_dict().values(), strict=True)
+    assert any(not torch.equal(a, b) for a, b in pairs), "layers start out different"
     names = {
         masking: set(BoT(BoTConfig(n_layers=1, masking=masking), chain_graph(3)).state_dict())
         for masking in ("hard", "mix", "none", "random", "soft")
@@ -224,24 +214,6 @@ def test_tokenizer_and_detokenizer_are_linear_maps_of_each_node() -> None:
         for index in acts:
             read = features[:, node] @ net.detokenizer.weight[index] + net.detokenizer.bias[index]
             torch.testing.assert_close(action[:, index], read)
-
-
-def test_every_step_is_treated_on_its_own() -> None:
-    torch.manual_seed(0)
-    net = BoT(BoTConfig(embed_dim=8, n_layers=2, positional_embedding=True), chain_graph(3))
-    tokens = torch.randn(2, 7, 6)
-    parallel = net(tokens)
-    assert parallel.shape == (2, 7, 3)
-    state = net.init_state(2)
-    for t in range(7):
-        action, state = net.step(tokens[:, t], state)
-        torch.testing.assert_close(action, parallel[:, t])
-
-
-def test_layers_start_out_different() -> None:
-    first, second = BoT(BoTConfig(n_layers=2), chain_graph(3)).layers
-    pairs = zip(first.state_dict().values(), second.state_dict().values(), strict=True)
-    assert any(not torch.equal(a, b) for a, b in pairs)
 
 
 @pytest.mark.parametrize(
@@ -274,8 +246,6 @@ def test_wrong_quadrupeds_are_refused() -> None:
 
 
 def test_wrong_sizes_are_refused() -> None:
-    with pytest.raises(ValueError, match="n_layers"):
-        BoTConfig(n_layers=0)
     with pytest.raises(ValueError, match="multiple of n_heads"):
         BoTConfig(embed_dim=10, n_heads=4)
     with pytest.raises(ValueError, match="no masking 'firm'; allowed: hard, mix"):
@@ -284,38 +254,3 @@ def test_wrong_sizes_are_refused() -> None:
         BoTConfig(body="snake")
     with pytest.raises(ValueError, match="fixed_std must be above 0"):
         BoTConfig(fixed_std=0.0)
-
-
-def history_bot(history: int) -> BoT:
-    torch.manual_seed(0)
-    config = BoTConfig(embed_dim=8, n_heads=2, n_layers=2, feedforward_dim=8, history=history)
-    return BoT(config, chain_graph(3)).eval()
-
-
-@pytest.mark.parametrize("history", [1, 2, 5])
-def test_history_in_control_equals_history_in_training(history: int) -> None:
-    network, tokens = history_bot(history), torch.randn(2, 9, 6)
-    state, actions = network.init_state(2), []
-    for step in range(9):
-        action, state = network.step(tokens[:, step], state)
-        actions.append(action)
-    torch.testing.assert_close(torch.stack(actions, 1), network(tokens), atol=1e-6, rtol=1e-5)
-
-
-def test_an_action_depends_on_the_last_steps_and_no_others() -> None:
-    network, tokens = history_bot(3), torch.randn(1, 8, 6, requires_grad=True)
-    network(tokens)[0, 6].sum().backward()
-    assert tokens.grad is not None
-    touched = tokens.grad[0].abs().sum(dim=1) > 0
-    assert touched.tolist() == [False] * 4 + [True] * 3 + [False]
-
-
-def test_forgetting_one_robot_leaves_the_other() -> None:
-    network, tokens = history_bot(4), torch.randn(2, 5, 6)
-    state = network.init_state(2)
-    for step in range(4):
-        _, state = network.step(tokens[:, step], state)
-    network.reset_state(state, torch.tensor([1]))
-    action, _ = network.step(tokens[:, 4], state)
-    torch.testing.assert_close(action[:1], network(tokens)[:1, 4], atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(action[1:], network(tokens[1:, 4:])[:, 0], atol=1e-6, rtol=1e-5)

@@ -35,9 +35,7 @@ def losses(network: FlowPolicy, tokens: Tensor, actions: Tensor, mask: Tensor) -
 
 
 @given(steps=st.integers(1, 4), temperature=st.floats(0.0, 3.0), seed=st.integers(0, 100))
-def test_any_number_of_steps_along_straight_paths_ends_at_the_chunk(
-    steps: int, temperature: float, seed: int
-) -> None:
+def test_straight_paths_end_at_the_chunk(steps: int, temperature: float, seed: int) -> None:
     network = make(seed, steps=steps, temperature=temperature).double()
     chunk = torch.randn(5, 8, dtype=torch.float64)
     network.path_end = lambda context, x, time: chunk  # type: ignore[method-assign]
@@ -75,30 +73,6 @@ def test_the_loss_is_the_weighted_error_of_the_velocity() -> None:
     error = velocity(network, histories, (1 - time) * noise + time * chunk, time) - (chunk - noise)
     expected = ((1 - time) * error).square().mean(-1)
     torch.testing.assert_close(found, expected)
-
-
-def test_each_learned_step_ends_the_chunk_of_a_step_before_it() -> None:
-    network, targets = make(), []
-    tokens, actions = torch.randn(2, 7, 3), torch.arange(14.0).reshape(2, 7, 1).expand(-1, -1, 2)
-    mask = torch.tensor([[0, 1, 1, 1, 1, 1, 0], [0, 0, 0, 0, 1, 0, 0]], dtype=torch.bool)
-    path = torch.lerp
-
-    def spy(noise: Tensor, chunk: Tensor, time: Tensor) -> Tensor:
-        targets.append(chunk)
-        return path(noise, chunk, time)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "lerp", spy)
-        losses(network, tokens, actions, mask)
-    expected = [
-        [0, 1, 1, 1],
-        [0, 1, 2, 2],
-        [0, 1, 2, 3],
-        [1, 2, 3, 4],
-        [2, 3, 4, 5],
-        [8, 9, 10, 11],
-    ]
-    assert targets[0].unflatten(1, (4, 2))[..., 0].tolist() == expected
 
 
 @given(st.data())
@@ -188,39 +162,27 @@ def test_it_is_trained_by_its_own_loss_and_validated_by_its_actions() -> None:
     torch.testing.assert_close(summed_loss(policy, batch), error[batch["mask"]].sum())
 
 
-@pytest.mark.parametrize("objective", ["bc", "return"])
-def test_it_learns_by_imitation(objective: str, tmp_path: Path) -> None:
+def test_it_learns_by_imitation(tmp_path: Path) -> None:
     selection = make_selection(tmp_path / "walks.zarr")
-    config = replace(FLOW, objective=objective, peak_lr=0.01, ema_decay=0.5)
+    config = replace(FLOW, objective="return", peak_lr=0.01, ema_decay=0.5)
     short = train(replace(config, steps=1), selection, tmp_path / "short")
-    long = train(replace(config, steps=200), selection, tmp_path / "long")
+    long = train(replace(config, steps=150), selection, tmp_path / "long")
     assert long.loss < 0.8 * short.loss
     assert long.validation_loss is not None
     assert short.validation_loss is not None
     assert long.validation_loss < 0.7 * short.validation_loss
 
 
-REFUSED = [name for name, each in OBJECTIVES.items() if each.values or each.gaussian]
-
-
-@pytest.mark.parametrize("objective", REFUSED)
-def test_objectives_that_need_another_loss_are_refused(objective: str, tmp_path: Path) -> None:
-    selection = make_selection(tmp_path / "walks.zarr")
-    config = TrainConfig.recommended("flow", objective=objective, steps=1)
-    message = f"model flow learns by a loss of its own, not by .* {objective}; allowed: bc, return$"
-    with pytest.raises(ValueError, match=message):
-        train(config, selection, tmp_path / "run")
+def test_other_losses_and_settings_outside_their_range_are_refused(tmp_path: Path) -> None:
+    selection = make_selection(tmp_path / "walks.zarr", episodes=4)
+    for objective in [name for name, each in OBJECTIVES.items() if each.values or each.gaussian]:
+        config = TrainConfig.recommended("flow", objective=objective, steps=1)
+        message = f"learns by a loss of its own, not by .* {objective}; allowed: bc, return$"
+        with pytest.raises(ValueError, match=message):
+            train(config, selection, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"steps": 5}, "flow steps must be 1 to 4, got 5"),
-        ({"temperature": -0.1}, "flow temperature must be at least 0, got -0.1"),
-        ({"temperature": float("nan")}, "flow temperature must be at least 0, got nan"),
-    ],
-)
-def test_settings_outside_their_range_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        FlowConfig(**settings)
+    with pytest.raises(ValueError, match="flow steps must be 1 to 4, got 5"):
+        FlowConfig(steps=5)
+    for temperature in (-0.1, float("nan")):
+        with pytest.raises(ValueError, match="flow temperature must be at least 0, got"):
+            FlowConfig(temperature=temperature)

@@ -65,8 +65,11 @@ def test_presets_have_the_published_numbers_of_parameters() -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_listed_parameters_and_objectives_are_the_networks(name: str) -> None:
-    entry = PRESETS[name]
+def test_presets_survive_json_and_are_listed_with_their_parameters(
+    name: str,
+) -> None:
+    entry, spec = PRESETS[name], preset(name)
+    assert spec_from_json(spec.to_json()) == spec == preset(name)
     assert entry.parameters == count(name)
     returns = SPACES[entry.space].layout.kind == "return"
     own_loss = entry.kind == "flow"
@@ -80,6 +83,8 @@ def test_baseline_presets_are_the_best_match_for_fcnet(kind: str, suffix: str) -
     layout = SPACES[space_of(kind)].layout
     assert preset(f"{kind}{suffix}") == match_parameters(kind, target, layout, 12)
     assert abs(count(f"{kind}{suffix}") - target) <= TOLERANCE * target
+    with pytest.raises(ValueError, match=r"has 10 parameters within 5%: the closest"):
+        match_parameters(kind, 10, layout, 12)
 
 
 @settings(max_examples=15)
@@ -103,13 +108,6 @@ def test_matching_keeps_the_settings_it_was_given(kind: str) -> None:
     spec = match_parameters(kind, 400_000, space.layout, space.act_dim, n_layers=2)
     assert spec.config.n_layers == 2
     assert abs(parameter_count(spec, space.layout, space.act_dim) / 400_000 - 1) <= TOLERANCE
-
-
-@pytest.mark.parametrize("kind", BASELINES)
-def test_targets_that_no_width_reaches_are_refused(kind: str) -> None:
-    space = SPACES[space_of(kind)]
-    with pytest.raises(ValueError, match=r"has 10 parameters within 5%: the closest"):
-        match_parameters(kind, 10, space.layout, space.act_dim)
 
 
 def test_unknown_kinds_and_settings_cannot_be_matched() -> None:
@@ -157,13 +155,6 @@ def test_the_legged_space_is_what_the_collectors_store() -> None:
     assert dict(OBS_SLICES) == POLICY_SLICES
     assert SPACES["legged"].act_dim == N_JOINTS
     assert SPACES["d4rl-hopper"].layout.dim == 15
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_presets_are_fresh_and_survive_json(name: str) -> None:
-    spec = preset(name)
-    assert spec == preset(name)
-    assert spec_from_json(spec.to_json()) == spec
 
 
 def test_unknown_models_and_settings_are_refused() -> None:

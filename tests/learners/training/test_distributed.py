@@ -74,11 +74,8 @@ def environment(**variables: Any) -> dict[str, str]:
     return os.environ | fixed | {name: str(value) for name, value in variables.items()}
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
-@pytest.mark.parametrize("batch_size", [12, 24])
-def test_the_ranks_shares_are_the_batches_of_one_process(
-    world_size: int, batch_size: int, selection: Selection
-) -> None:
+@pytest.mark.parametrize(("world_size", "batch_size"), [(2, 12), (3, 24), (4, 12)])
+def test_ranks_share_the_batches(world_size: int, batch_size: int, selection: Selection) -> None:
     config = replace(CONFIG, batch_size=batch_size).settled(None)
     for episodes in range(20, 40, 2):
         some = selection.where(f"episode < {episodes}")
@@ -94,10 +91,10 @@ def test_the_ranks_shares_are_the_batches_of_one_process(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", ["gaussian-bc", "iql"])
 def test_two_processes_go_on_where_one_stopped_and_end_alike(
-    objective: str, selection: Selection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    selection: Selection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    objective = "iql"  # a policy and critics
     suited = TrainConfig.recommended(objective=objective)
     names = ("optimiser", "peak_lr", "warmup_fraction", "schedule", "weight_decay")
     own = {name: getattr(suited, name) for name in (*names, "betas", "eps", "grad_clip")}
@@ -155,13 +152,9 @@ def start(commands: Sequence[str], world_size: int, stderr: Path) -> list[subpro
     return running
 
 
-@pytest.mark.parametrize(
-    ("world_size", "number"),
-    [(1, signal.SIGUSR2), pytest.param(2, signal.SIGTERM, marks=pytest.mark.slow)],
-)
-def test_a_schedulers_notice_to_any_process_stops_all_with_a_checkpoint(
-    world_size: int, number: signal.Signals, selection: Selection, tmp_path: Path
-) -> None:
+@pytest.mark.slow
+def test_a_signal_to_any_process_stops_all(selection: Selection, tmp_path: Path) -> None:
+    world_size, number = 2, signal.SIGUSR2
     # One episode held out: fewer than there are processes to validate.
     config = replace(CONFIG, steps=10**6, checkpoint_every=10**6, validation_every=2)
     config = replace(config, held_out_fraction=0.02)

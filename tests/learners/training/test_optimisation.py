@@ -46,16 +46,6 @@ def test_lion_follows_its_equations(betas: tuple[float, float], decay: float, lr
             torch.testing.assert_close(value.detach(), expected)
 
 
-def test_every_optimiser_is_what_its_name_says() -> None:
-    kinds = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "lion": Lion}
-    for name, kind in kinds.items():
-        config = TrainConfig(optimiser=name, betas=(0.8, 0.95), weight_decay=0.3)
-        optimiser = make_optimiser([nn.Parameter(torch.zeros(2))], config)
-        assert type(optimiser) is kind
-        assert optimiser.param_groups[0]["betas"] == (0.8, 0.95)
-        assert optimiser.param_groups[0]["weight_decay"] == 0.3
-
-
 def test_the_papers_presets_train_as_published() -> None:
     """BoT by torch's own AdamW at one rate; FCNet by Adam with Table 4's and Table 5's settings."""
     weight = [nn.Parameter(torch.zeros(2))]

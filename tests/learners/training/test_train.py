@@ -13,7 +13,7 @@ import torch
 
 from gaitforge.datasets import Field, Schema, Selection, Store
 from gaitforge.datasets.history import read_history
-from gaitforge.learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
+from gaitforge.learners.checkpoint import load_policy, read_checkpoint
 from gaitforge.learners.models.registry import PRESETS
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.optimisation import learning_rate
@@ -50,9 +50,7 @@ def test_progress_reports_the_last_step(selection: Selection, tmp_path: Path) ->
     assert min(row.loss, row.lr, row.steps_per_s, row.elapsed_s) > 0.0
 
 
-def test_the_loaded_policy_carries_the_datas_statistics(
-    selection: Selection, tmp_path: Path
-) -> None:
+def test_a_loaded_policy_has_the_datas_statistics(selection: Selection, tmp_path: Path) -> None:
     train(replace(SHORT, objective="return"), selection, tmp_path)
     policy = load_policy(tmp_path, obs_slices=OBS_SLICES)
     rest, _ = selection.split(SHORT.held_out_fraction, SHORT.seed)
@@ -64,9 +62,7 @@ def test_the_loaded_policy_carries_the_datas_statistics(
     assert not policy.training
 
 
-def test_actions_in_the_units_of_the_data_are_learned_as_they_are(
-    selection: Selection, tmp_path: Path
-) -> None:
+def test_actions_may_stay_in_their_units(selection: Selection, tmp_path: Path) -> None:
     config = replace(SHORT, normalise_actions=False, objective="gaussian-bc", model="bot")
     config = replace(config, model_overrides=SMALL["bot"] | {"fixed_std": 0.1}, steps=2)
     config = replace(config, prefix_len=0)
@@ -150,9 +146,7 @@ def test_nan_in_the_held_out_data_is_named(selection: Selection, tmp_path: Path)
     assert read_checkpoint(tmp_path)[1]["progress"]["step"] == 7
 
 
-def test_a_diverging_run_stops_and_keeps_its_last_good_checkpoint(
-    selection: Selection, tmp_path: Path
-) -> None:
+def test_a_diverging_run_keeps_its_last_checkpoint(selection: Selection, tmp_path: Path) -> None:
     config = replace(SHORT, peak_lr=1e30, warmup_fraction=0.0, checkpoint_every=1)
     with pytest.raises(
         NonFiniteError,
@@ -163,22 +157,6 @@ def test_a_diverging_run_stops_and_keeps_its_last_good_checkpoint(
     tensors, card = read_checkpoint(tmp_path)
     assert not card["finished"]
     assert tensors
-
-
-@pytest.mark.parametrize("setting", ["context_len", "hidden_dim"])
-def test_a_model_of_no_size_is_refused(setting: str, selection: Selection, tmp_path: Path) -> None:
-    config = replace(SHORT, model_overrides=SMALL["fcnet"] | {setting: 0})
-    with pytest.raises(ValueError, match=setting):
-        train(config, selection, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_truncated_checkpoint_is_refused(selection: Selection, tmp_path: Path) -> None:
-    train(replace(SHORT, steps=2), selection, tmp_path)
-    path = tmp_path / CHECKPOINT
-    path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(ValueError, match="truncated or damaged"):
-        train(replace(SHORT, steps=2), selection, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -194,9 +172,7 @@ def test_a_truncated_checkpoint_is_refused(selection: Selection, tmp_path: Path)
         ("action", Field("action", (2, 2)), r"field action has shape \(2, 2\)"),
     ],
 )
-def test_images_and_discrete_numbers_are_refused_by_name(
-    field: str, other: Field, named: str, tmp_path: Path
-) -> None:
+def test_images_are_refused_by_name(field: str, other: Field, named: str, tmp_path: Path) -> None:
     fields = {"obs": Field("obs", (3,), slices={"state": (0, 3)}), "action": Field("action", (2,))}
     schema = Schema(tuple((fields | {field: other}).values()), 0.02, "aliengo")
     store, part = Store.create(tmp_path / "store", schema), part_input([5, 5])
@@ -231,31 +207,18 @@ def test_learning_rate_warms_up_and_falls_to_nothing() -> None:
     assert 0 < rates[99] < 0.001
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"steps": 0},
-        {"batch_size": -1},
-        {"window_len": 0},
-        {"peak_lr": 0.0},
-        {"peak_lr": float("nan")},
-        {"objective": "ppo"},
-        {"optimiser": "sgd"},
-        {"schedule": "step"},
-        {"precision": "fp8"},
-        {"device": "tpu"},
-        {"accumulate": 0},
-        {"ema_decay": 1.0},
-        {"grad_clip": 0.0},
-        {"held_out_fraction": 1.0},
-        {"warmup_fraction": -0.1},
-        {"betas": (0.9, 1.0)},
-        {"weight_decay": -1.0},
-        {"seed": -1},
-        {"threads": 0},
-        {"prefix_len": -1},
-    ],
-)
-def test_settings_outside_their_range_are_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(change))):
-        TrainConfig(**change)
+def test_settings_outside_their_range_are_refused(selection: Selection, tmp_path: Path) -> None:
+    changes: list[dict[str, Any]] = [
+        *({name: 0} for name in ("steps", "window_len", "accumulate", "threads")),
+        *({name: -1} for name in ("batch_size", "seed", "prefix_len")),
+        *({"peak_lr": value} for value in (0.0, float("nan"))),
+        *({"objective": "ppo"}, {"optimiser": "sgd"}, {"schedule": "step"}, {"device": "tpu"}),
+        *({"precision": "fp8"}, {"ema_decay": 1.0}, {"grad_clip": 0.0}, {"betas": (0.9, 1.0)}),
+        *({"held_out_fraction": 1.0}, {"warmup_fraction": -0.1}, {"weight_decay": -1.0}),
+    ]
+    for change in changes:
+        with pytest.raises(ValueError, match=next(iter(change))):
+            TrainConfig(**change)
+    with pytest.raises(ValueError, match="hidden_dim"):
+        train(replace(SHORT, model_overrides={"hidden_dim": 0}), selection, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

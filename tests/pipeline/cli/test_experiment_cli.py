@@ -12,6 +12,8 @@ from tests.pipeline.command_line import call
 from tests.pipeline.report.test_pictures import draw_blocks
 from tests.pipeline.report.test_report import PageReader
 
+pytestmark = pytest.mark.slow
+
 OWN = {
     "mlp": {"model_overrides": {"hidden_dim": 16, "n_layers": 1}},
     "history-mlp": {"model_overrides": {"hidden_dim": 8, "n_layers": 1}, "peak_lr": 0.001},
@@ -102,9 +104,7 @@ def test_the_same_files_give_the_same_page(compared: Path) -> None:
     assert write_report(compared).read_bytes() == before
 
 
-def test_the_best_checkpoint_can_be_evaluated(
-    compared: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_best_checkpoint_evaluates(compared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grid = ["--terrain", "flat", "--skill", "stand", "--episodes", "1", "--threads", "1", "--json"]
     run = compared / "train" / "mlp-seed-0"
     assert call("evaluate", run, "--checkpoint", "best", *grid) == 0

@@ -16,6 +16,8 @@ from gaitforge.flows.records.records import read_record
 from gaitforge.flows.stages.replay import replay
 from tests.pipeline.command_line import Run, assert_refused
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[3] / "docs" / "howto" / "task.md"
 BLOCKS = re.findall(r"^```python(?: title=\"[^\"]+\")?\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
 

@@ -37,6 +37,7 @@ def publish(hub: Hub, home: Path, *arguments: str | Path) -> subprocess.Complete
     return done
 
 
+@pytest.mark.slow
 def test_a_store_is_one_commit_that_opens_again_and_resumes(store: Path, tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub", reason="the extra hub is not installed")
     mine = tmp_path / "legged.zarr"
@@ -79,6 +80,7 @@ def test_a_store_is_one_commit_that_opens_again_and_resumes(store: Path, tmp_pat
         assert "parts/old/zarr.json" in hub.branches["main"]
 
 
+@pytest.mark.slow
 def test_of_an_edited_store_the_present_version_is_published(store: Path, tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub", reason="the extra hub is not installed")
     mine = tmp_path / "legged.zarr"
@@ -137,8 +139,6 @@ def test_the_hubs_refusal_is_one_line_without_the_token(store: Path, tmp_path: P
         assert hub.repositories == {}
 
 
-def test_a_missing_extra_is_one_line(
-    run: Run, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_extra(run: Run, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishing, "find_spec", lambda name: None)
     assert_refused(run("publish", store, "hf://a/b"), "pip install -e '.[hub]'")

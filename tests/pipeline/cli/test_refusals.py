@@ -14,6 +14,7 @@ from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.collectors.simulators import BACKENDS
 from gaitforge.learners.checkpoint import CHECKPOINT
+from tests.collectors.robots.menagerie_files import menagerie_file
 from tests.datasets.making import small_store
 from tests.pipeline.command_line import Run, assert_refused
 
@@ -129,6 +130,17 @@ expert train --out y --steps -5 | at least 1, not '-5'
 expert train --out {file}/x --steps 1 --robots 1 | {file}
 expert train --out {new} --robot rex | no robot 'rex'; allowed: a1, aliengo | , or a card, or a
 robot check rex | no robot 'rex'; allowed: a1, aliengo, anymal_c, | , or a card, or a folder
+robot init {gone} --out {new} | gone: it cannot be read as XML: [Errno 2] No such file
+robot init {words} --out {new} | words.xml: it cannot be read as XML: syntax error
+robot init {page} --out {new} | page.xml: it is no MJCF or URDF: its root is <html>
+robot init {still} --out {new} | still.urdf: it has no moving joints
+robot init {beast} --out {new} --limit calf=2 | 'calf=2' is not like hip=-1:1,thigh=-0.5:3
+robot init {beast} --out {new} --limit calf=1:-1 | --limit LF_KFE=1:-1: the first has to be the
+robot init {beast} --out {new} --torque 35 | '35' is not like hip=0,thigh=0.8
+robot init {beast} --out {new} --torque calf=nan | 'calf=nan' is not like hip=0
+robot init {beast} --out {new} --trunk-box 0.2,0.1 | '0.2,0.1' is not like 0.3,0.1,0.08
+robot init {beast} --out {new} --trunk-box 0.2,0.1,-1 | is not like 0.3,0.1,0.08
+robot init {beast} --out {new} --knees up | invalid choice: 'up'
 
 sim check ode | unknown simulator 'ode'; allowed: {simulators}
 sim check isaacgym | 'isaacgym' is not available: no interpreter
@@ -202,13 +214,39 @@ evaluate random --task gym --terrain flat | no 'terrains' here; allowed: env
 evaluate random --task drone | unknown task 'drone'; allowed: legged, gym
 evaluate random --task derive | no policy is evaluated on task 'derive'
 
+serve --host 0.0.0.0 | can be reached from other machines
+serve --host robots.example.org | can be reached from other machines
+serve --schedule '0 2 * * *' | a schedule needs --store
+serve --store x --schedule 'at two' | cannot schedule 'at two' in UTC
+serve --store x --schedule '0 0 2 * * *' | it has 6 fields; five fields are wanted
+serve --store x --schedule '0 2 30 2 *' | failed to find next date
+serve --store x --schedule '60 2 * * *' | Invalid cron string
+serve --store x --schedule '0 2 * * *' --timezone Mars | in Mars
+serve --preset huge | unknown preset 'huge'
+serve --set grid.parts=0 | both must be at least 1
+serve --set grid.part=2 | unknown setting 'grid.part'
+serve --new-every-day --set grid.seed=3 | the day is the seed
+notify --url file:///etc | address of a web hook
+notify | address of a web hook
+notify --url http://x.org/a --on bored | allowed: failed, late, nothing-collected
+notify --url http://x.org/a | no Prefect server answers at
+
 humanoid reference --list {gone} | no reference file at
 humanoid reference --out {new} --motion fly | unknown motion 'fly'
 humanoid collect {new} --reference {clips} --clips run_00 | is no snippet
 humanoid collect {new} --reference {clips} --overlap 999 | overlap < length
 humanoid train-expert --reference {clips} --out {new} --set x=1 | unknown
 """
-"""A command and what its line has to say; names in braces are `places`."""
+"""A command and what its line has to say; names in braces are places."""
+
+TEXTS = {"words.xml": "kp = 35", "page.xml": "<html/>"}
+TEXTS |= {"still.urdf": '<robot name="x"><link name="a"/></robot>'}
+
+
+@pytest.fixture
+def beast(tmp_path: Path) -> Path:
+    """A quadruped as collections have it."""
+    return menagerie_file(tmp_path / "collection")
 
 
 @pytest.fixture
@@ -265,9 +303,13 @@ def test_wrong_input_is_one_line_and_makes_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(PYTHON_VARIABLE, "")
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     places = {name: str(tmp_path / name) for name in ("new", "gone")}
     places |= {"terrains": ", ".join(TERRAINS), "skills": ", ".join(SKILLS)}
     places |= {"simulators": ", ".join(BACKENDS)}
+    for name, text in TEXTS.items():
+        (tmp_path / name).write_text(text)
+        places[name.partition(".")[0]] = str(tmp_path / name)
     for name in re.findall(r"\{([a-z]+)\}", case):
         if name not in places:
             places[name] = str(request.getfixturevalue(name))

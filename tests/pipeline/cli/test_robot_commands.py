@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from gaitforge.collectors.experts.expert import FEATURE_DIM, load_expert
 from gaitforge.collectors.experts.ppo import ExpertTrainingConfig, train_expert
 from gaitforge.collectors.robots.robot import N_JOINTS, absolute_robot, list_robots
-from tests.collectors.robots.robot_folders import MISSING, changed, robot_folder
+from tests.collectors.robots.robot_folders import MISSING, robot_folder
 from tests.pipeline.command_line import Run, assert_refused
 
 
@@ -73,17 +73,9 @@ def test_what_looks_wrong_is_said_and_can_be_used(run: Run, tmp_path: Path) -> N
     ("card", "mjcf", "complaint"),
     [
         ({"joint_names": ["FL_hip_joint"]}, (), "joint_names needs 12 names, not 1"),
-        ({"kp_nm_per_rad": [35.0] * 11}, (), "kp_nm_per_rad needs 1, 3 or 12 numbers, not 11"),
         ({"mass_kg": MISSING}, (), "its card robot.json lacks mass_kg"),
-        ({"trunk_body": "torso"}, (), "mine.xml has no body 'torso'"),
-        (changed("default_joint_pos_rad", 0, 2.0), (), "outside its limits -1.047 to 1.047"),
         ({}, [("</mujoco>", "")], "mine.xml: XML parse error"),
         ({"kp_nm_per_rad": 1.0}, (), "under its own weight FL_calf_joint sags by 4.9 rad"),
-        (
-            {"mass_kg": 8.34},
-            [('mass="5.561"', 'mass="0.8"')],
-            "base_mass_offset_kg -1 leaves -0.2 of 0.8 kg of 'trunk'; its mass has to",
-        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -102,9 +94,7 @@ def test_a_bad_robot_gets_one_line_and_nothing_is_written(
     assert not out.exists()
 
 
-def test_an_expert_is_trained_on_a_robot_of_ones_own_and_loads_from_anywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_expert_of_ones_own_robot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     robot_folder(tmp_path / "mine")
     monkeypatch.chdir(tmp_path)
     config = ExpertTrainingConfig(
@@ -120,9 +110,7 @@ def test_an_expert_is_trained_on_a_robot_of_ones_own_and_loads_from_anywhere(
 
 @pytest.mark.parametrize("inside", [False, True], ids=["beside", "inside"])
 @pytest.mark.parametrize("card", ["", "robot.json"], ids=["folder", "card"])
-def test_an_expert_and_its_robot_can_be_moved_together(
-    tmp_path: Path, inside: bool, card: str
-) -> None:
+def test_an_expert_moves_with_its_robot(tmp_path: Path, inside: bool, card: str) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir()
     robot = robot_folder(old / "mine")
@@ -170,9 +158,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_an_expert_is_evaluated_on_a_list_of_robots_with_means_of_each_family(
-    run: Run, tmp_path: Path
-) -> None:
+def test_an_expert_is_evaluated_on_families_of_robots(run: Run, tmp_path: Path) -> None:
     family, kept = tmp_path / "family", tmp_path / "kept"
     assert run("robot", "vary", "aliengo", "--count", "2", "--out", family).code == 0
     words = ("--terrain", "flat", "--skill", "stand", "--level", "0", "--episodes", "1")

@@ -80,9 +80,7 @@ def test_a_job_that_has_not_written_yet_is_named(
     assert said in capsys.readouterr().out
 
 
-def test_the_status_is_printed_for_people_and_for_programs(
-    store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_status_of_a_store(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     part = PLAN.part_ids()[1]
     with pytest.raises(OSError, match="gone"), PartActivity(records_folder(store), part, 1):
         raise OSError("the disk is gone")

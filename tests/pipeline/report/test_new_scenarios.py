@@ -17,7 +17,7 @@ from gaitforge.collectors.rendering.scene import scene_of
 from gaitforge.collectors.robots.commands import C
 from gaitforge.collectors.scenarios.passages import PassageRule
 from gaitforge.collectors.scenarios.skills import SKILLS, Skill
-from gaitforge.collectors.scenarios.terrains import TERRAINS, Terrain, make_tile
+from gaitforge.collectors.scenarios.terrains import TERRAINS, Terrain
 from gaitforge.flows.tasks.evaluation import Cell
 from gaitforge.pipeline.report.pictures import FilmPlan, Take, describe, hardest_terrain, heading
 from gaitforge.pipeline.report.report import write_report
@@ -57,18 +57,6 @@ def test_records_of_both_sides_say_what_goes_together() -> None:
     assert ("flat", "march") not in grid.cells()
     assert "dunes" not in TERRAIN_SHARES, "no share: the experts' training stays as it is"
     assert "march" not in SKILL_SHARES
-
-
-@pytest.mark.parametrize("terrain", ["flat", "rough", "slope", "stairs", "obstacles"])
-def test_tiles_hang_on_the_terrains_own_seed(terrain: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = make_tile(terrain, 6, 3).heights
-    turned = dict(reversed(TERRAINS.items()))
-    monkeypatch.setattr("gaitforge.collectors.scenarios.terrains.TERRAINS", turned)
-    make_tile.cache_clear()
-    np.testing.assert_array_equal(make_tile(terrain, 6, 3).heights, before)
-
-
-def test_seeds_are_unique() -> None:
     assert len({terrain.seed for terrain in TERRAINS.values()}) == len(TERRAINS)
 
 

@@ -145,9 +145,7 @@ def test_sheets_are_pictures_of_bounded_size_with_the_passage_in_them(sheets: Pa
     assert amber["crawl"] > 1000
 
 
-def test_sheets_are_drawn_once_and_again_when_something_changed(
-    sheets: Path, expert: str, tmp_path: Path
-) -> None:
+def test_sheets_are_drawn_once_for_a_plan(sheets: Path, expert: str, tmp_path: Path) -> None:
     def stamps() -> dict[str, int]:
         return {path.name: path.stat().st_mtime_ns for path in sheets.iterdir()}
 

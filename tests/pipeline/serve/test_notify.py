@@ -36,27 +36,6 @@ def hook() -> Iterator[str]:
     server.shutdown()
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["--url", "file:///etc"], "address of a web hook"),
-        ([], "address of a web hook"),
-        (["--url", "http://x.org/a", "--on", "bored"], "allowed: failed, late, nothing-collected"),
-        (["--url", "http://x.org/a"], "no Prefect server answers at"),
-    ],
-)
-def test_wrong_input_is_one_line(
-    words: list[str],
-    complaint: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
-    assert main(["notify", *words]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert complaint in line
-
-
 @pytest.mark.slow
 def test_a_failed_run_is_told_and_a_second_call_replaces_the_first(hook: str) -> None:
     @flow(name="breaks")

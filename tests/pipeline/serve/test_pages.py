@@ -121,6 +121,7 @@ def test_the_password_of_prefects_server_is_asked_for(server: str, report: Path)
         assert httpx.get(address, auth=("anna", "hunter2")).status_code == 200
 
 
+@pytest.mark.slow
 def test_a_view_that_cannot_be_made_says_why(server: str, tmp_path: Path) -> None:
     address = view_address(tmp_path / "<b>gone</b>.zarr")
     assert address is not None
@@ -129,9 +130,7 @@ def test_a_view_that_cannot_be_made_says_why(server: str, tmp_path: Path) -> Non
     assert "<b>" not in text
 
 
-def test_without_a_server_of_pages_links_name_files(
-    report: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_server_links_name_files(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(PAGES_URL, raising=False)
     assert file_address(report) == report.as_uri()
     assert view_address(report) is None

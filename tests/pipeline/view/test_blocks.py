@@ -41,9 +41,7 @@ def _walk(steps: int, speed_ms: float, turn: float, seed: int) -> np.ndarray:
 
 
 @given(st.integers(1, 200), st.floats(0, 100), st.floats(0, 0.5), st.integers(0, 99))
-def test_poses_are_within_a_millimetre_and_a_tenth_of_a_degree(
-    steps: int, speed_ms: float, turn: float, seed: int
-) -> None:
+def test_poses_are_nearly_exact(steps: int, speed_ms: float, turn: float, seed: int) -> None:
     poses = _walk(steps, speed_ms, turn, seed)
     shown = decoded(encoded_poses(poses))
     assert np.abs(shown - poses)[:, :3].max() <= 1e-3

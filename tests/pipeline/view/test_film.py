@@ -36,9 +36,7 @@ def shots(monkeypatch: pytest.MonkeyPatch) -> list[Shot]:
     return drawn
 
 
-def test_a_film_shows_the_stored_states_at_25_frames_a_second(
-    walked: Path, tmp_path: Path, run: Run, shots: list[Shot]
-) -> None:
+def test_a_film_of_stored_states(walked: Path, tmp_path: Path, run: Run, shots: list[Shot]) -> None:
     selection, index = open_store(walked).select(), 2
     name = episode_name(int(selection.episode_ids()[index]))
     stored = selection.episode(index)["state"]
@@ -140,9 +138,7 @@ def test_a_missing_extra_is_one_line_before_the_work(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_rerun_recording_holds_the_stored_states_and_curves(
-    walked: Path, tmp_path: Path, run: Run
-) -> None:
+def test_a_rerun_recording_holds_what_is_stored(walked: Path, tmp_path: Path, run: Run) -> None:
     pytest.importorskip("rerun", reason="the extra rerun is not installed")
     from rerun.chunk import RrdReader  # pyright: ignore[reportMissingImports]
 

@@ -42,9 +42,7 @@ def test_a_body_with_a_shell_is_drawn_as_its_shell(dressed: RobotCard) -> None:
     assert [shape["kind"] for shape in bodies[2]["shapes"]] == ["box", "sphere"]
 
 
-def test_shells_of_many_faces_give_way_to_collision_shapes(
-    dressed: RobotCard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shells_of_many_faces(dressed: RobotCard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_FACES", 3)
     shapes = robot_shapes(dressed)["bodies"][0]["shapes"]
     assert [(shape["kind"], shape["size"]) for shape in shapes] == [("box", [0.3235, 0.075, 0.056])]

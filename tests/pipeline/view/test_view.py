@@ -120,9 +120,7 @@ def test_the_page_loads_nothing_and_names_stay_text(
     assert "default-src 'none'" in plain
 
 
-def test_the_command_writes_a_page_and_says_where(
-    walked: Path, tmp_path: Path, stub: None, run: Run
-) -> None:
+def test_the_command_writes_a_page(walked: Path, tmp_path: Path, stub: None, run: Run) -> None:
     out = tmp_path / "page.html"
     ids = open_store(walked).select().episode_ids().tolist()
     asked = ("view", walked, "--episode", f"{episode_name(ids[2])},{ids[0]}", "--out", out)
@@ -134,9 +132,7 @@ def test_the_command_writes_a_page_and_says_where(
     assert told == {"page": str(out), "episodes": 2, "bytes": out.stat().st_size}
 
 
-def test_a_run_walks_on_held_out_episodes(
-    trained: Path, tmp_path: Path, stub: None, run: Run
-) -> None:
+def test_a_run_on_held_out_episodes(trained: Path, tmp_path: Path, stub: None, run: Run) -> None:
     out = tmp_path / "run.html"
     assert run("view", trained, *CELL, "--out", out).code == 0
     unknown = run("view", trained, *CELL, "--episode", "c5e734-00017", "--out", out)
@@ -151,9 +147,7 @@ def test_a_run_walks_on_held_out_episodes(
     assert {row["policy"] for row in rows} == {"run"}
 
 
-def test_an_evaluation_shows_its_extremes_as_it_scored_them(
-    trained: Path, tmp_path: Path, stub: None, run: Run
-) -> None:
+def test_extremes_of_an_evaluation(trained: Path, tmp_path: Path, stub: None, run: Run) -> None:
     from gaitforge.collectors.legged.evaluation import EvaluationGrid
     from gaitforge.flows.stages.evaluate import evaluate_policy
     from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation

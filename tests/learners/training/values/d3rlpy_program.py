@@ -2,11 +2,9 @@
 
 python d3rlpy_program.py losses REQUEST RESULT        losses and gradients of one given batch
 python d3rlpy_program.py transitions REQUEST RESULT   the transitions that it learns from
-python d3rlpy_program.py train REQUEST RESULT         trains; RESULT has the policy's weights
-python d3rlpy_program.py speed REQUEST RESULT         updates on batches that are drawn before
 
-A request is a .npz file with arrays and, as "settings", JSON; `beside_d3rlpy` writes it and has its
-contents. The last line printed is JSON. Everything runs on one thread.
+A request is a .npz file with arrays and, as "settings", JSON, which `test_beside_d3rlpy` writes.
+Everything runs on one thread.
 """
 
 # Run by another interpreter, which has d3rlpy.
@@ -16,16 +14,13 @@ contents. The last line printed is JSON. Everything runs on one thread.
 from __future__ import annotations
 
 import json
-import math
 import sys
-import time
 from collections.abc import Mapping
 from typing import Any
 
 import d3rlpy
 import numpy as np
 import torch
-from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.models.encoders import VectorEncoderFactory
 from d3rlpy.preprocessing import (
     MinMaxActionScaler,
@@ -149,53 +144,10 @@ def transitions(given: Arrays, settings: dict[str, Any]) -> dict[str, np.ndarray
     return {name: np.stack([getattr(each, name) for each in found]) for name in names}
 
 
-def train(given: Arrays, settings: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Fit for a number of updates."""
-    data, updates = dataset(given), settings["updates"]
-    d3rlpy.seed(settings["seed"])
-    algo = algorithm(given, settings)
-    started = time.perf_counter()
-    algo.fit(
-        data,
-        n_steps=updates,
-        n_steps_per_epoch=updates,
-        logger_adapter=NoopAdapterFactory(),
-        show_progress=False,
-    )
-    seconds = time.perf_counter() - started
-    weights = parameters_to_vector(shared(algo.impl.policy)).detach().numpy()
-    count = sum(each.transition_count for each in data.episodes)
-    print(
-        json.dumps(
-            {
-                "algorithm": settings["algorithm"],
-                "seed": settings["seed"],
-                "updates": updates,
-                "updates_per_s": updates / seconds,
-                "transitions": count,
-            }
-        )
-    )
-    return {"policy": weights}
-
-
-def speed(given: Arrays, settings: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Updates a second on batches that lie ready."""
-    data, updates = dataset(given), settings["updates"]
-    d3rlpy.seed(settings["seed"])
-    algo = algorithm(given, settings)
-    algo.build_with_dataset(data)
-    batches = [data.sample_transition_batch(algo.config.batch_size) for _ in range(20)]
-    for number in range(math.ceil(0.1 * updates)):
-        algo.update(batches[number % len(batches)])
-    started = time.perf_counter()
-    for number in range(updates):
-        algo.update(batches[number % len(batches)])
-    print(json.dumps({"updates_per_s": updates / (time.perf_counter() - started)}))
-    return {}
-
-
-MODES = {"losses": losses, "transitions": transitions, "train": train, "speed": speed}
+MODES = {
+    "losses": losses,
+    "transitions": transitions,
+}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -1,8 +1,10 @@
-"""Our value-based losses beside d3rlpy's, with the same weights on the same transitions."""
+"""Our value-based losses beside d3rlpy 2.8.1's, with the same weights on the same transitions."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from gaitforge.datasets import Selection, open_store
@@ -19,23 +21,18 @@ from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.tasks.gym import GymPlan
 from gaitforge.learners.policy.gaussian import MIN_LOG_STD
 from gaitforge.learners.training.batches import TrainingBatches
+from gaitforge.learners.training.building import build_policy, build_values
+from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
 from gaitforge.learners.training.update import Updater
+from gaitforge.learners.training.values.critics import Ensemble
 from gaitforge.learners.training.values.learner import Transitions
-from tests.datasets.formats.peer_environment import peer_python
-from tests.learners.training.values.beside_d3rlpy import (
-    ask,
-    config_of,
-    member_vector,
-    network_vector,
-    new_updater,
-    request,
-    stored_steps,
-)
+from tests.datasets.formats.peer_environment import peer_python, run_peer
 
 pytest.importorskip("gymnasium")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
+PROGRAM = Path(__file__).with_name("d3rlpy_program.py")
 SAMPLES = 3
 SETTINGS: dict[str, dict[str, Any]] = {
     "td3-bc": {"policy_noise": 0.0},
@@ -43,6 +40,151 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "rebrac": {"policy_noise": 0.0, "policy_weight": 0.3, "value_weight": 0.2},
     "cql": {"samples": SAMPLES},
 }
+
+
+@dataclass(frozen=True)
+class Peer:
+    """d3rlpy's counterpart of an objective.
+
+    Attributes:
+        algorithm: its class; settings: its name of a setting -> ours, of the objective.
+        fixed: settings that we have no name for.
+        values: settings here that differ from our own defaults, so that both are the same.
+    """
+
+    algorithm: str
+    settings: Mapping[str, str]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+_TD3 = {
+    "target_smoothing_sigma": "policy_noise",
+    "target_smoothing_clip": "noise_clip",
+    "update_actor_interval": "policy_every",
+}
+PEERS = {
+    "td3-bc": Peer("TD3PlusBC", _TD3 | {"alpha": "alpha"}),
+    "iql": Peer(
+        "IQL", {"expectile": "expectile", "weight_temp": "beta", "max_weight": "largest_weight"}
+    ),
+    "rebrac": Peer(
+        "ReBRAC",
+        _TD3 | {"actor_beta": "policy_weight", "critic_beta": "value_weight"},
+        values={"hidden": (256, 256)},
+    ),
+    "cql": Peer(
+        "CQL",
+        {"conservative_weight": "conservative", "n_action_samples": "samples"},
+        # A fixed weight, which no threshold changes.
+        {"alpha_learning_rate": 0.0, "alpha_threshold": 0.0},
+    ),
+}
+
+
+def config_of(objective: str) -> TrainConfig:
+    """Batches of 256 single steps of all episodes, an MLP of two layers, and values as d3rlpy's."""
+    settings: dict[str, Any] = {
+        "model_overrides": {"hidden_dim": 256, "n_layers": 2},
+        "values": {**PEERS[objective].values, **SETTINGS[objective]},
+        "held_out_fraction": 0.0,
+        "threads": 1,
+        "window_len": 1,
+        "batch_size": 256,
+    }
+    return TrainConfig.recommended("mlp", objective=objective, **settings).settled(None)
+
+
+def new_updater(config: TrainConfig, selection: Selection) -> Updater:
+    """A policy with critics, untrained."""
+    policy, _ = build_policy(config, selection)
+    return Updater(policy, config, Ranks(), build_values(config, policy, selection))
+
+
+def request(config: TrainConfig, updater: Updater) -> dict[str, Any]:
+    """The settings and normalisers that give d3rlpy the same problem."""
+    peer, learner = PEERS[config.objective], updater.values
+    assert learner is not None
+    ours = learner.settings
+    rate = config.peak_lr
+    given: dict[str, Any] = {
+        "batch_size": 256,
+        "gamma": ours.gamma,
+        "tau": ours.tau,
+        "actor_learning_rate": rate * learner.policy_rate,
+        "critic_learning_rate": rate,
+        **{theirs: getattr(ours, name) for theirs, name in peer.settings.items()},
+        **peer.fixed,
+    }
+    if config.objective == "cql":
+        given["temp_learning_rate"] = rate * learner.policy_rate
+    critic = {"hidden_units": list(ours.hidden), "activation": "relu"}
+    settings = {
+        "algorithm": peer.algorithm,
+        "config": given,
+        "actor_encoder": {
+            "hidden_units": [config.model_overrides["hidden_dim"]]
+            * config.model_overrides["n_layers"],
+            "activation": "gelu",
+        },
+        "critic_encoder": critic | {"use_layer_norm": config.objective == "rebrac"},
+        "reward_scale": learner.reward_scale,
+        "seed": config.seed,
+    }
+    if config.objective == "iql":
+        settings["value_encoder"] = critic
+    obs, action = updater.policy.obs_normaliser, updater.policy.action_normaliser
+    return {
+        "settings": json.dumps(settings),
+        "mean": obs.mean.numpy(),
+        "std": obs.std.numpy(),
+        "low": (action.mean - action.std).numpy(),
+        "high": (action.mean + action.std).numpy(),
+    }
+
+
+def stored_steps(selection: Selection) -> dict[str, np.ndarray]:
+    """The steps as d3rlpy's `MDPDataset` takes them: a time-out is no terminal."""
+    lengths, table = selection.lengths, selection.episodes()
+    failed = table.column("terminated").to_numpy()
+    ends = np.zeros((2, selection.steps), np.float32)
+    last = np.cumsum(lengths) - 1
+    ends[0, last], ends[1, last] = failed, ~failed
+    return {
+        "observations": selection.read("obs"),
+        "actions": selection.read("action"),
+        "rewards": selection.read("reward"),
+        "terminals": ends[0],
+        "timeouts": ends[1],
+    }
+
+
+def ask(python: Path, mode: str, given: Mapping[str, Any], folder: Path) -> dict[str, np.ndarray]:
+    """The arrays that d3rlpy's program gives."""
+    np.savez(folder / "request.npz", **given)
+    files = folder / "request.npz", folder / "result.npz"
+    run_peer(python, PROGRAM, mode, *files, folder=folder)
+    with np.load(files[1]) as archive:
+        return dict(archive)
+
+
+def member_vector(critics: Ensemble, member: int, gradient: bool = False) -> np.ndarray:
+    """A member's weights or their gradients in the order of a `nn.Sequential` of layers."""
+    parts = []
+    for layer, weight in enumerate(critics.weights):
+        groups = [weight, critics.biases[layer]]
+        if layer < len(critics.scales):
+            groups += [critics.scales[layer], critics.shifts[layer]]
+        for each in groups:
+            tensor = each.grad if gradient else each.detach()
+            assert tensor is not None
+            parts.append(tensor[member].T.flatten() if each is weight else tensor[member].flatten())
+    return torch.cat(parts).numpy()
+
+
+def network_vector(network: nn.Module) -> np.ndarray:
+    """A policy network's weights."""
+    return parameters_to_vector(network.parameters()).detach().numpy()
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +202,10 @@ def selection(tmp_path_factory: pytest.TempPathFactory) -> Selection:
     return open_store(path).select()
 
 
-def test_both_learn_from_the_same_transitions(
-    python: Path, selection: Selection, tmp_path: Path
-) -> None:
+def test_transitions_are_the_same(python: Path, selection: Selection, tmp_path: Path) -> None:
     config = config_of("iql")
     given = request(config, new_updater(config, selection)) | stored_steps(selection)
-    theirs, _ = ask(python, "transitions", given, tmp_path)
+    theirs = ask(python, "transitions", given, tmp_path)
     steps = np.concatenate([theirs["observation"], theirs["action"], theirs["next_observation"]], 1)
     ended = theirs["terminal"].ravel().astype(bool)
     lengths, rows = selection.lengths, selection.episodes()
@@ -94,7 +234,6 @@ def test_losses_have_the_gradients_of_d3rlpys(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = config_of(objective)
-    config = replace(config, values={**config.values, **SETTINGS[objective]})
     updater, batch = new_updater(config, selection), _mixed_batch(selection, config)
     learner: Any = updater.values
     _move_targets(learner)
@@ -108,7 +247,7 @@ def test_losses_have_the_gradients_of_d3rlpys(
         assert gaussian is not None
         gaussian.unbounded.data.fill_(MIN_LOG_STD + np.log(np.expm1(-1.5 - MIN_LOG_STD)))
     ready = {name: np.asarray(value, np.float32) for name, value in arrays.items()}
-    theirs, _ = ask(python, "losses", request(config, updater) | ready, tmp_path)
+    theirs = ask(python, "losses", request(config, updater) | ready, tmp_path)
 
     (learner.summed_loss(updater.policy, batch, 0) / len(step.obs)).backward()
     for name, gradient in _gradients(updater).items():

@@ -28,6 +28,7 @@ from gaitforge.learners.training.update import Updater
 from gaitforge.learners.training.values.awr import AWR, AWRSettings
 from gaitforge.learners.training.values.bear import BEAR
 from gaitforge.learners.training.values.td3_bc import TD3BC
+from tests.datasets.making import part_input
 from tests.learners.making import OBS_SLICES, SHORT, SMALL, make_selection
 from tests.learners.training.test_resume import after, ctrl_c
 
@@ -57,6 +58,7 @@ def gradients(updater: Updater, of: str) -> dict[str, torch.Tensor | None]:
     return {name: each.grad for name, each in module.named_parameters() if each.requires_grad}
 
 
+@pytest.mark.slow
 def test_a_stopped_run_ends_as_one_that_was_not(
     config: TrainConfig, selection: Selection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,9 +74,7 @@ def test_a_stopped_run_ends_as_one_that_was_not(
         assert torch.equal(tensor, stopped[name]), name
 
 
-def test_half_precision_has_nearly_the_losses_of_full(
-    config: TrainConfig, selection: Selection
-) -> None:
+def test_half_precision_has_nearly_the_losses(config: TrainConfig, selection: Selection) -> None:
     losses = []
     for precision in ("float32", "bf16"):
         updater = updater_of(replace(config, precision=precision), selection)
@@ -86,9 +86,7 @@ def test_half_precision_has_nearly_the_losses_of_full(
     assert losses[0] != losses[1]
 
 
-def test_a_batch_without_a_known_transition_teaches_nothing(
-    config: TrainConfig, selection: Selection
-) -> None:
+def test_a_batch_of_nothing_teaches_nothing(config: TrainConfig, selection: Selection) -> None:
     updater = updater_of(config, selection)
     _, batch = next(iter(TrainingBatches(config.settled(None), selection, Ranks())))
     before = {name: each.clone() for name, each in updater.policy.named_parameters()}
@@ -119,9 +117,7 @@ def actions_of(selection: Selection, episode: int, executed: bool) -> np.ndarray
 
 @pytest.mark.parametrize("executed", [True, False], ids=["executed", "clean"])
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_all_that_learns_actions_learns_the_same_ones(
-    objective: str, executed: bool, failing: Selection
-) -> None:
+def test_all_learn_the_same_actions(objective: str, executed: bool, failing: Selection) -> None:
     """Actions and next actions of every step are the executed ones, or all are the clean ones."""
     config = replace(SHORT, objective=objective, executed_actions=executed, window_len=7)
     batches = TrainingBatches(config.settled(None), failing, Ranks())
@@ -151,9 +147,7 @@ def test_all_that_learns_actions_learns_the_same_ones(
 
 
 @pytest.mark.parametrize("objective", ["bc", "td3-bc"])
-def test_normalisers_are_those_of_the_executed_actions(
-    objective: str, selection: Selection
-) -> None:
+def test_normalisers_are_of_the_executed_actions(objective: str, selection: Selection) -> None:
     config = replace(SHORT, objective=objective, executed_actions=True).settled(None)
     policy, _ = build_policy(config, selection)
     shown = slice(*OBS_SLICES["last_action"])
@@ -213,9 +207,7 @@ def test_the_constraint_of_bear_holds_back_saturated_actions(selection: Selectio
     assert (last.bias.grad > 1e-5).all()
 
 
-def test_a_policy_acts_within_the_data(
-    config: TrainConfig, selection: Selection, tmp_path: Path
-) -> None:
+def test_it_acts_within_the_data(config: TrainConfig, selection: Selection, tmp_path: Path) -> None:
     train(config, selection, tmp_path)
     policy, stored = load_policy(tmp_path), torch.from_numpy(selection.read("action"))
     with torch.no_grad():
@@ -230,9 +222,7 @@ def test_a_policy_acts_within_the_data(
 
 
 @pytest.mark.parametrize("model", ["fcnet", "bot"])
-def test_the_exported_and_the_compiled_step_are_bounded_too(
-    model: str, selection: Selection
-) -> None:
+def test_exported_and_compiled_steps_are_bounded(model: str, selection: Selection) -> None:
     config = replace(SHORT, model=model, model_overrides=SMALL[model], objective="td3-bc")
     policy, _ = build_policy(config, selection)
     policy.eval()
@@ -248,9 +238,7 @@ def test_the_exported_and_the_compiled_step_are_bounded_too(
             torch.testing.assert_close(fast[0], expected[t], atol=1e-4, rtol=1e-4)
 
 
-def test_a_policys_loss_does_not_reach_the_critics(
-    config: TrainConfig, selection: Selection
-) -> None:
+def test_the_policys_loss_spares_the_critics(config: TrainConfig, selection: Selection) -> None:
     found = []
     for scale in (1.0, 0.0):
         updater = updater_of(config, selection)
@@ -293,35 +281,22 @@ def constant_store(path: Path, terminated: bool) -> Selection:
     final = Field("final_obs", (2,), per="episode")
     store = Store.create(path, Schema((*described, final), control_dt_s=0.02, robot="point"))
     rng, steps = np.random.default_rng(0), episodes * length
-    text = ("terrain", "skill", "robot", "simulator", "simulator_version", "expert", "expert_hash")
-    store.write_part(
-        "p",
-        {
-            "obs": np.ones((steps, 2), np.float32),
-            "action": rng.uniform(-1, 1, (steps, 1)).astype(np.float32),
-            "reward": np.ones(steps, np.float32),
-        },
-        {name: ["none"] * episodes for name in text}
-        | {
-            "episode": np.arange(episodes),
-            "length": np.full(episodes, length),
-            "seed": np.arange(episodes),
-            "level": np.zeros(episodes, np.int64),
-            "return": np.full(episodes, 3.0) + np.arange(episodes) % 2,
-            "success": np.ones(episodes, bool),
-            "terminated": np.full(episodes, terminated),
-            "truncated": np.full(episodes, not terminated),
-        },
-        {"final_obs": np.ones((episodes, 2), np.float32)},
-    )
+    ends = {"terminated": terminated, "truncated": not terminated}
+    columns = part_input([length] * episodes)["episodes"]
+    columns |= {name: np.full(episodes, value) for name, value in ends.items()}
+    columns["return"] = np.full(episodes, 3.0) + np.arange(episodes) % 2
+    arrays = {
+        "obs": np.ones((steps, 2), np.float32),
+        "action": rng.uniform(-1, 1, (steps, 1)).astype(np.float32),
+        "reward": np.ones(steps, np.float32),
+    }
+    store.write_part("p", arrays, columns, {"final_obs": np.ones((episodes, 2), np.float32)})
     return store.select()
 
 
 @pytest.mark.parametrize("objective", VALUED)
 @pytest.mark.parametrize("terminated", [True, False], ids=["failed", "time limit"])
-def test_a_value_is_that_of_going_on_unless_the_episode_failed(
-    objective: str, terminated: bool, tmp_path: Path
-) -> None:
+def test_values_go_on_unless_it_failed(objective: str, terminated: bool, tmp_path: Path) -> None:
     gamma, length = 0.5, 3
     # One state: its value V is the mean over the steps of an episode of what follows each.
     going_on = 1.0 - terminated / length
@@ -358,9 +333,7 @@ def test_a_value_is_that_of_going_on_unless_the_episode_failed(
     gamma=st.floats(0.1, 1),
     seed=st.integers(0, 2**16),
 )
-def test_the_returns_of_awr_are_those_of_their_definition(
-    lengths: list[int], trace: float, gamma: float, seed: int
-) -> None:
+def test_the_returns_of_awr(lengths: list[int], trace: float, gamma: float, seed: int) -> None:
     rng, longest = np.random.default_rng(seed), max(lengths)
     mask = np.arange(longest) < np.array(lengths)[:, None]
     reward, following = rng.normal(size=(2, *mask.shape))
