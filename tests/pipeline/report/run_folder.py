@@ -90,7 +90,15 @@ def summary(rng: np.random.Generator) -> dict[str, Any]:
         },
         "collect": {"steps_per_s": 17_843.0},
         "sets": [
-            {"task": "legged", "set": "", "episodes": 2_318, "control_dt_s": 0.02, "zero": 0.0}
+            {
+                "task": "legged",
+                "set": "",
+                "episodes": 2_318,
+                "control_dt_s": 0.02,
+                "zero": 0.0,
+                "score": 98.0,
+                "score_best": 100.0,
+            }
         ],
         "expert": expert,
         "runs": list(rows.values()),
