@@ -346,6 +346,7 @@ def test_wrong_settings_are_refused(setting: dict[str, Any], message: str) -> No
 @pytest.mark.long
 def test_hopper_learns_to_stand_and_hop_within_a_few_thousand_steps(tmp_path: Path) -> None:
     config = GymTrainingConfig(
+        seed=1,
         steps=3_000,
         random_steps=1_000,
         evaluate_every=1_000,
