@@ -333,9 +333,9 @@ def test_a_job_folders_task_runs_anywhere_and_makes_its_own_parts(tmp_path: Path
     parts = PLAN.part_ids()
     record = {
         "kind": "collect",
+        "task": "legged",
         "target": str(store),
         "store": str(store),
-        "task": PLAN.kind,
         "plan": to_tree(PLAN),
         "tasks": [parts[:1], [*parts[1:], "other-00001"]],
     }
@@ -384,7 +384,8 @@ def test_any_number_of_signals_ends_a_collecting_task_with_its_code(tmp_path: Pa
     folders = [tmp_path / f"{number:02d}-{k}" for k, number in enumerate(numbers)]
     for folder in folders:
         store = str(folder / "legged.zarr")
-        job = {"kind": "collect", "target": store, "store": store, "plan": to_tree(plan)}
+        job = {"kind": "collect", "task": "legged", "target": store, "store": store}
+        job["plan"] = to_tree(plan)
         write_record(folder / "job" / "plan.json", {**job, "tasks": [plan.part_ids()]})
     done = subprocess.run(
         [sys.executable, "-c", SIGNALLED_JOBS, str(tmp_path)],

@@ -35,7 +35,7 @@ def run_task(folder: Path, task: int, reporter: Reporter) -> None:
     if not 0 <= task < len(tasks):
         raise ValueError(f"{folder} has tasks 0-{len(tasks) - 1}, not {task}")
     if kind == "collect":
-        plan = collection_plan(tree["task"], tree["plan"])
+        plan = collection_plan(tree.get("task", ""), tree["plan"])
         collect(plan, store_address(tree["store"]), reporter, tasks[task])
     else:
         module, function = LEARNING[kind].split(":")
