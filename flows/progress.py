@@ -1,5 +1,6 @@
 """Progress of long steps, reported through a callback."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
@@ -24,6 +25,11 @@ class Reporter(Protocol):
     def say(self, text: str) -> None:
         """Show one line."""
         ...
+
+
+def leads() -> bool:
+    """Whether this is the first, or only, of the processes that torchrun may have started."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def no_progress(n: int, note: str) -> None:

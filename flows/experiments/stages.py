@@ -30,10 +30,9 @@ from gaitforge.flows.records.records import digest, provenance, read_record, to_
 from gaitforge.flows.settings import with_named
 from gaitforge.flows.stages.evaluate import reference_files
 from gaitforge.flows.stages.overview import dataset_overview
-from gaitforge.flows.stages.staging import Stage
+from gaitforge.flows.stages.staging import Stage, itself
 from gaitforge.flows.stages.status import EXPERIMENT
 from gaitforge.flows.tasks.evaluation import EvaluationPlan
-from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.flows.tasks.registry import evaluation_class, evaluation_of
 
 STORE = "legged.zarr"
@@ -246,7 +245,7 @@ def _add_collection(listing: _Listing) -> tuple[str, ...]:
     collect, out, store = listing.experiment.collect, listing.out, listing.out / STORE
     if collect is None:
         return ()
-    listing.add("collect", collection=partial(_same, collect), place=store)
+    listing.add("collect", collection=partial(itself, collect), place=store)
     page = page_of(out, "collected")
     work = partial(listing.pages.episodes, store, page)
     listing.add("show collected", run=work, after=("collect",), page=page)
@@ -346,10 +345,6 @@ def _data_key(run: Run) -> Any:
     corrections = run.experiment.corrections
     rounds = corrections and replace(corrections, rounds=run.data.rounds or corrections.rounds)
     return [run.experiment.collect, rounds, run.experiment.select, run.data]
-
-
-def _same(plan: CollectionPlan) -> CollectionPlan:
-    return plan
 
 
 def page_of(out: Path, name: str) -> Path:

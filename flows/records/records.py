@@ -119,6 +119,22 @@ def read_record(path: Path) -> Any | None:
         raise ValueError(f"{path} cannot be read as JSON: {error}") from None
 
 
+def read_plan(path: Path) -> tuple[Any, str | None]:
+    """The values of a plan's file, and the kind that it names.
+
+    The file is the record that a run leaves beside what it made, or holds the values alone.
+
+    Raises:
+        ValueError: no such file, or not JSON.
+    """
+    tree = read_record(path)
+    if tree is None:
+        raise ValueError(f"no plan at {path}")
+    if isinstance(tree, dict) and isinstance(tree.get("plan"), dict):
+        return tree["plan"], tree.get("kind")
+    return tree, None
+
+
 def provenance() -> dict[str, Any]:
     """Git revision and the versions of the packages that results depend on."""
     versions = {name: version(name) for name in _VERSIONED}

@@ -17,12 +17,16 @@ from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectHTTPStatusError
 
+from gaitforge.datasets.history import read_history
 from gaitforge.flows.progress import Advance, Reporter
 from gaitforge.flows.records.part_records import store_address
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.runners.shown_pages import file_address, view_address
 
 PROGRESS_PERIOD_S = 5.0
+TABLE_PERIOD_S = 60.0
+TABLE_ROWS = 60
+"""Most rows of a training's table, spread over the run."""
 
 NO_SERVER = (httpx.TransportError, PrefectHTTPStatusError)
 
@@ -171,3 +175,56 @@ def tag_run(**values: str | Sequence[str]) -> None:
 
 def _rounded(value: Any) -> Any:
     return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+class TrainingTable:
+    """A reporter that also shows a training's history as a table, anew every minute.
+
+    Args:
+        shown: a reporter; run: the training's folder.
+    """
+
+    def __init__(self, shown: Reporter, run: Path):
+        self._shown, self._run = shown, run
+
+    @contextmanager
+    def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
+        """See `gaitforge.flows.progress.Reporter.step`."""
+        updated = time.monotonic()
+        with self._shown.step(name, total, unit, done) as show:
+
+            def advance(n: int, note: str) -> None:
+                nonlocal updated
+                show(n, note)
+                if time.monotonic() - updated >= TABLE_PERIOD_S:
+                    updated = time.monotonic()
+                    self._table(total)
+
+            yield advance
+            self._table(total)
+
+    def say(self, text: str) -> None:
+        """See `gaitforge.flows.progress.Reporter.say`."""
+        self._shown.say(text)
+
+    def _table(self, total: int) -> None:
+        history = read_history(self._run)
+        spacing = max(1, -(-len(history) // TABLE_ROWS))
+        rows = [_row(row, total) for row in history[::-1][::spacing]]
+        if rows:
+            with suppress(*NO_SERVER):
+                show_table("training", rows, f"training of {self._run.name}", self._run)
+
+
+def _row(row: Mapping[str, Any], steps: int) -> dict[str, Any]:
+    """A row of a training's history, as its table shows it."""
+    left_s = row["elapsed_s"] / max(row["step"], 1) * (steps - row["step"])
+    return {
+        "step": row["step"],
+        "of": steps,
+        "loss": row["loss"],
+        "held-out loss": row.get("validation_loss"),
+        "control steps/s": row["steps_per_s"],
+        "minutes": row["elapsed_s"] / 60,
+        "minutes left": left_s / 60,
+    }

@@ -46,14 +46,13 @@ def run_dask(
         ValueError: as `dask_client`, what a part's `collect_part` raised, or the cluster was lost.
     """
     address = store_path if isinstance(store_path, str) else str(store_path.resolve())
-    collection = prepare(plan, address, parts)
+    collection, made = prepare(plan, address, parts), list[PartCollected]()
     with collection.progress(reporter) as advance:
-        if not collection.missing:
-            return []
-        most, work = len(collection.missing), partial(make_part, plan, address)
-        own = nullcontext(client) if client else dask_client(settings or DaskSettings(), most)
-        with own as workers:
-            made = run_parts(workers, work, collection.missing, collection.followed(advance))
+        if missing := collection.missing:
+            work, follow = partial(make_part, plan, address), collection.followed(advance)
+            settings = settings or DaskSettings()
+            with nullcontext(client) if client else dask_client(settings, len(missing)) as workers:
+                made = run_parts(workers, work, missing, follow)
     collection.finish()
     return made
 

@@ -5,14 +5,14 @@ resumed by running it again.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec
 
-from prefect import Flow, flow, get_run_logger, task
+from prefect import get_run_logger, task
 from prefect.assets import Asset, materialize
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -24,7 +24,6 @@ from prefect.client.schemas.filters import (
     TaskRunFilterStateType,
 )
 from prefect.client.schemas.objects import StateType, TaskRun
-from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelled
 from prefect.tasks import exponential_backoff
@@ -33,7 +32,7 @@ from gaitforge.flows.progress import Advance, Interrupted, Reporter, no_progress
 from gaitforge.flows.records.logs import redacted
 from gaitforge.flows.records.part_records import store_address
 from gaitforge.flows.retrying import is_passing
-from gaitforge.flows.runners.artifacts import NO_SERVER, ProgressArtifacts, last_name
+from gaitforge.flows.runners.artifacts import NO_SERVER, ProgressArtifacts
 from gaitforge.flows.runners.prefect_access import bypass_proxies, check_prefect_home
 from gaitforge.flows.runners.slurm.jobs import cancel_job, read_job
 
@@ -49,25 +48,8 @@ SLURM_JOB = "slurm-job:"
 """Start of the tag of a task run that waits for a job, before the job's folder."""
 
 P = ParamSpec("P")
-R = TypeVar("R")
 
 _reporter: ContextVar[Reporter | None] = ContextVar("reporter", default=None)
-
-
-def deployed_flow(
-    name: str, run_name: Callable[[], str] | str
-) -> Callable[[Callable[P, R]], Flow[P, R]]:
-    """A decorator: a flow whose result is not kept, and whose tasks and jobs a cancel ends.
-
-    Args:
-        run_name: of each of its runs, see `named_after`.
-    """
-
-    def made(function: Callable[P, R]) -> Flow[P, R]:
-        kept: Any = {"persist_result": False, "on_cancellation": [end_tasks]}
-        return flow(name=name, flow_run_name=run_name, **kept)(function)
-
-    return made
 
 
 def retried_task(name: str, run_name: str) -> Any:
@@ -108,7 +90,7 @@ def _retried() -> dict[str, Any]:
     }
 
 
-def _stoppable(function: Callable[P, R]) -> Callable[P, Any]:
+def _stoppable(function: Callable[P, Any]) -> Callable[P, Any]:
     """The function of a task that ends as cancelled, not as failed, when it was told to stop."""
 
     @wraps(function)
@@ -123,26 +105,6 @@ def _stoppable(function: Callable[P, R]) -> Callable[P, Any]:
 
 def _may_pass(task: Any, task_run: Any, state: Any) -> bool:
     return isinstance(state.data, BaseException) and is_passing(state.data)
-
-
-def named_after(what: str, parameter: str, *others: str) -> Callable[[], str]:
-    """Names a flow's run after the last part of the path in one of its parameters.
-
-    Args:
-        others: parameters whose values follow in brackets, where they are not empty.
-    """
-
-    def name() -> str:
-        given = [flow_run.parameters.get(other) for other in others]
-        shown = ", ".join(_words(each) for each in given if each)
-        last = last_name(flow_run.parameters[parameter])
-        return f"{what} {last}" + (f" ({shown})" if shown else "")
-
-    return name
-
-
-def _words(value: str | Sequence[str]) -> str:
-    return value if isinstance(value, str) else ", ".join(value)
 
 
 @contextmanager
@@ -227,6 +189,10 @@ def _open_tasks(client: SyncPrefectClient, run: Any) -> list[TaskRun]:
         flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[run])),
         task_run_filter=TaskRunFilter(state=state),
     )
+
+
+FLOW_OPTIONS: dict[str, Any] = {"persist_result": False, "on_cancellation": [end_tasks]}
+"""Of every flow: its result is not kept, and a cancel ends its tasks and jobs."""
 
 
 class WrongInputInOneLine(logging.Filter):

@@ -7,10 +7,9 @@ same values finds it. Cancelling the flow's run cancels the job; ending its proc
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -52,37 +51,6 @@ def slurm_settings(form: SlurmForm) -> SlurmSettings:
         return SlurmSettings(**{**site, **lists, **asked})
     except (AttributeError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"{SITE} must hold settings of Slurm jobs as JSON: {error}") from None
-
-
-def check_one_place(dask: Any, slurm: Any) -> None:
-    """Raise ValueError where a form names both a Dask cluster and Slurm."""
-    if dask is not None and slurm is not None:
-        raise ValueError("give dask or slurm, not both")
-
-
-def jobs_do(
-    place: Path, kind: str, form: SlurmForm, submit: Callable[[SlurmSettings], Any]
-) -> str | None:
-    """Have jobs do the work of the calling flow: live ones, or else what `submit` makes.
-
-    Args:
-        place: the folder of jobs that they are in; kind: of them.
-
-    Returns:
-        None once they have ended well; without `form.wait` what was submitted or is in work.
-
-    Raises:
-        ValueError: what `submit` raises, or a job did not succeed.
-    """
-    found = jobs.live_jobs(place, kind)
-    if not found or kind == "collect":  # which leaves out the parts of live jobs
-        made = submit(slurm_settings(form))
-        found += [made] if isinstance(made, jobs.Job) else []
-    follow_jobs(found, form.wait)
-    if form.wait or not found:
-        return None
-    ids = ", ".join(job.id for job in found)
-    return f"{kind} by Slurm, job {ids}: run this again with the same values to see its end"
 
 
 def follow_jobs(found: Sequence[jobs.Job], wait: bool) -> None:

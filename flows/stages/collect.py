@@ -57,13 +57,14 @@ class Collection:
         return FollowedParts(records_folder(self.store), self.missing, advance)
 
     def finish(self) -> None:
-        """Prebuild the catalog's index if no part of the plan is missing any more."""
+        """Complete the plan once no part is missing; prebuild the index of a catalog that grew."""
         store = open_store(self.store)
-        if not self.missing or store.missing(self.planned):
+        if store.missing(self.planned):
             return
-        # A damaged part of an earlier collection is for `verify` and for queries to name.
-        with suppress(DatasetError):
-            store.files.rebuild_index()
+        if self.missing:
+            # A damaged part of an earlier collection is for `verify` and for queries to name.
+            with suppress(DatasetError):
+                store.files.rebuild_index()
         self.plan.complete()
 
 
@@ -129,12 +130,11 @@ def collect(
     store_path: Path | str,
     reporter: Reporter,
     parts: Sequence[str] | None = None,
-    settings: None = None,
 ) -> list[PartCollected]:
     """Collect the missing ones of the given parts (None for all) on this machine.
 
-    The runner "local", without settings: each of the plan's workers is a process that simulates a
-    part of its own, and one worker is this process. A script that gives several workers work needs
+    Each of the plan's workers is a process that simulates a part of its own, and one worker is this
+    process. A script that gives several workers work needs
     `if __name__ == "__main__":`. Interrupted, the run loses the parts in work alone. Returns what
     was collected now.
     """

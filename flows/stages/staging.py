@@ -1,34 +1,41 @@
 """Work in stages: each is skipped when its files say that it is done.
 
-A stage that collects is done when no part of its plan is missing. Any other leaves a record,
+A stage that collects is done when no part of its plan is missing. One with a key leaves a record,
 
     <out>/stages/<name>.json   the key of the plan that it was done for, start and seconds of
                                every run, the error of the last one
 
-and is done when the record names the present key and the stage's outputs exist.
+and is done when the record names the present key and the stage's outputs exist. A stage without a
+key is a whole command's work, which knows by its own files what is left.
 """
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gaitforge.datasets import open_store
 from gaitforge.datasets.layout import ROOT_FILE
-from gaitforge.flows.progress import Advance, Reporter
+from gaitforge.datasets.storage.s3.bucket import is_bucket_url
+from gaitforge.flows.progress import Advance, Reporter, leads
 from gaitforge.flows.records.records import prepare_folder, read_record, write_record
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.tasks.interface import CollectionPlan
-from gaitforge.learners.training.distributed import process_rank
 
-Collector = Callable[[CollectionPlan, Path, Reporter], Any]
-"""Collects the missing parts of a plan into a store."""
+Collector = Callable[[CollectionPlan, Path | str, Reporter, Sequence[str] | None], Any]
+"""Collects the missing ones of a plan's parts (None: all) into a store."""
 
 
 def no_work(reporter: Reporter) -> None:
     """The work of a stage that only collects: none."""
+
+
+def never() -> bool:
+    """Of work that is always asked for again: it is not done."""
+    return False
 
 
 @dataclass(frozen=True)
@@ -36,23 +43,27 @@ class Stage:
     """A piece of work that may be a process of its own.
 
     Attributes:
-        name: e.g. "train fcnet"; key: changes with the plan that it is done for.
+        name: e.g. "train fcnet"; key: changes with the plan that it is done for, see above.
         run: does what is left of it; outputs: the files that exist when it is done.
         after: the stages whose results it reads.
-        place: the store or training run that it makes.
+        place: the store or training run that it makes; reads: stores and runs that it is made of.
         collection: of a stage that collects into the store `place`, its plan; raises ValueError
-            while the policy that drives is missing.
+            while the policy that drives is missing. parts: those to collect; None for all.
+        done: of a stage without a key, whether it is done.
         trains: whether the processes of torchrun can share it.
         page: what shows its result; device: "cuda" of a stage that wants a GPU for itself.
     """
 
     name: str
-    key: str
+    key: str = ""
     run: Callable[[Reporter], Any] = no_work
     outputs: tuple[Path, ...] = ()
     after: tuple[str, ...] = ()
-    place: Path | None = None
+    place: Path | str | None = None
+    reads: tuple[Path | str, ...] = ()
     collection: Callable[[], CollectionPlan] | None = None
+    parts: tuple[str, ...] | None = None
+    done: Callable[[], bool] = never
     trains: bool = False
     page: Path | None = None
     device: str = "cpu"
@@ -69,19 +80,36 @@ class Stage:
 
     def collected(self) -> bool:
         """Whether it collects, and no part of its plan is missing."""
-        if self.collection is None or self.place is None or not (self.place / ROOT_FILE).exists():
+        if self.collection is None or self.place is None:
+            return False
+        if not is_bucket_url(self.place) and not Path(self.place, ROOT_FILE).exists():
             return False
         try:
-            parts = self.collection().part_ids()
-        except ValueError:  # the policy that drives is missing
+            parts = self.collection().part_ids() if self.parts is None else self.parts
+            return not open_store(self.place).missing(parts)
+        except ValueError:  # the policy that drives, or a bucket's store, is missing
             return False
-        return not open_store(self.place).missing(parts)
+
+
+def collection_stage(
+    name: str, plan: CollectionPlan, store: Path | str, parts: Sequence[str] | None = None
+) -> Stage:
+    """The whole work of a command that collects: the missing ones of a plan's parts (None: all)."""
+    chosen = None if parts is None else tuple(parts)
+    return Stage(name, place=store, collection=partial(itself, plan), parts=chosen)
+
+
+def itself(plan: CollectionPlan) -> CollectionPlan:
+    """The plan; a stage's `collection` where the plan is known from the start."""
+    return plan
 
 
 def is_done(out: Path, stage: Stage) -> bool:
     """Whether the files say that a stage is done."""
     if stage.collection is not None:
         return stage.collected()
+    if not stage.key:
+        return stage.done()
     done_for = (read_record(_record(out, stage)) or {}).get("key")
     return done_for == stage.key and all(path.exists() for path in stage.outputs)
 
@@ -94,24 +122,34 @@ def find_stage(stages: Sequence[Stage], name: str) -> Stage:
     raise ValueError(f"no stage '{name}'; there are {', '.join(stage.name for stage in stages)}")
 
 
-def run_stage(out: Path, stage: Stage, reporter: Reporter, collector: Collector = collect) -> None:
-    """Do what is left of a stage, and record that; nothing where it is done.
+def run_stage(out: Path, stage: Stage, reporter: Reporter, collector: Collector = collect) -> Any:
+    """Do what is left of a stage.
+
+    One with a key is recorded, and nothing is done where it is done.
+
+    Returns:
+        What the work of a stage without a key returns.
 
     Raises:
-        ValueError: what the work raised, with the stage's name.
+        ValueError: what the work raised; of a stage with a key, with its name.
     """
+    if not stage.key:
+        return _work(stage, reporter, collector)
     if is_done(out, stage):
         return
     with _recorded(out, stage):
         try:
-            if stage.collection is not None and stage.place is not None:
-                collector(stage.collection(), stage.place, reporter)
-            else:
-                stage.run(reporter)
+            _work(stage, reporter, collector)
         except ValueError as error:
             raise ValueError(f"{stage.name}: {error}") from error
     if stage.page is not None and stage.page.is_file():
         reporter.say(f"look at {stage.page}")
+
+
+def _work(stage: Stage, reporter: Reporter, collector: Collector) -> Any:
+    if stage.collection is not None and stage.place is not None:
+        return collector(stage.collection(), stage.place, reporter, stage.parts)
+    return stage.run(reporter)
 
 
 def run_stages(
@@ -190,7 +228,7 @@ def _recorded(out: Path, stage: Stage) -> Iterator[None]:
         told = str(error)
         raise
     finally:
-        if process_rank() == 0:  # of the processes that torchrun may have started
+        if leads():
             runs = (read_record(path) or {}).get("runs", [])
             seconds = round(time.perf_counter() - started, 3)
             runs.append({"started": round(began, 3), "seconds": seconds})

@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gaitforge.datasets import Selection, open_store
-from gaitforge.flows.progress import Reporter, from_totals
+from gaitforge.flows.progress import Reporter, from_totals, leads
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import provenance, training_lock, write_record
 from gaitforge.flows.tasks.registry import evaluation_of
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.training.config import TrainConfig
-from gaitforge.learners.training.distributed import process_rank
 from gaitforge.learners.training.records.history import HistoryRow
 from gaitforge.learners.training.train import TrainResult, train
 
@@ -90,10 +89,9 @@ def run_training(
     """
     selection = plan.select.select(store_path)
     preset(plan.config.model, plan.config.model_overrides)
-    leads = process_rank() == 0
-    with training_lock(out) if leads else nullcontext():
+    with training_lock(out) if leads() else nullcontext():
         # The trainer refuses a folder with another run; its plan must survive that.
-        if leads and not (out / PLAN).exists():
+        if leads() and not (out / PLAN).exists():
             _write_plan(plan, store_path, selection, out)
         with reporter.step(f"train {out.name}", plan.config.steps, "update") as advance:
             show = from_totals(advance)

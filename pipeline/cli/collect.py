@@ -1,38 +1,47 @@
-"""`gaitforge collect`, `derive` and `dataset relabel`: parts made by the runner that is chosen."""
+"""`gaitforge collect`, `derive` and `dataset relabel`: the parts of a plan."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from gaitforge import datasets
 from gaitforge.collectors.robots.robot import absolute_robot
+from gaitforge.datasets.edits.fields import check_new_field
+from gaitforge.datasets.errors import amount
 from gaitforge.flows.records.part_records import (
     PartCollected,
     collection_rate,
     records_of_commits,
     store_address,
 )
-from gaitforge.flows.runners.registry import find_runner
+from gaitforge.flows.records.records import read_plan
+from gaitforge.flows.runners.slurm.jobs import jobs_folder
 from gaitforge.flows.settings import override, with_named
-from gaitforge.flows.stages.derive import add_by_plan
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.flows.tasks.overlay import OverlayPlan
-from gaitforge.flows.tasks.registry import collection_plan
-from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, command, flag, given, option, setting
-from gaitforge.pipeline.cli.parsing.runners import RUNNER, runner_settings
+from gaitforge.flows.tasks.registry import LEGGED, collection_plan
+from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, flag, given, option, setting
 from gaitforge.pipeline.cli.parsing.values import names, numbers
-from gaitforge.pipeline.cli.running import show_submitted
-from gaitforge.pipeline.progress import TerminalReporter
-from gaitforge.pipeline.tables import fields_of, show_one, show_result
+from gaitforge.pipeline.cli.work import Result, Work, work
+from gaitforge.pipeline.tables import fields_of
 
 
-@command(
+@work(
     "gaitforge collect data/legged.zarr --preset legged-1m9",
     "store --preset",
     option(
         "--task",
-        "your own task, module:Plan, with settings by --set (default: legged robots, to which most "
-        "other options belong)",
+        "gym, humanoid, or your own task, module:Plan, with settings by --set (default: legged "
+        "robots, to which most other options belong)",
         metavar="TASK",
+    ),
+    option(
+        "--plan",
+        "a plan's file, e.g. the record of another collection, instead of --preset",
+        Path,
+        metavar="FILE",
     ),
     option("--parts", "only these parts of the plan, e.g. 0-9", numbers),
     "--expert",
@@ -47,26 +56,31 @@ from gaitforge.pipeline.tables import fields_of, show_one, show_result
     ),
     flag("--privileged", "store what the expert sees and a learner does not"),
     flag("--half", "store half-precision floats: half the size, no exact replay"),
-    *RUNNER,
+    flag("--new-every-day", "the day is the seed, so every day adds new parts"),
     setting("grid.episodes_per_part=100"),
     "--json",
 )
-def collect_command(arguments: argparse.Namespace) -> None:
+def collect_command(arguments: argparse.Namespace) -> Work:
     """Collect the missing parts of a plan into a store."""
-    if arguments.task:
-        plan = with_named(collection_plan(arguments.task, {}), given(arguments, "seed", "threads"))
-        plan = override(plan, arguments.settings)
+    if arguments.new_every_day:
+        arguments.seed = int(time.strftime("%Y%m%d", time.gmtime()))
+    if arguments.plan:
+        values, kind = read_plan(arguments.plan)
+        plan = collection_plan(arguments.task or kind or LEGGED, values)
+    elif arguments.task:
+        plan = collection_plan(arguments.task, {})
     else:
         plan = _legged_plan(arguments)
+    if arguments.plan or arguments.task:
+        plan = with_named(plan, given(arguments, "seed", "threads"))
+        plan = override(plan, arguments.settings)
     ids = plan.part_ids()
     if arguments.parts is not None:
         outside = [k for k in arguments.parts if k >= len(ids)]
         if outside:
             raise ValueError(f"the plan has no part {outside[0]}, only parts 0-{len(ids) - 1}")
         ids = [ids[k] for k in arguments.parts]
-    records = run_collection(arguments, plan, ids)
-    if records is not None:
-        show_parts(records, arguments.json)
+    return collection_work(arguments, plan, part_rows, ids)
 
 
 def _legged_plan(arguments: argparse.Namespace) -> CollectionPlan:
@@ -99,47 +113,58 @@ def _legged_plan(arguments: argparse.Namespace) -> CollectionPlan:
     return plan
 
 
-def run_collection(
-    arguments: argparse.Namespace, plan: CollectionPlan, parts: Sequence[str] | None = None
-) -> list[PartCollected] | None:
-    """Have the chosen runner collect the missing ones of a plan's parts (None: all).
+def collection_work(
+    arguments: argparse.Namespace,
+    plan: CollectionPlan,
+    rows: Callable[[Sequence[PartCollected]], Sequence[Mapping[str, Any]]],
+    parts: Sequence[str] | None = None,
+) -> Work:
+    """The collection of the missing ones of a plan's parts (None: all) into the command's store.
 
-    Returns:
-        The records of the parts, or None where a job was submitted instead.
+    Args:
+        rows: of the table, from the records of all these parts.
     """
-    runner, settings = find_runner(arguments.runner), runner_settings(arguments)
-    made = runner(plan, arguments.store, TerminalReporter(), parts, settings)
-    if not isinstance(made, list):
-        show_submitted(made, arguments.json)
-        return None
-    return records_of_commits(
-        datasets.open_store(arguments.store), arguments.store, parts or list(plan.part_ids())
-    )
+    from gaitforge.flows.stages.staging import collection_stage
+
+    store, wanted = store_address(arguments.store), list(parts or plan.part_ids())
+
+    def result(made: list[PartCollected] | None) -> Result:
+        records = records_of_commits(datasets.open_store(store), store, wanted)
+        now = len(made or ())
+        shown = rows(records)
+        return Result(
+            shown,
+            shown,
+            _speed(records),
+            title="collection",
+            about=store,
+            view=store if plan.kind == LEGGED else None,
+            message=f"{amount(now, 'part')} collected, {len(records) - now} already stored",
+        )
+
+    stage = collection_stage("collect", plan, store, parts)
+    return Work(jobs_folder(store), [stage], result, arguments.words)
 
 
-def show_parts(records: Sequence[PartCollected], as_json: bool) -> None:
-    """Print a row per collected part."""
-    rows = [
+def part_rows(records: Sequence[PartCollected]) -> list[dict[str, Any]]:
+    """A row for each collected part."""
+    return [
         fields_of(record, "part", "episodes", "steps", "bytes")
         | {"seconds": record.ended - record.started, "write_s": record.write_s}
         for record in records
     ]
-    show_collected(rows, records, as_json)
 
 
-def show_collected(
-    rows: Sequence[Mapping[str, object]], records: Sequence[PartCollected], as_json: bool
-) -> None:
-    """Print rows about a collection and, below a table, its speed where times are known."""
+def _speed(records: Sequence[PartCollected]) -> tuple[str, ...]:
+    """The speed of a collection, where times are known."""
     rate = collection_rate(records)
-    told = [f"{rate:,.0f} steps/s: simulation, policy and writing"] if rate else []
-    show_result(list(rows), rows, as_json, *told)
+    return (f"{rate:,.0f} steps/s: simulation, policy and writing",) if rate else ()
 
 
 _FIELDS = "height_scan, contact_forces, privileged, state, foot_positions"
 
 
-@command(
+@work(
     "gaitforge derive data/legged.zarr --field contact_forces",
     "store",
     option("--field", f"what to add: {_FIELDS}, or module:function of the state", required=True),
@@ -147,10 +172,9 @@ _FIELDS = "height_scan, contact_forces, privileged, state, foot_positions"
     option("--unit", "of the values of a module:function (default: 1)"),
     option("--robot", "a name or path, if not the store's own robot"),
     "--robots --threads",
-    *RUNNER,
     "--json",
 )
-def derive_command(arguments: argparse.Namespace) -> None:
+def derive_command(arguments: argparse.Namespace) -> Work:
     """Add a field to stored episodes by exact replay.
 
     Every episode is simulated again and compared with what is stored, bit for bit. Parts and tags
@@ -159,33 +183,41 @@ def derive_command(arguments: argparse.Namespace) -> None:
     from gaitforge.flows.tasks.derive import DerivePlan
 
     chosen = given(arguments, "name", "unit", "robot", "robots", "threads")
-    _add(DerivePlan(str(store_address(arguments.store)), of=arguments.field, **chosen), arguments)
+    address = str(store_address(arguments.store))
+    return _added_field(DerivePlan(address, of=arguments.field, **chosen), arguments)
 
 
-@command(
+@work(
     "gaitforge dataset relabel data/legged.zarr --reward my_rewards:energy",
     "store",
     option("--reward", "module:function: fields of an episode -> its rewards", required=True),
     "--threads",
-    *RUNNER,
     "--json",
 )
-def relabel(arguments: argparse.Namespace) -> None:
+def relabel(arguments: argparse.Namespace) -> Work:
     """Give the present version a new reward, computed from stored fields; `return` follows."""
     from gaitforge.flows.tasks.relabel import RelabelPlan
 
     source, chosen = str(store_address(arguments.store)), given(arguments, "threads")
-    _add(RelabelPlan(source, reward=arguments.reward, **chosen), arguments)
+    return _added_field(RelabelPlan(source, reward=arguments.reward, **chosen), arguments)
 
 
-def _add(plan: OverlayPlan, arguments: argparse.Namespace) -> None:
-    runner, settings = find_runner(arguments.runner), runner_settings(arguments)
-    made = add_by_plan(plan, runner, TerminalReporter(), settings)
-    if not isinstance(made, list):
-        show_submitted(made, arguments.json)
-        return
-    field, info = plan.field, datasets.open_store(plan.source).info()
-    record: dict[str, object] = {"field": field.name, "shape": list(field.shape)}
-    record |= {"dtype": field.dtype, "unit": field.unit, "description": field.description}
-    record |= {"parts": info.parts, "made_now": len(made), "hash": info.hash}
-    show_one(record | {"steps_per_s": round(collection_rate(made))}, arguments.json)
+def _added_field(plan: OverlayPlan, arguments: argparse.Namespace) -> Work:
+    """Make the missing parts of a field; the last one adds it to its store.
+
+    Raises:
+        ValueError: the field cannot be added.
+    """
+    from gaitforge.flows.stages.staging import collection_stage
+
+    check_new_field(datasets.open_store(plan.source), plan.field, plan.folder)
+
+    def result(made: list[PartCollected] | None) -> Result:
+        field, info = plan.field, datasets.open_store(plan.source).info()
+        record: dict[str, object] = {"field": field.name, "shape": list(field.shape)}
+        record |= {"dtype": field.dtype, "unit": field.unit, "description": field.description}
+        record |= {"parts": info.parts, "made_now": len(made or ()), "hash": info.hash}
+        return Result(record | {"steps_per_s": round(collection_rate(made or []))})
+
+    stage = collection_stage(plan.kind, plan, plan.address)
+    return Work(jobs_folder(plan.address), [stage], result, arguments.words)

@@ -2,26 +2,27 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gaitforge.collectors.robots.robot import load_robots
 from gaitforge.datasets.errors import amount
-from gaitforge.flows.records.records import to_tree
+from gaitforge.flows.progress import Reporter, Silent
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import read_plan, read_record, to_tree
 from gaitforge.flows.settings import override, with_named
-from gaitforge.pipeline.cli.experiments import submitted
-from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, command, given, option, setting
-from gaitforge.pipeline.cli.parsing.runners import JOB_RUNNER
+from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, given, option, setting
 from gaitforge.pipeline.cli.parsing.values import numbers
-from gaitforge.pipeline.progress import TerminalReporter
-from gaitforge.pipeline.tables import show_result
+from gaitforge.pipeline.cli.work import Result, Work, work
 
 if TYPE_CHECKING:
+    from gaitforge.flows.tasks.evaluation import PolicyEvaluation
     from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
     from gaitforge.flows.tasks.policies import PolicySource
 
 
-@command(
+@work(
     "gaitforge evaluate runs/fcnet --terrain flat,rough --skill run --episodes 64\n"
     "          gaitforge evaluate aliengo-family --robot go1,robots/family --out runs/bodies\n"
     "          gaitforge evaluate expert --task gym --set env=Hopper-v5\n"
@@ -44,35 +45,52 @@ if TYPE_CHECKING:
     option(
         "--out",
         "keep the result in this file (of several robots: in files in this folder), and do "
-        "nothing where it is that already (of a run with --runner slurm: RUN/evaluation.json)",
+        "nothing where it is that already (of a run, with another runner than local: "
+        "RUN/evaluation.json)",
         Path,
         metavar="FILE",
     ),
+    option("--plan", "a plan's file, instead of the task's", Path, metavar="FILE"),
     setting("robots=64"),
-    *JOB_RUNNER,
     "--json",
 )
-def evaluate_command(arguments: argparse.Namespace) -> None:
+def evaluate_command(arguments: argparse.Namespace) -> Work:
     """Run a policy in closed loop on held-out episodes of its task."""
-    from gaitforge.flows.stages.evaluate import EVALUATION, evaluate_policy
+    from gaitforge.flows.stages.evaluate import EVALUATION, evaluate_policy, is_evaluated
+    from gaitforge.flows.stages.staging import Stage
     from gaitforge.flows.tasks.registry import LEGGED, evaluation_class, run_evaluation
 
-    policy = Path(arguments.policy)
+    policy, out, words = Path(arguments.policy), arguments.out, arguments.words
     known, task = run_evaluation(policy), arguments.task
     plan = known if known and task in (None, known.kind) else evaluation_class(task or LEGGED)()
+    if arguments.plan:
+        plan = plan_from_tree(type(plan), read_plan(arguments.plan)[0])
     chosen = given(arguments, "episodes", "seed", "threads", "sim", **CELL_FIELDS)
     plan = override(with_named(plan, chosen), arguments.settings)
     source = plan.source(arguments.policy, arguments.checkpoint)
-    place = policy if policy.is_dir() else (arguments.out or policy).parent
-    words = [] if arguments.out else ["--out", str(place / EVALUATION)]
-    if submitted(arguments, "evaluate", place, words):
-        return
+    place = policy if policy.is_dir() else (out or policy).parent
+    if out is None and arguments.runner != "local":
+        out = place / EVALUATION
+        words = [*words, "--out", str(out)]
     robots = load_robots(plan.robot) if getattr(plan, "robot", "") else []
     if len(robots) > 1:
-        _show_bodies(arguments, source, plan)
-        return
-    record = to_tree(evaluate_policy(source, plan, TerminalReporter(), arguments.out))
-    show_result(record, record["cells"], arguments.json, *_means(record), f"evaluated on {plan}")
+        return _bodies_work(arguments, source, plan, out, words)
+
+    def result(found: "PolicyEvaluation | None") -> Result:
+        record = read_record(out) if found is None else to_tree(found)
+        lines = (*_means(record), f"evaluated on {plan}")
+        told = f"return {record['return']:.2f}, success {record['success']:.0%}"
+        where = {"title": "evaluation", "about": place, "view": out, "message": told}
+        return Result(record, record["cells"], lines, **where)
+
+    stage = Stage(
+        "evaluate",
+        run=partial(evaluate_policy, source, plan, path=out),
+        place=out.absolute() if out else None,
+        reads=(place.absolute(),),
+        done=lambda: out is not None and is_evaluated(source, plan, out),
+    )
+    return Work(place, [stage], result, words)
 
 
 def _means(record: Mapping[str, Any]) -> list[str]:
@@ -97,26 +115,37 @@ def _means(record: Mapping[str, Any]) -> list[str]:
     return [*lines, *(f"{name}: {_row_means(rows, 'cell')}" for name, rows in groups.items())]
 
 
-def _show_bodies(
-    arguments: argparse.Namespace, source: "PolicySource", plan: "LeggedEvaluation"
-) -> None:
-    """Evaluate a policy on several robots; print a row each, the means, and each family's."""
+def _bodies_work(
+    arguments: argparse.Namespace,
+    source: "PolicySource",
+    plan: "LeggedEvaluation",
+    out: Path | None,
+    words: Sequence[str],
+) -> Work:
+    """Evaluate a policy on several robots: a row each, the means, and each family's."""
     from gaitforge.flows.stages.legged.bodies import evaluate_bodies
+    from gaitforge.flows.stages.staging import Stage
     from gaitforge.flows.tasks.legged import LeggedPlan
 
     robots, experts = load_robots(plan.robot), {}
     if beside := arguments.beside:
         pairs = LeggedPlan(expert=beside, robot=plan.robot).pairs()
         experts = {robot.name: expert for robot, expert in pairs}
-    found = evaluate_bodies(source, plan, robots, TerminalReporter(), arguments.out, experts)
-    rows = to_tree(found)
-    lines = [f"\n{source.name}: {_row_means(rows, 'robot')}"]
-    for item in plan.robot.split(","):
-        family = {robot.name for robot in load_robots(item)}
-        if 1 < len(family) < len(rows):
-            chosen = [row for row in rows if row["robot"] in family]
-            lines.append(f"{item}: {_row_means(chosen, 'robot')}")
-    show_result(rows, rows, arguments.json, *lines, f"on {plan}")
+
+    def run(reporter: Reporter) -> Any:
+        return evaluate_bodies(source, plan, robots, reporter, out, experts)
+
+    def result(found: Any) -> Result:
+        rows = to_tree(run(Silent()) if found is None else found)
+        lines = [f"\n{source.name}: {_row_means(rows, 'robot')}"]
+        for item in plan.robot.split(","):
+            family = {robot.name for robot in load_robots(item)}
+            if 1 < len(family) < len(rows):
+                chosen = [row for row in rows if row["robot"] in family]
+                lines.append(f"{item}: {_row_means(chosen, 'robot')}")
+        return Result(rows, rows, (*lines, f"on {plan}"), title="evaluation", about=out)
+
+    return Work(out or Path(), [Stage("evaluate", run=run)], result, words)
 
 
 def _row_means(rows: Sequence[Mapping[str, Any]], unit: str) -> str:

@@ -3,10 +3,14 @@
 import argparse
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from gaitforge.flows.records.records import read_record
 from gaitforge.pipeline.cli.parsing.parser import actions, command, given, option, planned, setting
 from gaitforge.pipeline.cli.parsing.values import names, positive, shares, whole
+from gaitforge.pipeline.cli.work import Result, Work, work
 from gaitforge.pipeline.progress import TerminalReporter
 from gaitforge.pipeline.tables import show
 
@@ -26,7 +30,7 @@ def _list(arguments: argparse.Namespace) -> None:
     show(rows, arguments.json)
 
 
-@command(
+@work(
     "gaitforge expert train --out runs/expert --steps 20000000 --robot my_robot\n"
     "          gaitforge expert train --env Hopper-v5 --out runs/hopper",
     option("--env", "a Gymnasium task instead of a robot: see gym list", metavar="TASK"),
@@ -34,15 +38,15 @@ def _list(arguments: argparse.Namespace) -> None:
     "--out --robot SIMULATION",
     setting("entropy=0.005"),
 )
-def _train(arguments: argparse.Namespace) -> None:
+def _train(arguments: argparse.Namespace) -> Work:
     """Train a robot's expert or a Gymnasium task's policies, or resume."""
     if arguments.env is not None:
-        _train_gym(arguments)
-        return
-    from gaitforge.collectors.experts.ppo import ExpertTrainingConfig
+        return _gym_training(arguments)
+    from gaitforge.collectors.experts.ppo import WEIGHTS, ExpertTrainingConfig
     from gaitforge.collectors.physics.contract.robot_check import check_robot
     from gaitforge.collectors.robots.robot import absolute_robot, load_robots
     from gaitforge.flows.stages.legged.training import run_expert_training
+    from gaitforge.flows.stages.staging import Stage
 
     config = planned(ExpertTrainingConfig(), arguments, "steps", "robots", "seed", "threads")
     # The expert's card names the robot, and is read from other working directories.
@@ -50,7 +54,13 @@ def _train(arguments: argparse.Namespace) -> None:
     for robot in load_robots(config.robot):
         for warning in check_robot(robot).warnings:
             print(f"warning: {robot.name}: {warning}", file=sys.stderr)
-    print(run_expert_training(config, arguments.out, TerminalReporter()))
+    out = arguments.out
+    stage = Stage("train expert", run=partial(run_expert_training, config, out))
+
+    def result(weights: Path | None) -> Result:
+        return Result(lines=(str(weights or out / WEIGHTS),))
+
+    return Work(out, [stage], result, arguments.words)
 
 
 @command(
@@ -68,28 +78,33 @@ def _average(arguments: argparse.Namespace) -> None:
     print(average_into(arguments.experts, weights, arguments.out, threads, TerminalReporter()))
 
 
-def _train_gym(arguments: argparse.Namespace) -> None:
+def _gym_training(arguments: argparse.Namespace) -> Work:
     from gaitforge.collectors.gym.experts import RECIPE
     from gaitforge.collectors.gym.training.recommended import recommended_training
     from gaitforge.flows.stages.gym.training import run_gym_training
+    from gaitforge.flows.stages.staging import Stage
 
     if arguments.robots is not None:
         raise ValueError("--robots is not for --env: the task's settings say how many run")
-    config = recommended_training(arguments.env)
-    config = planned(config, arguments, "steps", "seed", "threads")
-    recipe = run_gym_training(config, arguments.out, TerminalReporter())
-    rows = [
-        {
-            "policy": name,
-            "step": recipe.get(f"{name}_step"),
-            "return": mean,
-            "std": recipe["return_std"][name],
-            "length": recipe["lengths"][name],
-        }
-        for name, mean in recipe["returns"].items()
-    ]
-    show(rows, as_json=False)
-    print(arguments.out / RECIPE)
+    config = planned(recommended_training(arguments.env), arguments, "steps", "seed", "threads")
+    out = arguments.out
+
+    def result(trained: dict[str, Any] | None) -> Result:
+        recipe = trained or read_record(out / RECIPE) or {}
+        rows = [
+            {
+                "policy": name,
+                "step": recipe.get(f"{name}_step"),
+                "return": mean,
+                "std": recipe["return_std"][name],
+                "length": recipe["lengths"][name],
+            }
+            for name, mean in recipe["returns"].items()
+        ]
+        return Result(recipe, rows, (str(out / RECIPE),), title="policies", about=out)
+
+    stage = Stage("train expert", run=partial(run_gym_training, config, out))
+    return Work(out, [stage], result, arguments.words)
 
 
 @command(

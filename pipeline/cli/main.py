@@ -6,7 +6,6 @@ once. Handlers import what is slow to load: torch, Prefect, matplotlib.
 """
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from importlib import import_module
 from importlib.metadata import version
 
 from gaitforge.datasets.interrupts import INTERRUPTED, Stopped, raised_once
+from gaitforge.flows.progress import leads
 from gaitforge.pipeline.cli.parsing.parser import (
     WRONG_INPUT,
     Command,
@@ -144,8 +144,7 @@ def _run(argv: Sequence[str] | None) -> int:
         if not isinstance(stop, Stopped) or stop.exit_code == INTERRUPTED:
             print("gaitforge: interrupted; run the same command again to resume", file=sys.stderr)
             return INTERRUPTED
-        # Of several processes of one training, the first speaks.
-        if os.environ.get("RANK", "0") == "0":
+        if leads():
             print(f"gaitforge: {stop}; run the same command again to resume", file=sys.stderr)
         return stop.exit_code
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from gaitforge.datasets.errors import amount
 from gaitforge.datasets.interrupts import STOPPED, raised_once
-from gaitforge.flows.progress import Reporter, Silent
+from gaitforge.flows.progress import Reporter, Silent, leads
 from gaitforge.flows.records.records import read_record, to_tree
 from gaitforge.flows.runners.slurm import jobs as slurm
 from gaitforge.flows.stages.status import (
@@ -266,7 +266,7 @@ def _cancel(arguments: argparse.Namespace) -> None:
 )
 def _run(arguments: argparse.Namespace) -> int | None:
     """Do a job's work in this process, as its script does."""
-    from gaitforge.flows.runners.slurm.tasks import run_task
+    from gaitforge.flows.runners.slurm.runner import run_task
     from gaitforge.pipeline.cli.main import parsed
 
     words = (read_record(arguments.folder / slurm.PLAN) or {}).get(slurm.WORDS)
@@ -283,7 +283,7 @@ def _run(arguments: argparse.Namespace) -> int | None:
 
 def own_reporter() -> Reporter:
     """The terminal's; of several processes of one training, the first speaks."""
-    return TerminalReporter() if os.environ.get("RANK", "0") == "0" else Silent()
+    return TerminalReporter() if leads() else Silent()
 
 
 def show_submitted(job: slurm.Job | str, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 import argparse
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,12 @@ from gaitforge import datasets
 from gaitforge.datasets.catalog.glossary import glossary
 from gaitforge.datasets.errors import amount
 from gaitforge.datasets.files import check_outside_stores
+from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import copy_records
 from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client
 from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, command, flag, given, group, option
 from gaitforge.pipeline.cli.parsing.values import names, whole
+from gaitforge.pipeline.cli.work import Result, Work, work
 from gaitforge.pipeline.progress import TerminalReporter
 from gaitforge.pipeline.tables import fields_of, show, show_one, show_result
 
@@ -42,7 +45,7 @@ def applied(store: "datasets.Store", out: Path, reporter: TerminalReporter) -> "
     return datasets.open_store(path)
 
 
-@command(
+@work(
     'gaitforge query legged.zarr --terrain rough --where "return > 6 and friction < 0.6"\n'
     '          gaitforge query legged.zarr --list --sort "return desc" --show friction',
     "store CELLS --where --selection",
@@ -59,10 +62,18 @@ def applied(store: "datasets.Store", out: Path, reporter: TerminalReporter) -> "
     option("--parquet", "also write the rows to this file", Path, metavar="FILE"),
     option("--save", "save the selection to this file, to train on", Path, metavar="FILE"),
     "--json",
+    runner=False,
 )
-def query_command(arguments: argparse.Namespace) -> None:
+def query_command(arguments: argparse.Namespace) -> Work:
     """Describe the episodes that match a condition, or list them."""
+    from gaitforge.flows.stages.staging import Stage
+
     _check_query(arguments)
+    stage = Stage("query", run=lambda _: _answer(arguments))
+    return Work(Path(), [stage], itself_result, arguments.words)
+
+
+def _answer(arguments: argparse.Namespace) -> Result:
     selection = chosen_episodes(datasets.open_store(arguments.store, tag=arguments.tag), arguments)
     lines: list[str] = []
     if arguments.episode is not None:
@@ -80,9 +91,9 @@ def query_command(arguments: argparse.Namespace) -> None:
     if arguments.save is not None:
         selection.save(arguments.save)
     if arguments.episode is not None:
-        show_one(rows[0], arguments.json)
-    else:
-        show_result(rows, rows, arguments.json, *lines)
+        return Result(rows[0], tables={"query": rows}, about=arguments.store)
+    message = amount(len(selection), "episode")
+    return Result(rows, rows, tuple(lines), "query", arguments.store, message=message)
 
 
 def _noise_line(selection: "datasets.Selection") -> list[str]:
@@ -200,7 +211,7 @@ def push_command(arguments: argparse.Namespace) -> None:
     show_one({"url": arguments.url, "committed": sent}, arguments.json)
 
 
-@command(
+@work(
     'gaitforge card legged.zarr --licence CC-BY-4.0 --author "Ada Lovelace <ada@example.org>"',
     "store",
     option("--out", "output folder (default: STORE.card)", Path),
@@ -222,9 +233,22 @@ def push_command(arguments: argparse.Namespace) -> None:
         option("--description", "what it is and is for", metavar="TEXT"),
         option("--limitations", "what it is not good for", metavar="TEXT"),
     ),
+    runner=False,
 )
-def card_command(arguments: argparse.Namespace) -> None:
+def card_command(arguments: argparse.Namespace) -> Work:
     """Write a dataset card (HTML, Markdown, JSON) and a page to explore its episodes."""
+    from gaitforge.flows.stages.staging import Stage
+
+    stage = Stage("card", run=partial(_card, arguments))
+    return Work(Path(), [stage], itself_result, arguments.words)
+
+
+def itself_result(made: Result) -> Result:
+    """The result of work that makes it."""
+    return made
+
+
+def _card(arguments: argparse.Namespace, reporter: Reporter) -> Result:
     from gaitforge.pipeline.report.card import selected, write_card
 
     store = datasets.open_store(arguments.store)
@@ -247,9 +271,11 @@ def card_command(arguments: argparse.Namespace) -> None:
             condition=condition,
             channels=not arguments.no_channels,
             draw=drawing(arguments),
-            reporter=TerminalReporter(),
+            reporter=reporter,
         )
-    print(*written, sep="\n")
+    page, markdown, _ = written
+    texts, about = {"card": markdown.read_text()}, arguments.store
+    return Result(lines=tuple(map(str, written)), about=about, texts=texts, pages=(page,))
 
 
 def drawing(arguments: argparse.Namespace) -> "Draw | None":

@@ -7,6 +7,7 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from gaitforge.datasets.errors import amount, install_extra
 from gaitforge.datasets.files import files_under
 from gaitforge.datasets.formats import FORMATS, exporter_class, importer_class
 from gaitforge.datasets.formats.readme import README
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.part_records import store_address as address_of
 from gaitforge.flows.settings import setting_names
 from gaitforge.pipeline.cli.parsing.parser import (
     command,
@@ -28,8 +31,9 @@ from gaitforge.pipeline.cli.parsing.parser import (
 )
 from gaitforge.pipeline.cli.parsing.values import names, positive, store_address
 from gaitforge.pipeline.cli.store import applied, chosen_episodes, drawing
+from gaitforge.pipeline.cli.work import Result, Work, work
 from gaitforge.pipeline.progress import TerminalReporter
-from gaitforge.pipeline.tables import show, show_one
+from gaitforge.pipeline.tables import cell, show, show_one
 
 if TYPE_CHECKING:
     from gaitforge.datasets.formats.interface import Advance, Report
@@ -44,7 +48,7 @@ _USAGE = """gaitforge export RUN DST [--formats F,G] [--checkpoint last|best] [-
                         [--tag NAME] [--set NAME=VALUE]"""
 
 
-@command(
+@work(
     "gaitforge export runs/fcnet exports/fcnet\n"
     "          gaitforge export legged.zarr d4rl rough.hdf5 --where \"terrain = 'rough'\"",
     lambda parser: setattr(parser, "usage", _USAGE),
@@ -67,20 +71,20 @@ _USAGE = """gaitforge export RUN DST [--formats F,G] [--checkpoint last|best] [-
     group("to export data", "CELLS --where --tag"),
     setting("compression=none (d4rl)"),
     "--json",
+    runner=False,
 )
-def export_command(arguments: argparse.Namespace) -> None:
+def export_command(arguments: argparse.Namespace) -> Work:
     """Write a policy for a robot's program, or a store in another format."""
     places = arguments.places
     if len(places) == 2:
         _refuse(arguments, _OF_DATA, "data, and RUN DST names a policy: give STORE FORMAT DST")
-        _export_policy(arguments)
-    elif len(places) == 3:
+        return _export_policy(arguments)
+    if len(places) == 3:
         _refuse(arguments, _OF_POLICY, "a policy, and STORE FORMAT DST names data: give RUN DST")
-        _export_data(arguments)
-    else:
-        raise ValueError(
-            f"export needs RUN DST (a policy) or STORE FORMAT DST (data), not {len(places)} names"
-        )
+        return _export_data(arguments)
+    raise ValueError(
+        f"export needs RUN DST (a policy) or STORE FORMAT DST (data), not {len(places)} names"
+    )
 
 
 def _refuse(arguments: argparse.Namespace, names: Iterable[str], reason: str) -> None:
@@ -89,31 +93,39 @@ def _refuse(arguments: argparse.Namespace, names: Iterable[str], reason: str) ->
             raise ValueError(f"--{'set' if name == 'settings' else name} is for {reason}")
 
 
-def _export_policy(arguments: argparse.Namespace) -> None:
+def _export_policy(arguments: argparse.Namespace) -> Work:
     from gaitforge.flows.stages.export import ExportPlan, run_export
-    from gaitforge.learners.deploy.export import ExportOptions
+    from gaitforge.flows.stages.staging import Stage
+    from gaitforge.learners.deploy.export import ExportOptions, ExportResult
 
     options = ExportOptions(**given(arguments, "formats", batch_size="batch"))
     plan = ExportPlan(options=options, **given(arguments, "checkpoint", "robot"))
     run, destination = map(Path, arguments.places)
-    result = run_export(plan, run, destination, TerminalReporter())
-    record = {
-        "folder": str(result.folder),
-        "already_there": result.already_there,
-        "bytes": result.sizes,
-        "largest_error": result.errors,
-    }
-    show_one(record, arguments.json)
+
+    def result(exported: ExportResult) -> Result:
+        record = {
+            "folder": str(exported.folder),
+            "already_there": exported.already_there,
+            "bytes": exported.sizes,
+            "largest_error": exported.errors,
+        }
+        rows = [{"file": name, "bytes": size} for name, size in exported.sizes.items()]
+        return Result(record, about=destination, tables={"exported": rows})
+
+    stage = Stage("export", run=partial(run_export, plan, run, destination))
+    return Work(destination, [stage], result, arguments.words)
 
 
-def _export_data(arguments: argparse.Namespace) -> None:
+def _export_data(arguments: argparse.Namespace) -> Work:
+    from gaitforge.flows.stages.staging import Stage
+
     place, name, destination = arguments.places
     options = planned(exporter_class(name).Options(), arguments)
     selection = chosen_episodes(
         datasets.open_store(store_address(place), tag=arguments.tag), arguments
     )
-    report = _export(name, selection, Path(destination), asdict(options), TerminalReporter())
-    _show_report(report, arguments.json)
+    run = partial(_export, name, selection, Path(destination), asdict(options))
+    return Work(Path(destination), [Stage("export", run=run)], _report_result, arguments.words)
 
 
 def _export(
@@ -121,9 +133,9 @@ def _export(
     selection: "datasets.Selection",
     destination: Path,
     options: Mapping[str, Any],
-    reporter: TerminalReporter,
+    reporter: Reporter,
 ) -> "Report":
-    """Export a selection with progress on the terminal."""
+    """Export a selection with progress."""
     from gaitforge.datasets.formats.transfer.exporting import export_selection
 
     with ExitStack() as stack:
@@ -135,7 +147,7 @@ def _export(
         return export_selection(name, selection, destination, options, begin)
 
 
-@command(
+@work(
     "gaitforge import d4rl hopper_medium.hdf5 hopper.zarr",
     option("format", "one of gaitforge formats"),
     option("source", "file or folder of that format", metavar="SRC"),
@@ -144,15 +156,19 @@ def _export(
     flag("--drop-nan", "leave out episodes with NaN or infinity"),
     setting("horizon=1000 (d4rl)"),
     "--json",
+    runner=False,
 )
-def import_command(arguments: argparse.Namespace) -> None:
+def import_command(arguments: argparse.Namespace) -> Work:
     """Import another project's data into a store."""
     from gaitforge.flows.stages.importing import ImportPlan, run_import
+    from gaitforge.flows.stages.staging import Stage
 
     options = planned(importer_class(arguments.format).Options(), arguments)
-    plan = ImportPlan(arguments.format, asdict(options), **given(arguments, "workers", "drop_nan"))
-    report = run_import(plan, arguments.source, arguments.store, TerminalReporter())
-    _show_report(report, arguments.json)
+    chosen = given(arguments, "workers", "drop_nan")
+    plan = ImportPlan(arguments.format, asdict(options), **chosen)
+    store = address_of(arguments.store)
+    stage = Stage("import", run=partial(run_import, plan, arguments.source, store))
+    return Work(Path(), [stage], _report_result, arguments.words)
 
 
 @command(
@@ -197,18 +213,17 @@ def publish_command(arguments: argparse.Namespace) -> None:
     show_one({"repository": repository, "commit": url, **counts}, arguments.json)
 
 
-def _show_report(report: "Report", as_json: bool) -> None:
-    """Print what an import or export carried over, and what not."""
+def _report_result(report: "Report") -> Result:
+    """What an import or export carried over, and what not."""
     tree = asdict(report)
-    if as_json:
-        show_one(tree, as_json=True)
-        return
-    carried = tree.pop("carried")
-    show_one(tree, as_json=False)
-    for key, title in {"kept": "carried over", "left": "not carried over", "notes": "note"}.items():
-        for line in carried[key]:
-            print(f"{title}: {line}")
-    print(f"{report.bytes / 1e6:,.1f} MB in {report.seconds:.1f} s")
+    counts = {name: value for name, value in tree.items() if name != "carried"}
+    titles = {"kept": "carried over", "left": "not carried over", "notes": "note"}
+    carried = [{"what": t, "line": x} for k, t in titles.items() for x in tree["carried"][k]]
+    width = max(map(len, counts))
+    lines = [f"{name:<{width}}  {cell(value)}" for name, value in counts.items()]
+    lines += [f"{row['what']}: {row['line']}" for row in carried]
+    lines.append(f"{report.bytes / 1e6:,.1f} MB in {report.seconds:.1f} s")
+    return Result(tree, lines=tuple(lines), about=report.source, tables={"carried over": carried})
 
 
 @command("gaitforge formats --json", "--json")

@@ -3,9 +3,8 @@
 import asyncio
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ from pydantic import ValidationError
 
 from gaitforge.datasets.errors import amount
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
-from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.runners.prefect_jobs import SITE
 from gaitforge.flows.runners.shown_pages import PAGES_URL
-from gaitforge.flows.tasks.legged import LeggedPlan, legged_plan
+from gaitforge.flows.tasks.legged import legged_plan
 from gaitforge.pipeline.serve.deployments import FLOWS
 from gaitforge.pipeline.serve.pages import serving_pages
 from gaitforge.pipeline.serve.prefect_server import check_host, prefect_api
@@ -30,8 +28,8 @@ from gaitforge.pipeline.tables import fields_of
 NAME = "gaitforge"
 """Of every deployment: Prefect calls them by flow and name, as collect/gaitforge."""
 
-_OF_GRID = ("terrains", "skills", "levels", "parts", "episodes_per_part", "seed")
-"""Fields of collect/gaitforge's form that are fields of the plan's grid."""
+_ALONE = ("collect", "gym-collect", "humanoid-collect", "derive", "run", "pipeline", "demo")
+"""Of each of these one run at a time: two collections would compete for the cores."""
 
 CRON_FIELDS = 5
 
@@ -92,26 +90,13 @@ def serve_flows(plan: ServePlan) -> None:
 def _collecting(plan: ServePlan) -> dict[str, object]:
     """The default parameters of collect/gaitforge; wrong values are refused here."""
     values: dict[str, object] = fields_of(plan, "preset", "threads", "settings", "new_every_day")
-    made = legged_plan(plan.preset, {}, {"threads": plan.threads}, plan.settings)
-    values |= form_fields(made, plan.settings)
-    if plan.new_every_day and "seed" in values:
+    made = legged_plan(plan.preset, {}, {"threads": plan.threads}, plan.settings)  # raises
+    if plan.new_every_day and made.grid.seed != legged_plan(plan.preset, {}, {}, []).grid.seed:
         raise ValueError("with --new-every-day the day is the seed: drop --set grid.seed")
     if plan.store is None:
         return values
     store = str(plan.store)
     return values | {"store": store if is_bucket_url(store) else os.path.abspath(store)}
-
-
-def form_fields(made: LeggedPlan, settings: Sequence[str]) -> dict[str, object]:
-    """The settings that have a field of their own in the form, as its values; and the others.
-
-    So a run with another value in that field contradicts no setting.
-    """
-    paths = {f"grid.{name}": name for name in _OF_GRID} | {"threads": "threads", "expert": "expert"}
-    names = [setting.partition("=")[0] for setting in settings]
-    shown = {paths[name]: to_tree(attrgetter(name)(made)) for name in names if name in paths}
-    others = [each for each, name in zip(settings, names, strict=True) if name not in paths]
-    return {**shown, "settings": others}
 
 
 def _schedule(plan: ServePlan) -> Schedule | None:
@@ -136,13 +121,12 @@ def _schedule(plan: ServePlan) -> Schedule | None:
 
 
 def _deployment(name: str, parameters: dict[str, object], schedule: Schedule | None) -> Any:
-    # Two collections at once would compete for the cores.
     limit = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE)
     return FLOWS[name].to_deployment(
         NAME,
         parameters=parameters,
         schedule=schedule if name == "collect" else None,
-        concurrency_limit=limit if name in ("collect", "experiment") else None,
+        concurrency_limit=limit if name in _ALONE else None,
         tags=[NAME],
         entrypoint_type=EntrypointType.MODULE_PATH,
     )

@@ -19,7 +19,7 @@ from gaitforge.datasets.errors import amount
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import PartCollected, store_address
-from gaitforge.flows.records.records import provenance, to_tree, write_record
+from gaitforge.flows.records.records import provenance, read_record, to_tree, write_record
 from gaitforge.flows.runners.slurm import jobs
 from gaitforge.flows.runners.slurm.commands import (
     UnclearSubmission,
@@ -28,8 +28,9 @@ from gaitforge.flows.runners.slurm.commands import (
     submit_command,
 )
 from gaitforge.flows.runners.slurm.script import SlurmSettings, Work, batch_script
-from gaitforge.flows.stages.collect import prepare
+from gaitforge.flows.stages.collect import collect, prepare
 from gaitforge.flows.tasks.interface import CollectionPlan
+from gaitforge.flows.tasks.registry import collection_plan
 
 MAX_TASKS = 1000
 """Tasks of one array: Slurm's own default limit (slurm.conf(5), MaxArraySize = 1001)."""
@@ -145,6 +146,21 @@ def submit_work(
     return job
 
 
+def run_task(folder: Path, task: int, reporter: Reporter) -> None:
+    """Make the parts of one task of a collection's job folder here; committed ones are skipped.
+
+    Raises:
+        ValueError: no such task, a damaged plan, or what the collection raises.
+    """
+    tree = read_record(folder / jobs.PLAN) or {}
+    if not {"task", "store", "plan", "tasks"} <= tree.keys():
+        raise ValueError(f"{folder} is no job folder: it holds no {jobs.PLAN} of a job")
+    if not 0 <= task < len(tree["tasks"]):
+        raise ValueError(f"{folder} has tasks 0-{len(tree['tasks']) - 1}, not {task}")
+    plan = collection_plan(tree["task"], tree["plan"])
+    collect(plan, store_address(tree["store"]), reporter, tree["tasks"][task])
+
+
 def _awaited(names: Sequence[str]) -> list[str]:
     """The ids of those jobs of ids, stores and runs that have not ended; the others succeeded.
 
@@ -161,9 +177,3 @@ def _awaited(names: Sequence[str]) -> list[str]:
             raise ValueError(f"cannot wait for {name}: {last}")
         ids += live
     return ids
-
-
-def check_idle(place: Path, kind: str, what: str) -> None:
-    """Raise ValueError if a job of a kind in a folder of jobs has not ended."""
-    if jobs.live_jobs(place, kind):
-        raise ValueError(f"a job that {what} is queued or running; see gaitforge jobs list")

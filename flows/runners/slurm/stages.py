@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gaitforge.flows.progress import Silent
+from gaitforge.datasets.storage.s3.bucket import is_bucket_url
+from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.runners.slurm import jobs
 from gaitforge.flows.runners.slurm.commands import has_slurm
 from gaitforge.flows.runners.slurm.runner import TRAIN_REQUEUES, run_slurm, submit_work
@@ -60,12 +61,16 @@ def run_command_on_slurm(
 
 
 def submit_stages(
-    out: Path, stages: Sequence[Stage], words: Sequence[str], settings: SlurmSettings
+    out: Path,
+    stages: Sequence[Stage],
+    words: Sequence[str],
+    settings: SlurmSettings,
+    reporter: Reporter | None = None,
 ) -> list[jobs.Job | str]:
     """Submit what is neither done nor in a live job, each stage after those that it needs.
 
     Args:
-        words: the command line of the stages; with `--stage NAME` it does one.
+        words: the command line of the stages; of several, it does one with `--stage NAME`.
 
     Returns:
         The new jobs, or with `dry_run` their scripts.
@@ -73,9 +78,10 @@ def submit_stages(
     Raises:
         ValueError: no Slurm, or its reason to refuse; then no new job is left.
     """
+    _check_request(stages, settings)
     made: list[jobs.Job | str] = []
     ids: dict[str, list[str]] = {}  # of the jobs of each stage that is not done
-    known = {} if settings.dry_run else _live_jobs(out, stages)
+    known = {} if settings.dry_run else live_jobs(out, stages)
     try:
         for stage in stages:
             if is_done(out, stage):
@@ -83,12 +89,12 @@ def submit_stages(
             live = known.get(stage.name, [])
             waits = not ids.keys().isdisjoint(stage.after)
             if stage.collection is not None and not waits:
-                new = _array(stage, live, settings)
+                new = _array(stage, live, settings, reporter or Silent())
             elif live:
                 new = []
             else:
                 after = sorted({number for name in stage.after for number in ids.get(name, ())})
-                line = [*words, "--stage", stage.name]
+                line = [*words, "--stage", stage.name] if len(stages) > 1 else words
                 mine = settings if stage.trains else replace(settings, nodes=1, gpus=0)
                 new = [run_command_on_slurm(line, stage.name, out, mine, after)]
             made += new
@@ -101,14 +107,25 @@ def submit_stages(
     return made
 
 
-def _array(stage: Stage, live: Sequence[jobs.Job], settings: SlurmSettings) -> list[jobs.Job | str]:
+def _check_request(stages: Sequence[Stage], settings: SlurmSettings) -> None:
+    """Raise ValueError if a request asks for what none of the stages can use."""
+    if (settings.nodes > 1 or settings.gpus) and not any(stage.trains for stage in stages):
+        raise ValueError("only a training uses several nodes or GPUs: nodes 1 and gpus 0")
+    arrays = settings.max_parallel or settings.parts_per_task
+    if arrays and not any(stage.collection for stage in stages):
+        raise ValueError("only a collection is an array: no --max-parallel or --parts-per-task")
+
+
+def _array(
+    stage: Stage, live: Sequence[jobs.Job], settings: SlurmSettings, reporter: Reporter
+) -> list[jobs.Job | str]:
     """An array over the parts of a stage that no live job makes."""
     assert stage.collection is not None
     assert stage.place is not None
     if not all(job.is_array for job in live):
         return []  # one job makes all of them
     one_node = replace(settings, nodes=1, gpus=0)
-    made = run_slurm(stage.collection(), stage.place, Silent(), None, one_node)
+    made = run_slurm(stage.collection(), stage.place, reporter, stage.parts, one_node)
     return [] if isinstance(made, list) else [made]
 
 
@@ -130,7 +147,7 @@ def _jobs_in(place: Path) -> list[jobs.Job]:
     return jobs.find_jobs(place) if place.is_dir() else []
 
 
-def _live_jobs(out: Path, stages: Sequence[Stage]) -> dict[str, list[jobs.Job]]:
+def live_jobs(out: Path, stages: Sequence[Stage]) -> dict[str, list[jobs.Job]]:
     """The live jobs of every stage, with one call of Slurm."""
     known = {stage.name: _jobs_of(out, stage) for stage in stages}
     every = [job for found in known.values() for job in found]
@@ -157,12 +174,20 @@ def _stage_state(
     if is_done(out, stage):
         return StageState(stage, "done", job)
     state = states[job.folder] if job else "missing"
+    if state == "done" and not stage.key and stage.collection is None:
+        return StageState(stage, "done", job)  # no file says so
     if job and state == "lost" and not any(job.folder.glob("*.log")):
         state = "cancelled"  # a job before it failed, and Slurm has forgotten both
-    if live or stage.place is None or not stage.place.exists():
+    if live or not _begun(stage):
         return StageState(stage, "missing" if state == "done" else state, job)
-    works = status(stage.place).state == "working"
+    works = status(stage.place or "").state == "working"
     return StageState(stage, "working" if works else "missing" if state == "done" else state, job)
+
+
+def _begun(stage: Stage) -> bool:
+    """Whether the store or run of a stage is there."""
+    place = stage.place
+    return place is not None and (is_bucket_url(place) or Path(place).exists())
 
 
 def stage_rows(out: Path, stages: Sequence[Stage]) -> list[dict[str, str]]:
@@ -180,9 +205,9 @@ def stage_rows(out: Path, stages: Sequence[Stage]) -> list[dict[str, str]]:
 
 def _progress(stage: Stage) -> str:
     """Parts or optimiser steps done, where the stage has begun."""
-    if stage.place is None or not stage.place.exists():
+    if not _begun(stage):
         return ""
-    found = status(stage.place)
+    found = status(stage.place or "")
     if isinstance(found, TrainingStatus):
         return f"{found.step:,} of {found.steps:,} steps"
     return f"{found.done:,} of {found.planned:,} parts"
@@ -194,7 +219,7 @@ def cancel_stages(out: Path, stages: Sequence[Stage]) -> list[jobs.Job]:
     Raises:
         ValueError: no Slurm, or its reason.
     """
-    known = _live_jobs(out, stages)
+    known = live_jobs(out, stages)
     live = [job for stage in reversed(stages) for job in known[stage.name]]
     for job in live:
         jobs.cancel_job(job)

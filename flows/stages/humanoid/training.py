@@ -6,13 +6,18 @@ from typing import Any
 from gaitforge.collectors.experts.ppo_checkpoint import trained_steps
 from gaitforge.collectors.humanoid.clips.reference import ReferenceClip, read_clip
 from gaitforge.collectors.humanoid.clips.snippets import Snippet
-from gaitforge.collectors.humanoid.experts.experts import PD
+from gaitforge.collectors.humanoid.experts.experts import PD, WEIGHTS
 from gaitforge.collectors.humanoid.experts.training import ResidualTrainingConfig, train_residual
 from gaitforge.flows.progress import Reporter, from_totals
 from gaitforge.flows.records.records import provenance, training_lock, write_record
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.tasks.humanoid_evaluation import HumanoidEvaluation
 from gaitforge.flows.tasks.policies import EXPERT, PolicySource
+
+
+def card_file(out: Path, snippet: Snippet) -> Path:
+    """The card of a snippet's expert."""
+    return (out / snippet.name / WEIGHTS).with_suffix(".json")
 
 
 def train_humanoid_expert(

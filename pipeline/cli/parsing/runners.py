@@ -1,16 +1,20 @@
 """The options that say who does the work (this process, Dask, Slurm, Prefect), as settings."""
 
 import argparse
-from collections.abc import Sequence
 from typing import Any
 
 from gaitforge.flows.runners.dask_clusters import QUEUES, DaskSettings
-from gaitforge.flows.runners.registry import RUNNERS
 from gaitforge.flows.runners.slurm.script import SlurmSettings
 from gaitforge.pipeline.cli.parsing.parser import SHARED, details, given, group, option
 from gaitforge.pipeline.cli.parsing.values import names, positive, whole
 
-TRAINING_RUNNERS, STAGE_RUNNERS = ("local", "slurm"), ("local", "dask", "slurm")
+RUNNERS = {
+    "local": "this machine",
+    "dask": "a Dask cluster",
+    "slurm": "Slurm jobs",
+    "prefect": "a Prefect run",
+}
+"""Name -> what does a command's work."""
 
 Options = dict[str, dict[str, Any]]
 _ON = {"action": "store_const", "const": True}
@@ -61,83 +65,39 @@ _SLURM: Options = {
     "--pass-env": details("environment variables to pass to the job", names),
     "--dry-run": details("print the job script, submit nothing", **_ON),
 }
-_SLURM_COLLECTION: Options = {
-    "--max-parallel": details("array tasks that run in parallel", positive),
-    "--parts-per-task": details("parts per array task (default: --cpus)", positive),
-}
-_SLURM_TRAINING: Options = {
-    "--nodes": details("nodes (default: 1)", positive),
-    "--gpus": details("GPUs per node, one process each (default: 0)", whole),
+_OF_SOME: Options = {
+    "--max-parallel": details("array tasks of a collection that run in parallel", positive),
+    "--parts-per-task": details("parts per array task of a collection (default: --cpus)", positive),
+    "--nodes": details("nodes of a training (default: 1)", positive),
+    "--gpus": details("GPUs per node of a training, one process each (default: 0)", whole),
 }
 _FOLLOW: Options = {
-    "--follow": details(
-        "show the stages' states until all jobs have ended; exit 1 if one failed", **_ON
-    ),
-    "--cancel": details("cancel the jobs of all stages", **_ON),
+    "--follow": details("show states until all jobs have ended; exit 1 if one failed", **_ON),
+    "--cancel": details("cancel the jobs", **_ON),
 }
 _SITE = ("--mail", "--setup", "--env-file", "--container", "--sbatch", "--pass-env", "--requeues")
 SITE_SLURM = group("Slurm, for runs that ask for it", {name: _SLURM[name] for name in _SITE})
 """What a form must not choose: commands, files and addresses of every job of served flows."""
 
-_SLURM_OPTIONS = _SLURM_COLLECTION | _SLURM_TRAINING | _SLURM | _FOLLOW
-
+_SLURM_OPTIONS = _OF_SOME | _SLURM | _FOLLOW
 
 RUNNER = (
-    option(
-        "--runner",
-        f"who makes the parts: {', '.join(RUNNERS)}; local is this process",
-        default="local",
-        metavar="NAME",
-    ),
+    option("--runner", f"who does the work: {', '.join(RUNNERS)}", default="local", metavar="NAME"),
     group("with --runner dask, or prefect on Dask", _DASK),
-    group("with --runner slurm", _SLURM_COLLECTION | _SLURM),
+    group("with --runner slurm", _SLURM_OPTIONS),
 )
-"""The options of a command that collects."""
-
-TRAINING_RUNNER = (
-    option(
-        "--runner", f"who trains: {' or '.join(TRAINING_RUNNERS)}", str, "local", metavar="NAME"
-    ),
-    group("with --runner slurm", _SLURM_TRAINING | _SLURM),
-)
-"""The options of a command that trains."""
-
-JOB_RUNNER = (
-    option("--runner", "local, or slurm for one job", str, "local", metavar="NAME"),
-    group("with --runner slurm", _SLURM),
-)
-"""The options of a command that can be one job."""
-
-STAGES_RUNNER = (
-    option("--runner", "who does the stages: local, dask, slurm", default="local", metavar="NAME"),
-    option("--stage", "do only this stage", metavar="NAME"),
-    group("with --runner dask", _DASK),
-    group("with --runner slurm", _SLURM, _FOLLOW),
-)
-"""The options of a command whose work has stages."""
-
-PIPELINE_RUNNER = (
-    option(
-        "--runner", f"who does the stages: {', '.join(RUNNERS)}", default="local", metavar="NAME"
-    ),
-    option("--stage", 'do only this stage, e.g. "train fcnet"', metavar="NAME"),
-    group("with --runner dask", _DASK),
-    group("with --runner slurm", _SLURM_COLLECTION | _SLURM_TRAINING | _SLURM, _FOLLOW),
-)
-"""The options of a pipeline."""
+"""The options of a command whose work any runner can do."""
 
 
-def runner_settings(
-    arguments: argparse.Namespace, runners: Sequence[str] = tuple(RUNNERS)
-) -> DaskSettings | SlurmSettings | None:
+def runner_settings(arguments: argparse.Namespace) -> DaskSettings | SlurmSettings | None:
     """The chosen runner's settings; None for one that has none.
 
     Raises:
         ValueError: no such runner, options of another one, or values that the runner refuses.
     """
     runner = arguments.runner
-    if runner not in runners:
-        raise ValueError(f"unknown runner '{runner}'; allowed: {', '.join(runners)}")
+    if runner not in RUNNERS:
+        raise ValueError(f"unknown runner '{runner}'; allowed: {', '.join(RUNNERS)}")
     if runner not in ("dask", "prefect"):
         _refuse(arguments, _DASK, "dask or prefect")
     if runner == "slurm":
@@ -167,6 +127,12 @@ def site_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     chosen = given(arguments, *names)
     _slurm_settings(chosen)
     return chosen
+
+
+def runner_names() -> set[str]:
+    """The names of the options that say who does the work, as a form would have them."""
+    listed = ("--runner", *_DASK, *_SLURM_OPTIONS)
+    return {name[2:].replace("-", "_") for name in listed}
 
 
 def run_here(arguments: argparse.Namespace) -> None:

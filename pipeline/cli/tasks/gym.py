@@ -3,7 +3,7 @@
 import argparse
 from importlib.util import find_spec
 
-from gaitforge.pipeline.cli.collect import run_collection, show_collected
+from gaitforge.pipeline.cli.collect import collection_work
 from gaitforge.pipeline.cli.parsing.parser import (
     actions,
     command,
@@ -11,8 +11,8 @@ from gaitforge.pipeline.cli.parsing.parser import (
     given,
     option,
 )
-from gaitforge.pipeline.cli.parsing.runners import RUNNER
 from gaitforge.pipeline.cli.parsing.values import names, positive
+from gaitforge.pipeline.cli.work import Work, work
 from gaitforge.pipeline.tables import show
 
 _SHIPPED = ("medium", "expert")
@@ -40,7 +40,7 @@ def _list(arguments: argparse.Namespace) -> None:
     show(rows, arguments.json)
 
 
-@command(
+@work(
     "gaitforge gym collect hopper.zarr --env Hopper-v5 --policies runs/hopper",
     "store",
     option("--env", "a task, see gaitforge gym list", metavar="TASK", required=True),
@@ -61,10 +61,9 @@ def _list(arguments: argparse.Namespace) -> None:
     ),
     option("--replay-steps", "its first steps (default: until the medium policy)", positive),
     flag("--physics", "store the simulator's positions and velocities"),
-    *RUNNER,
     "--processes --seed --json",
 )
-def _collect(arguments: argparse.Namespace) -> None:
+def _collect(arguments: argparse.Namespace) -> Work:
     """Collect episodes of trained policies, or their replay buffer."""
     from gaitforge.flows.tasks.gym import GymPlan, quality_summary
 
@@ -73,10 +72,9 @@ def _collect(arguments: argparse.Namespace) -> None:
     if not (arguments.policies or arguments.replay):
         chosen.setdefault("qualities", _SHIPPED)
     plan = GymPlan(**chosen)
-    records = run_collection(arguments, plan)
-    if records is not None:
-        rows = quality_summary(arguments.store, plan.part_ids())
-        show_collected(rows, records, arguments.json)
+    return collection_work(
+        arguments, plan, lambda _: quality_summary(arguments.store, plan.part_ids())
+    )
 
 
 gym_command = actions("gaitforge gym list", _list, _collect)

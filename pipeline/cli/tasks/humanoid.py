@@ -1,10 +1,13 @@
 """`gaitforge humanoid`: motion tracking of the CMU humanoid."""
 
 import argparse
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gaitforge.pipeline.cli.collect import run_collection, show_parts
+from gaitforge.datasets.files import sha256_file
+from gaitforge.flows.records.records import digest, read_record
+from gaitforge.pipeline.cli.collect import collection_work, part_rows
 from gaitforge.pipeline.cli.parsing.parser import (
     Container,
     actions,
@@ -14,9 +17,8 @@ from gaitforge.pipeline.cli.parsing.parser import (
     planned,
     setting,
 )
-from gaitforge.pipeline.cli.parsing.runners import RUNNER
 from gaitforge.pipeline.cli.parsing.values import names, positive, whole
-from gaitforge.pipeline.progress import TerminalReporter
+from gaitforge.pipeline.cli.work import Result, Work, work
 from gaitforge.pipeline.tables import show
 
 if TYPE_CHECKING:
@@ -82,35 +84,49 @@ def _snippets(arguments: argparse.Namespace) -> "list[Snippet]":
     return found
 
 
-@command(
+@work(
     "gaitforge humanoid train-expert --reference clips.h5 --clips step_00 --out experts",
     *_SNIPPETS,
     option("--steps", "control steps per snippet, in all", positive),
     "--out --seed --threads",
+    option("--stage", "do only this stage", metavar="NAME"),
     setting("humanoids=256"),
     "--json",
 )
-def _train_expert(arguments: argparse.Namespace) -> None:
-    """Train an expert per snippet."""
+def _train_expert(arguments: argparse.Namespace) -> Work:
+    """Train an expert per snippet, a stage each."""
     from gaitforge.collectors.humanoid.experts.training import ResidualTrainingConfig
-    from gaitforge.flows.stages.humanoid.training import train_humanoid_expert
+    from gaitforge.flows.stages.humanoid.training import card_file, train_humanoid_expert
+    from gaitforge.flows.stages.staging import Stage
 
     config = planned(ResidualTrainingConfig(), arguments, "steps", "seed", "threads")
-    rows = []
-    for snippet in _snippets(arguments):
-        card = train_humanoid_expert(
-            config, arguments.reference, snippet, arguments.out, TerminalReporter()
+    reference, out, snippets = arguments.reference, arguments.out, _snippets(arguments)
+
+    def result(_: Any) -> Result:
+        rows = []
+        for snippet in snippets:
+            card = read_record(card_file(out, snippet)) or {}
+            scores = {
+                f"{name} {key}": card[name][f"normalised_{key}"]
+                for name in ("pd", "expert")
+                for key in ("return", "length")
+            }
+            rows.append({"snippet": snippet.name, **scores, "wall_s": card["wall_s"]})
+        return Result(rows, rows, title="experts", about=out)
+
+    stages = [
+        Stage(
+            f"train {snippet.name}",
+            digest([config, snippet, sha256_file(reference)]),
+            partial(train_humanoid_expert, config, reference, snippet, out),
+            (card_file(out, snippet),),
         )
-        scores = {
-            f"{name} {key}": card[name][f"normalised_{key}"]
-            for name in ("pd", "expert")
-            for key in ("return", "length")
-        }
-        rows.append({"snippet": snippet.name, **scores, "wall_s": card["wall_s"]})
-    show(rows, arguments.json)
+        for snippet in snippets
+    ]
+    return Work(out, stages, result, arguments.words)
 
 
-@command(
+@work(
     "gaitforge humanoid collect mocap.zarr --reference clips.h5 --clips step_00,squat_00",
     "store",
     *_SNIPPETS,
@@ -118,10 +134,9 @@ def _train_expert(arguments: argparse.Namespace) -> None:
     option("--start-rollouts", "rollouts per snippet from its start (default: 16)", whole),
     option("--random-rollouts", "rollouts per snippet from random frames (default: 16)", whole),
     option("--action-noise", "standard deviation of the noise on actions (default: 0.1)", float),
-    *RUNNER,
     "--processes --seed --json",
 )
-def _collect(arguments: argparse.Namespace) -> None:
+def _collect(arguments: argparse.Namespace) -> Work:
     """Collect rollouts of experts, one part per snippet."""
     from gaitforge.collectors.humanoid.data import SnippetGrid
     from gaitforge.collectors.humanoid.experts.experts import PD
@@ -130,9 +145,7 @@ def _collect(arguments: argparse.Namespace) -> None:
     chosen = given(arguments, "start_rollouts", "random_rollouts", "action_noise", "seed")
     grid = SnippetGrid(tuple(snippet.name for snippet in _snippets(arguments)), **chosen)
     plan = HumanoidPlan(grid, str(arguments.reference), arguments.expert or PD, arguments.processes)
-    records = run_collection(arguments, plan)
-    if records is not None:
-        show_parts(records, arguments.json)
+    return collection_work(arguments, plan, part_rows)
 
 
 humanoid_command = actions(

@@ -1,0 +1,277 @@
+"""Stages in a Prefect run: each part of a collection is a task, and so is any other stage.
+
+On a Dask cluster each Prefect task waits for a Dask task, so workers need neither Prefect nor its
+server.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prefect import flow
+from prefect.events import emit_event
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from gaitforge.datasets import DatasetError, open_store
+from gaitforge.flows.progress import Interrupted, Reporter
+from gaitforge.flows.records.part_records import (
+    PartCollected,
+    collection_rate,
+    records_folder,
+    records_of_commits,
+    store_address,
+)
+from gaitforge.flows.records.records import held_lock
+from gaitforge.flows.retrying import Retry
+from gaitforge.flows.runners.artifacts import TrainingTable, last_name, show_table
+from gaitforge.flows.runners.dask import make_part, run_parts
+from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client
+from gaitforge.flows.runners.dask_stages import run_ready
+from gaitforge.flows.runners.gather import gather
+from gaitforge.flows.runners.prefect import (
+    FLOW_OPTIONS,
+    making,
+    retried_task,
+    run_from_a_program,
+    shown_progress,
+)
+from gaitforge.flows.runners.prefect_jobs import follow_jobs, slurm_settings
+from gaitforge.flows.runners.slurm.script import SlurmForm
+from gaitforge.flows.runners.slurm.stages import live_jobs, submit_stages
+from gaitforge.flows.stages import collect as stage_collect
+from gaitforge.flows.stages.staging import Stage, is_done, run_stage
+from gaitforge.flows.tasks.interface import CollectionPlan
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+QUEUED_A_WORKER = 2
+"""Tasks for every Dask worker: one in work, and the next one."""
+
+COLLECTED = "gaitforge.collected"
+"""Prefect's event of a run that has collected at least one part."""
+
+LOCK = "collecting.lock"
+"""Among a store's records; whoever holds it collects as a flow."""
+
+
+def run_as_flow(
+    name: str,
+    out: Path,
+    stages: Sequence[Stage],
+    reporter: Reporter,
+    dask: DaskSettings | None = None,
+) -> Any:
+    """Do what is left of stages as one run of a flow, for a program.
+
+    The server is the one that PREFECT_API_URL names, or one on loopback for the time of the run.
+
+    Args:
+        name: of the flow; out: folder of the stages' records.
+        dask: a cluster that does the work; None for this machine.
+
+    Raises:
+        ValueError: no server, or what a stage raises.
+    """
+    place = next((stage.place for stage in reversed(stages) if stage.place), out)
+
+    @flow(name=name, flow_run_name=f"{name} {last_name(str(place))}", **FLOW_OPTIONS)
+    def program() -> Any:
+        return run_in_flow(out, stages, dask)
+
+    with run_from_a_program(reporter):
+        return program()
+
+
+def run_in_flow(out: Path, stages: Sequence[Stage], dask: DaskSettings | None = None) -> Any:
+    """Do what is left of stages in the calling flow; of several, each is a flow of its own.
+
+    Returns:
+        What the last stage returns, see `run_stage`.
+    """
+    left = [stage for stage in stages if not stage.key or not is_done(out, stage)]
+    result, most = None, None if any(stage.collection for stage in left) else 1
+    with dask_client(dask, most) if dask and left else nullcontext() as client:
+        for stage in left:
+            if len(stages) == 1:
+                result = _do(out, stage, client)
+            else:
+                flow(_do, name="stage", flow_run_name=stage.name, **FLOW_OPTIONS)(
+                    out, stage, client
+                )
+    return result
+
+
+def _do(out: Path, stage: Stage, client: Any) -> Any:
+    if stage.collection is not None:
+        return run_stage(out, stage, shown_progress(), partial(collect_parts, client=client))
+    made = stage.place if stage.place is not None and stage.reads else None
+    task = do_stage if made is None else making(do_stage, made, *stage.reads)
+    return task(out, stage, client)
+
+
+@retried_task("stage", "{stage.name}")
+def do_stage(out: Path, stage: Stage, client: Any) -> Any:
+    """Do what is left of a stage on this machine, or on a worker of a Dask cluster."""
+    reporter = shown_progress()
+    if client is not None:
+        return run_ready(client, out, {stage.name: stage}, reporter)
+    if stage.trains and stage.place is not None:
+        reporter = TrainingTable(reporter, Path(stage.place))
+    return run_stage(out, stage, reporter)
+
+
+def run_by_jobs(
+    out: Path, stages: Sequence[Stage], words: Sequence[str], form: SlurmForm
+) -> str | None:
+    """Have Slurm do what is left of stages, in the calling flow; jobs that live are followed.
+
+    Args:
+        words: the command line of the stages, see `submit_stages`.
+
+    Returns:
+        None once all is done; without `form.wait` what was submitted or is in work.
+
+    Raises:
+        ValueError: Slurm's reason to refuse, or a job did not succeed.
+    """
+    left = [stage for stage in stages if not is_done(out, stage)]
+    stores = {stage.place for stage in left if stage.collection and stage.place}
+    with ExitStack() as alone:
+        for store in stores:
+            alone.enter_context(_collecting(store, shown_progress()))
+        before = {store: _committed(store) for store in stores}
+        submit_stages(out, stages, words, slurm_settings(form), shown_progress())
+        jobs = [job for found in live_jobs(out, left).values() for job in found]
+        follow_jobs(jobs, form.wait)
+    for store, parts in before.items():
+        made = sorted(_committed(store) - parts)
+        _show_collected(store, records_of_commits(open_store(store), store, made) if made else [])
+    if not form.wait and jobs:
+        ids = ", ".join(job.id for job in jobs)
+        return f"by Slurm, job {ids}: run this again with the same values to see its end"
+    lost = [s.name for s in left if (s.key or s.collection) and not is_done(out, s)]
+    if lost:
+        raise ValueError(f"not done: {', '.join(lost)}; run this again to do the rest")
+    return None
+
+
+def _committed(store: Path | str) -> set[str]:
+    """The parts of a store; none where there is no store yet."""
+    with suppress(DatasetError):
+        return set(open_store(store).parts())
+    return set()
+
+
+@retried_task("collect", "collect {part}")
+def collect_part(
+    plan: CollectionPlan, store: Path | str, part: str, threads: int, stopped: threading.Event
+) -> PartCollected:
+    """Make a part in this process, in one attempt: further ones are the task's."""
+    once = Retry(attempts=1)
+    return stage_collect.collect_part(plan, store, part, partial(_check, stopped), threads, once)
+
+
+@retried_task("collect", "collect {part}")
+def collect_part_on_dask(
+    plan: CollectionPlan, store: Path | str, part: str, client: Any, stopped: threading.Event
+) -> PartCollected:
+    """Make a part on a worker of a Dask cluster."""
+    work = partial(make_part, plan, str(store))
+    [record] = run_parts(client, work, [part], partial(_check, stopped))
+    return record
+
+
+def _check(stopped: threading.Event, *_: Any) -> None:
+    if stopped.is_set():
+        raise Interrupted
+
+
+def collect_parts(
+    plan: CollectionPlan,
+    store: Path | str,
+    reporter: Reporter,
+    parts: Sequence[str] | None = None,
+    client: "Client | None" = None,
+) -> list[PartCollected]:
+    """Collect the missing parts, each as a task of the calling flow; returns their records.
+
+    A part that fails for good, or an interrupt, stops the others; parts in work commit nothing.
+    Another flow that collects into the store is waited for.
+
+    Args:
+        parts: None for all.
+        client: of the cluster that makes them; None for threads of this process, or for a local
+            cluster where the plan needs processes.
+    """
+    address = store_address(store)
+    with _collecting(address, reporter), ExitStack() as own:
+        collection = stage_collect.prepare(plan, address, parts)
+        missing, made = len(collection.missing), list[PartCollected]()
+        if client is None and missing and plan.parallelism == "processes" and plan.workers > 1:
+            client = own.enter_context(dask_client(DaskSettings(workers=plan.workers), missing))
+        with collection.progress(reporter) as advance:
+            if missing:
+                made = _in_tasks(collection, client, collection.followed(advance))
+        collection.finish()
+    _show_collected(address, made)
+    return made
+
+
+def _show_collected(store: Path | str, made: Sequence[PartCollected]) -> None:
+    """Show what was collected now, as tables and as an event."""
+    if not made:
+        return
+    rows = [
+        {"part": r.part, "episodes": r.episodes, "steps": r.steps, "seconds": r.ended - r.started}
+        for r in made
+    ]
+    groups = making(describe_collected, store)(store, [record.part for record in made])
+    show_table("collected", groups, "episodes collected now", store)
+    rate = f"{collection_rate(made):,.0f} steps/s"
+    show_table("parts", rows, f"parts collected now, at {rate}", store)
+    emit_event(COLLECTED, {"prefect.resource.id": f"gaitforge.store.{last_name(str(store))}"})
+
+
+@retried_task("describe", "describe what was collected")
+def describe_collected(store: Path | str, parts: list[str]) -> list[dict[str, Any]]:
+    """The episodes of some parts by terrain and skill."""
+    return open_store(store).select().of_parts(parts).describe()
+
+
+def _collecting(store: Path | str, reporter: Reporter) -> Any:
+    """The time in which no other flow collects into a store."""
+    # Prefect's slots would stay taken for good where a server dies with its leases, and another
+    # server does not know them.
+    waiting = f"another run collects into {store}; this one waits for its end"
+    return held_lock(records_folder(store) / LOCK, reporter, waiting)
+
+
+def _in_tasks(
+    collection: stage_collect.Collection,
+    client: Any,
+    follow: Callable[[list[PartCollected]], None],
+) -> list[PartCollected]:
+    stopped, plan = threading.Event(), collection.plan
+    arguments: dict[str, Any] = {"plan": plan, "store": collection.store, "stopped": stopped}
+    if client is None:
+        at_once = min(plan.workers, len(collection.missing))
+        task, arguments["threads"] = collect_part, plan.workers // at_once
+    else:
+        threads: Mapping[str, int] = client.nthreads()
+        at_once = QUEUED_A_WORKER * (sum(threads.values()) or len(os.sched_getaffinity(0)))
+        task, arguments["client"] = collect_part_on_dask, client
+    with ThreadPoolTaskRunner(max_workers=at_once) as runner:
+        try:
+            futures = {
+                runner.submit(task, {"part": part, **arguments}): part
+                for part in collection.missing
+            }
+            return gather(futures, lambda future, part: future.result(), follow)
+        except BaseException:
+            stopped.set()
+            raise

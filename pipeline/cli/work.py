@@ -1,0 +1,186 @@
+"""A command's work: its stages, which the chosen runner does, and what they result in."""
+
+import argparse
+import os
+import timeit
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gaitforge.flows.progress import Reporter, leads
+from gaitforge.flows.runners.dask_clusters import DaskSettings
+from gaitforge.flows.runners.slurm import jobs as slurm
+from gaitforge.flows.runners.slurm.script import SlurmSettings
+from gaitforge.pipeline.cli.parsing.parser import Command, Option, command
+from gaitforge.pipeline.cli.parsing.runners import RUNNER, runner_settings
+from gaitforge.pipeline.cli.running import job_row, own_reporter, show_submitted
+from gaitforge.pipeline.progress import TerminalReporter
+from gaitforge.pipeline.tables import show, show_one, show_result
+
+if TYPE_CHECKING:
+    from gaitforge.flows.stages.staging import Stage
+
+Rows = Sequence[Mapping[str, Any]]
+
+_NOTHING = "nothing to submit: every stage is done or in a live job"
+_SUM_S = 0.003
+"""Seconds in which 100,000 numbers are added on the machine of `Work.seconds`."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What finished work shows: on the terminal, as JSON, and in Prefect's page.
+
+    Attributes:
+        record: as JSON.
+        rows: the table; None for the lines alone, or else the record's names and values.
+        lines: below the table; title: of the table in Prefect's page, where `about` tells tables of
+            one title apart: the store or run. tables: title -> rows, other ones of that page.
+        texts: title -> Markdown; pages: files to link; view: what has episodes to play, a store or
+            an evaluation's file.
+        message: of the run's end.
+    """
+
+    record: Any = None
+    rows: Rows | None = None
+    lines: tuple[str, ...] = ()
+    title: str = ""
+    about: Path | str | None = None
+    tables: Mapping[str, Rows] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
+    pages: tuple[Path, ...] = ()
+    view: Path | str | None = None
+    message: str = ""
+
+    def show(self, as_json: bool) -> None:
+        """Print it."""
+        if self.rows is not None:
+            show_result(self.record, self.rows, as_json, *self.lines)
+        elif self.lines and not as_json:
+            print(*self.lines, sep="\n")
+        else:
+            show_one(self.record, as_json)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a command has to do.
+
+    Attributes:
+        out: folder of the stages' records and jobs.
+        stages: several have keys; see `gaitforge.flows.stages.staging`.
+        result: of what the last stage returned; None where that happened elsewhere or before.
+        words: the command line, which does one of several stages with `--stage NAME`.
+        seconds: stage -> what it takes on one core of the machine of docs/results.md.
+    """
+
+    out: Path
+    stages: "Sequence[Stage]"
+    result: Callable[[Any], Result]
+    words: Sequence[str]
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+def work(
+    example: str, *options: Option, runner: bool = True
+) -> Callable[[Callable[[argparse.Namespace], Work]], Command]:
+    """Decorate what makes a command's `Work` of its arguments, as a command.
+
+    Args:
+        runner: whether the command has the options of all runners; else this machine does it.
+    """
+
+    def decorate(begin: Callable[[argparse.Namespace], Work]) -> Command:
+        def run(arguments: argparse.Namespace) -> int | None:
+            return _perform(begin, arguments)
+
+        run.__name__, run.__doc__ = begin.__name__, begin.__doc__
+        more = (lambda parser: parser.set_defaults(begin=begin), *(RUNNER if runner else ()))
+        return command(example, *options, *more)(run)
+
+    return decorate
+
+
+def _perform(
+    begin: Callable[[argparse.Namespace], Work], arguments: argparse.Namespace
+) -> int | None:
+    """Have the chosen runner do a command's work, and print the result; returns the exit code."""
+    from gaitforge.flows.stages.staging import find_stage, is_done, run_stage
+
+    runner = vars(arguments).setdefault("runner", "local")
+    settings = runner_settings(arguments) if "dask_jobqueue" in arguments else None
+    made = begin(arguments)
+    out, stages, reporter, value = made.out, made.stages, own_reporter(), None
+    if getattr(arguments, "stage", None):
+        run_stage(out, find_stage(stages, arguments.stage), reporter)
+        return 0
+    if isinstance(settings, SlurmSettings):
+        done = len(stages) == 1 and is_done(out, stages[0]) and not arguments.cancel
+        code = None if done else _on_slurm(made, arguments, settings)
+        if code is not None:
+            return code
+    elif runner == "prefect":
+        from gaitforge.flows.runners.prefect_stages import run_as_flow
+
+        value = run_as_flow(arguments.command, out, stages, reporter, settings)
+    elif isinstance(settings, DaskSettings):
+        from gaitforge.flows.runners.dask_stages import run_stages_on_dask
+
+        value = run_stages_on_dask(out, stages, reporter, settings)
+    else:
+        value = _here(made, reporter)
+    if leads():
+        made.result(value).show(getattr(arguments, "json", False))
+    return None
+
+
+def _here(made: Work, reporter: Reporter) -> Any:
+    """Do what is left of work on this machine; of several stages, say what there is and was."""
+    from gaitforge.flows.stages.side_by_side import run_side_by_side
+    from gaitforge.flows.stages.staging import is_done, run_stage
+
+    out, stages = made.out, made.stages
+    if len(stages) == 1:
+        return run_stage(out, stages[0], reporter)
+    done = [stage.name for stage in stages if is_done(out, stage)]
+    left = [stage.name for stage in stages if stage.name not in done]
+    if left:
+        about = f", about {_minutes(made.seconds, left)} min here" if made.seconds else ""
+        reporter.say(f"{len(stages)} stages{about}: {', '.join(stage.name for stage in stages)}")
+    if left and done:
+        reporter.say(f"skipped, since done before: {', '.join(done)}")
+    run_side_by_side(out, stages, reporter, TerminalReporter(lines=True))
+    return None
+
+
+def _minutes(seconds: Mapping[str, float], left: Sequence[str]) -> int:
+    """Estimate of the minutes that stages take on this machine, by the speed of a sum."""
+    slower = min(timeit.repeat("sum(range(100_000))", number=1, repeat=20)) / _SUM_S
+    whole = slower * sum(seconds.get(name, 0.0) for name in left)
+    return max(1, round(whole / min(2, os.cpu_count() or 1) / 60))
+
+
+def _on_slurm(made: Work, arguments: argparse.Namespace, settings: SlurmSettings) -> int | None:
+    """Submit, follow or cancel work as jobs; returns the exit code, None if all of it is done."""
+    from gaitforge.flows.runners.slurm.stages import cancel_stages, follow_stages, submit_stages
+
+    out, stages, reporter = made.out, made.stages, own_reporter()
+    if arguments.cancel:
+        new = cancel_stages(out, stages)
+    else:
+        new = submit_stages(out, stages, made.words, settings, reporter)
+    if settings.dry_run:
+        print(*new, sep="\n")
+        return 0
+    if arguments.follow:
+        done = follow_stages(out, stages, reporter.say)
+        return None if done and not arguments.cancel else 1
+    jobs = [job for job in new if isinstance(job, slurm.Job)]
+    if not jobs:
+        reporter.say("no job to cancel" if arguments.cancel else _NOTHING)
+    if len(stages) == 1 and jobs and not arguments.cancel:
+        show_submitted(jobs[0], arguments.json)
+    else:
+        show([job_row(job, tasks) for job, tasks in slurm.states_of(jobs)], arguments.json)
+    return 0

@@ -1,0 +1,153 @@
+"""The form of a command in Prefect's page: a typed parameter for each of its options.
+
+What depends on several values is checked as the run begins.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import Parameter, Signature
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, StringConstraints, WithJsonSchema
+
+from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.terrains import N_LEVELS, TERRAINS
+from gaitforge.datasets.formats import FORMATS as DATA_FORMATS
+from gaitforge.flows.runners.dask_clusters import DaskSettings
+from gaitforge.flows.runners.slurm.script import SlurmForm
+from gaitforge.learners.deploy.onnx_policy import PROGRAMS
+from gaitforge.learners.models.registry import PRESETS
+from gaitforge.learners.training.objectives import OBJECTIVES
+from gaitforge.pipeline.cli.parsing.runners import runner_names
+from gaitforge.pipeline.cli.parsing.values import names, numbers, positive, whole
+
+Place = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+"""A folder as the worker sees it; for stores also s3://bucket/prefix."""
+
+Setting = Annotated[str, StringConstraints(pattern=r"^[\w.]+=.*$")]
+"""NAME=VALUE, as `--set` takes them."""
+
+_TYPES: dict[Any, Any] = {
+    positive: Annotated[int, Field(ge=1)],
+    whole: Annotated[int, Field(ge=0)],
+    int: int,
+    float: float,
+    names: list[str],
+    numbers: list[Annotated[int, Field(ge=0)]],
+}
+"""Type of an option -> of its parameter."""
+
+_CHOICES: dict[str, Sequence[str]] = {
+    "terrain": tuple(TERRAINS),
+    "skill": tuple(SKILLS),
+    "model": tuple(PRESETS),
+    "objective": tuple(OBJECTIVES),
+    "formats": tuple(PROGRAMS),
+    "format": tuple(DATA_FORMATS),
+}
+"""Option -> the names that its values may have."""
+
+_OTHER_TYPES: dict[str, Any] = {
+    "level": list[Annotated[int, Field(ge=0, lt=N_LEVELS)]],
+    "settings": list[Setting],
+}
+_NOT_SHOWN = {"help", "json", "stage", "prefect"}
+
+
+@dataclass(frozen=True)
+class FormField:
+    """An option of a command as a parameter of its flow.
+
+    Attributes:
+        name: of the parameter; option: as it is typed, empty for a positional.
+    """
+
+    name: str
+    option: str
+    action: argparse.Action
+
+    @property
+    def type(self) -> Any:
+        """The type of its values."""
+        action, allowed = self.action, _CHOICES.get(self.name) or self.action.choices
+        if action.nargs == 0 or isinstance(action, argparse.BooleanOptionalAction):
+            return bool
+        kind = _OTHER_TYPES.get(self.name) or _TYPES.get(action.type, Place)
+        if allowed:
+            one = Annotated[str, WithJsonSchema({"type": "string", "enum": list(allowed)})]
+            return list[one] if action.type is names else one
+        several = action.nargs in ("+", "*") or isinstance(action, argparse._AppendAction)
+        return list[kind] if several and self.name not in _OTHER_TYPES else kind
+
+    @property
+    def parameter(self) -> Parameter:
+        """It in a function's signature; without a value it keeps the command's default."""
+        kind, default = self.type, self.action.default
+        if self.action.required:
+            default = Parameter.empty
+        elif kind is bool and self.action.nargs == 0:
+            default = False
+        elif default in (None, [], ""):
+            kind, default = kind | None, None
+        elif isinstance(default, Path):
+            default = str(default)
+        return Parameter(self.name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+    @property
+    def help(self) -> str:
+        """Its help in one line."""
+        shown = (self.action.help or self.name).replace("%(default)s", str(self.action.default))
+        return " ".join(shown.split())
+
+    def words(self, value: Any) -> Iterator[str]:
+        """A value as words of the command line; ValueError for a name that begins with a dash."""
+        if isinstance(self.action, argparse.BooleanOptionalAction):
+            yield self.option if value else self.action.option_strings[-1]
+        elif self.action.nargs == 0:
+            yield from [self.option] * bool(value)
+        else:
+            several = self.action.type in (names, numbers) or not isinstance(value, list)
+            for each in [value] if several else value:
+                text = ",".join(map(_quoted, each)) if isinstance(each, list) else str(each)
+                if not self.option and text.startswith("-"):
+                    raise ValueError(f"{self.name} cannot begin with a dash: {text}")
+                yield f"{self.option}={text}" if self.option else text
+
+
+def _quoted(value: Any) -> str:
+    return f'"{value}"' if "," in str(value) else str(value)
+
+
+def form_fields(parser: argparse.ArgumentParser) -> list[FormField]:
+    """The parameters of a command's flow, positionals first and in their order."""
+    hidden = _NOT_SHOWN | (runner_names() if has_runners(parser) else set())
+    made = []
+    for action in parser._actions:
+        option = next((o for o in action.option_strings if o.startswith("--")), "")
+        name = option[2:].replace("-", "_") or action.dest
+        if name not in hidden:
+            made.append(FormField("settings" if name == "set" else name, option, action))
+    return sorted(made, key=lambda field: bool(field.option))
+
+
+def has_runners(parser: argparse.ArgumentParser) -> bool:
+    """Whether a command's work can be given to other machines."""
+    return any(action.dest == "runner" for action in parser._actions)
+
+
+def form_signature(fields: Sequence[FormField], runners: bool) -> Signature:
+    """The signature of a command's flow."""
+    parameters = [field.parameter for field in fields]
+    places = {"dask": DaskSettings, "slurm": SlurmForm} if runners else {}
+    for name, kind in places.items():
+        what: Any = kind | None
+        parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=what))
+    return Signature(parameters)
+
+
+def command_line(fields: Sequence[FormField], values: Mapping[str, Any]) -> list[str]:
+    """A form's values as words of a command line; those that are None or empty are left out."""
+    chosen = [(field, values.get(field.name)) for field in fields]
+    return [w for f, value in chosen if value not in (None, [], "") for w in f.words(value)]
