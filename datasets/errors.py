@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 
@@ -36,8 +37,6 @@ def install_extra(extra: str) -> str:
     """The command that installs an optional extra of the project, for a message."""
     if (Path(__file__).resolve().parents[1] / "Makefile").is_file():
         return f"run .venv/bin/python -m pip install -e '.[{extra}]' in gaitforge's folder"
-    from importlib.metadata import version
-
     wheel = f"gaitforge-{version('gaitforge')}-py3-none-any.whl"
     return f"run {sys.executable} -m pip install '{wheel}[{extra}]' in the wheel's folder"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tqdm import tqdm
 
-from gaitforge.flows.progress import Advance
+from gaitforge.flows.progress import Advance, Reporter, Silent, leads
 
 LINE_PERIOD_S = 5.0
 BAR_PERIOD_S = 0.2
@@ -84,3 +84,8 @@ class _Lines:
         note = f", {self._note}" if self._note else ""
         pace = f"{rate:,.0f} {self._unit}s/s" if rate >= 1 else f"{60 * rate:.1f} {self._unit}s/min"
         print(f"{self._name:<16} {share:4.0%}  {pace}, {left}{note}", file=sys.stderr, flush=True)
+
+
+def own_reporter() -> Reporter:
+    """The terminal's; of several processes of one training, the first speaks."""
+    return TerminalReporter() if leads() else Silent()

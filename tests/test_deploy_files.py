@@ -24,8 +24,8 @@ from prefect_kubernetes.worker import KubernetesWorkerJobConfiguration
 
 from gaitforge.collectors.legged.data import COLLECTION_PRESETS
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
+from gaitforge.pipeline.cli.deployments import FLOWS
 from gaitforge.pipeline.cli.main import build_parser
-from gaitforge.pipeline.serve.deployments import FLOWS
 
 ROOT = Path(__file__).resolve().parent.parent
 SETUP = "deploy/kubernetes-setup.yaml"

@@ -83,7 +83,7 @@ def test_the_wheel_works_outside_the_tree(tmp_path: Path) -> None:
         "-C",
         ROOT,
         "-o",
-        ROOT / ".venv/.stamp",
+        ".venv/.stamp",  # as the Makefile has it; else make builds the tests' own .venv anew
         "wheel",
         f"BIN={Path(sys.executable).parent}",
         cwd=tmp_path,

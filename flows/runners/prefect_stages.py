@@ -100,9 +100,8 @@ def run_in_flow(out: Path, stages: Sequence[Stage], dask: DaskSettings | None = 
             if len(stages) == 1:
                 result = _do(out, stage, client)
             else:
-                flow(_do, name="stage", flow_run_name=stage.name, **FLOW_OPTIONS)(
-                    out, stage, client
-                )
+                named = flow(name="stage", flow_run_name=stage.name, **FLOW_OPTIONS)
+                named(_do)(out, stage, client)
     return result
 
 

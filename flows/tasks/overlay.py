@@ -13,7 +13,7 @@ import numpy as np
 
 from gaitforge.datasets import Field, Schema, Selection, open_store
 from gaitforge.datasets.catalog.catalog import required_columns
-from gaitforge.datasets.edits.fields import add_field
+from gaitforge.datasets.edits.fields import add_field, check_new_field
 from gaitforge.datasets.layout import OVERLAYS
 from gaitforge.datasets.storage.contents import overlay_folders
 from gaitforge.flows.records.records import digest
@@ -78,8 +78,10 @@ class OverlayPlan(CollectionPlan):
         return {part: manifest.steps for part, manifest in manifests.items()}
 
     def schema(self) -> Schema:
-        """See `CollectionPlan.schema`: the one field."""
-        of = open_store(self.source).schema
+        """See `CollectionPlan.schema`: the one field; ValueError if its store cannot get it."""
+        store = open_store(self.source)
+        check_new_field(store, self.field, self.folder)
+        of = store.schema
         return Schema((self.field,), of.control_dt_s, of.robot, group_by=of.group_by)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from gaitforge import datasets
 from gaitforge.collectors.robots.robot import absolute_robot
-from gaitforge.datasets.edits.fields import check_new_field
 from gaitforge.datasets.errors import amount
 from gaitforge.flows.records.part_records import (
     PartCollected,
@@ -203,14 +202,10 @@ def relabel(arguments: argparse.Namespace) -> Work:
 
 
 def _added_field(plan: OverlayPlan, arguments: argparse.Namespace) -> Work:
-    """Make the missing parts of a field; the last one adds it to its store.
-
-    Raises:
-        ValueError: the field cannot be added.
-    """
+    """Make the missing parts of a field; the last one adds it to its store."""
     from gaitforge.flows.stages.staging import collection_stage
 
-    check_new_field(datasets.open_store(plan.source), plan.field, plan.folder)
+    plan.schema()  # raises where the field cannot be added
 
     def result(made: list[PartCollected] | None) -> Result:
         field, info = plan.field, datasets.open_store(plan.source).info()

@@ -44,19 +44,19 @@ COMMANDS = {
     "view": ("pages", "write a page that plays episodes in 3-D, with their curves"),
     "push": ("store", "copy a local store's parts to object storage; existing parts are kept"),
     "status": (
-        "running",
+        "status",
         "show the progress of collections, trainings and experiments, from their files",
     ),
-    "jobs": ("running", "list, follow and cancel the Slurm jobs of stores and runs"),
-    "serve": ("running", "serve the flows to Prefect, with forms and a schedule, until Ctrl-C"),
+    "jobs": ("jobs", "list, follow and cancel the Slurm jobs of stores and runs"),
+    "serve": ("serve", "serve the flows to Prefect, with forms and a schedule, until Ctrl-C"),
     "notify": (
-        "running",
+        "serve",
         "tell a web hook when Prefect's runs fail, are late, or collect nothing",
     ),
-    "train": ("train", "train a model on a selection of a store, or resume a run"),
-    "evaluate": ("evaluate", "run a policy in closed loop on held-out episodes of its task"),
+    "train": ("policies", "train a model on a selection of a store, or resume a run"),
+    "evaluate": ("policies", "run a policy in closed loop on held-out episodes of its task"),
     "report": ("experiments", "write report.html from a run's files"),
-    "models": ("train", "list the models and their sizes"),
+    "models": ("policies", "list the models and their sizes"),
     "compare": (
         "experiments",
         "train models with equal settings on the same episodes, and evaluate",
@@ -73,7 +73,7 @@ COMMANDS = {
     "humanoid": ("tasks.humanoid", "motion tracking of the CMU humanoid (MoCapAct's task)"),
     "gym": ("tasks.gym", "Gymnasium's MuJoCo and Adroit tasks: collect D4RL-style data"),
     "robot": ("robot", "list and check robots"),
-    "sim": ("sim", "list and check simulators"),
+    "sim": ("tasks.sim", "list and check simulators"),
     "completion": ("main", "print a shell completion script"),
 }
 """Name -> (module of this package with the `Command` called NAME_command, help)."""

@@ -18,7 +18,6 @@ from gaitforge.datasets.files import files_under
 from gaitforge.datasets.formats import FORMATS, exporter_class, importer_class
 from gaitforge.datasets.formats.readme import README
 from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.part_records import store_address as address_of
 from gaitforge.flows.settings import setting_names
 from gaitforge.pipeline.cli.parsing.parser import (
     command,
@@ -166,8 +165,8 @@ def import_command(arguments: argparse.Namespace) -> Work:
     options = planned(importer_class(arguments.format).Options(), arguments)
     chosen = given(arguments, "workers", "drop_nan")
     plan = ImportPlan(arguments.format, asdict(options), **chosen)
-    store = address_of(arguments.store)
-    stage = Stage("import", run=partial(run_import, plan, arguments.source, store))
+    run = partial(run_import, plan, arguments.source, arguments.store)
+    stage = Stage("import", run=run)
     return Work(Path(), [stage], _report_result, arguments.words)
 
 

@@ -12,10 +12,10 @@ from gaitforge.flows.progress import Reporter, leads
 from gaitforge.flows.runners.dask_clusters import DaskSettings
 from gaitforge.flows.runners.slurm import jobs as slurm
 from gaitforge.flows.runners.slurm.script import SlurmSettings
+from gaitforge.pipeline.cli.jobs import job_row, show_submitted
 from gaitforge.pipeline.cli.parsing.parser import Command, Option, command
 from gaitforge.pipeline.cli.parsing.runners import RUNNER, runner_settings
-from gaitforge.pipeline.cli.running import job_row, own_reporter, show_submitted
-from gaitforge.pipeline.progress import TerminalReporter
+from gaitforge.pipeline.progress import TerminalReporter, own_reporter
 from gaitforge.pipeline.tables import show, show_one, show_result
 
 if TYPE_CHECKING:

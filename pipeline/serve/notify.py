@@ -14,9 +14,9 @@ from prefect.events.actions import SendNotification
 from prefect.events.schemas.automations import EventTrigger, Posture
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from gaitforge.flows.collect import COLLECTED
 from gaitforge.flows.records.logs import redacted
 from gaitforge.flows.runners.prefect_access import bypass_proxies
+from gaitforge.flows.runners.prefect_stages import COLLECTED
 from gaitforge.pipeline.serve.prefect_server import LOOPBACK, PORT
 
 NAME = "gaitforge"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from prefect import Flow
 from prefect import serve as serve_deployments
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
 from prefect.schedules import Cron, Schedule
@@ -20,7 +21,6 @@ from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.flows.runners.prefect_jobs import SITE
 from gaitforge.flows.runners.shown_pages import PAGES_URL
 from gaitforge.flows.tasks.legged import legged_plan
-from gaitforge.pipeline.serve.deployments import FLOWS
 from gaitforge.pipeline.serve.pages import serving_pages
 from gaitforge.pipeline.serve.prefect_server import check_host, prefect_api
 from gaitforge.pipeline.tables import fields_of
@@ -60,8 +60,8 @@ class ServePlan:
     expose: bool
 
 
-def serve_flows(plan: ServePlan) -> None:
-    """Serve the deployments until interrupted.
+def serve_flows(plan: ServePlan, flows: Mapping[str, Flow[..., Any]]) -> None:
+    """Serve flows, by their names, until interrupted.
 
     Raises:
         ValueError: an address that is not to be exposed, a wrong schedule or collection, or a
@@ -75,11 +75,12 @@ def serve_flows(plan: ServePlan) -> None:
         os.environ[PAGES_URL] = pages
         os.environ[SITE] = json.dumps(dict(plan.slurm))
         deployments = [
-            _deployment(name, collecting if name == "collect" else {}, schedule) for name in FLOWS
+            _deployment(flows[name], collecting if name == "collect" else {}, schedule)
+            for name in flows
         ]
         print(f"Prefect: {url.removesuffix('/api')}")
         print(f"pages of reports and episodes: {pages}, as the runs' artifacts link them")
-        print(f"serving {', '.join(f'{name}/{NAME}' for name in FLOWS)}")
+        print(f"serving {', '.join(f'{name}/{NAME}' for name in flows)}")
         if schedule is not None:
             into = collecting["store"]
             print(f"collect/{NAME} runs at '{schedule.cron}' ({schedule.timezone}) into {into}")
@@ -120,13 +121,15 @@ def _schedule(plan: ServePlan) -> Schedule | None:
     return Cron(plan.schedule, timezone=plan.timezone)
 
 
-def _deployment(name: str, parameters: dict[str, object], schedule: Schedule | None) -> Any:
+def _deployment(
+    each: Flow[..., Any], parameters: dict[str, object], schedule: Schedule | None
+) -> Any:
     limit = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE)
-    return FLOWS[name].to_deployment(
+    return each.to_deployment(
         NAME,
         parameters=parameters,
-        schedule=schedule if name == "collect" else None,
-        concurrency_limit=limit if name in _ALONE else None,
+        schedule=schedule if each.name == "collect" else None,
+        concurrency_limit=limit if each.name in _ALONE else None,
         tags=[NAME],
         entrypoint_type=EntrypointType.MODULE_PATH,
     )

@@ -21,7 +21,6 @@ from gaitforge.datasets import DatasetError, Store, open_store
 from gaitforge.datasets.layout import OVERLAYS
 from gaitforge.flows.progress import Interrupted, Silent
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.stages.derive import add_by_plan
 from gaitforge.flows.tasks.derive import DerivePlan
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.relabel import RelabelPlan
@@ -69,7 +68,7 @@ def store(collected: Path, tmp_path: Path) -> Path:
 
 def derive(store: Path, of: str, **more: Any) -> list[Any]:
     plan = DerivePlan(str(store), of=of, robots=4, threads=1, **more)
-    return add_by_plan(plan, collect, Silent())
+    return collect(plan, plan.address, Silent())
 
 
 def files(store: Path) -> dict[str, bytes]:
@@ -133,12 +132,12 @@ def test_a_stream_gives_the_same_windows_and_the_new_field(store: Path) -> None:
 def test_an_interrupted_derivation_resumes_with_the_parts_that_are_missing(store: Path) -> None:
     plan = DerivePlan(str(store), of="state", name="again", robots=6, threads=1)
     with pytest.raises(Interrupted):
-        add_by_plan(plan, collect, Interrupting(after=1400, error=Interrupted))
+        collect(plan, plan.address, Interrupting(after=1400, error=Interrupted))
     made = open_store(plan.address).parts()
     assert 0 < len(made) < GRID.parts
     assert open_store(store).edits() == ()
-    assert len(add_by_plan(plan, collect, Silent())) == GRID.parts - len(made)
-    assert add_by_plan(plan, collect, Silent()) == []
+    assert len(collect(plan, plan.address, Silent())) == GRID.parts - len(made)
+    assert collect(plan, plan.address, Silent()) == []
     assert [edit.kind for edit in open_store(store).edits()] == ["field"]
 
 
@@ -195,8 +194,8 @@ def test_a_new_reward_takes_the_old_ones_place_and_the_return_follows(store: Pat
     old = open_store(store).select()
     rewards, returns, digest = old.read("reward"), old.catalog.numbers("return"), old.hash
     plan = RelabelPlan(str(store), reward=f"{__name__}:halved", threads=1)
-    assert len(add_by_plan(plan, collect, Silent())) == GRID.parts
-    assert add_by_plan(plan, collect, Silent()) == []
+    assert len(collect(plan, plan.address, Silent())) == GRID.parts
+    assert collect(plan, plan.address, Silent()) == []
     new = open_store(store).select()
     np.testing.assert_array_equal(new.read("reward"), rewards / 2)
     np.testing.assert_allclose(new.catalog.numbers("return"), returns / 2, rtol=1e-6)
@@ -215,7 +214,7 @@ def test_trims_and_drops_before_and_after_keep_the_new_fields_rows(store: Path) 
     derive(store, f"{__name__}:base_height", name="height")
     open_store(store).select(skill="tilt").drop()
     plan = RelabelPlan(str(store), reward=f"{__name__}:of_height", threads=1)
-    add_by_plan(plan, collect, Silent())
+    collect(plan, plan.address, Silent())
     selection = open_store(store).select()
     heights = selection.read("state")[:, 2]
     np.testing.assert_array_equal(selection.read("height"), heights)

@@ -17,7 +17,6 @@ import pytest
 
 from gaitforge.datasets import Store, open_store
 from gaitforge.datasets.formats.transfer.exporting import export_selection
-from gaitforge.flows.__main__ import main
 from gaitforge.flows.progress import Advance, Silent
 from gaitforge.flows.records.activity import read_active
 from gaitforge.flows.records.part_records import records_folder, records_of_commits
@@ -26,6 +25,7 @@ from gaitforge.flows.stages.collect import collect, collect_part
 from gaitforge.flows.stages.importing import ImportPlan, run_import
 from gaitforge.flows.stages.processes import run_in_processes
 from gaitforge.flows.tasks.gym import GymPlan, quality_summary
+from gaitforge.pipeline.cli.main import main
 from tests.collectors.gym.making import RETURNS, actor_weights, make_training
 from tests.flows.processes import gaitforge, is_running, part_in_work, soon
 
@@ -302,19 +302,20 @@ def test_a_buffer_does_not_know_whether_a_hand_succeeded(tmp_path: Path) -> None
     assert replayed["success"] is None
 
 
-def test_the_flow_is_a_program(
+def test_a_plans_file_and_the_record_of_a_collection_are_collected(
     plan: GymPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_record(tmp_path / "plan.json", replace(plan, qualities=("medium-replay",)))
     path = tmp_path / "hopper.zarr"
-    assert main(["collect", str(path), str(tmp_path / "plan.json"), "--task", "gym"]) == 0
+    words = ["collect", str(path), "--json", "--plan"]
+    assert main([*words, str(tmp_path / "plan.json"), "--task", "gym"]) == 0
     records = json.loads(capsys.readouterr().out)
     assert sum(record["steps"] for record in records) == 70
     [left] = records_folder(path).glob("plan-*.json")
     [part] = open_store(path).parts()
     (records_folder(path) / f"{part}.json").unlink()  # its writer died right after the commit
-    assert main(["collect", str(path), str(left)]) == 0
-    assert json.loads(capsys.readouterr().out) == []
+    assert main([*words, str(left)]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["steps"] == 70
     [record] = records_of_commits(open_store(path), path, [part])
     assert (record.part, record.steps) == (part, 70)
 

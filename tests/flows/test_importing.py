@@ -1,4 +1,4 @@
-"""Importing as a flow: the plan, the record it leaves, and the program."""
+"""Importing by a plan, and the record that it leaves."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from gaitforge.datasets import open_store
 from gaitforge.datasets.formats.transfer.exporting import export_selection
-from gaitforge.flows.__main__ import main, read_plan
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.records.records import write_record
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import read_plan
 from gaitforge.flows.stages.importing import ImportPlan, run_import
 from tests.datasets.formats.format_stores import plain_store, random_episodes
 
@@ -35,17 +35,10 @@ def test_the_record_beside_the_store_is_a_plan_and_says_what_came_over(
     report = run_import(plan, plain, tmp_path / "again", Silent())
     assert report.episodes == 9 == len(open_store(tmp_path / "again").select())
     [record] = (tmp_path / "again.records").glob("import-*.json")
-    assert read_plan(ImportPlan, str(record)) == plan
+    assert plan_from_tree(ImportPlan, read_plan(record)[0]) == plan
     tree = json.loads(record.read_text())
     assert "rewards -> reward" in tree["report"]["carried"]["kept"]
     assert tree["versions"]["zarr"]
-
-
-def test_a_module_runs_it(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_record(tmp_path / "plan.json", ImportPlan("d4rl"))
-    words = [source, tmp_path / "again", tmp_path / "plan.json"]
-    assert main(["import", *map(str, words)]) == 0
-    assert json.loads(capsys.readouterr().out)["episodes"] == 9
 
 
 @pytest.mark.parametrize(
@@ -58,11 +51,9 @@ def test_a_module_runs_it(source: Path, tmp_path: Path, capsys: pytest.CaptureFi
     ],
 )
 def test_a_wrong_plan_is_one_line(
-    tree: dict[str, object], message: str, source: Path, tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    (tmp_path / "plan.json").write_text(json.dumps(tree))
-    words = [source, tmp_path / "again", tmp_path / "plan.json"]
-    assert main(["import", *map(str, words)]) == 2
-    assert message in capsys.readouterr().err
+    tree: dict[str, object], message: str, source: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message) as found:
+        run_import(plan_from_tree(ImportPlan, tree), source, tmp_path / "again", Silent())
+    assert "\n" not in str(found.value)
     assert not (tmp_path / "again").exists()

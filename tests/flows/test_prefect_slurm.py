@@ -12,13 +12,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prefect.logging.handlers import APILogHandler
 
 from gaitforge.datasets import open_store
-from gaitforge.flows.collect import collect
-from gaitforge.flows.evaluate import evaluate
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.runners.artifacts import artifact_key
 from gaitforge.flows.runners.prefect import asset_key
@@ -28,15 +27,22 @@ from gaitforge.flows.runners.slurm.script import SlurmForm
 from gaitforge.flows.stages import collect as stage
 from gaitforge.flows.stages.status import training_status
 from gaitforge.flows.tasks.legged import legged_plan
-from gaitforge.flows.train import train
+from gaitforge.pipeline.cli.deployments import FLOWS
 from gaitforge.pipeline.serve.prefect_server import prefect_api
 from tests.flows.prefect_runs import Server
 from tests.flows.processes import descendants, gaitforge, soon
 from tests.flows.slurm_cluster import SlurmCluster, slurm
 
 __all__ = ["slurm"]
-CELL = {"terrains": ["flat"], "skills": ["run"], "levels": [1]}
-SMALL = {"parts": 2, "episodes_per_part": 12, **CELL}
+CELL = {"terrain": ["flat"], "skill": ["run"], "level": [1]}
+
+
+def sized(parts: int, episodes: int) -> dict[str, list[Any]]:
+    """The parameters of a collection."""
+    return {"settings": [f"grid.parts={parts}", f"grid.episodes_per_part={episodes}"], **CELL}
+
+
+SMALL = sized(2, 12)
 SLURM = SlurmForm(cpus=1)
 PARTS = int(os.environ.get("GAITFORGE_SLURM_PARTS", "20"))
 """Of the collection whose tasks are killed; the long run of docs/results.md has 1,000."""
@@ -74,14 +80,15 @@ def test_collected_trained_and_evaluated_by_jobs_that_are_tasks(
     server: Server, tmp_path: Path
 ) -> None:
     store, run = tmp_path / "a.zarr", tmp_path / "mlp"
-    collect(str(store), **SMALL, slurm=SLURM)
-    plan = legged_plan("demo", {**CELL, "parts": 2, "episodes_per_part": 12}, {}, [])
+    FLOWS["collect"](store=str(store), **SMALL, slurm=SLURM)
+    grid = {f"{name}s": tuple(value) for name, value in CELL.items()}
+    plan = legged_plan("demo", {**grid, "parts": 2, "episodes_per_part": 12}, {}, [])
     stage.collect(plan, tmp_path / "plain.zarr", Silent())
     assert open_store(store).info().hash == open_store(tmp_path / "plain.zarr").info().hash
 
-    train(str(store), str(run), model="mlp", steps=4, slurm=SLURM)
+    FLOWS["train"](store=str(store), out=str(run), model="mlp", steps=4, slurm=SLURM)
     assert training_status(run).state == "complete"
-    evaluate(str(run), terrains=["flat"], skills=["run"], episodes=2, slurm=SLURM)
+    FLOWS["evaluate"](policy=str(run), **CELL, episodes=2, slurm=SLURM)
     for flow, kind, place in (
         ("collect", "collect", jobs.jobs_folder(store)),
         ("train", "train", run / "jobs"),
@@ -112,8 +119,8 @@ def test_collected_trained_and_evaluated_by_jobs_that_are_tasks(
     soon(lambda: assets <= materialised_now())
 
     before = len(jobs.find_jobs(run / "jobs"))
-    train(str(store), str(run), model="mlp", steps=4, slurm=SLURM)
-    evaluate(str(run), terrains=["flat"], skills=["run"], episodes=2, slurm=SLURM)
+    FLOWS["train"](store=str(store), out=str(run), model="mlp", steps=4, slurm=SLURM)
+    FLOWS["evaluate"](policy=str(run), **CELL, episodes=2, slurm=SLURM)
     assert len(jobs.find_jobs(run / "jobs")) == before
 
 
@@ -122,11 +129,11 @@ def test_a_later_run_picks_up_what_one_that_did_not_wait_has_submitted(
     server: Server, tmp_path: Path
 ) -> None:
     store = tmp_path / "later.zarr"
-    collect(str(store), **SMALL, slurm=replace(SLURM, wait=False))
+    FLOWS["collect"](store=str(store), **SMALL, slurm=replace(SLURM, wait=False))
     [job] = jobs.find_jobs(jobs.jobs_folder(store))
     message = server.runs("collect")[0]["state"]["message"]
     assert f"job {job.id}" in message
-    collect(str(store), **SMALL, slurm=SLURM)
+    FLOWS["collect"](store=str(store), **SMALL, slurm=SLURM)
     assert jobs.find_jobs(jobs.jobs_folder(store)) == [job]
     assert len(open_store(store).parts()) == 2
 
@@ -139,7 +146,7 @@ def test_a_cancelled_run_cancels_its_job_and_a_killed_one_leaves_it_to_a_later_r
     assert serving.stdout is not None
     soon(lambda: "Ctrl-C" in serving.stdout.readline())  # type: ignore[union-attr]
     found = soon(lambda: server.deployment("collect"))
-    long = {**SMALL, "episodes_per_part": 800, "slurm": {"cpus": 1}}
+    long = {**sized(2, 800), "slurm": {"cpus": 1}}
 
     def started(name: str) -> tuple[str, jobs.Job]:
         store = str(tmp_path / name)
@@ -193,7 +200,6 @@ def test_no_part_is_lost_or_made_twice_where_a_tenth_of_the_tasks_are_killed(
     server: Server, slurm: SlurmCluster, tmp_path: Path
 ) -> None:
     store = tmp_path / "killed.zarr"
-    sizes = {**CELL, "parts": PARTS, "episodes_per_part": 1}
     tasks = PARTS // 4
     victims = set(random.Random(0).sample(range(tasks), max(1, tasks // 10)))
     wanted, killed = sorted(victims), []
@@ -218,7 +224,7 @@ def test_no_part_is_lost_or_made_twice_where_a_tenth_of_the_tasks_are_killed(
         runs += 1
         assert runs < 5
         with suppress(ValueError):  # a task that is killed too often fails its job
-            collect(str(store), **sizes, slurm=form)
+            FLOWS["collect"](store=str(store), **sized(PARTS, 1), slurm=form)
     thread.join()
     opened = open_store(store)
     print(f"{PARTS} parts, {tasks} tasks, {len(killed)} killed, {runs} runs")

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -18,20 +19,27 @@ from prefect.logging.handlers import APILogHandler
 
 from gaitforge.collectors.rendering.rendering import RenderingError
 from gaitforge.datasets import open_store
-from gaitforge.flows.collect import collect_part, collect_parts, describe_collected, run_prefect
-from gaitforge.flows.progress import Silent
+from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.records.activity import read_active
 from gaitforge.flows.records.part_records import PartCollected, records_folder
 from gaitforge.flows.records.plans import plan_from_tree
-from gaitforge.flows.records.records import to_tree
+from gaitforge.flows.records.records import to_tree, write_record
 from gaitforge.flows.runners.artifacts import artifact_key
 from gaitforge.flows.runners.dask_clusters import DaskSettings
+from gaitforge.flows.runners.prefect_stages import (
+    collect_part,
+    collect_parts,
+    describe_collected,
+    run_as_flow,
+)
+from gaitforge.flows.runners.slurm.jobs import jobs_folder
 from gaitforge.flows.stages import collect as stage
 from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.stages.staging import collection_stage
 from gaitforge.flows.stages.train import SelectPlan
+from gaitforge.pipeline.cli.deployments import FLOWS
 from gaitforge.pipeline.cli.main import main
 from gaitforge.pipeline.report.experiment import stages_of
-from gaitforge.pipeline.serve.experiment import experiment
 from gaitforge.pipeline.serve.prefect_server import prefect_api, server_log
 from tests.datasets.making import store_of_many_parts
 from tests.flows.making import CLAIM, COLLECT, GRID, Counting, Interrupting, plain_results, results
@@ -64,8 +72,20 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
     return open_store(store).info().hash
 
 
+def run_prefect(
+    plan: Any,
+    store: Path,
+    reporter: Reporter,
+    parts: list[str] | None = None,
+    dask: DaskSettings | None = None,
+) -> list[PartCollected]:
+    """What `gaitforge collect --runner prefect` does."""
+    stage = collection_stage("collect", plan, store, parts)
+    return run_as_flow("collect", jobs_folder(store), [stage], reporter, dask)
+
+
 def last_run(server: Server, name: str) -> str:
-    [run] = [r for r in server.runs("collect-plan") if r["name"] == f"collect into {name}"][:1]
+    [run] = [r for r in server.runs("collect") if r["name"] == f"collect {name}"][:1]
     return run["id"]
 
 
@@ -171,7 +191,7 @@ def test_320_tasks_in_one_run_are_all_recorded(
 
     @flow
     def many() -> list[PartCollected]:
-        return collect_parts(plan, tmp_path / "many.zarr")
+        return collect_parts(plan, tmp_path / "many.zarr", Silent())
 
     monkeypatch.setattr(stage, "collect_part", make)
     started = time.monotonic()
@@ -192,19 +212,21 @@ def test_an_experiments_flow_gives_the_results_of_the_plain_one_and_runs_each_st
         raise RenderingError("pictures are the report's own tests'")
 
     monkeypatch.setattr("gaitforge.pipeline.report.pictures.draw", cannot_draw)
-    out = tmp_path / "flow"
+    out, plan = tmp_path / "flow", tmp_path / "plan.json"
+    write_record(plan, to_tree(CLAIM))
+    run = partial(FLOWS["run"], what=str(plan), out=str(out))
     monkeypatch.setattr(stage, "collect_part", Mock(side_effect=ValueError("no such luck")))
     with pytest.raises(ValueError, match="collect: no such luck"):
-        experiment(str(out), plan=to_tree(CLAIM))
+        run()
     monkeypatch.undo()
     monkeypatch.setattr("gaitforge.pipeline.report.pictures.draw", cannot_draw)
-    experiment(str(out), plan=to_tree(CLAIM))
+    run()
     assert (out / "report.html").is_file()
     assert results(out) == plain_results(tmp_path / "plain")
     stages = [run["name"] for run in reversed(server.runs("stage"))]
     assert stages == ["collect", *(each.name for each in stages_of(CLAIM, out))]
-    assert [run["state_type"] for run in server.runs("experiment")] == ["COMPLETED", "FAILED"]
-    experiment(str(out), plan=to_tree(CLAIM))
+    assert [run["state_type"] for run in server.runs("run")] == ["COMPLETED", "FAILED"]
+    run()
     assert len(server.runs("stage")) == len(stages)
 
 
@@ -256,7 +278,7 @@ def test_one_flow_at_a_time_collects_into_a_store(
     said = [process.communicate(timeout=240) for process in (first, second)]
     assert [first.returncode, second.returncode] == [0, 0], said
     assert sum("another run collects into" in "".join(each) for each in said) == 1
-    tasks = [server.tasks(run["id"]) for run in server.runs("collect-plan")[:2]]
+    tasks = [server.tasks(run["id"]) for run in server.runs("collect")[:2]]
     assert sorted(map(len, tasks)) == [0, 3 + len([DESCRIBE])]
     assert open_store(store).verify() == []
 

@@ -14,7 +14,6 @@ from gaitforge.flows.records.part_records import part_records, plan_records, rec
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.retrying import Retry
-from gaitforge.flows.runners.registry import RUNNERS, find_runner
 from gaitforge.flows.stages.collect import collect, collect_part, prepare
 from gaitforge.flows.tasks.legged import LeggedPlan
 from tests.flows.making import COLLECT, GRID, Counting, Interrupting, Stop
@@ -23,16 +22,8 @@ from tests.flows.processes import read_log
 PLAN = replace(COLLECT, grid=replace(GRID, parts=2, episodes_per_part=4), threads=1)
 
 
-def test_an_unknown_runner_is_refused_in_one_line_that_names_them_all() -> None:
-    with pytest.raises(ValueError, match="unknown runner 'ray'; allowed: local, dask, ") as line:
-        find_runner("ray")
-    assert all(name in str(line.value) for name in RUNNERS)
-    assert "\n" not in str(line.value)
-
-
-def test_the_local_runner_is_collect(tmp_path: Path) -> None:
-    run_local = find_runner("local")
-    records = run_local(PLAN, tmp_path / "legged.zarr", Silent(), PLAN.part_ids()[:1], None)
+def test_a_collection_leaves_its_plan(tmp_path: Path) -> None:
+    records = collect(PLAN, tmp_path / "legged.zarr", Silent(), PLAN.part_ids()[:1])
     assert [record.part for record in records] == PLAN.part_ids()[:1]
     [known] = plan_records(tmp_path / "legged.zarr")
     assert known["parts"] == PLAN.part_ids()

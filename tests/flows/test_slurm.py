@@ -367,8 +367,9 @@ def test_a_training_that_reaches_its_limit_saves_and_ends_as_if_never_stopped(
     job = only_job(run)
     (pid,) = trainers(cluster, job, steps=50)
     os.kill(pid, signal.SIGSTOP)  # a node that does nothing until the limit is near
-    assert train(walks, run, "--runner", "slurm") == 2, "one job a run"
-    assert "queued or running" in capfd.readouterr().err
+    assert train(walks, run, "--runner", "slurm") == 0, "one job a run"
+    assert "nothing to submit" in capfd.readouterr().err
+    assert find_jobs(run) == [job]
     until_told(pid, job)
     until(lambda: states(job) == ["waiting"], "it waits", job)
     cluster.call("scontrol", "update", f"JobId={job.id}", "TimeLimit=30")

@@ -214,7 +214,7 @@ def test_jobs_with_one_id_on_two_clusters_are_two(
     assert gaitforge("jobs", "list", tmp_path, "--json") == 0
     states = {job["cluster"]: job["state"] for job in json.loads(capfd.readouterr().out)}
     assert states == {"": "waiting", "b": "running"}
-    monkeypatch.setattr("gaitforge.pipeline.cli.running._SETTLE_S", 0.0)
+    monkeypatch.setattr("gaitforge.pipeline.cli.jobs._SETTLE_S", 0.0)
     assert gaitforge("jobs", "cancel", tmp_path / "in-b") == 0
     assert calls(folder, "scancel") == ["--clusters=b 7"]
 

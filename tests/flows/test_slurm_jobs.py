@@ -31,9 +31,8 @@ from gaitforge.flows.runners.slurm.jobs import (
     task_states,
     write_job,
 )
-from gaitforge.flows.runners.slurm.runner import run_slurm
+from gaitforge.flows.runners.slurm.runner import run_slurm, run_task
 from gaitforge.flows.runners.slurm.script import SlurmSettings, Work, batch_script, limit_s
-from gaitforge.flows.runners.slurm.tasks import run_task
 from gaitforge.flows.stages.train import TrainPlan
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.pipeline.cli.main import build_parser, main
@@ -259,7 +258,7 @@ def test_a_dry_run_shows_the_script_and_writes_nothing(
         (["collect", "s", "--partition", "p"], "--partition is for --runner slurm, not for"),
         (["collect", "s", "--runner", "cron"], "unknown runner 'cron'"),
         (["train", "s", "--out", "r", "--nodes", "2"], "--nodes is for --runner slurm, not for"),
-        (["train", "s", "--out", "r", "--runner", "dask"], "allowed: local, slurm"),
+        (["collect", "s", "--runner", "slurm", "--gpus", "1"], "only a training uses several"),
         (["jobs", "list", "nowhere"], "no folder nowhere"),
         (["jobs", "follow", "nowhere"], "no folder nowhere"),
         (["jobs", "cancel", "99"], "no job 99 below"),
@@ -355,11 +354,11 @@ import os, random, sys, time
 from pathlib import Path
 import numba.np.arraymath, zarr
 import gaitforge.collectors.physics.mujoco.backend
-import gaitforge.flows.runners.slurm.tasks
+import gaitforge.flows.runners.slurm.runner
 import gaitforge.flows.tasks.legged
 from gaitforge.flows.records.activity import read_active
 from gaitforge.flows.records.part_records import records_folder
-from gaitforge.pipeline.cli import running
+from gaitforge.pipeline.cli import jobs
 from gaitforge.pipeline.cli.main import main
 draw = random.Random(0)
 for folder in sorted(Path(sys.argv[1]).iterdir()):

@@ -282,7 +282,7 @@ def test_what_is_neither_is_refused(tmp_path: Path) -> None:
 
 def test_looking_needs_neither_a_simulator_nor_a_network() -> None:
     code = (
-        "import sys, gaitforge.pipeline.cli.running; print({'torch', 'mujoco'} & set(sys.modules))"
+        "import sys, gaitforge.pipeline.cli.status; print({'torch', 'mujoco'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
                           env=os.environ | {"PYTHONPATH": "."}, check=True)  # fmt: skip

@@ -18,9 +18,8 @@ from gaitforge.flows.records.part_records import plan_records, records_folder
 from gaitforge.flows.records.records import to_tree, write_record
 from gaitforge.flows.runners.dask import run_dask
 from gaitforge.flows.runners.dask_clusters import DaskSettings
-from gaitforge.flows.runners.slurm.runner import run_slurm
+from gaitforge.flows.runners.slurm.runner import run_slurm, run_task
 from gaitforge.flows.runners.slurm.script import SlurmSettings
-from gaitforge.flows.runners.slurm.tasks import run_task
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.replay import replay
 from gaitforge.flows.stages.status import collection_status

@@ -59,7 +59,7 @@ def folder(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         (f"{PROGRAM} query a.zarr 2>&-", "flat"),
         (f"{PROGRAM} query a.zarr >&-", ""),
         (f"{PROGRAM} query a.zarr --list | true", ""),
-        (f"{sys.executable} -OO -m gaitforge.flows --help", "usage"),
+        (f"{sys.executable} -OO -m gaitforge --help", "usage"),
         (f"MUJOCO_GL=nothing {PROGRAM} collect b.zarr {SIZES}", "aebf40-00000"),
         (f"{PROGRAM} collect c.zarr {SIZES} 2>&-", "aebf40-00000"),
     ],

@@ -1,1 +1,1 @@
-"""The commands of the tasks beside walking: Gymnasium's, and the CMU humanoid's."""
+"""Commands of the other tasks, and of the simulators."""

@@ -17,7 +17,7 @@ from gaitforge.flows.records.part_records import records_folder
 from gaitforge.flows.runners.slurm.jobs import Job, jobs_folder, write_job
 from gaitforge.flows.stages.collect import collect
 from gaitforge.pipeline.cli.main import main
-from gaitforge.pipeline.cli.running import duration
+from gaitforge.pipeline.cli.status import duration
 from tests.flows.making import COLLECT, GRID
 from tests.flows.processes import gaitforge
 

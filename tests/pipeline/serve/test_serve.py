@@ -27,9 +27,9 @@ from gaitforge.flows.records.activity import read_active
 from gaitforge.flows.records.part_records import records_folder
 from gaitforge.flows.runners.artifacts import artifact_key
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.tasks.legged import legged_plan
-from gaitforge.pipeline.cli.main import main
-from gaitforge.pipeline.serve.serving import form_fields
+from gaitforge.pipeline.cli.deployments import FLOWS
+from gaitforge.pipeline.cli.main import build_parser, main
+from gaitforge.pipeline.cli.parsing.forms import command_line, form_fields
 from gaitforge.pipeline.view.page import BUILT
 from tests.flows.making import COLLECT
 from tests.flows.prefect_runs import Server
@@ -40,11 +40,42 @@ POLL_S = 0.5
 SIZES = ["--set", "grid.parts=2", "--set", "grid.episodes_per_part=10"]
 
 
-def test_settings_with_a_field_in_the_form_are_its_values() -> None:
-    settings = ["grid.parts=3", "grid.terrains=flat", "robots=40"]
-    made = legged_plan("demo", {}, {}, settings)
-    shown = form_fields(made, settings)
-    assert shown == {"parts": 3, "terrains": ["flat"], "settings": ["robots=40"]}
+def test_a_forms_values_are_the_words_of_its_command() -> None:
+    words = [
+        "a.zarr",
+        "--model=mlp",
+        "--out=run",
+        "--terrain=flat,rough",
+        "--level=0,2",
+        "--seed=3",
+    ]
+    words += ["--where=-return < 3", "--set=config.steps=4", "--set=config.threads=1"]
+    parser = command_parser("train")
+    values: dict[str, Any] = {"store": "a.zarr", "model": "mlp", "out": "run", "seed": 3}
+    values |= {"terrain": ["flat", "rough"], "level": [0, 2], "where": "-return < 3"}
+    values |= {"settings": ["config.steps=4", "config.threads=1"], "steps": None, "skill": []}
+    line = command_line(form_fields(parser), values)
+    assert sorted(line) == sorted(words)
+    found = parser.parse_args(line)
+    assert (found.terrain, found.level, found.where) == (("flat", "rough"), (0, 2), "-return < 3")
+    flags = {"store": "s", "half": True, "privileged": False, "state": False, "robot": ["a,b", "c"]}
+    line = command_line(form_fields(command_parser("collect")), flags)
+    assert line == ["s", '--robot="a,b",c', "--no-state", "--half"]
+    with pytest.raises(ValueError, match="store cannot begin with a dash"):
+        command_line(form_fields(parser), {"store": "--out"})
+
+
+def test_every_command_with_work_is_a_deployment_and_says_each_of_its_parameters() -> None:
+    assert FLOWS.keys() >= {"run", "collect", "derive", "train", "evaluate", "export", "import"}
+    assert FLOWS.keys() >= {"query", "card", "dagger", "compare", "expert-train", "gym-collect"}
+    for each in FLOWS.values():
+        for name, field in each.parameters.properties.items():
+            assert field["description"], (each.name, name)
+
+
+def command_parser(name: str) -> Any:
+    """The parser of a command."""
+    return build_parser()._subparsers._group_actions[0].choices[name]  # type: ignore[union-attr]
 
 
 def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,7 +87,7 @@ def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_runs_that_train_nothing_load_no_torch() -> None:
-    names = ("flows.collect", "flows.importing", "flows.runners.slurm.tasks", "pipeline.serve.card")
+    names = ("flows.runners.slurm.runner", "pipeline.cli.deployments")
     flows = ", ".join(f"gaitforge.{name}" for name in names)
     program = f"import sys, {flows}; print({{'torch', 'numba', 'dask'}} & set(sys.modules))"
     done = subprocess.run(
@@ -143,9 +174,10 @@ def test_the_deployments_work_one_after_the_other(served: Served, tmp_path: Path
     words = {"format": "d4rl", "source": str(tmp_path / "a.hdf5")}
     imported = served.start("import", store=str(tmp_path / "b.zarr"), **words)
     card = served.start("card", store=store)
-    asked = served.start("query", store=store, where="return > 0", group_by=["skill"], listed=3)
+    asked = served.start("query", store=store, where="return > 0", list=True, limit=3)
+    groups = served.start("query", store=store, where="return > 0", group_by=["skill"])
     trained = served.start("train", store=store, out=run, model="mlp", steps=4)
-    for started in (imported, card, asked, trained):
+    for started in (imported, card, asked, groups, trained):
         served.completes(started)
     again = open_store(tmp_path / "b.zarr").select()
     ours = ["part", "start"]  # which part an episode lies in is the store's own
@@ -154,9 +186,9 @@ def test_the_deployments_work_one_after_the_other(served: Served, tmp_path: Path
     markdown = served.server.artifacts(card)[artifact_key("card", store)]
     assert markdown["data"] == (tmp_path / "a.zarr.card" / "card.md").read_text()
 
-    groups = json.loads(served.server.artifacts(asked)[artifact_key("query", store)]["data"])
-    assert sum(row["episodes"] for row in groups) == len(selection.where("return > 0"))
-    rows = served.server.artifacts(asked)[artifact_key("episodes listed", store)]["data"]
+    counts = json.loads(served.server.artifacts(groups)[artifact_key("query", store)]["data"])
+    assert sum(row["episodes"] for row in counts) == len(selection.where("return > 0"))
+    rows = served.server.artifacts(asked)[artifact_key("query", store)]["data"]
     assert len(json.loads(rows)) == 3
     history = json.loads(served.server.artifacts(trained)[artifact_key("training", run)]["data"])
     assert (history[0]["step"], history[0]["of"], history[0]["minutes left"]) == (4, 4, 0)
@@ -165,9 +197,9 @@ def test_the_deployments_work_one_after_the_other(served: Served, tmp_path: Path
         "store:a.zarr",
     }
 
-    cell = {"terrains": ["flat"], "skills": ["stand"], "episodes": 2}
-    evaluated = served.start("evaluate", run=run, **cell)
-    exported = served.start("export", run=run, out=policy, formats=["pt2"])
+    cell = {"terrain": ["flat"], "skill": ["stand"], "episodes": 2}
+    evaluated = served.start("evaluate", policy=run, **cell)
+    exported = served.start("export", places=[run, policy], formats=["pt2"])
     served.completes(evaluated)
     [row] = json.loads(served.server.artifacts(evaluated)[artifact_key("evaluation", run)]["data"])
     assert (row["terrain"], row["skill"], row["episodes"]) == ("flat", "stand", 2)
@@ -179,10 +211,10 @@ def test_the_deployments_work_one_after_the_other(served: Served, tmp_path: Path
 @pytest.mark.parametrize(
     ("parameters", "complaint"),
     [
-        ({"parts": -3}, "-3 is less than the minimum of 0"),
-        ({"terrains": ["moon"]}, "'moon' is not one of"),
-        ({"levels": [12]}, "levels"),
-        ({"threads": "many"}, "'many' is not of type 'integer'"),
+        ({"robots": -3}, "-3"),
+        ({"terrain": ["moon"]}, "moon"),
+        ({"level": [12]}, "level"),
+        ({"threads": "many"}, "'many' is not"),
     ],
 )
 def test_a_wrong_parameter_is_refused_before_a_run_is_made(
@@ -198,7 +230,7 @@ def test_a_wrong_parameter_is_refused_before_a_run_is_made(
 
 @pytest.mark.slow
 def test_wrong_input_beyond_the_form_is_one_line(served: Served, tmp_path: Path) -> None:
-    run = served.start("evaluate", run=str(tmp_path / "nowhere"))
+    run = served.start("evaluate", policy=str(tmp_path / "nowhere"))
     assert served.soon(run, "FAILED", "COMPLETED")["type"] == "FAILED"
     said = soon(lambda: text if "nowhere" in (text := served.server.said(run)) else None)
     assert "Traceback" not in said
@@ -209,7 +241,8 @@ def test_wrong_input_beyond_the_form_is_one_line(served: Served, tmp_path: Path)
 @pytest.mark.slow
 def test_a_second_collection_waits_and_one_is_cancelled(served: Served, tmp_path: Path) -> None:
     places = [tmp_path / f"{k}.zarr" for k in (1, 2)]
-    size = {"parts": 3, "episodes_per_part": 80, "terrains": ["flat"], "settings": []}
+    sizes = ["grid.parts=3", "grid.episodes_per_part=80"]
+    size = {"terrain": ["flat"], "settings": sizes}
     runs = [served.start("collect", store=str(place), **size) for place in places]
 
     def one_waits() -> dict[str, int] | None:

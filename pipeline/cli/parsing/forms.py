@@ -85,7 +85,7 @@ class FormField:
     def parameter(self) -> Parameter:
         """It in a function's signature; without a value it keeps the command's default."""
         kind, default = self.type, self.action.default
-        if self.action.required:
+        if self.action.required and self.action.nargs != "*":
             default = Parameter.empty
         elif kind is bool and self.action.nargs == 0:
             default = False

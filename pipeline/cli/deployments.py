@@ -23,9 +23,14 @@ from gaitforge.flows.runners.prefect import FLOW_OPTIONS
 from gaitforge.flows.runners.prefect_stages import run_by_jobs, run_in_flow
 from gaitforge.flows.runners.slurm.script import SlurmForm
 from gaitforge.pipeline.cli.main import build_parser, parsed
+from gaitforge.pipeline.cli.parsing.forms import (
+    command_line,
+    form_fields,
+    form_signature,
+    has_runners,
+)
 from gaitforge.pipeline.cli.parsing.parser import Parser
 from gaitforge.pipeline.cli.work import Result
-from gaitforge.pipeline.serve.forms import command_line, form_fields, form_signature, has_runners
 
 _PLACES = ("out", "store", "stores", "policy", "places", "what")
 """Parameters that name a run after what it makes; the first that a command has."""
@@ -64,7 +69,7 @@ def _deployed(words: Sequence[str], parser: Parser) -> Flow[..., Any]:
     body.__name__ = body.__qualname__ = name.replace("-", "_")
     body.__doc__ = f"{parser.description}\n\nArgs:\n{helps}\n"
     vars(body)["__signature__"] = form_signature(fields, runners)
-    return flow(body, name=name, flow_run_name=lambda: _run_name(name), **FLOW_OPTIONS)
+    return flow(name=name, flow_run_name=lambda: _run_name(name), **FLOW_OPTIONS)(body)
 
 
 def _run_name(command: str) -> str:

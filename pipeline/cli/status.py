@@ -1,9 +1,7 @@
-"""`gaitforge status`, `jobs` and `serve`: work that runs, here, on Slurm or by Prefect."""
+"""`gaitforge status`: how far collections, trainings and experiments are."""
 
 import argparse
 import json
-import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -11,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from gaitforge.datasets.errors import amount
-from gaitforge.datasets.interrupts import STOPPED, raised_once
-from gaitforge.flows.progress import Reporter, Silent, leads
-from gaitforge.flows.records.records import read_record, to_tree
 from gaitforge.flows.runners.slurm import jobs as slurm
 from gaitforge.flows.stages.status import (
     ActivePart,
@@ -23,11 +18,9 @@ from gaitforge.flows.stages.status import (
     is_experiment,
     status,
 )
-from gaitforge.pipeline.cli.parsing.parser import actions, command, flag, group, option, setting
-from gaitforge.pipeline.cli.parsing.runners import SITE_SLURM, run_here, site_settings
-from gaitforge.pipeline.cli.parsing.values import names, port, positive, store_address, whole
-from gaitforge.pipeline.progress import TerminalReporter
-from gaitforge.pipeline.tables import fields_of, show, show_one, table
+from gaitforge.pipeline.cli.parsing.parser import command, flag, option
+from gaitforge.pipeline.cli.parsing.values import store_address
+from gaitforge.pipeline.tables import table
 
 _WATCH_S = 2.0
 _MOST_FAILED = 5
@@ -204,172 +197,3 @@ def _training_lines(found: TrainingStatus) -> list[str]:
         lines.append(f"rate     {found.steps_per_s:,.0f} control steps/s")
     lines.append(f"time     {duration(found.elapsed_s)} so far, {duration(found.remaining_s)} left")
     return lines
-
-
-_SETTLE_S = 15.0
-"""How long to wait for a cancelled job to end before showing it."""
-
-
-_JOB = "a job's folder or id, a store, a run, or a folder that holds them"
-
-
-@command(
-    "gaitforge jobs list runs/fcnet",
-    option("job", _JOB, default=".", nargs="?", metavar="FOLDER|JOB"),
-    "--json",
-)
-def _list(arguments: argparse.Namespace) -> None:
-    """List jobs, or the tasks of one."""
-    name = arguments.job
-    jobs = [slurm.find_job(name)] if name.isdigit() else slurm.find_jobs(Path(name))
-    seen = slurm.states_of(jobs)
-    if arguments.json:
-        show([_record(job, tasks) for job, tasks in seen], as_json=True)
-    elif len(seen) == 1:
-        show_one(job_row(*seen[0]), as_json=False)
-        print()
-        show([_task_row(task) for task in seen[0][1]], as_json=False)
-    else:
-        show([job_row(job, tasks) for job, tasks in seen], as_json=False)
-
-
-@command("gaitforge jobs follow 1234", option("job", _JOB, metavar="FOLDER|JOB"))
-def _follow(arguments: argparse.Namespace) -> int:
-    """Print a job's log until the job ends; exit 1 if it failed."""
-    job = slurm.find_job(arguments.job)
-    for task, line in slurm.follow(job):
-        print(f"[{task}] {line}" if job.is_array else line, flush=True)
-    state = slurm.job_state(slurm.task_states(job))
-    print(f"job {job.id}: {state}")
-    return 0 if state == "done" else 1
-
-
-@command("gaitforge jobs cancel 1234", option("job", _JOB, metavar="FOLDER|JOB"), "--json")
-def _cancel(arguments: argparse.Namespace) -> None:
-    """Cancel a job; what it has saved stays."""
-    job = slurm.find_job(arguments.job)
-    slurm.cancel_job(job)
-    deadline = time.monotonic() + _SETTLE_S
-    while (
-        slurm.job_state(slurm.task_states(job)) in ("running", "waiting")
-        and time.monotonic() < deadline
-    ):
-        time.sleep(0.2)
-    tasks = slurm.task_states(job)
-    show_one(_record(job, tasks) if arguments.json else job_row(job, tasks), arguments.json)
-
-
-@command(
-    "gaitforge jobs run data/legged.zarr.jobs/collect-20260131-120000 --task 3",
-    option("folder", "folder of the job", Path),
-    option("--task", "array task", whole, 0),
-)
-def _run(arguments: argparse.Namespace) -> int | None:
-    """Do a job's work in this process, as its script does."""
-    from gaitforge.flows.runners.slurm.runner import run_task
-    from gaitforge.pipeline.cli.main import parsed
-
-    words = (read_record(arguments.folder / slurm.PLAN) or {}).get(slurm.WORDS)
-    # An exception lets a part that is being written clean up. The trainer sets its own handler
-    # while it trains.
-    with raised_once(signal.SIGTERM, SystemExit(STOPPED), STOPPED):
-        if words is None:
-            run_task(arguments.folder, arguments.task, own_reporter())
-            return None
-        asked = parsed(words)
-        run_here(asked)
-        return asked.run(asked)
-
-
-def own_reporter() -> Reporter:
-    """The terminal's; of several processes of one training, the first speaks."""
-    return TerminalReporter() if leads() else Silent()
-
-
-def show_submitted(job: slurm.Job | str, as_json: bool) -> None:
-    """Show a submitted job, or the script of a dry run."""
-    if isinstance(job, str):
-        print(job)
-        return
-    waiting = [
-        slurm.TaskStatus(task, "waiting", parts=parts) for task, parts in enumerate(job.tasks)
-    ]
-    show_one(_record(job, waiting) if as_json else job_row(job, waiting), as_json)
-
-
-def job_row(job: slurm.Job, tasks: list[slurm.TaskStatus]) -> dict[str, object]:
-    """A job as a row of a table."""
-    states = [task.state for task in tasks]
-    return {
-        "job": job.id,
-        "kind": job.kind,
-        "state": slurm.job_state(tasks),
-        "tasks": len(tasks),
-        **{state: states.count(state) for state in ("waiting", "running", "done", "failed")},
-        "submitted": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.submitted)),
-        "folder": os.path.relpath(job.folder),
-    }
-
-
-def _task_row(task: slurm.TaskStatus) -> dict[str, object]:
-    row = fields_of(task, "task", "state", "why", "code", "restarts", "host")
-    seconds = None
-    if task.started is not None and (task.ended is not None or task.state == "running"):
-        seconds = (task.ended or round(time.time())) - task.started
-    return row | {"seconds": seconds, "parts": " ".join(task.parts)}
-
-
-def _record(job: slurm.Job, tasks: list[slurm.TaskStatus]) -> dict[str, object]:
-    return to_tree({**vars(job), "state": slurm.job_state(tasks), "tasks": tasks})
-
-
-@command(
-    'gaitforge serve --store data/legged.zarr --schedule "0 2 * * *" --new-every-day',
-    option("--store", "the store to collect into", store_address),
-    option("--schedule", "when to collect, e.g. '0 2 * * *'", default="", metavar="CRON"),
-    option("--timezone", "time zone of the schedule", default="UTC", metavar="AREA/CITY"),
-    flag("--new-every-day", "the day is the seed, so every day adds new parts"),
-    "--preset",
-    option("--threads", "simulator threads", positive, 2),
-    setting("grid.parts=4"),
-    group(
-        "server, unless PREFECT_API_URL names one",
-        option("--host", "address to listen at", default="127.0.0.1", metavar="ADDRESS"),
-        option("--port", "port; 0 for any free one", port, 4200),
-        flag("--expose", "allow a host that other machines can reach"),
-    ),
-    SITE_SLURM,
-)
-def serve_command(arguments: argparse.Namespace) -> None:
-    """Serve the flows to Prefect, with forms and a schedule, until Ctrl-C."""
-    from gaitforge.pipeline.serve.serving import ServePlan, serve_flows
-
-    names = [name for name in ServePlan.__annotations__ if name != "slurm"]
-    plan = {name: getattr(arguments, name) for name in names}
-    serve_flows(ServePlan(**plan, slurm=site_settings(arguments)))
-
-
-@command(
-    "gaitforge notify --url https://hooks.example.org/robots --on failed,nothing-collected",
-    option("--url", 'address of a web hook that takes {"text": MESSAGE}', metavar="URL"),
-    option("--on", "reasons: failed, late, nothing-collected (default: all)", names),
-    option("--hours", "without a collected part, for nothing-collected", positive, 26),
-    flag("--remove", "remove what this command has set up"),
-)
-def notify_command(arguments: argparse.Namespace) -> None:
-    """Tell a web hook when Prefect's runs fail, are late, or collect nothing."""
-    from gaitforge.pipeline.serve.notify import (
-        REASONS,
-        NotifyPlan,
-        remove_notifications,
-        set_up_notifications,
-    )
-
-    if arguments.remove:
-        remove_notifications()
-        return
-    plan = NotifyPlan(arguments.url or "", arguments.on or REASONS, arguments.hours)
-    print("set up " + ", ".join(set_up_notifications(plan)))
-
-
-jobs_command = actions("gaitforge jobs list data/legged.zarr", _list, _follow, _cancel, _run)

@@ -1,7 +1,8 @@
-"""`gaitforge evaluate`: any policy in closed loop, on the episodes of its task."""
+"""`gaitforge train`, `evaluate` and `models`: policies, from a store and in closed loop."""
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,17 +10,85 @@ from typing import TYPE_CHECKING, Any
 from gaitforge.collectors.robots.robot import load_robots
 from gaitforge.datasets.errors import amount
 from gaitforge.flows.progress import Reporter, Silent
+from gaitforge.flows.records.part_records import store_address
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import read_plan, read_record, to_tree
 from gaitforge.flows.settings import override, with_named
-from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, given, option, setting
+from gaitforge.flows.stages.status import training_status
+from gaitforge.learners.models.registry import describe_models
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.pipeline.cli.parsing.parser import (
+    CELL_FIELDS,
+    command,
+    given,
+    option,
+    planned,
+    setting,
+)
 from gaitforge.pipeline.cli.parsing.values import numbers
 from gaitforge.pipeline.cli.work import Result, Work, work
+from gaitforge.pipeline.tables import show
 
 if TYPE_CHECKING:
     from gaitforge.flows.tasks.evaluation import PolicyEvaluation
     from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
     from gaitforge.flows.tasks.policies import PolicySource
+    from gaitforge.learners.training.train import TrainResult
+
+SELECTED = ("terrain", "skill", "level", "where")
+TRAINED = ("objective", "steps", "batch_size", "device")
+"""Arguments that are fields of a selection's plan, and of every training's config."""
+
+
+@work(
+    "gaitforge train legged.zarr --model fcnet --terrain flat,rough --out runs/fcnet",
+    "store --model --objective --out --steps --batch-size",
+    option("--optimiser", "adamw, adam or lion (default: adamw)", metavar="NAME"),
+    option("--seed", "random seed of the weights and the data order", int),
+    "--device CELLS --where --selection",
+    option("--plan", "a plan's file, e.g. the plan.json of another run", Path, metavar="FILE"),
+    setting("config.peak_lr=0.001"),
+    "--json",
+)
+def train_command(arguments: argparse.Namespace) -> Work:
+    """Train a model on a selection of a store, or resume a run."""
+    from gaitforge.flows.stages.staging import Stage
+    from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
+    from gaitforge.learners.training.train import finished_result
+
+    chosen = given(arguments, *TRAINED, "optimiser", "seed")
+    if arguments.plan:
+        plan = plan_from_tree(TrainPlan, read_plan(arguments.plan)[0])
+    else:
+        select = SelectPlan(**given(arguments, *SELECTED, saved="selection"))
+        config = TrainConfig.recommended(arguments.model, **chosen)
+        plan = TrainPlan(select, config)
+    plan = planned(plan, arguments)
+    store, run = store_address(arguments.store), arguments.out.absolute()
+    if arguments.runner != "local" and not arguments.after:  # which may collect what is selected
+        plan.select.select(store)
+
+    def result(trained: "TrainResult | None") -> Result:
+        record = asdict(trained or finished_result(run)) | {"run_dir": str(arguments.out)}
+        told = f"{record['steps']:,} steps, loss {record['loss']:.4f}"
+        row = {"run": str(run), "model": plan.config.model, **record}
+        return Result(record, title="trained", about=run, message=told, tables={"trained": [row]})
+
+    stage = Stage(
+        "train",
+        run=partial(run_training, plan, store, arguments.out),
+        place=run,
+        reads=(store,),
+        trains=True,
+        done=lambda: training_status(run).state == "complete",
+    )
+    return Work(arguments.out, [stage], result, arguments.words)
+
+
+@command("gaitforge models --json", "--json")
+def models_command(arguments: argparse.Namespace) -> None:
+    """List the models and their sizes."""
+    show(describe_models(), arguments.json)
 
 
 @work(
@@ -77,7 +146,7 @@ def evaluate_command(arguments: argparse.Namespace) -> Work:
         return _bodies_work(arguments, source, plan, out, words)
 
     def result(found: "PolicyEvaluation | None") -> Result:
-        record = read_record(out) if found is None else to_tree(found)
+        record = to_tree(found) if found is not None or out is None else read_record(out) or {}
         lines = (*_means(record), f"evaluated on {plan}")
         told = f"return {record['return']:.2f}, success {record['success']:.0%}"
         where = {"title": "evaluation", "about": place, "view": out, "message": told}

@@ -1,0 +1,130 @@
+"""`gaitforge jobs`: Slurm jobs of stores and runs."""
+
+import argparse
+import os
+import signal
+import time
+from pathlib import Path
+
+from gaitforge.datasets.interrupts import STOPPED, raised_once
+from gaitforge.flows.records.records import read_record, to_tree
+from gaitforge.flows.runners.slurm import jobs as slurm
+from gaitforge.pipeline.cli.parsing.parser import actions, command, option
+from gaitforge.pipeline.cli.parsing.runners import run_here
+from gaitforge.pipeline.cli.parsing.values import whole
+from gaitforge.pipeline.progress import own_reporter
+from gaitforge.pipeline.tables import fields_of, show, show_one
+
+_SETTLE_S = 15.0
+"""How long to wait for a cancelled job to end before showing it."""
+
+
+_JOB = "a job's folder or id, a store, a run, or a folder that holds them"
+
+
+@command(
+    "gaitforge jobs list runs/fcnet",
+    option("job", _JOB, default=".", nargs="?", metavar="FOLDER|JOB"),
+    "--json",
+)
+def _list(arguments: argparse.Namespace) -> None:
+    """List jobs, or the tasks of one."""
+    name = arguments.job
+    jobs = [slurm.find_job(name)] if name.isdigit() else slurm.find_jobs(Path(name))
+    seen = slurm.states_of(jobs)
+    if arguments.json:
+        show([_record(job, tasks) for job, tasks in seen], as_json=True)
+    elif len(seen) == 1:
+        show_one(job_row(*seen[0]), as_json=False)
+        print()
+        show([_task_row(task) for task in seen[0][1]], as_json=False)
+    else:
+        show([job_row(job, tasks) for job, tasks in seen], as_json=False)
+
+
+@command("gaitforge jobs follow 1234", option("job", _JOB, metavar="FOLDER|JOB"))
+def _follow(arguments: argparse.Namespace) -> int:
+    """Print a job's log until the job ends; exit 1 if it failed."""
+    job = slurm.find_job(arguments.job)
+    for task, line in slurm.follow(job):
+        print(f"[{task}] {line}" if job.is_array else line, flush=True)
+    state = slurm.job_state(slurm.task_states(job))
+    print(f"job {job.id}: {state}")
+    return 0 if state == "done" else 1
+
+
+@command("gaitforge jobs cancel 1234", option("job", _JOB, metavar="FOLDER|JOB"), "--json")
+def _cancel(arguments: argparse.Namespace) -> None:
+    """Cancel a job; what it has saved stays."""
+    job = slurm.find_job(arguments.job)
+    slurm.cancel_job(job)
+    deadline = time.monotonic() + _SETTLE_S
+    while (
+        slurm.job_state(slurm.task_states(job)) in ("running", "waiting")
+        and time.monotonic() < deadline
+    ):
+        time.sleep(0.2)
+    tasks = slurm.task_states(job)
+    show_one(_record(job, tasks) if arguments.json else job_row(job, tasks), arguments.json)
+
+
+@command(
+    "gaitforge jobs run data/legged.zarr.jobs/collect-20260131-120000 --task 3",
+    option("folder", "folder of the job", Path),
+    option("--task", "array task", whole, 0),
+)
+def _run(arguments: argparse.Namespace) -> int | None:
+    """Do a job's work in this process, as its script does."""
+    from gaitforge.flows.runners.slurm.runner import run_task
+    from gaitforge.pipeline.cli.main import parsed
+
+    words = (read_record(arguments.folder / slurm.PLAN) or {}).get(slurm.WORDS)
+    # An exception lets a part that is being written clean up. The trainer sets its own handler
+    # while it trains.
+    with raised_once(signal.SIGTERM, SystemExit(STOPPED), STOPPED):
+        if words is None:
+            run_task(arguments.folder, arguments.task, own_reporter())
+            return None
+        asked = parsed(words)
+        run_here(asked)
+        return asked.run(asked)
+
+
+def show_submitted(job: slurm.Job | str, as_json: bool) -> None:
+    """Show a submitted job, or the script of a dry run."""
+    if isinstance(job, str):
+        print(job)
+        return
+    waiting = [
+        slurm.TaskStatus(task, "waiting", parts=parts) for task, parts in enumerate(job.tasks)
+    ]
+    show_one(_record(job, waiting) if as_json else job_row(job, waiting), as_json)
+
+
+def job_row(job: slurm.Job, tasks: list[slurm.TaskStatus]) -> dict[str, object]:
+    """A job as a row of a table."""
+    states = [task.state for task in tasks]
+    return {
+        "job": job.id,
+        "kind": job.kind,
+        "state": slurm.job_state(tasks),
+        "tasks": len(tasks),
+        **{state: states.count(state) for state in ("waiting", "running", "done", "failed")},
+        "submitted": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.submitted)),
+        "folder": os.path.relpath(job.folder),
+    }
+
+
+def _task_row(task: slurm.TaskStatus) -> dict[str, object]:
+    row = fields_of(task, "task", "state", "why", "code", "restarts", "host")
+    seconds = None
+    if task.started is not None and (task.ended is not None or task.state == "running"):
+        seconds = (task.ended or round(time.time())) - task.started
+    return row | {"seconds": seconds, "parts": " ".join(task.parts)}
+
+
+def _record(job: slurm.Job, tasks: list[slurm.TaskStatus]) -> dict[str, object]:
+    return to_tree({**vars(job), "state": slurm.job_state(tasks), "tasks": tasks})
+
+
+jobs_command = actions("gaitforge jobs list data/legged.zarr", _list, _follow, _cancel, _run)
