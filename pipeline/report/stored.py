@@ -110,10 +110,10 @@ def write_film(show: Show, path: Path, reporter: Reporter) -> None:
     shots = [film_shot(scene_of(each, show.robot), frame_ms) for each in show.episodes]
     with reporter.step("draw", sum(len(shot.steps) for shot in shots), "frame") as advance:
         for viewed, shot in zip(show.episodes, shots, strict=True):
-            row, notes = viewed.row, [f"episode {viewed.name}"] * alone
-            where = [f"{row['terrain']}, level {row['level']}", *notes]
-            where += [f"ghost: {show.ghost}"] if show.ghost else []
-            heading = Heading(row["skill"], "; ".join(where), "", "", bool(row["success"]), "")
+            row = viewed.row
+            where = f"{row['terrain']}, level {row['level']}"
+            where += f"; episode {viewed.name}" if alone else ""
+            heading = Heading(row["skill"], where, "", "", bool(row["success"]), "")
             films.append((heading, draw([shot], *size_px)[0]))
             advance(len(shot.steps), viewed.name)
     write_file(path, animation(films, frame_ms, path.suffix[1:].lower()))
