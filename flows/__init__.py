@@ -1,8 +1,4 @@
-"""Collection, training, evaluation, and pipelines of them.
-
-`stages/` has plain functions, run by `python -m gaitforge.flows NAME`; the modules here wrap them
-as Prefect flows. Each takes a frozen plan, writes its results to files, and resumes from them.
-"""
+"""Collection, training, evaluation and experiments: plans, stages, and what runs them."""
 
 if __name__ != "gaitforge.flows":
     raise ImportError(

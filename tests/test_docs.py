@@ -14,8 +14,6 @@ from benchmarks.__main__ import build_parser as benchmarks_parser
 from gaitforge.collectors.legged.rewards import REWARDS
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 from gaitforge.datasets.formats import FORMATS
-from gaitforge.flows.__main__ import WRONG_INPUT
-from gaitforge.flows.__main__ import main as flows_main
 from gaitforge.pipeline.cli.main import build_parser
 from recipes.adroit.__main__ import build_parser as adroit_parser
 
@@ -54,13 +52,6 @@ def test_command_parses(command):
 )
 def test_a_program_outside_parses(command, parser):
     assert parser().parse_args(shlex.split(command, comments=True)[3:])
-
-
-@pytest.mark.parametrize("command", commands("python -m gaitforge.flows"))
-def test_flow_is_a_program(command, tmp_path, monkeypatch):
-    """It parses; then it ends in one line, as its plan is not there."""
-    monkeypatch.chdir(tmp_path)
-    assert flows_main(shlex.split(command, comments=True)[3:]) == WRONG_INPUT
 
 
 def test_make_targets_exist():

@@ -48,9 +48,9 @@ COMMANDS = {
         "show the progress of collections, trainings and experiments, from their files",
     ),
     "jobs": ("jobs", "list, follow and cancel the Slurm jobs of stores and runs"),
-    "serve": ("serve", "serve the flows to Prefect, with forms and a schedule, until Ctrl-C"),
+    "serve": ("status", "serve the flows to Prefect, with forms and a schedule, until Ctrl-C"),
     "notify": (
-        "serve",
+        "status",
         "tell a web hook when Prefect's runs fail, are late, or collect nothing",
     ),
     "train": ("policies", "train a model on a selection of a store, or resume a run"),

@@ -1,0 +1,48 @@
+"""One training and one evaluation give the same on every runner."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.records import read_record
+from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.tasks.policies import run_source
+from gaitforge.pipeline.cli.main import main
+from tests.flows.making import COLLECT
+
+TRAIN = ["--model", "mlp", "--steps", "3", "--batch-size", "4"]
+TRAIN += ["--set", "config.threads=1", "--set", "config.held_out_fraction=0.5"]
+EPISODES = ["--terrain", "flat", "--skill", "run", "--episodes", "2", "--set", "robots=2"]
+RUNNERS = {"local": [], "dask": ["--workers", "1"], "prefect": []}
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str | Path) -> dict[str, object]:
+    """What a command prints as JSON."""
+    assert main([*map(str, words), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.slow
+def test_a_training_and_an_evaluation_are_the_same_everywhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    collect(COLLECT, tmp_path / "walks.zarr", Silent())
+    weights, returns = set(), []
+    for name, more in RUNNERS.items():
+        run = tmp_path / name
+        where = ["--runner", name, *more]
+        trained = said(capsys, "train", tmp_path / "walks.zarr", "--out", run, *TRAIN, *where)
+        assert trained["steps"] == 3
+        again = said(capsys, "train", tmp_path / "walks.zarr", "--out", run, *TRAIN, *where)
+        assert again["train_s"] == trained["train_s"], "nothing is trained twice"
+        weights.add(run_source(run).weights_hash())
+        out = ["--out", str(run / "evaluation.json")]
+        evaluated = said(capsys, "evaluate", run, *EPISODES, *out, *where)
+        assert (read_record(run / "evaluation.json") or {})["returns"] == evaluated["returns"]
+        returns.append(evaluated["returns"])
+    assert len(weights) == 1
+    assert returns[0] == returns[1] == returns[2]
