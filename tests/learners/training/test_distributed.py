@@ -91,6 +91,7 @@ def test_ranks_share_the_batches(world_size: int, batch_size: int, selection: Se
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_go_on_where_one_stopped_and_end_alike(
     selection: Selection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
