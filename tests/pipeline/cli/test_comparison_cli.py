@@ -23,7 +23,7 @@ OWN = {
 }
 SETTINGS = [
     "config.window_len=8",
-    "config.held_out_fraction=0.3",
+    "config.held_out_fraction=0.6",
     "config.history_every=1",
     "config.validation_every=1",
     "evaluate.robots=4",
