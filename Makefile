@@ -26,7 +26,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev demo wheel test test-fast test-long test-all test-python docs lint format bench lock clean
+.PHONY: help setup setup-dev demo wheel test test-long test-all test-python docs lint format bench lock clean
 
 define find_python
 python=""; \
@@ -87,19 +87,16 @@ wheel: $(STAMP) $(PLAYER) ## build dist/gaitforge-*.whl, with the player's page
 	rm -rf build/lib build/bdist.*
 
 # Bytecode is kept, where the shell forbids it too: rewriting the tests' assertions takes each worker 6 s.
-test test-fast test-long test-all: export PYTHONDONTWRITEBYTECODE :=
+test test-long test-all: export PYTHONDONTWRITEBYTECODE :=
 
 # A third worker for the times in which tests wait for servers and clusters; tests/conftest.py orders the files.
-test: $(DEV_STAMP) ## the tests, without those of test-long
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not long" $(PYTEST)
-
-test-fast: $(DEV_STAMP) ## the tests without the slow ones
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow and not long" $(PYTEST)
+test: $(DEV_STAMP) ## the tests, without those that take long; CI runs test-all
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not long" $(PYTEST)
 
 # Among them tests with lerobot, d4rl and torchrl: their packages ask for other versions than ours, so each
 # project gets an environment of its own in build/.
-test-long: $(DEV_STAMP) ## tests of half a minute and more: kills at random, compilers, other projects' packages
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m long $(PYTEST)
+test-long: $(DEV_STAMP) ## the others: clusters, servers, kills at random, compilers, other projects' packages
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "slow or long" $(PYTEST)
 
 # In one run: apart, workers would wait at the end of each.
 test-all: $(DEV_STAMP) ## all tests, as CI runs them
@@ -128,11 +125,7 @@ format: $(DEV_STAMP) ## let ruff mend style and formatting
 	$(BIN)/ruff format .
 
 bench: $(DEV_STAMP) ## measure speeds: runs/bench
-	$(BIN)/gaitforge bench --out runs/bench
-	$(BIN)/gaitforge bench store --out runs/bench
-	$(BIN)/gaitforge bench learners --out runs/bench
-	$(BIN)/gaitforge bench sim --out runs/bench
-	$(BIN)/gaitforge bench formats --out runs/bench
+	$(BIN)/python -m benchmarks --out runs/bench
 
 # Exact versions with hashes for every Python and platform, without index addresses; what is locked stays unless a
 # range of pyproject.toml refuses it (`make lock UPGRADE=--upgrade` takes the newest). torch and its CUDA packages

@@ -22,14 +22,30 @@ class compiled:
 
     @cached_property
     def _machine_code(self) -> Callable[..., Any]:
-        from numba import njit
-
         names = self._function.__globals__
         for name in self._function.__code__.co_names:  # numba needs its own objects to call
             if isinstance(names.get(name), compiled):
                 names[name] = names[name]._machine_code
-        options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
         try:
-            return njit(cache=True, **options)(self._function)
+            return self._compile(cache=True)
         except RuntimeError:  # numba found no place for its cache
-            return njit(**options)(self._function)
+            return self._compile()
+
+    def _compile(self, **options: Any) -> Callable[..., Any]:
+        from numba import njit
+
+        return njit(nogil=True, error_model="numpy", **options)(self._function)
+
+
+class elementwise(compiled):
+    """A function of numbers, compiled to one of float64 arrays, which broadcast.
+
+    Sines and exponentials of `math` are then the C library's. NumPy's own are others where a
+    processor has AVX-512, and differ in the last bit.
+    """
+
+    def _compile(self, **options: Any) -> Callable[..., Any]:
+        from numba import vectorize
+
+        numbers = ", ".join(["f8"] * self._function.__code__.co_argcount)
+        return vectorize([f"f8({numbers})"], **options)(self._function)

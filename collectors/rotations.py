@@ -1,10 +1,10 @@
 """Quaternion algebra on batches; quaternions are wxyz and rotate body vectors into the world."""
 
-from math import sqrt
+from math import atan2, cos, pi, sin, sqrt
 
 import numpy as np
 
-from gaitforge.collectors.compiling import compiled
+from gaitforge.collectors.compiling import compiled, elementwise
 
 
 def rotate(quat: np.ndarray, vector: np.ndarray) -> np.ndarray:
@@ -31,21 +31,38 @@ def gravity_in_body(quat: np.ndarray) -> np.ndarray:
 
 def yaw_of(quat: np.ndarray) -> np.ndarray:
     """(...): heading angle about the world's vertical in rad."""
-    w, x, y, z = quat[..., 0], quat[..., 1], quat[..., 2], quat[..., 3]
-    return np.arctan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))
+    return heading_angle(quat[..., 0], quat[..., 1], quat[..., 2], quat[..., 3])
+
+
+@elementwise
+def heading_angle(w: float, x: float, y: float, z: float) -> float:
+    """Heading of a quaternion's parts, rad."""
+    return atan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))
 
 
 def from_yaw(yaw: np.ndarray) -> np.ndarray:
     """(..., 4): a level body with the heading `yaw` in rad."""
     zero = np.zeros_like(yaw)
-    return np.stack([np.cos(yaw / 2), zero, zero, np.sin(yaw / 2)], axis=-1)
+    return np.stack([cosine(yaw / 2), zero, zero, sine(yaw / 2)], axis=-1)
 
 
-def wrapped(angle: np.ndarray) -> np.ndarray:
-    """(...): the same angle in [-pi, pi), rad."""
-    turned = angle + np.pi
-    # np.remainder takes three times as long.
-    return turned - 2 * np.pi * np.floor(turned / (2 * np.pi)) - np.pi
+@elementwise
+def sine(angle: float) -> float:
+    """Sine of rad."""
+    return sin(angle)
+
+
+@elementwise
+def cosine(angle: float) -> float:
+    """Cosine of rad."""
+    return cos(angle)
+
+
+@elementwise
+def wrapped(angle: float) -> float:
+    """The same angle in [-pi, pi), rad."""
+    turned = angle + pi
+    return turned - 2 * pi * np.floor(turned / (2 * pi)) - pi
 
 
 def lengths(vectors: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Immutable, queryable, checksummed datasets, streamed exactly once per epoch.
 
-A name's module loads when the name is first used; only the ``windows`` methods import torch.
+A name's module loads when the name is first used; only the `windows` methods import torch.
 """
 
 from importlib import import_module
@@ -12,14 +12,7 @@ if TYPE_CHECKING:
     from gaitforge.datasets.catalog.edits import Edit
     from gaitforge.datasets.catalog.manifest import PartRecord
     from gaitforge.datasets.catalog.parquet_export import write_parquet
-    from gaitforge.datasets.dataset import (
-        Selection,
-        Store,
-        create_store,
-        migrate_store,
-        open_store,
-        query,
-    )
+    from gaitforge.datasets.dataset import Selection, Store, create_store, open_store, query
     from gaitforge.datasets.edits.diff import Difference, difference
     from gaitforge.datasets.edits.merge import merge_stores
     from gaitforge.datasets.edits.split import save_split, split_by_column, split_by_fractions
@@ -43,7 +36,7 @@ _HOMES = {
     "catalog.edits": ("Edit",),
     "catalog.manifest": ("PartRecord",),
     "catalog.parquet_export": ("write_parquet",),
-    "dataset": ("Selection", "Store", "create_store", "migrate_store", "open_store", "query"),
+    "dataset": ("Selection", "Store", "create_store", "open_store", "query"),
     "edits.diff": ("Difference", "difference"),
     "edits.merge": ("merge_stores",),
     "edits.split": ("save_split", "split_by_column", "split_by_fractions"),

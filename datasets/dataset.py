@@ -1,26 +1,22 @@
 """The user's classes: the stores and selections below, with methods for what is built on them.
 
-Nothing in ``storage``, ``selection``, ``stream`` or ``analysis`` imports this file.
+Nothing in `storage`, `selection`, `stream` or `analysis` imports this file.
 """
 
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 
-from gaitforge.datasets.analysis.dask_arrays import Scheduler, selection_array
-from gaitforge.datasets.analysis.quantiles import DEFAULT_QUANTILES, channel_quantiles
-from gaitforge.datasets.analysis.spectrum import SpectralEnergy, spectral_energy
-from gaitforge.datasets.analysis.statistics import ChannelStatistics, channel_statistics
+from gaitforge.datasets.analysis import spectrum
+from gaitforge.datasets.analysis.dask_arrays import selection_array
+from gaitforge.datasets.analysis.quantiles import channel_quantiles
+from gaitforge.datasets.analysis.statistics import channel_statistics
 from gaitforge.datasets.analysis.xarray_view import selection_dataset
-from gaitforge.datasets.catalog.edits import Edit
-from gaitforge.datasets.catalog.manifest import PartRecord
-from gaitforge.datasets.edits.operations import Value, annotate, drop, trim
+from gaitforge.datasets.edits import operations
 from gaitforge.datasets.errors import DatasetError, amount, listed
-from gaitforge.datasets.layout import SHARD_STEPS
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection import selection as episodes
 from gaitforge.datasets.selection.saved import (
@@ -34,83 +30,38 @@ from gaitforge.datasets.storage import store as local
 from gaitforge.datasets.storage.about import About, read_about, write_about
 from gaitforge.datasets.storage.compaction import compact_store
 from gaitforge.datasets.storage.integrity import remove_leftovers, verify_store
-from gaitforge.datasets.storage.root import migrate_root
 from gaitforge.datasets.storage.s3 import object_store as remote
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
+from gaitforge.datasets.stream import materialise as copies
 from gaitforge.datasets.stream.config import StreamConfig, StreamSettings
-from gaitforge.datasets.stream.materialise import Materialised, materialise
 from gaitforge.datasets.stream.pool import SelectionSource
 
 if TYPE_CHECKING:
-    import dask.array
-    import xarray
-
     from gaitforge.datasets.stream.window_stream import WindowStream
 
 
 class Selection(episodes.Selection):
-    """Whole episodes of a store, to refine, describe, read, stream, measure and save."""
+    """Whole episodes of a store, to refine, describe, read, stream, measure and save.
+
+    Methods that are assigned are functions of a selection elsewhere, with their documentation.
+    """
+
+    save = save_selection
+    drop, annotate, trim = operations.drop, operations.annotate, operations.trim
+    statistics, quantiles = channel_statistics, channel_quantiles
+    spectral_energy = spectrum.spectral_energy
+    dask, to_xarray = selection_array, selection_dataset
+    materialise = copies.materialise
 
     @classmethod
     def load(cls, store: local.Store, path: str | os.PathLike[str]) -> Self:
-        """Read a selection that ``save`` wrote; see ``saved.load_selection``."""
+        """Read a selection that `save` wrote; see `saved.load_selection`."""
         loaded = load_selection(store, path)
         return cls(store, loaded.catalog, loaded.rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process: the same rows of the store, which is opened again there."""
         return _reselected, (self.store, part_runs(self))
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the selection as a JSON file: its hash, its parts' hashes, and row ranges."""
-        save_selection(self, path)
-
-    def drop(self, arguments: Mapping[str, Any] | None = None) -> Edit:
-        """Leave these episodes out of the store's later versions; see ``operations.drop``."""
-        return drop(self, arguments)
-
-    def annotate(
-        self, values: Mapping[str, Value], arguments: Mapping[str, Any] | None = None
-    ) -> Edit:
-        """Set columns of these episodes: numbers, text, true or false; see ``operations``."""
-        return annotate(self, values, arguments)
-
-    def trim(
-        self,
-        head: int = 0,
-        tail: int = 0,
-        length: int | None = None,
-        arguments: Mapping[str, Any] | None = None,
-    ) -> Edit:
-        """Take steps off the beginning and end of these episodes; see ``operations.trim``."""
-        return trim(self, head, tail, length, arguments)
-
-    def statistics(self, field: str, scheduler: Scheduler = None) -> ChannelStatistics:
-        """Count, mean, std, min and max of every channel of one field, in float64."""
-        return channel_statistics(self, field, scheduler)
-
-    def quantiles(
-        self,
-        field: str,
-        quantiles: Sequence[float] = DEFAULT_QUANTILES,
-        scheduler: Scheduler = None,
-    ) -> np.ndarray:
-        """(Q, *shape) exact quantiles of every channel; see ``quantiles.channel_quantiles``."""
-        return channel_quantiles(self, field, quantiles, scheduler)
-
-    def spectral_energy(
-        self, field: str, n: int = 128, scheduler: Scheduler = None
-    ) -> SpectralEnergy:
-        """Energy per mode and channel over windows of ``n`` steps; see ``spectrum``."""
-        return spectral_energy(self, field, n, scheduler)
-
-    def dask(self, field: str) -> "dask.array.Array":
-        """One field as a lazy Dask array; see ``dask_arrays.selection_array``."""
-        return selection_array(self, field)
-
-    def to_xarray(self, fields: Sequence[str] | None = None) -> "xarray.Dataset":
-        """All or some fields as a lazy xarray Dataset; see ``xarray_view.selection_dataset``."""
-        return selection_dataset(self, fields)
 
     def windows(
         self, window_len: int = 64, batch_size: int = 1024, **settings: Unpack[StreamSettings]
@@ -120,30 +71,26 @@ class Selection(episodes.Selection):
         Args:
             window_len: K, steps of a window.
             batch_size: windows per batch on each rank.
-            **settings: the other fields of ``stream.config.StreamConfig``.
+            **settings: the other fields of `stream.config.StreamConfig`.
 
         Raises:
-            DatasetError: see ``window_stream.WindowStream``.
+            DatasetError: see `window_stream.WindowStream`.
         """
         from gaitforge.datasets.stream.window_stream import WindowStream  # torch is slow to import
 
         config = StreamConfig(window_len=window_len, batch_size=batch_size, **settings)
         return WindowStream(SelectionSource(self), config)
 
-    def materialise(
-        self, directory: str | os.PathLike[str], fields: Sequence[str] = ("obs", "action")
-    ) -> Materialised:
-        """Copy some fields to memory-mapped files on this node; see ``stream.materialise``."""
-        return materialise(self, directory, fields)
-
 
 class Store(local.Store):
-    """A dataset on a local file system; ``open_store`` and ``create_store`` make one."""
+    """A dataset on a local file system; `open_store` and `create_store` make one."""
+
+    about, verify, gc, compact = read_about, verify_store, remove_leftovers, compact_store
 
     def select(self, **equals: Any) -> Selection:
         """Episodes whose columns have one of the given values; DatasetError lists what there is.
 
-        ``equals`` is column -> a value, several, or None for all: ``terrain="flat", level=[0, 1]``.
+        `equals` is column -> a value, several, or None for all: `terrain="flat", level=[0, 1]`.
         """
         catalog = self.catalog()
         return Selection(self, catalog, catalog.shown).select(**equals)
@@ -165,19 +112,15 @@ class Store(local.Store):
             f"{amount(held.steps, 'step')}{kinds})"
         )
 
-    def about(self) -> About:
-        """What is said of the dataset: licence, citation, authors, description, limitations."""
-        return read_about(self)
-
     def set_about(self, **changes: Any) -> About:
-        """Change fields of ``about``, which the next cards and exports carry; see ``about.About``.
+        """Change fields of `about`, which the next cards and exports carry; see `about.About`.
 
         Raises:
             DatasetError: an unknown field or value, or a store that cannot be written.
         """
         if unknown := set(changes) - set(asdict(About())):
             raise DatasetError(f"unknown {listed(unknown)}; allowed: {listed(asdict(About()))}")
-        about = replace(self.about(), **changes)
+        about = replace(read_about(self), **changes)
         write_about(self, about)
         return about
 
@@ -186,21 +129,9 @@ class Store(local.Store):
         catalog = self.collected()
         return Selection(self, catalog, np.arange(catalog.num_rows))
 
-    def verify(self) -> list[str]:
-        """Faults of the store, one line each that names the part; empty if there are none."""
-        return verify_store(self)
-
-    def gc(self) -> list[str]:
-        """Remove uncommitted and replaced parts; see ``integrity.remove_leftovers``."""
-        return remove_leftovers(self)
-
-    def compact(self, target_steps: int = SHARD_STEPS) -> list[PartRecord]:
-        """Merge small parts and rebuild the catalog index; see ``compaction.compact_store``."""
-        return compact_store(self, target_steps)
-
 
 class RemoteStore(remote.RemoteStore, Store):
-    """A dataset on object storage; ``open_store`` and ``create_store`` make one from a URL."""
+    """A dataset on object storage; `open_store` and `create_store` make one from a URL."""
 
 
 def _reselected(store: Store, runs: PartRuns) -> Selection:
@@ -209,16 +140,16 @@ def _reselected(store: Store, runs: PartRuns) -> Selection:
 
 
 def open_store(address: str | os.PathLike[str], tag: str | None = None) -> Store:
-    """Open the store in a folder or at ``s3://bucket/prefix``, at one of its tags if given."""
+    """Open the store in a folder or at `s3://bucket/prefix`, at one of its tags if given."""
     return _class_for(address).open(address, tag)
 
 
 def create_store(
     address: str | os.PathLike[str], schema: Schema, plan: Mapping[str, Any] | None = None
 ) -> Store:
-    """Create a store in a folder or at ``s3://bucket/prefix``, or open an equal one there.
+    """Create a store in a folder or at `s3://bucket/prefix`, or open an equal one there.
 
-    ``plan`` is kept with the store as JSON values; see ``Store.create``.
+    `plan` is kept with the store as JSON values; see `Store.create`.
     """
     return _class_for(address).create(address, schema, plan)
 
@@ -227,22 +158,12 @@ def _class_for(address: str | os.PathLike[str]) -> type[Store]:
     return RemoteStore if is_bucket_url(address) else Store
 
 
-def migrate_store(path: str | os.PathLike[str]) -> int:
-    """Bring a local store to the current schema version; returns the version it had."""
-    if is_bucket_url(path):
-        raise DatasetError(
-            f"{path} is on object storage and is not migrated in place: migrate a local copy and "
-            "push that to a new address"
-        )
-    return migrate_root(Path(path))
-
-
 def query(
     store: Store, where: str | None = None, group_by: Sequence[str] | None = None, **equals: Any
 ) -> list[dict[str, Any]]:
-    """``Selection.describe`` of the matching episodes, without reading any array.
+    """`Selection.describe` of the matching episodes, without reading any array.
 
-    ``equals`` is as in ``Store.select``, ``where`` as in ``Selection.where``.
+    `equals` is as in `Store.select`, `where` as in `Selection.where`.
     """
     selection = store.select(**equals)
     if where is not None:

@@ -1,6 +1,9 @@
 """Errors that a user can cause."""
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class DatasetError(ValueError):
@@ -11,8 +14,17 @@ class StorageError(DatasetError):
     """A disk or object storage failure that may be temporary; the same call may succeed later."""
 
 
+@contextmanager
+def disk_failures(what: str, advice: str = "") -> Iterator[None]:
+    """Turn an OSError into a DatasetError: what failed, the system's reason, and the advice."""
+    try:
+        yield
+    except OSError as error:
+        raise DatasetError(f"{what}: {error.strerror or error}{advice}") from error
+
+
 def listed(values: Iterable[object], limit: int = 24) -> str:
-    """Join ``values`` for a message, at most ``limit`` of them."""
+    """Join `values` for a message, at most `limit` of them."""
     names = [str(value) for value in values]
     if not names:
         return "(none)"
@@ -22,7 +34,12 @@ def listed(values: Iterable[object], limit: int = 24) -> str:
 
 def install_extra(extra: str) -> str:
     """The command that installs an optional extra of the project, for a message."""
-    return f"run .venv/bin/python -m pip install -e '.[{extra}]' in gaitforge's folder"
+    if (Path(__file__).resolve().parents[1] / "Makefile").is_file():
+        return f"run .venv/bin/python -m pip install -e '.[{extra}]' in gaitforge's folder"
+    from importlib.metadata import version
+
+    wheel = f"gaitforge-{version('gaitforge')}-py3-none-any.whl"
+    return f"run {sys.executable} -m pip install '{wheel}[{extra}]' in the wheel's folder"
 
 
 def missing_package(user: str, package: str, extra: str) -> str:

@@ -26,7 +26,7 @@ def fsync_path(path: Path) -> None:
 
 
 def fsync_tree(root: Path) -> None:
-    """Flush every file and folder under ``root``, the root last."""
+    """Flush every file and folder under `root`, the root last."""
     for folder, _, names in os.walk(root, topdown=False):
         for name in names:
             fsync_path(Path(folder, name))
@@ -34,7 +34,7 @@ def fsync_tree(root: Path) -> None:
 
 
 def replace_durably(source: Path, target: Path) -> None:
-    """Move ``source`` over ``target`` atomically, so that it survives a power cut."""
+    """Move `source` over `target` atomically, so that it survives a power cut."""
     os.replace(source, target)
     fsync_path(target.parent)
 
@@ -51,7 +51,7 @@ def write_bytes_durably(path: Path, content: bytes) -> None:
 
 
 def create_durably(path: Path, content: bytes) -> bool:
-    """Create a file atomically; False, and nothing written, if ``path`` exists."""
+    """Create a file atomically; False, and nothing written, if `path` exists."""
     with _flushed_temporary(path, content) as temporary:
         try:
             os.link(temporary, path)  # unlike a rename, never replaces
@@ -74,15 +74,15 @@ def _flushed_temporary(path: Path, content: bytes) -> Iterator[Path]:
 
 
 def temporary_name(path: Path) -> Path:
-    """A hidden name beside ``path`` that no other thread, process or host has."""
+    """A hidden name beside `path` that no other thread, process or host has."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}{_TEMPORARY}")
 
 
 @contextlib.contextmanager
 def temporary_file(path: Path) -> Iterator[Path]:
-    """A new file beside ``path``, to be renamed to it; removed if it was not.
+    """A new file beside `path`, to be renamed to it; removed if it was not.
 
-    It is locked while in use, so that ``remove_leftover`` knows it from a dead writer's.
+    It is locked while in use, so that `remove_leftover` knows it from a dead writer's.
     """
     while True:
         temporary = temporary_name(path)
@@ -137,11 +137,11 @@ def check_outside_stores(path: Path) -> Path:
 
 
 def check_inside(root: Path, paths: Iterable[Path]) -> None:
-    """DatasetError if a symbolic link leads one of the paths below ``root`` out of it.
+    """DatasetError if a symbolic link leads one of the paths below `root` out of it.
 
     So a folder that somebody made cannot put other files of this machine into a copy or an import.
     The root itself may be a link. The cache of the Hugging Face Hub keeps a snapshot's files as
-    links into ``blobs`` beside ``snapshots``; these are followed.
+    links into `blobs` beside `snapshots`; these are followed.
     """
     real = root.resolve()
     blobs = [each.parent / "blobs" for each in real.parents if each.name == "snapshots"]
@@ -163,14 +163,14 @@ def sha256_file(path: Path) -> str:
 
 
 def files_under(root: Path) -> list[str]:
-    """Relative POSIX paths of all files under ``root`` that are not hidden, sorted."""
+    """Relative POSIX paths of all files under `root` that are not hidden, sorted."""
     found = (path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
     return sorted(name for name in found if not is_hidden(name))
 
 
 @contextlib.contextmanager
 def exclusive_lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Hold the lock file ``path``; yields False if another process holds it and ``wait`` is off.
+    """Hold the lock file `path`; yields False if another process holds it and `wait` is off.
 
     The kernel releases the lock when the process dies. The file is removed on release; a waiter
     that got the removed file tries again.

@@ -4,10 +4,10 @@ ROOT_FILE = "zarr.json"
 """Zarr's record of the root group; a folder with it is a store."""
 
 ABOUT = "about.json"
-"""What is said of the dataset; see ``storage.about``."""
+"""What is said of the dataset; see `storage.about`."""
 
 ATTRIBUTE = "gaitforge"
-"""Attribute of the root group that holds the store's record; see ``root``."""
+"""Attribute of the root group that holds the store's record; see `root`."""
 
 PARTS = "parts"
 """Zarr group with one group per part."""
@@ -36,11 +36,8 @@ STAGING = ".staging"
 CACHE = ".cache"
 """Folder of files that can be rebuilt from the committed ones at any time."""
 
-OLDER_INDICES = ("catalog.parquet", "catalog.index")
-"""The catalog index of older versions, in ``CACHE``; ``gc`` removes these files."""
-
 MERGED_PREFIX = "merged-"
-"""Prefix of the names of parts that ``compact`` wrote."""
+"""Prefix of the names of parts that `compact` wrote."""
 
 SHARD_STEPS = 1 << 18
 """Most rows of one shard."""

@@ -16,7 +16,7 @@ from gaitforge.datasets.errors import DatasetError, listed
 DTYPES = ("float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
 TERRAIN_AND_SKILL = ("terrain", "skill")
 TASK_AND_QUALITY = ("task", "quality")
-"""``Schema.group_by`` of legged robots and of Gymnasium's tasks."""
+"""`Schema.group_by` of legged robots and of Gymnasium's tasks."""
 
 STREAM_KEYS = ("mask", "return_to_go", "episode", "offset")
 """Names that a batch adds to the stored fields; no field may have one."""
@@ -35,12 +35,12 @@ class Field:
 
     Attributes:
         name: lower-case identifier; also the name of its Zarr array in every part.
-        shape: shape of one row; ``()`` for a scalar such as the reward.
-        dtype: one of ``DTYPES``.
+        shape: shape of one row; `()` for a scalar such as the reward.
+        dtype: one of `DTYPES`.
         unit: SI unit in words, or "1".
         description: one line.
-        slices: name -> (start, stop) in the last axis, such as ``{"gravity": (0, 3)}``.
-        per: ``"step"`` (one row per control step) or ``"episode"`` (one row per episode).
+        slices: name -> (start, stop) in the last axis, such as `{"gravity": (0, 3)}`.
+        per: `"step"` (one row per control step) or `"episode"` (one row per episode).
     """
 
     name: str
@@ -89,12 +89,12 @@ class Field:
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
     def to_json(self) -> dict[str, object]:
-        """The field as JSON values; ``from_json`` is the inverse."""
+        """The field as JSON values; `from_json` is the inverse."""
         return json.loads(json.dumps(asdict(self)))
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> "Field":
-        """The inverse of ``to_json``."""
+        """The inverse of `to_json`."""
         return cls(**{**tree, "shape": tuple(tree["shape"])})
 
 
@@ -135,10 +135,7 @@ class Schema:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the canonical JSON form, which a migration of the store does not change.
-
-        It leaves out ``group_by``: a migration may rename these columns.
-        """
+        """SHA-256 of the canonical JSON form without `group_by`, which names no stored value."""
         tree = {"schema_version": 1, **self.to_json()}
         del tree["group_by"]
         text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
@@ -149,32 +146,26 @@ class Schema:
         return [each.name for each in self.fields if per in (None, each.per)]
 
     def field(self, name: str) -> Field:
-        """The field ``name``; DatasetError lists the existing fields."""
+        """The field `name`; DatasetError lists the existing fields."""
         for each in self.fields:
             if each.name == name:
                 return each
         raise DatasetError(f"unknown field {name!r}; allowed: {listed(self.names())}")
 
     def to_json(self) -> dict[str, object]:
-        """The schema as JSON values; ``from_json`` is the inverse."""
+        """The schema as JSON values; `from_json` is the inverse."""
         return json.loads(json.dumps(asdict(self)))
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> "Schema":
-        """The inverse of ``to_json``; DatasetError for a damaged tree."""
+        """The inverse of `to_json`; DatasetError for a damaged tree."""
         try:
             return cls(
                 fields=tuple(Field.from_json(each) for each in tree["fields"]),
                 control_dt_s=tree["control_dt_s"],
                 robot=tree["robot"],
                 attributes=tree["attributes"],
-                group_by=tree.get("group_by") or older_group_by(tree["attributes"]),
+                group_by=tree["group_by"],
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DatasetError(f"the stored schema is damaged: {error!r}") from error
-
-
-def older_group_by(attributes: Mapping[str, Any]) -> tuple[str, str]:
-    """``group_by`` of a schema from before layout version 3, which did not name it."""
-    of_a_task = attributes.get("format") in ("gymnasium", "d4rl", "minari")
-    return TASK_AND_QUALITY if of_a_task else TERRAIN_AND_SKILL

@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.records.part_records import PLAN_FILES
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import read_record, to_tree
 from gaitforge.flows.runners.registry import RUNNERS, find_runner
-from gaitforge.flows.stages.comparison.legged import ComparisonPlan, run_comparison
-from gaitforge.flows.stages.evaluate import EvaluatePlan, evaluate_policy
+from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.export import ExportPlan, run_export
 from gaitforge.flows.stages.importing import ImportPlan, run_import
 from gaitforge.flows.stages.train import TrainPlan, run_training
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.policies import run_source
-from gaitforge.flows.tasks.registry import LEGGED, TASKS, collection_plan
+from gaitforge.flows.tasks.registry import LEGGED, TASKS, collection_plan, run_evaluation
 
 WRONG_INPUT = 2
 
@@ -84,9 +83,7 @@ def _read(path: str) -> tuple[Any, str | None]:
 def _collect(arguments: argparse.Namespace) -> Any:
     """Collect the missing parts of a task's plan."""
     runner, (tree, recorded) = find_runner(arguments.runner), _read(arguments.plan)
-    # Older records name their task by their file: gym-*.json.
-    by_file = PLAN_FILES.get(Path(arguments.plan).stem.split("-")[0], LEGGED)
-    plan = collection_plan(arguments.task or recorded or by_file, tree)
+    plan = collection_plan(arguments.task or recorded or LEGGED, tree)
     names = plan.part_ids()
     outside = [k for k in arguments.parts or () if not 0 <= k < len(names)]
     if outside:
@@ -97,7 +94,8 @@ def _collect(arguments: argparse.Namespace) -> Any:
 
 def _evaluate(arguments: argparse.Namespace) -> Any:
     """Evaluate a training run in closed loop."""
-    source, plan = run_source(arguments.run), read_plan(EvaluatePlan, arguments.plan)
+    known = run_evaluation(arguments.run) or LeggedEvaluation()
+    source, plan = run_source(arguments.run), read_plan(type(known), arguments.plan)
     evaluate_policy(source, plan, Silent(), arguments.out)
     return read_record(arguments.out)
 
@@ -115,7 +113,6 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Any, tuple[str, ...]]] = {
     "evaluate": (_evaluate, None, ("run", "plan", "out")),
     "export": (run_export, ExportPlan, ("run", "plan", "out")),
     "import": (run_import, ImportPlan, ("source", "store", "plan")),
-    "compare": (run_comparison, ComparisonPlan, ("store", "plan", "out")),
 }
 """Name -> the stage, its plan's class (None: it reads the plan itself), and its arguments."""
 

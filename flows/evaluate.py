@@ -22,15 +22,17 @@ from gaitforge.flows.runners.prefect import (
 from gaitforge.flows.runners.prefect_jobs import check_one_place, jobs_do
 from gaitforge.flows.runners.slurm.script import SlurmForm
 from gaitforge.flows.runners.slurm.training import run_evaluation_on_slurm
-from gaitforge.flows.settings import override_form, with_chosen
+from gaitforge.flows.settings import override_form, setting_paths, with_named
 from gaitforge.flows.stages import evaluate as stage
-from gaitforge.flows.stages.evaluate import EvaluatePlan, PolicyEvaluation
+from gaitforge.flows.tasks.evaluation import EvaluationPlan, PolicyEvaluation
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.policies import PolicySource, run_source
+from gaitforge.flows.tasks.registry import run_evaluation
 
 
 @retried_task("evaluate", "evaluate {source.name}")
 def evaluate_policy(
-    source: PolicySource, plan: EvaluatePlan, path: Path, dask: DaskSettings | None
+    source: PolicySource, plan: EvaluationPlan, path: Path, dask: DaskSettings | None
 ) -> PolicyEvaluation:
     """Run a policy on this machine or on a worker of a Dask cluster."""
     work = partial(stage.evaluate_policy, source, plan, path=path)
@@ -47,12 +49,12 @@ def evaluate(  # noqa: PLR0913, the fields of a form
     levels: forms.Levels = forms.NONE,
     episodes: forms.Episodes = 0,
     seed: forms.Seed = EvaluationGrid.seed,
-    threads: forms.Threads = 2,
+    threads: forms.Threads | None = None,
     settings: forms.Settings = forms.NONE,
     dask: DaskSettings | None = None,
     slurm: SlurmForm | None = None,
 ) -> State[None]:
-    """Run a trained policy in closed loop on held-out episodes.
+    """Run a trained policy in closed loop on held-out episodes of its task.
 
     Args:
         run: folder of a training run; the result is its evaluation.json.
@@ -61,17 +63,19 @@ def evaluate(  # noqa: PLR0913, the fields of a form
         levels: of the terrain; empty for 4, the middle one.
         episodes: of a cell; 0 for 32.
         seed: of the held-out episodes.
-        threads: that step the simulator.
+        threads: that step the simulator; empty for the plan's own.
         settings: any other settings of the plan, NAME=VALUE.
         dask: a cluster that does the work; none for this machine.
         slurm: a job that does the work; none for this machine.
     """
     check_one_place(dask, slurm)
-    grid = forms.grid_values(terrains, skills, levels, episodes=episodes, seed=seed)
-    plan = EvaluatePlan(grid=with_chosen(EvaluationGrid(), grid), threads=threads)
-    chosen = {f"grid.{name}": value for name, value in grid.items()} | {"threads": threads}
-    plan = override_form(plan, settings, chosen)
     folder = Path(run).absolute()
+    values = forms.grid_values(terrains, skills, levels, episodes=episodes, seed=seed)
+    values = {name: value for name, value in values.items() if value is not None}
+    values |= {"threads": threads} if threads else {}
+    plan = run_evaluation(folder) or LeggedEvaluation()
+    plan, paths = with_named(plan, values), setting_paths(plan)
+    plan = override_form(plan, settings, {paths[name]: value for name, value in values.items()})
     source, path = run_source(folder), folder / stage.EVALUATION
     tag_run(model=source.name, terrain=terrains)
     if slurm is not None and not stage.is_evaluated(source, plan, path):

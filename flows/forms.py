@@ -27,17 +27,18 @@ NONE: list[Any] = []
 """Default of lists: the preset's or the plan's own values. Never changed."""
 
 
-def _one_of(names: Collection[str]) -> Any:
+def one_of(names: Collection[str]) -> Any:
+    """What makes a field a choice of these names."""
     return WithJsonSchema({"type": "string", "enum": list(names)})
 
 
 Place = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 """A folder as the worker sees it; for stores also s3://bucket/prefix."""
 
-Task = Annotated[str, _one_of(TASKS)]
-Preset = Annotated[str, _one_of(COLLECTION_PRESETS)]
-Terrains = list[Annotated[str, _one_of(TERRAINS)]]
-Skills = list[Annotated[str, _one_of(SKILLS)]]
+Task = Annotated[str, one_of(TASKS)]
+Preset = Annotated[str, one_of(COLLECTION_PRESETS)]
+Terrains = list[Annotated[str, one_of(TERRAINS)]]
+Skills = list[Annotated[str, one_of(SKILLS)]]
 Levels = list[Annotated[int, Field(ge=0, lt=N_LEVELS)]]
 Parts = Annotated[int, Field(ge=0, le=MAX_PARTS)]
 Episodes = Annotated[int, Field(ge=0, le=MAX_EPISODES)]
@@ -49,12 +50,11 @@ Settings = list[Annotated[str, StringConstraints(pattern=r"^[\w.]+=.*$")]]
 Listed = Annotated[int, Field(ge=0, le=MAX_LISTED)]
 """Episodes that a run shows; `gaitforge query --parquet` writes all of them."""
 
-Model = Annotated[str, _one_of(PRESETS)]
-Models = list[Model]
-Objective = Annotated[str, _one_of(OBJECTIVES)]
-Formats = list[Annotated[str, _one_of(PROGRAMS)]]
-DataFormat = Annotated[str, _one_of(DATA_FORMATS)]
-Checkpoint = Annotated[str, _one_of(KEPT)]
+Model = Annotated[str, one_of(PRESETS)]
+Objective = Annotated[str, one_of(OBJECTIVES)]
+Formats = list[Annotated[str, one_of(PROGRAMS)]]
+DataFormat = Annotated[str, one_of(DATA_FORMATS)]
+Checkpoint = Annotated[str, one_of(KEPT)]
 Steps = Annotated[int, Field(ge=NO_STEPS, le=MAX_STEPS)]
 
 

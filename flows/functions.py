@@ -1,4 +1,4 @@
-"""Functions that a user names as "module:function"."""
+"""Functions and classes that a user names as "module:name"."""
 
 import inspect
 from collections.abc import Callable
@@ -9,19 +9,22 @@ from typing import Any
 from gaitforge.datasets.files import sha256_file
 
 
-def named_function(name: str) -> Callable[..., Any]:
-    """The function "module:function"; its module is importable, as with PYTHONPATH=.
+def named_function(name: str, what: str = "function") -> Callable[..., Any]:
+    """The function or class "module:name"; its module is importable, as with PYTHONPATH=.
+
+    Args:
+        what: it is called in errors.
 
     Raises:
-        ValueError: no such function.
+        ValueError: there is none.
     """
     module, _, member = name.partition(":")
     try:
         found = getattr(import_module(module), member)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"no function {name}: {error}; give module:function") from None
+        raise ValueError(f"no {what} {name}: {error}; give module:{what}") from None
     if not callable(found):
-        raise ValueError(f"{name} is not a function; give module:function")
+        raise ValueError(f"{name} is not a {what}; give module:{what}")
     return found
 
 

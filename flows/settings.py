@@ -59,6 +59,36 @@ def with_chosen(plan: Any, chosen: Mapping[str, Any]) -> Any:
     return replace(plan, **{name: value for name, value in chosen.items() if value is not None})
 
 
+def with_named(plan: Any, values: Mapping[str, Any]) -> Any:
+    """A copy of a frozen dataclass tree with fields replaced, wherever in the tree they are.
+
+    Raises:
+        ValueError: the tree has no field of that name.
+    """
+    paths = setting_paths(plan)
+    if unknown := [name for name in values if name not in paths]:
+        raise ValueError(f"there is no '{unknown[0]}' here; allowed: {', '.join(sorted(paths))}")
+    return _with_values(plan, {tuple(paths[name].split(".")): values[name] for name in values})
+
+
+def setting_paths(plan: Any) -> dict[str, str]:
+    """Name of a field -> its `path.to.field`, the first in the tree."""
+    return {path.rpartition(".")[2]: path for path in reversed(setting_names(plan))}
+
+
+def _with_values(plan: Any, values: Mapping[tuple[str, ...], Any]) -> Any:
+    """All at once, since a plan may refuse some of them beside the others' old values."""
+    changes: dict[str, Any] = {}
+    for head in dict.fromkeys(path[0] for path in values):
+        inner = {path[1:]: value for path, value in values.items() if path[0] == head}
+        if () in inner:
+            value = inner[()]
+            changes[head] = tuple(value) if isinstance(value, list) else value
+        else:
+            changes[head] = _with_values(getattr(plan, head), inner)
+    return replace(plan, **changes)
+
+
 def setting_names(plan: Any, prefix: str = "") -> list[str]:
     """Every `path.to.field` that `override` accepts."""
     names = []

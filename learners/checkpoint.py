@@ -31,9 +31,7 @@ from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.policy.tokens import TokenLayout
 from gaitforge.learners.run_files import KEPT
 
-# 3: the settings of an FCNet no longer hold obs_dim and act_dim. 4: return_zero, before always 0.
 FORMAT_VERSION = 4
-READABLE_VERSIONS = (2, 3, FORMAT_VERSION)
 CHECKPOINT, BEST = KEPT["last"], KEPT["best"]
 
 _POLICY = "policy"
@@ -118,10 +116,9 @@ def read_checkpoint(run_dir: Path, which: str = "last") -> Checkpoint:
     except (SafetensorError, OSError, json.JSONDecodeError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{path} is truncated or damaged ({reason}); train again") from error
-    if not isinstance(card, dict) or card.get("format_version") not in READABLE_VERSIONS:
+    if not isinstance(card, dict) or card.get("format_version") != FORMAT_VERSION:
         raise ValueError(
-            f"{path} is not a checkpoint of this program (format version "
-            f"{', '.join(map(str, READABLE_VERSIONS))})"
+            f"{path} is not a checkpoint of this program (format version {FORMAT_VERSION})"
         )
     return Checkpoint(tensors, card)
 
@@ -131,21 +128,28 @@ def policy_from(tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> Polic
 
     If the run keeps a moving average of the weights, the policy gets the average.
     """
-    layout = TokenLayout(**card["tokens"])  # older cards have no keeps_last_action
+    try:
+        policy = _policy_of(card)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the checkpoint's card cannot be read: {error!r}; train again") from error
+    load_weights(policy, tensors, averaged=True)
+    return policy.eval()
+
+
+def _policy_of(card: Mapping[str, Any]) -> PolicyNetwork:
+    layout = TokenLayout(**card["tokens"])
     act_dim, gaussian = card["act_dim"], card["gaussian"]
     network = build_network(spec_from_json(card["model"]), layout, act_dim)
-    if card.get("bounded", False):  # older cards have no bounded
+    if card["bounded"]:
         network = BoundedNetwork(network)
-    policy = PolicyNetwork(
+    return PolicyNetwork(
         network,
         layout,
         Normaliser.identity(layout.obs_dim),
         Normaliser.identity(act_dim),
         gaussian=None if gaussian is None else GaussianSpread(act_dim, **gaussian),
-        return_zero=card.get("return_zero", 0.0),
+        return_zero=card["return_zero"],
     )
-    load_weights(policy, tensors, averaged=True)
-    return policy.eval()
 
 
 def load_weights(

@@ -10,17 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import build_parser as benchmarks_parser
 from gaitforge.collectors.legged.rewards import REWARDS
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 from gaitforge.datasets.formats import FORMATS
 from gaitforge.flows.__main__ import WRONG_INPUT
 from gaitforge.flows.__main__ import main as flows_main
 from gaitforge.pipeline.cli.main import build_parser
+from recipes.adroit.__main__ import build_parser as adroit_parser
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-ROOMS = ("collectors", "datasets", "flows", "learners", "pipeline")
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+ROOMS = ("benchmarks", "collectors", "datasets", "flows", "learners", "pipeline", "recipes")
+PAGES = [path for where in ("*", "docs/**/*", "recipes/**/*") for path in ROOT.glob(f"{where}.md")]
 FENCED = re.compile(r"^```([a-z]*)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.M | re.S)
 INDENTED = re.compile(r"^    .*$", re.M)
 
@@ -43,6 +45,17 @@ def test_command_parses(command):
     assert build_parser().parse_args(arguments).command == arguments[0]
 
 
+@pytest.mark.parametrize(
+    ("command", "parser"),
+    [
+        *((each, benchmarks_parser) for each in commands("python -m benchmarks")),
+        *((each, adroit_parser) for each in commands("python -m recipes.adroit")),
+    ],
+)
+def test_a_program_outside_parses(command, parser):
+    assert parser().parse_args(shlex.split(command, comments=True)[3:])
+
+
 @pytest.mark.parametrize("command", commands("python -m gaitforge.flows"))
 def test_flow_is_a_program(command, tmp_path, monkeypatch):
     """It parses; then it ends in one line, as its plan is not there."""
@@ -62,7 +75,7 @@ def test_links_lead_to_files():
 
 
 def test_named_files_of_the_repository_exist():
-    folders = "collectors|datasets|deploy|docs|flows|learners|pipeline|tests"
+    folders = "|".join((*ROOMS, "deploy", "docs", "tests"))
     for page in PAGES:
         if page.name != "CHANGELOG.md":
             named = re.findall(rf"`((?:{folders})/(?!gaitforge`)[\w./-]*)`", page.read_text())

@@ -3,7 +3,6 @@
 An expert is a safetensors file and a JSON card. The MLP runs in NumPy: collecting needs no torch.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,10 +10,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
-from gaitforge.collectors.experts.network import Mlp
+from gaitforge.collectors.experts.network import Mlp, read_weights
 from gaitforge.collectors.legged.observations import POLICY_SLICES, PRIVILEGED_DIM
 from gaitforge.collectors.policies import Memoryless, Observation
 from gaitforge.collectors.robots.batch import RobotBatch
@@ -163,14 +160,11 @@ def load_expert(name: str = DEFAULT_EXPERT, robot: str = "") -> Expert:
         ValueError: no such expert or robot, no card, or weights that do not fit.
     """
     path, card = _files(name)
-    try:
-        weights = load_file(path)
-    except SafetensorError as error:
-        raise ValueError(f"expert {path.name} cannot be read: {error}") from None
+    weights, digest = read_weights(path, f"expert {path.name}")
     chosen = robot if robot and drives_a_family(weights) else ""
     driven = load_robot(chosen) if chosen else _robots_of(card["robot"], path)[0]
     policy = ExpertPolicy(path.stem, driven, weights)
-    return Expert(policy, card, hashlib.sha256(path.read_bytes()).hexdigest()[:16], weights)
+    return Expert(policy, card, digest, weights)
 
 
 def _files(name: str) -> tuple[Path, dict[str, Any]]:

@@ -1,9 +1,21 @@
 """The network of an expert's file, evaluated in NumPy."""
 
+import hashlib
 from collections.abc import Mapping
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+
+def read_weights(path: Path, owner: str) -> tuple[dict[str, np.ndarray], str]:
+    """Tensors of a safetensors file, and its hash; ValueError names the owner of a damaged one."""
+    try:
+        return load_file(path), hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except SafetensorError as error:
+        raise ValueError(f"{owner} cannot be read: {error}") from None
 
 
 class Mlp:

@@ -82,15 +82,14 @@ def train_expert(
     torch.manual_seed(config.seed)
     torch.set_num_threads(config.learner_threads)
     bodies = load_robots(config.robot)
-    levels = N_LEVELS if config.start_from else _FIRST_LEVELS
-    settings = config.robots, config.threads, config.seed, config.tracking_weight, levels
+    first = N_LEVELS if config.start_from else _FIRST_LEVELS
+    settings = config.robots, config.threads, config.seed, config.tracking_weight, first
     with closing(ExpertTask(bodies, *settings)) as task:
         algorithm = make_algorithm(config, task)
         progress, extra = checkpoint.load_training(out, asdict(config), _FIXED, algorithm)
         if extra:
-            successes = extra.get("successes")  # earlier versions had none
-            known = task.successes if successes is None else successes.numpy()
-            task.begin(progress.iteration, extra["levels"].numpy(), known)
+            levels, successes = extra["levels"].numpy(), extra["successes"].numpy()
+            task.begin(progress.iteration, levels, successes)
         elif config.start_from:
             weights = load_expert(config.start_from).weights
             if len(bodies) > 1 and not drives_a_family(weights):

@@ -5,16 +5,14 @@ measured returns in `recipe.json`. The folder of a finished training is one; oth
 `collectors/assets/gym`, without a replay buffer.
 """
 
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
+from gaitforge.collectors.experts.network import read_weights
 from gaitforge.collectors.gym.tasks import GymTask, find_task
 from gaitforge.collectors.policies import Memoryless, StoredObservation
 from gaitforge.datasets.errors import listed
@@ -100,6 +98,10 @@ class GymExpert(Memoryless):
             raise ValueError(f"policy {name}: its tensors do not fit together, {shapes}")
         self.obs_dim, self.act_dim = first[0], mean[1]
 
+    def parameters(self) -> int:
+        """Number of trained parameters."""
+        return sum(weight.size + bias.size for weight, bias in self._layers.values())
+
     def act(self, observation: StoredObservation) -> np.ndarray:
         """(N, A) float32 mean actions."""
         return self.mean(observation.policy)
@@ -164,8 +166,4 @@ def load_gym_expert(source: Path | str, quality: str) -> GymExpert:
 
 def load_actor(path: Path, name: str, task: GymTask) -> GymExpert:
     """An actor without a card, such as a snapshot of a training."""
-    try:
-        weights = load_file(path)
-    except SafetensorError as error:
-        raise ValueError(f"{path} cannot be read as a policy: {error}") from None
-    return GymExpert(name, task, weights, hashlib.sha256(path.read_bytes()).hexdigest()[:16])
+    return GymExpert(name, task, *read_weights(path, f"policy {path}"))

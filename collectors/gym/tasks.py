@@ -26,14 +26,12 @@ class GymTask:
     Attributes:
         env_id: of Gymnasium's registry; name: what D4RL calls it; package: that registers it.
         reach: target of the hand's reach reward, see `reach_reward`; empty for none.
-        arm: number of leading actions that move the hand as a whole.
     """
 
     env_id: str
     name: str
     package: str = "gymnasium"
     reach: str = ""
-    arm: int = 0
 
     @property
     def facts(self) -> D4rlTask:
@@ -52,10 +50,10 @@ TASKS: dict[str, GymTask] = {
         GymTask("HalfCheetah-v5", "halfcheetah"),
         GymTask("Hopper-v5", "hopper"),
         GymTask("Walker2d-v5", "walker2d"),
-        GymTask("AdroitHandDoor-v1", "door", "gymnasium_robotics", "site S_handle", 4),
-        GymTask("AdroitHandHammer-v1", "hammer", "gymnasium_robotics", "body Object", 2),
+        GymTask("AdroitHandDoor-v1", "door", "gymnasium_robotics", "site S_handle"),
+        GymTask("AdroitHandHammer-v1", "hammer", "gymnasium_robotics", "body Object"),
         GymTask("AdroitHandPen-v1", "pen", "gymnasium_robotics"),
-        GymTask("AdroitHandRelocate-v1", "relocate", "gymnasium_robotics", "body Object", 6),
+        GymTask("AdroitHandRelocate-v1", "relocate", "gymnasium_robotics", "body Object"),
     )
 }
 

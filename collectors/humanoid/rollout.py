@@ -60,6 +60,11 @@ class EpisodeResult:
     record: EpisodeRecord | None
 
     @property
+    def success(self) -> bool:
+        """Whether it tracked to the snippet's end."""
+        return not self.terminated
+
+    @property
     def normalised_return(self) -> float:
         """Return over possible steps."""
         return self.episode_return / self.possible

@@ -11,7 +11,7 @@ import numpy as np
 from gaitforge.collectors.legged.data import StoredForm, legged_schema
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.observations import N_SCAN, PRIVILEGED_SLICES
-from gaitforge.collectors.legged.rollout import Measure
+from gaitforge.collectors.legged.rollout import Measure, pose_of
 from gaitforge.collectors.physics.interface import PhysicsState
 from gaitforge.collectors.policies import Observation
 from gaitforge.collectors.robots.robot import RobotCard
@@ -24,34 +24,31 @@ _SCAN = slice(*PRIVILEGED_SLICES["height_scan"])
 _WORLD = "in the order of the robot's legs, world frame (x, y, z up)"
 
 
-def _state(env: LeggedEnvironment, observation: Observation) -> np.ndarray:
-    physics = env.physics.state
-    parts = [physics.base_pos, physics.base_quat, physics.joint_pos]
-    return np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
+def measured_by(function: StateFunction) -> Measure:
+    """What records a function of the state; doubles become float32.
 
+    Raises:
+        ValueError: at the first step, the function gave no array with a row for each robot.
+    """
 
-def _privileged(env: LeggedEnvironment, observation: Observation) -> np.ndarray:
-    return observation.privileged
+    def measure(env: LeggedEnvironment, observation: Observation) -> np.ndarray:
+        values = np.asarray(function(env.physics.state))
+        if values.ndim == 0 or len(values) != env.num_robots:
+            raise ValueError(
+                f"the function must return an array of shape (robots, ...), {env.num_robots} rows, "
+                f"not {values.shape}"
+            )
+        return values.astype(np.float32) if values.dtype == np.float64 else values
 
-
-def _height_scan(env: LeggedEnvironment, observation: Observation) -> np.ndarray:
-    return observation.privileged[:, _SCAN]
-
-
-def _contact_forces(env: LeggedEnvironment, observation: Observation) -> np.ndarray:
-    return env.physics.state.foot_force.astype(np.float32)
-
-
-def _foot_positions(env: LeggedEnvironment, observation: Observation) -> np.ndarray:
-    return env.physics.state.foot_pos.astype(np.float32)
+    return measure
 
 
 _MEASURES: dict[str, Measure] = {
-    "height_scan": _height_scan,
-    "contact_forces": _contact_forces,
-    "privileged": _privileged,
-    "state": _state,
-    "foot_positions": _foot_positions,
+    "height_scan": lambda env, observation: observation.privileged[:, _SCAN],
+    "contact_forces": measured_by(lambda state: state.foot_force),
+    "privileged": lambda env, observation: observation.privileged,
+    "state": measured_by(pose_of),
+    "foot_positions": measured_by(lambda state: state.foot_pos),
 }
 DERIVABLE = tuple(_MEASURES)
 """Names of the known fields."""
@@ -90,22 +87,3 @@ def derived_field(name: str, robot: RobotCard) -> tuple[Field, Measure]:
         ),
     }
     return fields[name], _MEASURES[name]
-
-
-def measured_by(function: StateFunction) -> Measure:
-    """What records a function of the state; doubles become float32.
-
-    Raises:
-        ValueError: at the first step, the function gave no array with a row for each robot.
-    """
-
-    def measure(env: LeggedEnvironment, observation: Observation) -> np.ndarray:
-        values = np.asarray(function(env.physics.state))
-        if values.ndim == 0 or len(values) != env.num_robots:
-            raise ValueError(
-                f"the function must return an array of shape (robots, ...), {env.num_robots} rows, "
-                f"not {values.shape}"
-            )
-        return values.astype(np.float32) if values.dtype == np.float64 else values
-
-    return measure

@@ -27,8 +27,8 @@ from gaitforge.collectors.robots.batch import RobotBatch
 from gaitforge.collectors.robots.commands import N_COMMANDS, C, ramped
 from gaitforge.collectors.robots.gait import leg_phases
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
-from gaitforge.collectors.rotations import from_yaw, lengths, yaw_of
-from gaitforge.collectors.scenarios.passages import place_barriers, steer
+from gaitforge.collectors.rotations import cosine, from_yaw, lengths, sine, yaw_of
+from gaitforge.collectors.scenarios.passages import place_barriers, steer, to_world
 from gaitforge.collectors.scenarios.randomisation import N_DRAWS, standardised
 from gaitforge.collectors.scenarios.signals import N_SIGNALS, Track
 from gaitforge.collectors.scenarios.skills import SKILLS
@@ -300,8 +300,8 @@ class LeggedEnvironment:
             "joint_vel": state.joint_vel,
             "height_error": height_error[:, None],
             "foot_contact": seen.foot_contact,
-            "gait_clock_sin": np.sin(phase),
-            "gait_clock_cos": np.cos(phase),
+            "gait_clock_sin": sine(phase),
+            "gait_clock_cos": cosine(phase),
             "gait_clock_cycles": np.minimum(clock, 4.0)[:, None] / 4.0,
             "passage": self._passage_ahead(seen.on_track),
             "height_scan": np.clip(scan, -1.0, 1.0),
@@ -319,8 +319,7 @@ class LeggedEnvironment:
 
 def _ground_below(tile: TerrainTile, drawn: EpisodeDraws) -> float:
     """Height of the highest point under a robot at its start."""
-    c, s = np.cos(drawn.yaw), np.sin(drawn.yaw)
-    footprint = SCAN_POINTS[FOOTPRINT] @ np.array([[c, s], [-s, c]]) + drawn.offset_xy
+    footprint = to_world(SCAN_POINTS[FOOTPRINT], drawn.offset_xy, drawn.yaw)
     return float(tile_heights(tile, footprint).max())
 
 

@@ -4,11 +4,10 @@ A cell is a terrain, a skill and a level.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from gaitforge.collectors.intervals import Interval, mean_interval, success_interval
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.collectors.legged.rollout import EpisodeResult, run_episodes
@@ -55,30 +54,6 @@ class EvaluationGrid:
         return [EpisodeSpec(i, *cells[i // self.episodes], seed, True) for i, seed in halved]
 
 
-@dataclass(frozen=True)
-class CellResult:
-    """Means of one policy in one cell; `return_` is "return" in files.
-
-    vx_error is the mean |v_x error| over the last 2 s, m/s; torque_p99 and action_rate_p99 the 99th
-    percentiles over all steps of the largest joint torque, Nm, and the fastest joint target, rad/s.
-    The 95 % intervals are Student's t and Wilson's; None in files of older versions.
-    """
-
-    policy: str
-    terrain: str
-    skill: str
-    level: int
-    return_: float
-    return_ci95: Interval | None = field(default=None, kw_only=True)
-    success: float
-    success_ci95: Interval | None = field(default=None, kw_only=True)
-    survival: float
-    episodes: int
-    vx_error: float
-    torque_p99: float
-    action_rate_p99: float
-
-
 def evaluate(
     policy: Policy,
     env: LeggedEnvironment,
@@ -94,24 +69,17 @@ def evaluate(
     return [sorted(cells[key], key=lambda r: r.spec.index) for key in sorted(cells)]
 
 
-def cell_result(policy: str, results: Sequence[EpisodeResult]) -> CellResult:
-    """The means of a cell's episodes."""
-    spec, returns = results[0].spec, [r.episode_return for r in results]
-    return CellResult(
-        policy=policy,
-        terrain=spec.terrain,
-        skill=spec.skill,
-        level=spec.level,
-        return_=float(np.mean(returns)),
-        return_ci95=mean_interval(returns),
-        success=float(np.mean([r.success for r in results])),
-        success_ci95=success_interval(sum(r.success for r in results), len(results)),
-        survival=float(np.mean([not r.terminated for r in results])),
-        episodes=len(results),
-        vx_error=float(np.mean([r.vel_x_error_ms for r in results])),
-        torque_p99=_p99([r.torque_nm for r in results]),
-        action_rate_p99=_p99([r.action_rate_rads for r in results]),
-    )
+def cell_measures(results: Sequence[EpisodeResult]) -> dict[str, float]:
+    """What a cell's episodes tell beside return and success.
+
+    vx_error is the mean |v_x error| over the last 2 s, m/s; torque_p99 and action_rate_p99 the 99th
+    percentiles over all steps of the largest joint torque, Nm, and the fastest joint target, rad/s.
+    """
+    return {
+        "vx_error": float(np.mean([r.vel_x_error_ms for r in results])),
+        "torque_p99": _p99([r.torque_nm for r in results]),
+        "action_rate_p99": _p99([r.action_rate_rads for r in results]),
+    }
 
 
 def _p99(steps: list[np.ndarray]) -> float:

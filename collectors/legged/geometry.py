@@ -1,7 +1,7 @@
 """Geometry of trunks relative to the ground and the world."""
 
 from dataclasses import dataclass
-from math import sqrt
+from math import cos, sin, sqrt
 from typing import Self
 
 import numpy as np
@@ -10,7 +10,7 @@ from gaitforge.collectors.compiling import compiled
 from gaitforge.collectors.legged.observations import N_SCAN, SCAN_POINTS
 from gaitforge.collectors.physics.interface import PhysicsState
 from gaitforge.collectors.robots.commands import C
-from gaitforge.collectors.rotations import wrapped, yaw_of
+from gaitforge.collectors.rotations import heading_angle, wrapped
 from gaitforge.collectors.scenarios.terrains import TerrainBatch, cell_height
 
 FOOTPRINT = np.abs(SCAN_POINTS[:, 0]) <= 0.4
@@ -55,32 +55,23 @@ class Geometry:
     def of(cls, state: PhysicsState, terrain: TerrainBatch) -> Self:
         """The geometry of N robots, each on its own tile."""
         n = len(state.base_pos)
-        yaw = yaw_of(state.base_quat)
-        heading = np.empty((n, 2))
-        np.cos(yaw, out=heading[:, 0])
-        np.sin(yaw, out=heading[:, 1])
+        yaw, heading = np.empty(n), np.empty((n, 2))
+        gravity, lin_vel_body, velocity_heading = np.empty((3, n, 3))
+        velocities = state.base_lin_vel_world, state.base_ang_vel_body
+        turned = yaw, heading, gravity, lin_vel_body, velocity_heading
+        _turn_velocities(state.base_quat, *velocities, *turned)
         scan, sums = np.empty((n, N_SCAN)), np.empty((n, 3))
         tiles = terrain.heights, terrain.period_m, terrain.resolution_m
         _scan_ground(*tiles, state.base_pos, heading, _POINTS, scan, sums)
         height = state.base_pos[:, 2] - sums[:, 0] / FOOTPRINT.sum()
         slope = sums[:, 1:] / _FOOT_SQUARES
-        gravity, lin_vel_body, velocity_heading = np.empty((3, n, 3))
-        _turn_velocities(
-            state.base_quat,
-            heading,
-            state.base_lin_vel_world,
-            state.base_ang_vel_body,
-            gravity,
-            lin_vel_body,
-            velocity_heading,
-        )
         return cls(scan, height, slope, gravity, lin_vel_body, velocity_heading, yaw, heading)
 
     def desired_gravity(self, command: np.ndarray) -> np.ndarray:
         """(N, 3) gravity in a trunk with the commanded (N, 16) attitude over the terrain."""
         attitude = command[:, C.BODY_PITCH : C.BODY_ROLL + 1]
         desired = np.empty_like(self.gravity)
-        _lean(self.slope, np.sin(attitude), np.cos(attitude), desired)
+        _lean(self.slope, attitude, desired)
         return desired
 
     def stance_width(self, foot_offset: np.ndarray, side: np.ndarray) -> np.ndarray:
@@ -104,19 +95,22 @@ def on_track(
         base_pos: (N, 3) m; yaw: (N,) rad; origin (N, 2) m and track_yaw (N,) rad: the tracks.
     """
     found = np.empty((len(yaw), 3))
-    _along(base_pos, origin, np.cos(track_yaw), np.sin(track_yaw), found)
-    found[:, 2] = wrapped(yaw - track_yaw)
+    _along(base_pos, yaw, origin, track_yaw, found)
     return found
 
 
 @compiled
 def _along(
-    base_pos: np.ndarray, origin: np.ndarray, cos: np.ndarray, sin: np.ndarray, found: np.ndarray
+    base_pos: np.ndarray,
+    yaw: np.ndarray,
+    origin: np.ndarray,
+    track_yaw: np.ndarray,
+    found: np.ndarray,
 ) -> None:
-    for i in range(len(cos)):
+    for i in range(len(yaw)):
         x, y = base_pos[i, 0] - origin[i, 0], base_pos[i, 1] - origin[i, 1]
-        found[i, 0] = cos[i] * x + sin[i] * y
-        found[i, 1] = cos[i] * y - sin[i] * x
+        c, s = cos(track_yaw[i]), sin(track_yaw[i])
+        found[i] = c * x + s * y, c * y - s * x, wrapped(yaw[i] - track_yaw[i])
 
 
 @compiled
@@ -137,10 +131,10 @@ def _scan_ground(
     """
     sums[:] = 0.0
     for i in range(len(base_pos)):
-        cos, sin = heading[i]
+        c, s = heading[i]
         for k in range(len(points)):
-            x = cos * points[k, 0] - sin * points[k, 1] + base_pos[i, 0]
-            y = sin * points[k, 0] + cos * points[k, 1] + base_pos[i, 1]
+            x = c * points[k, 0] - s * points[k, 1] + base_pos[i, 0]
+            y = s * points[k, 0] + c * points[k, 1] + base_pos[i, 1]
             scan[i, k] = cell_height(tiles[i], x, y, period[i], resolution[i])
             if points[k, 2]:
                 sums[i, 0] += scan[i, k]
@@ -151,16 +145,19 @@ def _scan_ground(
 @compiled
 def _turn_velocities(
     quat: np.ndarray,
-    heading: np.ndarray,
     lin_vel_world: np.ndarray,
     ang_vel_body: np.ndarray,
+    yaw: np.ndarray,
+    heading: np.ndarray,
     gravity: np.ndarray,
     lin_vel_body: np.ndarray,
     velocity_heading: np.ndarray,
 ) -> None:
-    """`rotations.gravity_in_body` and `rotate_inverse`, and velocities along the heading."""
+    """`rotations.yaw_of`, `gravity_in_body` and `rotate_inverse`; velocities along the heading."""
     for i in range(len(quat)):
         w, x, y, z = quat[i]
+        yaw[i] = heading_angle(w, x, y, z)
+        c, s = heading[i] = cos(yaw[i]), sin(yaw[i])
         gx, gy, gz = 2.0 * (w * y - x * z), -2.0 * (w * x + y * z), 2.0 * (x * x + y * y) - 1.0
         gravity[i] = gx, gy, gz
         vx, vy, vz = lin_vel_world[i]
@@ -168,14 +165,13 @@ def _turn_velocities(
         lin_vel_body[i, 0] = vx - w * tx + (y * tz - z * ty)
         lin_vel_body[i, 1] = vy - w * ty + (z * tx - x * tz)
         lin_vel_body[i, 2] = vz - w * tz + (x * ty - y * tx)
-        cos, sin = heading[i]
         p, q, r = ang_vel_body[i]
         turning = -((gx * p + gz * r) + gy * q)
-        velocity_heading[i] = cos * vx + sin * vy, cos * vy - sin * vx, turning
+        velocity_heading[i] = c * vx + s * vy, c * vy - s * vx, turning
 
 
 @compiled
-def _lean(slope: np.ndarray, sin: np.ndarray, cos: np.ndarray, desired: np.ndarray) -> None:
+def _lean(slope: np.ndarray, attitude: np.ndarray, desired: np.ndarray) -> None:
     """Gravity over the terrain plane, turned by the commanded pitch, then roll."""
     for i in range(len(slope)):
         along, across = slope[i]
@@ -183,6 +179,7 @@ def _lean(slope: np.ndarray, sin: np.ndarray, cos: np.ndarray, desired: np.ndarr
         z = -1.0 / sqrt(1.0 + along * along + across * across)
         # sign: rounding must leave no y of 1e-8 where there is no slope across.
         y = -np.sign(across) * sqrt(max(1.0 - x * x - z * z, 0.0))
-        sp, cp, sr, cr = sin[i, 0], cos[i, 0], sin[i, 1], cos[i, 1]
+        pitch, roll = attitude[i]
+        sp, cp, sr, cr = sin(pitch), cos(pitch), sin(roll), cos(roll)
         x, z = cp * x - sp * z, sp * x + cp * z
         desired[i] = x, cr * y + sr * z, -sr * y + cr * z

@@ -4,6 +4,7 @@ import numpy as np
 
 from gaitforge.collectors.robots.commands import N_COMMANDS
 from gaitforge.collectors.robots.robot import N_JOINTS
+from gaitforge.collectors.rotations import cosine, sine
 from gaitforge.collectors.scenarios.randomisation import N_DRAWS
 from gaitforge.datasets.schema import consecutive_slices
 
@@ -84,8 +85,8 @@ def policy_observation(
     parts = {
         "projected_gravity": gravity + noises["projected_gravity"],
         "joint_vel": joint_vel + noises["joint_vel"],
-        "sin_joint_pos": np.sin(measured_pos),
-        "cos_joint_pos": np.cos(measured_pos),
+        "sin_joint_pos": sine(measured_pos),
+        "cos_joint_pos": cosine(measured_pos),
         "base_ang_vel_body": base_ang_vel_body + noises["base_ang_vel_body"],
         "last_action": last_action,
         "command": command,

@@ -8,9 +8,11 @@ a second, 12.3 per episode of 192 steps.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import exp
 
 import numpy as np
 
+from gaitforge.collectors.compiling import elementwise
 from gaitforge.collectors.legged.geometry import Geometry
 from gaitforge.collectors.physics.interface import PhysicsState
 from gaitforge.collectors.robots.batch import RobotBatch
@@ -49,30 +51,35 @@ def _squares(values: np.ndarray) -> np.ndarray:
     return np.einsum("nk,nk->n", values, values)
 
 
+@elementwise
+def _bell(square: float, width: float) -> float:
+    return exp(-square / width)
+
+
 def track_linear_velocity(view: StepView) -> np.ndarray:
     """exp(-|v_xy - v*_xy|^2 / 0.25), heading frame (Isaac Lab: track_lin_vel_xy_yaw_frame_exp)."""
     error = view.geometry.lin_vel_heading - view.command[:, C.VEL_X : C.VEL_Y + 1]
-    return np.exp(-_squares(error) / 0.25)
+    return _bell(_squares(error), 0.25)
 
 
 def track_yaw_rate(view: StepView) -> np.ndarray:
     """exp(-(w_z - w*_z)^2 / 0.25), about the vertical (Isaac Lab: track_ang_vel_z_world_exp)."""
-    return np.exp(-np.square(view.geometry.yaw_rate - view.command[:, C.YAW_RATE]) / 0.25)
+    return _bell(np.square(view.geometry.yaw_rate - view.command[:, C.YAW_RATE]), 0.25)
 
 
 def track_attitude(view: StepView) -> np.ndarray:
     """exp(-|g - g*|^2 / 0.02): commanded pitch and roll relative to the terrain plane."""
-    return np.exp(-_squares(view.geometry.gravity - view.desired_gravity) / 0.02)
+    return _bell(_squares(view.geometry.gravity - view.desired_gravity), 0.02)
 
 
 def track_height(view: StepView) -> np.ndarray:
     """exp(-(h - h*)^2 / 0.004)."""
-    return np.exp(-np.square(view.height_error_m) / 0.004)
+    return _bell(np.square(view.height_error_m), 0.004)
 
 
 def track_stance_width(view: StepView) -> np.ndarray:
     """exp(-(w - w*)^2 / 0.003): distance between the left and the right feet."""
-    return np.exp(-np.square(view.stance_width_m - view.command[:, C.STANCE_WIDTH]) / 0.003)
+    return _bell(np.square(view.stance_width_m - view.command[:, C.STANCE_WIDTH]), 0.003)
 
 
 def vertical_speed(view: StepView) -> np.ndarray:

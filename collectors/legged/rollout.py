@@ -9,6 +9,7 @@ from gaitforge.collectors.legged.driving import Driver
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeDraws, EpisodeSpec
 from gaitforge.collectors.legged.observations import OBS_DIM, PRIVILEGED_DIM
+from gaitforge.collectors.physics.interface import PhysicsState
 from gaitforge.collectors.policies import Observation, Policy
 from gaitforge.collectors.robots.robot import N_JOINTS
 from gaitforge.collectors.scenarios.signals import S
@@ -17,6 +18,11 @@ STATE_DIM = 3 + 4 + N_JOINTS
 
 Measure = Callable[[LeggedEnvironment, Observation], np.ndarray]
 """measure(env, observation): (N, *shape) of all robots before a control step."""
+
+
+def pose_of(state: PhysicsState) -> np.ndarray:
+    """(N, STATE_DIM): base position, quaternion wxyz, joint positions."""
+    return np.concatenate([state.base_pos, state.base_quat, state.joint_pos], axis=1)
 
 
 @dataclass(frozen=True)
@@ -159,10 +165,9 @@ class _Recorder:
         self._step = np.zeros(env.num_robots, dtype=np.int64)
 
     def before_step(self, observation: Observation, action: np.ndarray) -> None:
-        physics = self._env.physics.state
         # Idle robots run past the window; they overwrite their last column.
         self._step = np.minimum(self._env.step_count, self._env.episode_steps - 1)
-        state = np.concatenate([physics.base_pos, physics.base_quat, physics.joint_pos], axis=1)
+        state = pose_of(self._env.physics.state)
         self._write(obs=observation.policy, action=action, state=state)
         if "privileged" in self._buffers:
             self._write(privileged=observation.privileged)

@@ -13,6 +13,7 @@ import numpy as np
 from gaitforge.collectors.rendering.colours import (
     BARRIER,
     FEET,
+    GHOST,
     LEFT_LEGS,
     RIGHT_LEGS,
     TRUNK,
@@ -25,6 +26,7 @@ _SKY = (0.93, 0.95, 0.97)
 _GROUND_TONES = ((0.82, 0.85, 0.88), (0.71, 0.75, 0.79))
 _BARRIER_ALPHA = 0.42
 _BARRIER_GLOW = 0.35
+_GHOST_ALPHA = 0.45
 _FIELD_OF_VIEW_DEG = 30.0
 _DISTANCE_M = 2.25
 _TARGET_ABOVE_GROUND_M = 0.24
@@ -41,11 +43,13 @@ _LAST_SHOWN_GROUP = 2
 class Shot:
     """Frames to draw, as arrays.
 
-    state (F, 19), heights (ny, nx) from low_m (2,) at resolution_m (), barriers (B, 7: centre, half
-    size, yaw), view_pos (F, 3), view_yaw (F,), passage (): its kind, "none" on open ground.
+    state (F, 19), ghost (F, 19) or (0, 19) for none, heights (ny, nx) from low_m (2,) at
+    resolution_m (), barriers (B, 7: centre, half size, yaw), view_pos (F, 3), view_yaw (F,),
+    passage (): its kind, "none" on open ground.
     """
 
     state: np.ndarray
+    ghost: np.ndarray
     heights: np.ndarray
     low_m: np.ndarray
     resolution_m: np.ndarray
@@ -59,22 +63,37 @@ def draw_shot(robot: RobotCard, shot: Shot, width_px: int, height_px: int) -> np
     """(F, height_px, width_px, 3) uint8."""
     size = (width_px * SUPERSAMPLING, height_px * SUPERSAMPLING)
     model = _build(robot, shot, size)
-    data = mujoco.MjData(model)
+    data, ghost = mujoco.MjData(model), mujoco.MjData(model)
     qpos = [int(model.joint(name).qposadr[0]) for name in robot.joint_names]
     frames = []
     with mujoco.Renderer(model, size[1], size[0]) as renderer:
         renderer.scene.flags[mujoco.mjtRndFlag.mjRND_FOG] = True
         renderer.scene.flags[mujoco.mjtRndFlag.mjRND_HAZE] = True
-        for state, pos, yaw in zip(shot.state, shot.view_pos, shot.view_yaw, strict=True):
-            data.qpos[:7] = state[:7]
-            data.qpos[qpos] = state[7:]
-            mujoco.mj_kinematics(model, data)
+        for k, (pos, yaw) in enumerate(zip(shot.view_pos, shot.view_yaw, strict=True)):
+            _pose(model, data, qpos, shot.state[k])
             mujoco.mj_camlight(model, data)
             _place_sun(data, pos, float(yaw))
             renderer.update_scene(data, _camera(robot, pos, float(yaw), str(shot.passage)))
+            if len(shot.ghost):
+                _pose(model, ghost, qpos, shot.ghost[k])
+                _add_ghost(model, ghost, renderer.scene)
             pixels = renderer.render().reshape(height_px, SUPERSAMPLING, width_px, -1, 3)
             frames.append(pixels.mean(axis=(1, 3)).round().astype(np.uint8))
     return np.stack(frames)
+
+
+def _pose(model: mujoco.MjModel, data: mujoco.MjData, qpos: list[int], state: np.ndarray) -> None:
+    data.qpos[:7] = state[:7]
+    data.qpos[qpos] = state[7:]
+    mujoco.mj_kinematics(model, data)
+
+
+def _add_ghost(model: mujoco.MjModel, data: mujoco.MjData, scene: mujoco.MjvScene) -> None:
+    """Add a second, translucent robot to a scene."""
+    first, category = scene.ngeom, int(mujoco.mjtCatBit.mjCAT_DYNAMIC)
+    mujoco.mjv_addGeoms(model, data, mujoco.MjvOption(), mujoco.MjvPerturb(), category, scene)
+    for geom in scene.geoms[first : scene.ngeom]:
+        geom.rgba[:] = [*_unit(GHOST), _GHOST_ALPHA]
 
 
 def _build(robot: RobotCard, shot: Shot, size: tuple[int, int]) -> mujoco.MjModel:

@@ -70,6 +70,7 @@ def _write_shots(path: Path, shots: Sequence[Shot], width_px: int, height_px: in
         barriers = [(*b.centre_m, *b.half_size_m, b.yaw_rad) for b in scene.barriers]
         fields = {
             "state": scene.state[steps],
+            "ghost": scene.state[:0] if scene.ghost is None else scene.ghost[steps],
             "heights": scene.ground.heights,
             "low_m": scene.ground.low_m,
             "resolution_m": np.array(scene.ground.resolution_m),

@@ -50,6 +50,7 @@ class Scene:
         barriers: the boxes of `passage`, which is None on open ground.
         view_pos: (T, 3) the point on the ground that the camera follows.
         view_yaw: (T,) rad, along the track, or the smoothed heading.
+        ghost: (T, 19) states of a second robot, drawn translucent; None without.
     """
 
     robot: RobotCard
@@ -59,6 +60,7 @@ class Scene:
     passage: Passage | None
     view_pos: np.ndarray
     view_yaw: np.ndarray
+    ghost: np.ndarray | None = None
 
 
 def scene_of(result: EpisodeResult, robot: RobotCard) -> Scene:

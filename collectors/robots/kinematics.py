@@ -10,7 +10,7 @@ import numpy as np
 
 from gaitforge.collectors.compiling import compiled
 from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, N_JOINTS, N_LEGS, RobotCard
-from gaitforge.collectors.rotations import wrapped
+from gaitforge.collectors.rotations import cosine, sine, wrapped
 
 
 class LegKinematics:
@@ -41,10 +41,10 @@ class LegKinematics:
         q = q + self._zeros
         hip, thigh, knee = q[..., 0], q[..., 1], q[..., 1] + q[..., 2]
         upper, lower = self._links[..., 0], self._links[..., 1]
-        x = -upper * np.sin(thigh) - lower * np.sin(knee) + self._shift[..., 0]
-        drop = -upper * np.cos(thigh) - lower * np.cos(knee) + self._shift[..., 1]
-        y = self._side * np.cos(hip) - drop * np.sin(hip)
-        z = self._side * np.sin(hip) + drop * np.cos(hip)
+        x = -upper * sine(thigh) - lower * sine(knee) + self._shift[..., 0]
+        drop = -upper * cosine(thigh) - lower * cosine(knee) + self._shift[..., 1]
+        y = self._side * cosine(hip) - drop * sine(hip)
+        z = self._side * sine(hip) + drop * cosine(hip)
         feet = np.stack([x, y, z], axis=-1) + self._hip
         return feet.reshape(-1, N_LEGS, 3)
 

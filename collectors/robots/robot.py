@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import atan2
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ class RobotCard:
         A link at angle a points along (-sin a, -cos a) in x and z; it turns about +y.
         """
         offsets = np.stack([self.knee_offset_m, self.foot_offset_m], axis=1)
-        return np.arctan2(-offsets[..., 0], -offsets[..., 2]) + 0.0
+        return np.array([[atan2(-x, -z) + 0.0 for x, _, z in leg] for leg in offsets])
 
     @property
     def knee_bend_rad(self) -> np.ndarray:

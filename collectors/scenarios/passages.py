@@ -6,6 +6,7 @@ Height fields have no overhangs, so these are boxes beside the terrain. Each pas
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import cos, sin
 
 import numpy as np
 
@@ -110,11 +111,11 @@ def place_barriers(
     along = np.linspace(passage.start_m, passage.end_m, 5)
     across = np.linspace(-0.3, 0.3, 5)
     grid = np.stack(np.meshgrid(along, across), axis=-1).reshape(-1, 2)
-    ground = float(tile_heights(tile, _to_world(grid, origin, yaw)).mean())
+    ground = float(tile_heights(tile, to_world(grid, origin, yaw)).mean())
     middle, half_depth = passage.start_m + passage.depth_m / 2, passage.depth_m / 2
 
     def box(across_m: float, half_width: float, low: float, high: float) -> Barrier:
-        x, y = _to_world(np.array([[middle, across_m]]), origin, yaw)[0]
+        x, y = to_world(np.array([[middle, across_m]]), origin, yaw)[0]
         centre = (float(x), float(y), ground + (low + high) / 2)
         return Barrier(centre, (half_depth, half_width, (high - low) / 2), yaw)
 
@@ -142,7 +143,7 @@ def steer(command: np.ndarray, across_m: np.ndarray, heading_rad: np.ndarray) ->
     return command
 
 
-def _to_world(track: np.ndarray, origin: np.ndarray, yaw: float) -> np.ndarray:
-    """(K, 2) points along and across the track to world x and y."""
-    c, s = np.cos(yaw), np.sin(yaw)
-    return track @ np.array([[c, s], [-s, c]]) + origin
+def to_world(track: np.ndarray, origin: np.ndarray, yaw: float) -> np.ndarray:
+    """(K, 2) points along and across a track from `origin` (2,) m along `yaw` rad, in the world."""
+    (along, across), c, s = track.T, cos(yaw), sin(yaw)
+    return np.stack([c * along - s * across, s * along + c * across], axis=1) + origin

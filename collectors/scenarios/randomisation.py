@@ -80,6 +80,13 @@ def check_draws(robot: RobotCard, trunk_kg: float, draws: np.ndarray = _LOW) -> 
             raise robot.wrong(f"no robot can have {draw.name} {value:g}; drawn are {drawn}")
 
 
+def drawn_gains(robot: RobotCard, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Kp and kd (12,) of a robot with draws (N_DRAWS,), motor strength included."""
+    strength = draws[DRAW_INDEX["motor_strength"]]
+    kp = robot.kp_nm_per_rad * draws[DRAW_INDEX["kp_factor"]] * strength
+    return kp, robot.kd_nms_per_rad * draws[DRAW_INDEX["kd_factor"]] * strength
+
+
 def standardised(draws: np.ndarray) -> np.ndarray:
     """(..., N_DRAWS) float32 draws scaled to [-1, 1], for privileged observations."""
     return ((draws - _LOW) / (_HIGH - _LOW) * 2.0 - 1.0).astype(np.float32)

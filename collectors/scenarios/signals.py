@@ -24,7 +24,7 @@ N_SIGNALS = len(S)
 class Track:
     """The signals (T, N_SIGNALS) of an episode, its target command (16,) and its passage.
 
-    ``action_noise`` is the standard deviation of the noise on its executed actions, action units.
+    `action_noise` is the standard deviation of the noise on its executed actions, action units.
     """
 
     values: np.ndarray

@@ -7,6 +7,7 @@ through, and 0.03 m wider to 0.05 m narrower to tilt through.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import acos
 
 import numpy as np
 
@@ -246,7 +247,7 @@ def _roll_for_gap(robot: RobotCard, gap_m: float) -> float:
     """
     hip_y = robot.hip_offset_m[0, 1]
     cosine = 1.0 - (robot.width_m - gap_m) / (2.0 * hip_y)
-    return float(np.arccos(np.clip(cosine, -1.0, 1.0)))
+    return acos(min(max(cosine, -1.0), 1.0))
 
 
 TILT = Skill(

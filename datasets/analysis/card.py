@@ -35,9 +35,9 @@ def card_record(
 ) -> dict[str, Any]:
     """Sizes, groups, distributions, provenance and channel statistics of a selection.
 
-    Groups are as in ``Selection.describe``, ``store`` is ``Store.info``, and ``returns``,
-    ``lengths`` and ``draws`` are histograms. With ``channels=False`` no array is read;
-    otherwise ``read`` is called with each field's name after its statistics. DatasetError for an
+    Groups are as in `Selection.describe`, `store` is `Store.info`, and `returns`,
+    `lengths` and `draws` are histograms. With `channels=False` no array is read;
+    otherwise `read` is called with each field's name after its statistics. DatasetError for an
     empty selection, or a damaged or missing object.
     """
     store = selection.store
@@ -86,11 +86,11 @@ def _robots(selection: Selection) -> list[dict[str, Any]]:
 def histogram(
     values: np.ndarray, low: float | None = None, high: float | None = None
 ) -> dict[str, Any]:
-    """Histogram of finite values; its range includes all values, ``low`` and ``high``.
+    """Histogram of finite values; its range includes all values, `low` and `high`.
 
-    Integers in a range below ``MOST_WHOLE_BINS`` get one bin each (``whole``), other values
-    ``BINS`` equal bins. Returns ``edges`` (n + 1), ``counts`` (n), ``min``, ``max``, ``mean`` and
-    ``whole``.
+    Integers in a range below `MOST_WHOLE_BINS` get one bin each (`whole`), other values
+    `BINS` equal bins. Returns `edges` (n + 1), `counts` (n), `min`, `max`, `mean` and
+    `whole`.
     """
     limits = [each for each in (low, high) if each is not None]
     bottom = float(min([*limits, values.min(initial=np.inf)]))

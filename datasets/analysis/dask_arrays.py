@@ -23,7 +23,7 @@ Measure = Callable[[np.ndarray, np.ndarray], Partial]
 """(rows of a unit (R, *shape), lengths (E,) of the unit's episodes) -> partial result."""
 
 Scheduler = str | Callable[..., Any] | None
-"""What ``dask.compute`` takes: None (the active client, else threads), "threads", "synchronous"…"""
+"""What `dask.compute` takes: None (the active client, else threads), "threads", "synchronous"…"""
 
 
 _Place = tuple[type[Store], str, str | None]
@@ -43,7 +43,7 @@ class UnitReader:
         self._units = selection.units()
 
     def read(self, number: int) -> np.ndarray:
-        """(R, *shape) rows of unit ``number``: its selected episodes, concatenated."""
+        """(R, *shape) rows of unit `number`: its selected episodes, concatenated."""
         return self._selection.read_unit(self._field, self._units[number])
 
     def lengths(self, number: int) -> np.ndarray:
@@ -92,7 +92,7 @@ def reduce_units(
     merge: Callable[[Partial, Partial], Partial],
     scheduler: Scheduler = None,
 ) -> Partial:
-    """Apply ``measure`` to every unit of a selection and merge the results in a fixed binary tree.
+    """Apply `measure` to every unit of a selection and merge the results in a fixed binary tree.
 
     Each thread holds one unit in memory. DatasetError: an empty selection, an unknown field, a
     damaged or missing object.

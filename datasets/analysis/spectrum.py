@@ -16,7 +16,7 @@ BLOCK_WINDOWS = 32
 class SpectralEnergy:
     """Energy of each mode of each channel, summed over windows of n steps.
 
-    ``frequency_hz`` (n // 2 + 1,) goes from 0 to half the control frequency; ``energy``
+    `frequency_hz` (n // 2 + 1,) goes from 0 to half the control frequency; `energy`
     (n // 2 + 1, *shape) float64 has n times the square of the field's unit.
     """
 
@@ -26,7 +26,7 @@ class SpectralEnergy:
 
     @property
     def share(self) -> np.ndarray:
-        """``energy`` divided by its sum over modes; 0 for a channel that is always 0."""
+        """`energy` divided by its sum over modes; 0 for a channel that is always 0."""
         total = self.energy.sum(axis=0)
         return np.divide(self.energy, total, out=np.zeros_like(self.energy), where=total > 0)
 
@@ -38,9 +38,9 @@ class SpectralEnergy:
 
 
 def spectral_energy(
-    selection: Selection, field: str, n: int, scheduler: Scheduler = None
+    selection: Selection, field: str, n: int = 128, scheduler: Scheduler = None
 ) -> SpectralEnergy:
-    """Energy per mode; ``share`` of it is Figure 1 of the FCNet paper, which has n = 256.
+    """Energy per mode; `share` of it is Figure 1 of the FCNet paper, which has n = 256.
 
     Each episode is cut from its first step into windows of n steps; a shorter remainder is left
     out. The energy of mode k is |X_k|² of the raw window, doubled if the conjugate mode n - k is

@@ -13,9 +13,9 @@ BLOCK_ROWS = 1 << 12
 
 @dataclass(frozen=True, eq=False)
 class ChannelStatistics:
-    """Statistics over ``count`` rows, each array of the field's shape in float64.
+    """Statistics over `count` rows, each array of the field's shape in float64.
 
-    ``squares`` is the sum of squared differences from the mean.
+    `squares` is the sum of squared differences from the mean.
     """
 
     count: int
@@ -59,7 +59,7 @@ class ChannelStatistics:
 def channel_statistics(
     selection: Selection, field: str, scheduler: Scheduler = None
 ) -> ChannelStatistics:
-    """Statistics of one field over the selection's rows; errors as in ``reduce_units``."""
+    """Statistics of one field over the selection's rows; errors as in `reduce_units`."""
     return reduce_units(selection, field, _of_unit, ChannelStatistics.merge, scheduler)
 
 

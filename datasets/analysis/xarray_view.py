@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 def selection_dataset(selection: Selection, fields: Sequence[str] | None = None) -> xarray.Dataset:
-    """The selection as an xarray Dataset of Dask arrays with ``units`` and ``description``.
+    """The selection as an xarray Dataset of Dask arrays with `units` and `description`.
 
-    Dimensions: ``step`` (episodes concatenated), ``episode``, and for each field
-    ``<field>_channel``, or ``<field>_axis_<k>`` if it has several axes.
+    Dimensions: `step` (episodes concatenated), `episode`, and for each field
+    `<field>_channel`, or `<field>_axis_<k>` if it has several axes.
 
-    Coordinates: ``<field>_channel`` names the channels after the schema's slices. Along
-    ``episode``: its ids, the other catalog columns, and ``offset``, the episode's first row along
-    ``step``. Along ``step``, lazily: ``episode_row`` (position along ``episode``) and
-    ``step_in_episode``.
+    Coordinates: `<field>_channel` names the channels after the schema's slices. Along
+    `episode`: its ids, the other catalog columns, and `offset`, the episode's first row along
+    `step`. Along `step`, lazily: `episode_row` (position along `episode`) and
+    `step_in_episode`.
 
     Raises:
         DatasetError: xarray is not installed, or an unknown field.
@@ -58,7 +58,7 @@ def selection_dataset(selection: Selection, fields: Sequence[str] | None = None)
 def channel_names(field: Field) -> list[str]:
     """A name for each entry of the last axis, from the narrowest slice that contains it.
 
-    ``gravity[0]`` in a slice of several entries, ``vel_x`` in a slice of one, ``obs[7]`` in none.
+    `gravity[0]` in a slice of several entries, `vel_x` in a slice of one, `obs[7]` in none.
     """
     names = [f"{field.name}[{index}]" for index in range(field.shape[-1])]
     widest_first = sorted(field.slices.items(), key=lambda item: item[1][0] - item[1][1])

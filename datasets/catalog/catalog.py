@@ -30,7 +30,7 @@ REQUIRED_COLUMNS: dict[str, pa.DataType] = {
     "terminated": pa.bool_(),
     "truncated": pa.bool_(),
 }
-"""Columns of every episode, beside ``Schema.group_by``; ``episode`` is its id in the plan."""
+"""Columns of every episode, beside `Schema.group_by`; `episode` is its id in the plan."""
 
 STORE_COLUMNS: dict[str, pa.DataType] = {"part": pa.string(), "start": pa.int64()}
 """Columns added by the store: the part, and the episode's first row in its step arrays."""
@@ -47,7 +47,7 @@ class Source(Protocol):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns, with text as ``CODED``."""
+        """The columns, with text as `CODED`."""
 
     def column(self, name: str) -> pa.ChunkedArray:
         """All values of one column."""
@@ -55,9 +55,9 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class CommittedFile:
-    """One catalog file, named ``stem`` as the part's folder, with its commit record.
+    """One catalog file, named `stem` as the part's folder, with its commit record.
 
-    ``source`` holds the episodes from row ``first`` on: a table in memory, or the index.
+    `source` holds the episodes from row `first` on: a table in memory, or the index.
     """
 
     stem: str
@@ -68,7 +68,7 @@ class CommittedFile:
 
 @dataclass(frozen=True)
 class Location:
-    """Where a part's arrays are: a folder below ``parts/``, and its first rows there."""
+    """Where a part's arrays are: a folder below `parts/`, and its first rows there."""
 
     folder: str
     first_step: int
@@ -81,7 +81,7 @@ class AddedField:
 
     Attributes:
         field: its name, shape and description; one of a collected field's name takes its place.
-        folder: of the store, below ``overlays/``.
+        folder: of the store, below `overlays/`.
         parts: part -> content hash there.
     """
 
@@ -103,11 +103,11 @@ class _Piece:
 class Catalog:
     """All committed episodes, ordered by the part in which they were collected.
 
-    Merged parts appear as they were collected, so ``compact`` changes nothing here. ``manifests``,
-    ``locations`` and ``part_bounds`` give each part's commit record, the place of its arrays and
-    its (first, stop) row; ``schema`` has the columns' plain types. ``shown`` are the ascending
-    numbers of the rows that no edit dropped, ``edits`` the SHA-256 of the edits' files, and
-    ``fields`` those added since, by name.
+    Merged parts appear as they were collected, so `compact` changes nothing here. `manifests`,
+    `locations` and `part_bounds` give each part's commit record, the place of its arrays and
+    its (first, stop) row; `schema` has the columns' plain types. `shown` are the ascending
+    numbers of the rows that no edit dropped, `edits` the SHA-256 of the edits' files, and
+    `fields` those added since, by name.
     """
 
     def __init__(
@@ -155,9 +155,9 @@ class Catalog:
         fields: Mapping[str, AddedField],
         edits: tuple[str, ...],
     ) -> "Catalog":
-        """The same rows with some ``dropped`` (E,) bool, and some columns replaced or added.
+        """The same rows with some `dropped` (E,) bool, and some columns replaced or added.
 
-        Dropped rows keep their numbers and are missing in ``shown`` only. ``edits`` name what did
+        Dropped rows keep their numbers and are missing in `shown` only. `edits` name what did
         it.
         """
         catalog = Catalog([], self._group_by)
@@ -179,7 +179,7 @@ class Catalog:
         return self.schema.names
 
     def check_column(self, name: str) -> str:
-        """Return ``name`` if it is a column; DatasetError names the nearest column."""
+        """Return `name` if it is a column; DatasetError names the nearest column."""
         if name not in self.schema.names:
             nearest = get_close_matches(name, self.column_names, 1, cutoff=0.0)
             raise DatasetError(
@@ -268,25 +268,17 @@ class Catalog:
 
 
 def required_columns(group_by: Iterable[str]) -> dict[str, pa.DataType]:
-    """Name -> type of the columns every episode of a store has; see ``Schema.group_by``."""
+    """Name -> type of the columns every episode of a store has; see `Schema.group_by`."""
     return REQUIRED_COLUMNS | dict.fromkeys(group_by, pa.string())
 
 
-def with_group_names(table: pa.Table, group_by: Sequence[str]) -> pa.Table:
-    """The table; where it is of layout version 2 or older, with its group columns renamed."""
-    if set(group_by) <= set(table.column_names):
-        return table
-    names = dict(zip(TERRAIN_AND_SKILL, group_by, strict=True))
-    return table.rename_columns([names.get(name, name) for name in table.column_names])
-
-
 def stored_type(plain: pa.DataType) -> pa.DataType:
-    """The type in which a column is held in memory: ``CODED`` for text."""
+    """The type in which a column is held in memory: `CODED` for text."""
     return CODED if pa.types.is_string(plain) else plain
 
 
 def coded(table: pa.Table) -> pa.Table:
-    """The table with its text columns as ``CODED``."""
+    """The table with its text columns as `CODED`."""
     for number, field in enumerate(table.schema):
         if pa.types.is_string(field.type):
             column = table.column(number).dictionary_encode()
@@ -348,7 +340,7 @@ def _runs(pieces: Sequence[_Piece]) -> list[tuple[Source, int, int]]:
 def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(N,) sorted distinct values, and (E,) the place of each value there; no sort of few values.
 
-    ``np.unique`` sorts: seconds for millions of rows.
+    `np.unique` sorts: seconds for millions of rows.
     """
     if len(values) and values.dtype.kind in "bi":
         low, high = int(values.min()), int(values.max())

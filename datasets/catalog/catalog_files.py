@@ -19,7 +19,6 @@ from gaitforge.datasets.catalog.catalog import (
     common_schema,
     required_columns,
     stored_type,
-    with_group_names,
 )
 from gaitforge.datasets.catalog.episodes import episodes_digest
 from gaitforge.datasets.catalog.index import CatalogIndex, Stamp, build_index
@@ -54,7 +53,7 @@ def write_catalog_file(path: Path, table: pa.Table, manifest: Manifest) -> None:
 
 
 def read_catalog_file(path: Path, address: str) -> tuple[Manifest, pa.Table]:
-    """Commit record and episodes of the part at ``path``; DatasetError if it is damaged."""
+    """Commit record and episodes of the part at `path`; DatasetError if it is damaged."""
     check_inside(path.parents[1], [path])
     with _damage_named(path.stem, address):
         with pq.ParquetFile(path, page_checksum_verification=True) as stored:
@@ -65,7 +64,7 @@ def read_catalog_file(path: Path, address: str) -> tuple[Manifest, pa.Table]:
 
 
 def read_manifest(path: Path, address: str) -> Manifest:
-    """The commit record of one part, without the episodes; as ``read_catalog_file``."""
+    """The commit record of one part, without the episodes; as `read_catalog_file`."""
     with _damage_named(path.stem, address):
         manifest = Manifest.from_metadata(pq.read_schema(path).metadata or {})
         if manifest.part_id != path.stem:
@@ -76,7 +75,7 @@ def read_manifest(path: Path, address: str) -> Manifest:
 class CatalogFolder:
     """The committed catalog files of a store, read again only when they change.
 
-    Every part must have the ``schema``; messages call the store ``address``.
+    Every part must have the `schema`; messages call the store `address`.
     """
 
     def __init__(self, root: Path, schema: Schema, address: str) -> None:
@@ -123,7 +122,7 @@ class CatalogFolder:
         )
 
     def _consistent(self, read: Callable[[Mapping[str, Stamp]], Read]) -> Read:
-        """Result of ``read`` for the current stamps; repeated if a compaction removed files."""
+        """Result of `read` for the current stamps; repeated if a compaction removed files."""
         while True:
             stamps = self.stamps()
             try:
@@ -196,9 +195,8 @@ class CatalogFolder:
             return False
         try:
             self.index_path.parent.mkdir(exist_ok=True)
-            stored = {self.columns(stem) for stem in stamps}
-            shown = [with_group_names(each.empty_table(), self._group_by).schema for each in stored]
-            build_index(self.index_path, stamps, common_schema(shown), self.read_shown)
+            columns = common_schema({self.columns(stem) for stem in stamps})
+            build_index(self.index_path, stamps, columns, self.read_shown)
         except OSError:
             return False
         self._index = None
@@ -244,10 +242,9 @@ class CatalogFolder:
         return known[1]
 
     def read_shown(self, stem: str) -> tuple[Manifest, pa.Table]:
-        """As ``read``, of the store's schema and with its ``group_by`` as column names."""
+        """As `read`; DatasetError if it is of another schema or lacks a required column."""
         manifest, table = self.read(stem)
         self._check_schema(manifest)
-        table = with_group_names(table, self._group_by)
         with _damage_named(stem, self._file_address(stem)):
             _check_columns(table, required_columns(self._group_by))
         return manifest, table

@@ -47,9 +47,9 @@ FUNCTIONS = frozenset(
 
 
 def matching_rows(catalog: Catalog, condition: str) -> np.ndarray:
-    """Ascending row numbers of the catalog for which ``condition`` is true.
+    """Ascending row numbers of the catalog for which `condition` is true.
 
-    It is one boolean SQL expression of up to ``MAX_CHARACTERS``; only the columns in it are read.
+    It is one boolean SQL expression of up to `MAX_CHARACTERS`; only the columns in it are read.
     DatasetError for anything else lists the columns.
     """
     try:
@@ -93,7 +93,7 @@ def _check_text(condition: str) -> None:
 def _columns_named(tree: Any, catalog: Catalog) -> list[str]:
     """The columns in a tree, whatever their upper and lower case.
 
-    Other names are refused: DuckDB takes some, such as ``current_timestamp``, for functions.
+    Other names are refused: DuckDB takes some, such as `current_timestamp`, for functions.
     """
     spelled = {name.lower(): name for name in catalog.column_names}
     named = []

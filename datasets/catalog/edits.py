@@ -1,9 +1,9 @@
 """Edits: what was dropped, noted or trimmed after collection, laid over the committed parts.
 
-Parts never change. An edit is one Parquet file whose rows name episodes by ``part`` and ``row``
-(the row within the part as collected, which ``compact`` keeps) and hold the values of the columns
+Parts never change. An edit is one Parquet file whose rows name episodes by `part` and `row`
+(the row within the part as collected, which `compact` keeps) and hold the values of the columns
 that it sets. Its metadata holds a record as canonical JSON. The file's name has its number and the
-first ``NAMED_DIGITS`` digits of its SHA-256, so that a changed byte is found, and each record has
+first `NAMED_DIGITS` digits of its SHA-256, so that a changed byte is found, and each record has
 the SHA-256 of the edit before it. Edits are applied in order to the catalog as it was collected.
 """
 
@@ -42,12 +42,12 @@ class Edit:
 
     Attributes:
         number: 1 for a store's first.
-        kind: one of ``EFFECTS``.
+        kind: one of `EFFECTS`.
         content: what it does beside its rows, as JSON values; part of the dataset's hash.
-        origin: where it came from, as JSON values: ``command``, ``arguments``, ``made`` (UTC) and
-            ``store``, the dataset's hash before; not part of the hash.
-        previous: ``sha256`` of the edit before it; empty for the first.
-        rows: ``part``, ``row`` and the columns that it sets.
+        origin: where it came from, as JSON values: `command`, `arguments`, `made` (UTC) and
+            `store`, the dataset's hash before; not part of the hash.
+        previous: `sha256` of the edit before it; empty for the first.
+        rows: `part`, `row` and the columns that it sets.
         sha256: of its file.
     """
 
@@ -74,7 +74,7 @@ class Edit:
         return [name for name in self.rows.column_names if name not in ROW_COLUMNS]
 
     def to_bytes(self) -> bytes:
-        """The edit as a Parquet file; ``read_edit`` is the inverse."""
+        """The edit as a Parquet file; `read_edit` is the inverse."""
         record = {
             "edit_version": EDIT_VERSION,
             "number": self.number,
@@ -99,7 +99,7 @@ def is_edit_name(name: str) -> bool:
 
 
 def read_edit(path: Path, address: str) -> Edit:
-    """The edit at ``path``; DatasetError if it is damaged or of a newer version."""
+    """The edit at `path`; DatasetError if it is damaged or of a newer version."""
     try:
         content = path.read_bytes()
         sha256 = hashlib.sha256(content).hexdigest()
@@ -222,7 +222,7 @@ def joint_type(*types: pa.DataType) -> pa.DataType:
 def _replaced(
     base: pa.Array | pa.ChunkedArray, rows: np.ndarray, values: pa.ChunkedArray
 ) -> pa.ChunkedArray:
-    """``base`` with ``base[rows] = values``, in the type that holds both, or else as text."""
+    """`base` with `base[rows] = values`, in the type that holds both, or else as text."""
     kind = joint_type(base.type, values.type)
     chunks = [*_chunks(base.cast(kind)), *_chunks(values.cast(kind))]
     index = np.arange(len(base), dtype=np.int64)

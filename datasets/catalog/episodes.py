@@ -20,9 +20,9 @@ def episode_table(
     part_id: str,
     group_by: Sequence[str],
 ) -> pa.Table:
-    """The catalog rows of a part, checked and cast, with ``part`` and ``start`` added.
+    """The catalog rows of a part, checked and cast, with `part` and `start` added.
 
-    ``group_by`` is the store's ``Schema.group_by``.
+    `group_by` is the store's `Schema.group_by`.
 
     Raises:
         DatasetError: a required column is missing, a type or value is not allowed, columns differ

@@ -13,7 +13,7 @@ from gaitforge.datasets.errors import DatasetError, listed
 
 
 def select_rows(catalog: Catalog, wanted: Mapping[str, Any], address: str) -> np.ndarray:
-    """Shown rows whose columns have one of the ``wanted`` values; DatasetError lists the values."""
+    """Shown rows whose columns have one of the `wanted` values; DatasetError lists the values."""
     keep = np.zeros(catalog.num_rows, bool)
     keep[catalog.shown] = True
     for name, value in wanted.items():
@@ -41,7 +41,7 @@ def select_rows(catalog: Catalog, wanted: Mapping[str, Any], address: str) -> np
 def grouped_outcomes(
     catalog: Catalog, rows: np.ndarray, names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """``Selection.describe`` of the given rows: sorted by key, missing keys last."""
+    """`Selection.describe` of the given rows: sorted by key, missing keys last."""
     if len(rows) == 0:
         return []
     group, keys = _groups(catalog, rows, names)

@@ -19,7 +19,7 @@ _MEASURED = ("level", "length", "return", "success")
 def episode_name(episode: int) -> str:
     """The name of an episode id: hexadecimal digits of its plan or source, its number there.
 
-    An id is ``digits << 32 | number``; ``a293cb-00017`` is the 17th of plan ``a293cb``. Other ids,
+    An id is `digits << 32 | number`; `a293cb-00017` is the 17th of plan `a293cb`. Other ids,
     below 2**32, are their own names.
     """
     unique, number = divmod(episode, 1 << _INDEX_BITS)
@@ -27,7 +27,7 @@ def episode_name(episode: int) -> str:
 
 
 def episode_id(name: str) -> int:
-    """The inverse of ``episode_name``, which also takes an id; DatasetError for other text."""
+    """The inverse of `episode_name`, which also takes an id; DatasetError for other text."""
     if found := _NAME.fullmatch(name):
         number = int(found[2])
         if number < 1 << _INDEX_BITS:
@@ -71,9 +71,9 @@ def shown_columns(schema: Schema) -> tuple[str, ...]:
 def listed_episodes(
     catalog: Catalog, rows: np.ndarray, schema: Schema, show: tuple[str, ...]
 ) -> list[dict[str, Any]]:
-    """A dict per row: the episode's name and part, ``shown_columns``, and the columns ``show``.
+    """A dict per row: the episode's name and part, `shown_columns`, and the columns `show`.
 
-    Where a part has no column ``fell``, it is ``terminated``.
+    Where a part has no column `fell`, it is `terminated`.
     """
     names = dict.fromkeys(("episode", "part", *shown_columns(schema), *show))
     known = {*catalog.column_names}

@@ -76,7 +76,7 @@ class Manifest:
         )
 
     def to_json(self) -> dict[str, object]:
-        """The record as JSON values; ``from_json`` is the inverse."""
+        """The record as JSON values; `from_json` is the inverse."""
         tree = {
             name: getattr(self, name) for name in self.__dataclass_fields__ if name != "members"
         } | {"arrays": dict(self.arrays), "objects": dict(self.objects)}
@@ -86,7 +86,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> "Manifest":
-        """The inverse of ``to_json``; DatasetError for anything else."""
+        """The inverse of `to_json`; DatasetError for anything else."""
         try:
             objects = {name: (int(size), sha) for name, (size, sha) in tree["objects"].items()}
             members = tuple(
@@ -104,7 +104,7 @@ class Manifest:
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[bytes, bytes]) -> "Manifest":
-        """The inverse of ``to_metadata``; DatasetError if it is absent or damaged."""
+        """The inverse of `to_metadata`; DatasetError if it is absent or damaged."""
         content = metadata.get(MANIFEST_KEY, b"")
         if hashlib.sha256(content).hexdigest().encode() != metadata.get(DIGEST_KEY):
             raise DatasetError("its commit record is absent or damaged")

@@ -7,21 +7,19 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.errors import disk_failures
 from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
 
 
 def write_parquet(
     rows: Sequence[Mapping[str, object]] | pa.Table, path: str | os.PathLike[str]
 ) -> None:
-    """Write groups (``describe``, ``query``) or episodes (``Selection.episodes``) atomically.
+    """Write groups (`describe`, `query`) or episodes (`Selection.episodes`) atomically.
 
     Without groups, the file has no columns. DatasetError if it cannot be written.
     """
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows))
     buffer = pa.BufferOutputStream()
     pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
-    try:
+    with disk_failures(f"cannot write {path}"):
         write_bytes_durably(check_outside_stores(Path(path)), buffer.getvalue().to_pybytes())
-    except OSError as error:
-        raise DatasetError(f"cannot write {path}: {error.strerror}") from error

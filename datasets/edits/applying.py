@@ -11,15 +11,15 @@ from gaitforge.datasets.storage.store import Store
 def apply_edits(
     store: Store, out: str | os.PathLike[str], advance: Advance = lambda steps: None
 ) -> Path:
-    """Write the episodes of a store as they are now into the new store ``out``; returns its path.
+    """Write the episodes of a store as they are now into the new store `out`; returns its path.
 
     Dropped episodes, trimmed steps and replaced values are not in it; added fields and columns are
     as if they had been collected. Parts keep their names, but not their hashes, so tags stay
-    behind. The new store's plan says what it was made from. ``advance`` is called with the steps of
+    behind. The new store's plan says what it was made from. `advance` is called with the steps of
     each part. The same call again goes on after a crash.
 
     Raises:
-        DatasetError: something else is at ``out``, an object is damaged or missing, or the disk
+        DatasetError: something else is at `out`, an object is damaged or missing, or the disk
             cannot be written.
     """
     catalog = store.catalog()

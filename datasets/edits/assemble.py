@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from gaitforge.datasets.catalog.edits import Edit
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.files import (
     check_inside,
     check_outside_stores,
@@ -45,7 +45,7 @@ class Share:
         return list(dict.fromkeys(locations[part_id].folder for part_id in chosen))
 
     def linked(self) -> set[str]:
-        """The parts in those files; more than ``parts`` where parts were merged by ``compact``."""
+        """The parts in those files; more than `parts` where parts were merged by `compact`."""
         stems = set(self.stems())
         locations = self.store.collected().locations
         return {part_id for part_id, each in locations.items() if each.folder in stems}
@@ -62,8 +62,7 @@ def lineage(store: Store) -> dict[str, Any]:
 def check_local(stores: Sequence[Store], out: str | os.PathLike[str]) -> Path:
     """Return the new store's path; DatasetError unless all is local and whole stores."""
     for store in stores:
-        if is_bucket_url(store.full_address):
-            raise DatasetError(f"{store.address} is on object storage; give a local copy")
+        store.check_local("give a local copy")
         if store.tag_name is not None:
             raise DatasetError(f"{store.address} was opened at a tag; open it without one")
         if odd := next((e for e in store.edits() if e.kind not in COPIED_KINDS), None):
@@ -84,18 +83,18 @@ def assemble(
     more: Callable[[Store], None] = lambda store: None,
     advance: Advance = lambda parts: None,
 ) -> None:
-    """Make the store ``out`` of the shares' parts and edits; it appears when it is complete.
+    """Make the store `out` of the shares' parts and edits; it appears when it is complete.
 
-    A killed call leaves a hidden folder beside ``out``; the same call again goes on with it.
+    A killed call leaves a hidden folder beside `out`; the same call again goes on with it.
 
     Args:
-        out: a path where nothing is, or a store with the same ``plan``, which is kept.
+        out: a path where nothing is, or a store with the same `plan`, which is kept.
         plan: what the new store was made from, as JSON values; kept as its plan.
         more: adds edits of its own at the end.
         advance: called with 1 for each file of parts that is there.
     """
     temporary = out.with_name(f".{out.name}.unfinished")
-    try:
+    with disk_failures(f"{out} was not made", "; the same command goes on"):
         out.parent.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(out.with_name(f".{out.name}.lock"), wait=False) as held:
             if not held:
@@ -123,10 +122,6 @@ def assemble(
             with suppress(OSError):
                 out.rmdir()  # an empty folder may stand where the store goes
             replace_durably(temporary, out)
-    except OSError as error:
-        raise DatasetError(
-            f"{out} was not made: {error.strerror or error}; the same command goes on"
-        ) from error
 
 
 def _is_made(path: Path, plan: Mapping[str, Any]) -> bool:
@@ -141,7 +136,7 @@ def _check_free(out: Path) -> None:
 
 
 def _link_part(source: Store, target: Store, stem: str) -> None:
-    """Put a part's folder and catalog file in place; not flushed, as ``assemble`` does it once."""
+    """Put a part's folder and catalog file in place; not flushed, as `assemble` does it once."""
     committed, folder = target.files.path(stem), target.path / PARTS / stem
     if committed.exists() and _is_whole(target, stem):
         return  # linked before, or the same part of the other store

@@ -23,8 +23,8 @@ class Difference:
         columns_added, columns_removed: of the catalog.
         columns_changed: column -> episodes of both versions with another value.
         added, dropped, changed: episodes; changed ones are in both, with another value or trimmed.
-        groups: one dict per group of the schema's ``group_by`` with a change: its keys, ``added``,
-            ``dropped`` and ``changed``.
+        groups: one dict per group of the schema's `group_by` with a change: its keys, `added`,
+            `dropped` and `changed`.
     """
 
     hashes: tuple[str, str]

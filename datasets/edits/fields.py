@@ -1,4 +1,4 @@
-"""Fields added after the collection: arrays in a store below ``overlays/``, committed by an edit.
+"""Fields added after the collection: arrays in a store below `overlays/`, committed by an edit.
 
 The store of a field has the same parts, with the field's rows of the episodes as collected. It is
 written part by part; the edit comes last and names its parts' content hashes.
@@ -16,21 +16,16 @@ from gaitforge.datasets.edits.operations import REWARD, rows_of
 from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.schema import Field
 from gaitforge.datasets.selection.selection import Selection
-from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.datasets.storage.store import Store
 
 
 def check_new_field(store: Store, field: Field, folder: str) -> None:
     """DatasetError if the store cannot get a field of this name, made in this overlay's folder.
 
-    A field ``reward`` takes the place of the present one, and ``return`` follows.
+    A field `reward` takes the place of the present one, and `return` follows.
     """
     store.check_writable()
-    if is_bucket_url(store.address):
-        raise DatasetError(
-            f"{store.address} is on object storage and gets no fields there: add them to a local "
-            "copy and push that to a new address"
-        )
+    store.check_local("add fields to a local copy and push that to a new address")
     catalog = store.catalog()
     added = catalog.fields.get(field.name)
     taken = [*store.schema.names(), *catalog.fields]
@@ -45,12 +40,12 @@ def check_new_field(store: Store, field: Field, folder: str) -> None:
 
 
 def add_field(store: Store, folder: str, arguments: Mapping[str, Any] | None = None) -> Edit | None:
-    """Commit the field whose arrays are in ``overlays/<folder>``; None if it is committed.
+    """Commit the field whose arrays are in `overlays/<folder>`; None if it is committed.
 
-    ``arguments`` (JSON values) say in the edit's origin where the field comes from.
+    `arguments` (JSON values) say in the edit's origin where the field comes from.
 
     Raises:
-        DatasetError: parts are missing there or have other episodes, as ``check_new_field``, or the
+        DatasetError: parts are missing there or have other episodes, as `check_new_field`, or the
             disk cannot be written.
     """
     overlay = store.overlay(folder)

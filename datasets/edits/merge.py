@@ -25,7 +25,7 @@ def merge_stores(
 
     Raises:
         DatasetError: other fields, catalog columns that do not agree, parts of one name with other
-            content, an episode id in two parts, something else at ``out``, stores on object
+            content, an episode id in two parts, something else at `out`, stores on object
             storage or opened at a tag, or a disk that cannot be written.
     """
     target = check_local([first, second], out)

@@ -16,7 +16,7 @@ Value = str | bool | int | float
 
 REWARD = "reward"
 RETURN_TOLERANCE = 1e-3
-"""Largest relative difference of ``return`` and the sum of the rewards, of sums in float32."""
+"""Largest relative difference of `return` and the sum of the rewards, of sums in float32."""
 
 _COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
@@ -24,7 +24,7 @@ _COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 def drop(selection: Selection, arguments: Mapping[str, Any] | None = None) -> Edit:
     """Leave the selected episodes out of the store's later versions; a tag keeps them.
 
-    ``arguments`` (JSON values) say in the edit's origin why, such as the condition. DatasetError
+    `arguments` (JSON values) say in the edit's origin why, such as the condition. DatasetError
     for an empty selection, one of an earlier version, a tag, or a disk that cannot be written.
     """
     return _commit(selection, "drop", {}, {}, arguments)
@@ -33,9 +33,9 @@ def drop(selection: Selection, arguments: Mapping[str, Any] | None = None) -> Ed
 def annotate(
     selection: Selection, values: Mapping[str, Value], arguments: Mapping[str, Any] | None = None
 ) -> Edit:
-    """Set columns of the selected episodes, such as ``{"note": "limps", "checked": True}``.
+    """Set columns of the selected episodes, such as `{"note": "limps", "checked": True}`.
 
-    Other episodes keep their values; a new column is null for them. DatasetError as for ``drop``,
+    Other episodes keep their values; a new column is null for them. DatasetError as for `drop`,
     and for a required column, a name that is not allowed, or a value of another type than the
     column's.
     """
@@ -61,16 +61,16 @@ def trim(
     length: int | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> Edit:
-    """Shorten the selected episodes: without the first and last steps, to at most ``length``.
+    """Shorten the selected episodes: without the first and last steps, to at most `length`.
 
-    ``return`` becomes the sum of the rewards that are left (in float64). An episode that loses its
-    end is truncated, not terminated, and its ``final_obs`` is the stored observation that follows.
-    All other columns, ``success`` too, stay those of the whole episode.
+    `return` becomes the sum of the rewards that are left (in float64). An episode that loses its
+    end is truncated, not terminated, and its `final_obs` is the stored observation that follows.
+    All other columns, `success` too, stay those of the whole episode.
 
     Raises:
-        DatasetError: as for ``drop``; an episode would have no step left, none would change, or the
-            store has no scalar reward whose sum is ``return``, or episode fields other than
-            ``final_<step field>``.
+        DatasetError: as for `drop`; an episode would have no step left, none would change, or the
+            store has no scalar reward whose sum is `return`, or episode fields other than
+            `final_<step field>`.
     """
     if min(head, tail) < 0 or (length is not None and length < 1):
         raise DatasetError("trim takes head and tail of 0 or more steps, and a length of 1 or more")
@@ -113,7 +113,7 @@ def check_current(selection: Selection) -> None:
 
 
 def rows_of(selection: Selection, columns: Mapping[str, pa.Array]) -> pa.Table:
-    """The rows of an edit of the selected episodes that sets ``columns``."""
+    """The rows of an edit of the selected episodes that sets `columns`."""
     parts, rows = [pa.nulls(0, pa.string())], [np.zeros(0, np.int64)]
     for part_id, each in selection.rows_by_part():
         parts.append(pa.array([part_id] * len(each), pa.string()))
@@ -143,7 +143,7 @@ def _commit(
 
 
 def _returns(selection: Selection, head: int, left: np.ndarray) -> np.ndarray:
-    """(E,) float64 sums of the rewards of ``left`` (E,) steps from ``head`` on."""
+    """(E,) float64 sums of the rewards of `left` (E,) steps from `head` on."""
     schema = selection.schema
     if REWARD not in schema.names("step") or schema.field(REWARD).shape:
         raise DatasetError(f"trimming needs a scalar step field {REWARD!r}, to sum the return")

@@ -28,7 +28,7 @@ def split_by_fractions(
     """Split by a hash of each episode's id and the seed: name -> selection.
 
     An episode is on the same side in every selection, and fractions are met on average. The last
-    of two sides is the held-out one of ``Selection.split`` with its fraction and the same seed.
+    of two sides is the held-out one of `Selection.split` with its fraction and the same seed.
     DatasetError unless the fractions are positive and sum to 1.
     """
     _check_names(list(fractions))
@@ -48,7 +48,7 @@ def split_by_fractions(
 
 
 def split_by_column(selection: AnySelection, column: str) -> dict[str, AnySelection]:
-    """Split by a catalog column's values: value -> selection; missing values are ``none``.
+    """Split by a catalog column's values: value -> selection; missing values are `none`.
 
     DatasetError for an unknown column, or values that cannot be file names.
     """
@@ -74,11 +74,11 @@ def save_split(
     arguments: Mapping[str, Any],
     advance: Advance = lambda parts: None,
 ) -> dict[str, Path]:
-    """Make each side a store ``<name>.zarr`` in the folder ``out``; returns name -> path.
+    """Make each side a store `<name>.zarr` in the folder `out`; returns name -> path.
 
     A side has hard links to the parts that it touches, and one edit that drops the other sides'
-    episodes, so that it takes no further disk space on the same file system. ``arguments`` (JSON
-    values) are kept in its plan. Sides that are finished are kept. DatasetError as for ``merge``.
+    episodes, so that it takes no further disk space on the same file system. `arguments` (JSON
+    values) are kept in its plan. Sides that are finished are kept. DatasetError as for `merge`.
     """
     paths = {}
     for name, side in sides.items():

@@ -6,7 +6,7 @@
     import_source("d4rl", "hopper_medium.hdf5", "hopper.zarr")
     export_selection("d4rl", open_store("hopper.zarr").select(), "again.hdf5")
 
-To add a format, write a folder with an ``Importer`` and an ``Exporter`` (``interface.py``) and add
+To add a format, write a folder with an `Importer` and an `Exporter` (`interface.py`) and add
 one entry here. A format's modules load when it is used, so its packages are optional. Bad input
 raises DatasetError everywhere: one line that names the file and the key.
 """
@@ -43,7 +43,7 @@ class FormatEntry:
 
     @property
     def missing(self) -> list[str]:
-        """The packages of ``needs`` that are not installed."""
+        """The packages of `needs` that are not installed."""
         return [name for name in self.needs if find_spec(name) is None]
 
 
@@ -109,7 +109,7 @@ def _load(name: str, path: str) -> Any:
 
 
 def options_of(cls: type[Any], given: Mapping[str, Any] | None) -> Any:
-    """The options ``cls`` with the given values; DatasetError for an unknown or refused one."""
+    """The options `cls` with the given values; DatasetError for an unknown or refused one."""
     kinds = get_type_hints(cls, include_extras=True)
     for name, value in (given or {}).items():
         if name not in kinds:

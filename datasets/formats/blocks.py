@@ -17,7 +17,7 @@ from gaitforge.datasets.selection.selection import Selection, Unit
 class Block:
     """Consecutive episodes of a selection, few enough that all their fields fit in memory.
 
-    ``first_step`` is the number of the block's first step in the selection.
+    `first_step` is the number of the block's first step in the selection.
     """
 
     selection: Selection
@@ -68,7 +68,7 @@ def blocks(selection: Selection) -> Iterator[Block]:
 def check_fields(selection: Selection, what: str, needed: Sequence[str]) -> None:
     """Refuse a store without the needed fields, or with a reward that is not one number.
 
-    Fields named ``final_*`` are needed an episode; ``what`` names the format: "a D4RL file".
+    Fields named `final_*` are needed an episode; `what` names the format: "a D4RL file".
     """
     schema, address = selection.schema, selection.store.address
     held = {(each.name, each.per) for each in schema.fields}
@@ -85,7 +85,7 @@ def check_fields(selection: Selection, what: str, needed: Sequence[str]) -> None
 def check_room(selection: Selection, destination: Path, advice: str = "") -> None:
     """Refuse a disk without room for the selection's uncompressed values.
 
-    HDF5 can crash the process when the disk fills up. ``advice`` ends the message.
+    HDF5 can crash the process when the disk fills up. `advice` ends the message.
     """
     needed = selection.steps * step_bytes(selection.schema.fields)
     free = shutil.disk_usage(next(each for each in destination.parents if each.is_dir())).free

@@ -32,7 +32,7 @@ class NotFiniteError(DatasetError):
 
 @contextmanager
 def not_finite_allowed() -> Iterator[None]:
-    """Let ``check_finite`` pass everything, in this thread."""
+    """Let `check_finite` pass everything, in this thread."""
     token = _ALLOWED.set(True)
     try:
         yield
@@ -46,7 +46,7 @@ def refuse(source: Path | str, key: str, problem: str) -> NoReturn:
 
 
 def refuse_unreadable(path: Path, wanted: str, error: BaseException | str) -> NoReturn:
-    """Raise DatasetError for a file that is not of the ``wanted`` kind; names a pickle as such."""
+    """Raise DatasetError for a file that is not of the `wanted` kind; names a pickle as such."""
     with open(path, "rb") as stream:
         start = stream.read(2)
     if len(start) == 2 and start[0] == _PICKLE_START and start[1] <= _NEWEST_PICKLE:
@@ -73,7 +73,7 @@ def damage_named(
 
 
 def read_json(path: Path, wanted: str) -> dict[str, Any]:
-    """The JSON object in a file; refuses anything else. ``wanted`` names the format."""
+    """The JSON object in a file; refuses anything else. `wanted` names the format."""
     if not path.is_file():
         refuse(path, "", f"no such file; give the folder of a {wanted}")
     try:
@@ -88,7 +88,7 @@ def read_json(path: Path, wanted: str) -> dict[str, Any]:
 
 
 def check_finite(source: Path | str, key: str, rows: np.ndarray, first: int = 0) -> None:
-    """Refuse rows with NaN or infinity; ``first`` is the number of the first row in the source.
+    """Refuse rows with NaN or infinity; `first` is the number of the first row in the source.
 
     Raises NotFiniteError.
     """
@@ -103,7 +103,7 @@ def check_finite(source: Path | str, key: str, rows: np.ndarray, first: int = 0)
 
 
 def check_option(name: str, value: Any, unit: str, kinds: Any = int | float) -> None:
-    """Refuse an option that is not a number of ``kinds`` from 0 on; 0 stands for the default."""
+    """Refuse an option that is not a number of `kinds` from 0 on; 0 stands for the default."""
     known = isinstance(value, kinds) and not isinstance(value, bool)
     if not known or not isfinite(value) or value < 0:
         raise DatasetError(

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 from h5py import h5d, h5l, h5o  # pyright: ignore[reportAttributeAccessIssue] (compiled)
 
-from gaitforge.datasets.catalog.catalog import with_group_names
 from gaitforge.datasets.formats import checks
 from gaitforge.datasets.formats.checks import check_finite, first_line, refuse, refuse_unreadable
 from gaitforge.datasets.formats.hdf5_chunks import inflated_rows
@@ -120,13 +119,13 @@ def write_notes(group: h5py.Group, selection: Selection) -> None:
 
 
 def read_notes(path: Path, group: h5py.Group) -> tuple[Schema, pa.Table]:
-    """The schema and the catalog rows that ``write_notes`` stored."""
+    """The schema and the catalog rows that `write_notes` stored."""
     try:
         schema = Schema.from_json(json.loads(dataset_at(group, SCHEMA_NOTE)[()]))
         stream = pa.py_buffer(dataset_at(group, EPISODES_NOTE)[:].tobytes())
         with pa.ipc.open_stream(stream) as reader:
             table = reader.read_all()
         table.validate(full=True)  # damaged offsets may point outside the buffers
-        return schema, with_group_names(table, schema.group_by)
+        return schema, table
     except (KeyError, ValueError, TypeError, OSError, pa.ArrowException) as error:
         refuse(path, str(group.name), f"gaitforge's notes are damaged: {first_line(error)}")

@@ -1,9 +1,9 @@
 """The base classes of a format's reader and writer.
 
-A reader (``Importer``) inspects its source when it is made: which schema the store gets and how the
+A reader (`Importer`) inspects its source when it is made: which schema the store gets and how the
 episodes are cut into parts. Then it reads any part by its number, in any order and from several
 threads. A part's content depends on the source, the options and the number alone, so an interrupted
-import resumes with the missing parts. The drivers in ``transfer/`` do everything else: staging,
+import resumes with the missing parts. The drivers in `transfer/` do everything else: staging,
 threads, commits, verification, temporary names and renames.
 """
 
@@ -28,13 +28,13 @@ Begin = Callable[[int], Advance]
 
 
 def no_progress(total: int) -> Advance:
-    """A ``Begin`` that reports nothing."""
+    """A `Begin` that reports nothing."""
     return lambda steps: None
 
 
 @dataclass(frozen=True)
 class PartInput:
-    """The content of one part, as ``Store.write_part`` takes it.
+    """The content of one part, as `Store.write_part` takes it.
 
     Attributes:
         steps: field -> (T, *shape); per_episode: field -> (E, *shape).
@@ -48,9 +48,9 @@ class PartInput:
 
 @dataclass(frozen=True)
 class Carried:
-    """What was ``kept`` ("observations -> obs") and ``left`` (with the reason), for people.
+    """What was `kept` ("observations -> obs") and `left` (with the reason), for people.
 
-    ``notes`` are assumptions and decisions.
+    `notes` are assumptions and decisions.
     """
 
     kept: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class Carried:
 class Report:
     """The result of an import or export, including parts that an earlier call imported.
 
-    ``bytes`` are uncompressed bytes of all fields; ``seconds`` is the duration of this call.
+    `bytes` are uncompressed bytes of all fields; `seconds` is the duration of this call.
     """
 
     format: str
@@ -82,16 +82,16 @@ class NoOptions:
 
 
 class Importer(ABC):
-    """Reads one source; constructed as ``cls(source, options)``.
+    """Reads one source; constructed as `cls(source, options)`.
 
-    The constructor checks what it can without reading all values, ``read_part`` checks the values
-    it reads (``check_finite``, right dtype). Both raise DatasetError: one line that names file and
+    The constructor checks what it can without reading all values, `read_part` checks the values
+    it reads (`check_finite`, right dtype). Both raise DatasetError: one line that names file and
     key.
 
     Attributes:
         Options: frozen dataclass with a default for every option.
         schema: of the store.
-        identity: hexadecimal digest of the content and the options (``sources.identity``).
+        identity: hexadecimal digest of the content and the options (`sources.identity`).
         files: the files it reads; when their size or time changes, an interrupted import restarts.
         parts: how the episodes are cut, which bounds the memory.
         carried: what is converted and what is not.
@@ -118,13 +118,13 @@ class Importer(ABC):
 
 
 class Exporter(ABC):
-    """Writes selections; constructed as ``cls(options)``.
+    """Writes selections; constructed as `cls(options)`.
 
     Every export is read back by the format's importer and compared before it appears.
 
     Attributes:
-        Options: frozen dataclass with a default for every option. Its ``notes``, if it has one,
-            says whether gaitforge's schema and catalog are embedded (``notes.py``).
+        Options: frozen dataclass with a default for every option. Its `notes`, if it has one,
+            says whether gaitforge's schema and catalog are embedded (`notes.py`).
         reading: options for the importer, to get back the most from an export without notes.
     """
 
@@ -139,9 +139,9 @@ class Exporter(ABC):
 
     @abstractmethod
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
-        """Write a new file or folder ``temporary``, which the driver renames.
+        """Write a new file or folder `temporary`, which the driver renames.
 
-        ``blocks.blocks`` bounds the memory.
+        `blocks.blocks` bounds the memory.
         """
 
     def as_read(

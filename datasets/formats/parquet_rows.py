@@ -1,8 +1,6 @@
 """Parquet columns as NumPy arrays and back, a range of rows at a time."""
 
-import threading
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -15,16 +13,13 @@ BATCH_ROWS = 4096
 """Rows that are decoded at a time."""
 
 _BUFFER_BYTES = 1 << 20
-_MOST_CURSORS = 2
-"""Open positions in a file: one for each thread that reads parts."""
 
 
 class ParquetRows:
-    """A Parquet file that several threads read by ranges of rows.
+    """A Parquet file that several threads read by ranges of rows; open only while one is read.
 
-    A row group can only be decoded from its start. So the position after each range is kept, and
-    the next range continues there: every row is decoded about once, whatever the size of the
-    groups, and one batch is held in memory. The file is open only within a group.
+    A row group can only be decoded from its start, so one that is much larger than the ranges costs
+    time. One batch beside the range is in memory.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,26 +29,18 @@ class ParquetRows:
         try:
             # pyarrow takes a relative path with a colon in its first component for a URL.
             with pq.ParquetFile(path.absolute()) as file:
-                self.metadata = file.metadata
+                self._metadata = file.metadata
                 self.schema: pa.Schema = file.schema_arrow
         except (OSError, UnicodeDecodeError, pa.ArrowException) as error:  # also of column names
             refuse_unreadable(path, "Parquet", error)
-        groups = range(self.metadata.num_row_groups)
-        rows = [self.metadata.row_group(group).num_rows for group in groups]
+        groups = range(self._metadata.num_row_groups)
+        rows = [self._metadata.row_group(group).num_rows for group in groups]
         self._ends = np.cumsum([0, *rows])
-        self._cursors: list[_Cursor] = []
-        self._changing = threading.Lock()
 
     @property
     def num_rows(self) -> int:
         """Rows of the file."""
         return int(self._ends[-1])
-
-    def close(self) -> None:
-        """Forget all positions; the file can be read again."""
-        with self._changing:
-            while self._cursors:
-                self._cursors.pop().close()
 
     def read(self, columns: Sequence[str], first: int, stop: int) -> pa.Table:
         """Rows first .. stop - 1 of some columns."""
@@ -62,75 +49,28 @@ class ParquetRows:
                 refuse(self.path, name, "the column is missing")
         if stop > self.num_rows:
             refuse(self.path, "", f"rows {first} to {stop - 1} are wanted of {self.num_rows}")
+        groups = np.flatnonzero((self._ends[1:] > first) & (self._ends[:-1] < stop)).tolist()
+        found, row = [], int(self._ends[groups[0]]) if groups else 0
         try:
-            with ExitStack() as undo:
-                cursor = self._take(tuple(columns), first)
-                undo.callback(cursor.close)
-                table = cursor.read(first, stop)
-                undo.pop_all()
+            with pq.ParquetFile(
+                self.path.absolute(), metadata=self._metadata, buffer_size=_BUFFER_BYTES
+            ) as file:
+                for batch in file.iter_batches(BATCH_ROWS, groups, list(columns)):
+                    low, high = max(first - row, 0), min(stop - row, batch.num_rows)
+                    if low < high:
+                        found.append(batch.slice(low, high - low))
+                    row += batch.num_rows
+                    if row >= stop:
+                        break
         except (OSError, pa.ArrowException) as error:
             refuse_unreadable(self.path, "Parquet", error)
-        self._keep(cursor)
-        return table.unify_dictionaries().combine_chunks()
+        kinds = pa.schema([self.schema.field(name) for name in columns])
+        return pa.Table.from_batches(found, kinds).unify_dictionaries().combine_chunks()
 
     def read_integers(self, columns: Sequence[str]) -> dict[str, np.ndarray]:
         """Column -> (N,) int64 of the whole file."""
         table = self.read(columns, 0, self.num_rows)
         return {name: to_rows(self.path, name, table.column(name), (), "int64") for name in columns}
-
-    def _take(self, columns: tuple[str, ...], first: int) -> "_Cursor":
-        """The kept cursor nearest before a row in its group, or a new one at the group's start."""
-        group = max(0, int(np.searchsorted(self._ends, first, side="right")) - 1)
-        start = int(self._ends[group])
-        with self._changing:
-            near = [each for each in self._cursors if start <= each.row <= first]
-            usable = [each for each in near if each.columns == columns]
-            if usable:
-                nearest = max(usable, key=lambda each: each.row)
-                self._cursors.remove(nearest)
-                return nearest
-        return _Cursor(self, columns, group, start)
-
-    def _keep(self, cursor: "_Cursor") -> None:
-        with self._changing:
-            if cursor.row in self._ends:  # the next range starts a group
-                cursor.close()
-                return
-            self._cursors.append(cursor)
-            if len(self._cursors) > _MOST_CURSORS:
-                self._cursors.pop(0).close()
-
-
-class _Cursor:
-    """A position in a Parquet file: ``row`` of ``columns`` is decoded next."""
-
-    def __init__(self, rows: ParquetRows, columns: tuple[str, ...], group: int, row: int) -> None:
-        self.columns, self.row = columns, row
-        self._file = pq.ParquetFile(
-            rows.path.absolute(), metadata=rows.metadata, buffer_size=_BUFFER_BYTES
-        )
-        groups = list(range(group, rows.metadata.num_row_groups))
-        self._batches = self._file.iter_batches(BATCH_ROWS, groups, list(columns))
-        schema = self._file.schema_arrow
-        self._schema = pa.schema([schema.field(name) for name in columns])
-        self._left: pa.RecordBatch | None = None
-
-    def read(self, first: int, stop: int) -> pa.Table:
-        """Rows first .. stop - 1; first is not before ``row``."""
-        found = []
-        while self.row < stop:
-            batch = self._left if self._left is not None else next(self._batches)
-            end = self.row + batch.num_rows
-            if end > first:
-                low = max(first - self.row, 0)
-                found.append(batch.slice(low, min(stop, end) - self.row - low))
-            self._left = batch.slice(stop - self.row) if end > stop else None
-            self.row = min(end, stop)
-        return pa.Table.from_batches(found, self._schema)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
 
 def to_rows(
@@ -141,10 +81,10 @@ def to_rows(
     dtype: str,
     first: int = 0,
 ) -> np.ndarray:
-    """A column as (N, *shape) of NumPy's ``dtype``; lists may be of fixed size or not.
+    """A column as (N, *shape) of NumPy's `dtype`; lists may be of fixed size or not.
 
     A list of one may stand for its number and the other way round, and numbers may be of another
-    dtype, if ``dtype`` holds all of them exactly. Messages name ``path`` and ``key``; ``first`` is
+    dtype, if `dtype` holds all of them exactly. Messages name `path` and `key`; `first` is
     the number of the first row in the file.
     """
     rows = len(column)

@@ -14,7 +14,7 @@ TAGS = ("robotics", "gaitforge", "locomotion", "offline-reinforcement-learning")
 def front_matter(about: About, name: str, episodes: int, tags: tuple[str, ...] = ()) -> str:
     """The YAML of a dataset's card on the Hub: licence, name, tags, task and size category.
 
-    Values are JSON, which YAML includes. A licence that is no identifier becomes ``other``.
+    Values are JSON, which YAML includes. A licence that is no identifier becomes `other`.
     """
     entries: dict[str, object] = {}
     if about.licence:

@@ -24,7 +24,7 @@ EPISODE_BYTES = 8 * PART_BYTES
 """Largest episode, uncompressed: an episode is read and written as a whole."""
 
 CONTENT_DIGITS = 64
-"""The first digits of an ``identity``, which depend on the content alone."""
+"""The first digits of an `identity`, which depend on the content alone."""
 
 _HASH_BLOCK = 32 << 20
 _HASH_READ = 1 << 20
@@ -33,7 +33,7 @@ _WIDENED = {"uint16": "int32", "uint32": "int64"}
 
 
 def stored_dtype(dtype: np.dtype) -> str:
-    """The store's dtype that holds every value of ``dtype``; "" if there is none."""
+    """The store's dtype that holds every value of `dtype`; "" if there is none."""
     native = dtype.newbyteorder("=").name
     native = _WIDENED.get(native, native)
     return native if native in DTYPES else ""
@@ -42,14 +42,14 @@ def stored_dtype(dtype: np.dtype) -> str:
 def identity(files: Sequence[Path], options: Any = None) -> str:
     """Hexadecimal digest of the files' content, wherever they lie, and of the options.
 
-    The first ``CONTENT_DIGITS`` depend on all bytes of the files in order and nothing else; episode
+    The first `CONTENT_DIGITS` depend on all bytes of the files in order and nothing else; episode
     ids come from these. The rest depends on the options that shape the parts.
     """
     return joint_identity(content_digests(files), options)
 
 
 def joint_identity(digests: Iterable[str], options: Any = None) -> str:
-    """The ``identity`` of files with these ``content_digests``."""
+    """The `identity` of files with these `content_digests`."""
     content = hashlib.sha256("\n".join(digests).encode()).hexdigest()
     return content + hashlib.sha256(repr(options).encode()).hexdigest()[:16]
 
@@ -84,7 +84,7 @@ def step_bytes(fields: Iterable[Field]) -> int:
 
 
 def pack_episodes(lengths: np.ndarray, row_bytes: int) -> list[np.ndarray]:
-    """Group episodes (E,), in order, to at most ``PART_BYTES`` and one shard; lengths per group."""
+    """Group episodes (E,), in order, to at most `PART_BYTES` and one shard; lengths per group."""
     most_steps = max(1, min(SHARD_STEPS, PART_BYTES // max(1, row_bytes)))
     ends = np.cumsum(lengths, dtype=np.int64)
     parts, first, before = [], 0, 0
@@ -111,9 +111,9 @@ class Parts:
     def checked(
         cls, source: Path | str, key: str, lengths: np.ndarray, fields: Sequence[Field], advice: str
     ) -> "Parts":
-        """The same, but for an episode of more than ``EPISODE_BYTES``, before any value is read.
+        """The same, but for an episode of more than `EPISODE_BYTES`, before any value is read.
 
-        DatasetError names source and key, and ends with the ``advice`` how to get shorter episodes.
+        DatasetError names source and key, and ends with the `advice` how to get shorter episodes.
         """
         longest = int(np.argmax(lengths))
         needed, most = int(lengths[longest]) * step_bytes(fields) / 1e6, EPISODE_BYTES / 1e6
@@ -169,11 +169,11 @@ def catalog_columns(
     group_by: Sequence[str] = TERRAIN_AND_SKILL,
     **columns: Any,
 ) -> dict[str, Any]:
-    """The catalog's columns for imported episodes of ``lengths`` (E,).
+    """The catalog's columns for imported episodes of `lengths` (E,).
 
     Args:
         first: number of the part's first episode in the source.
-        source_identity: an ``identity``. Episode ids come from its content digits: they differ
+        source_identity: an `identity`. Episode ids come from its content digits: they differ
             from those of other sources and do not depend on the source's name or the options.
         **columns: values, or one value for all; the others get "unknown" (seed -1, level 0).
     """

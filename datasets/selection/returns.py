@@ -1,10 +1,10 @@
 """Return-to-go of stored episodes, and how episodes end.
 
-The catalog's ``terminated`` and ``truncated`` tell three endings apart:
+The catalog's `terminated` and `truncated` tell three endings apart:
 
 - terminated: the robot failed. No reward follows: the sum of the stored rewards is the return.
 - truncated: the horizon was reached. The sum is the return within the horizon, as in Decision
-  Transformer (Chen et al. 2021, section 3); later steps are not bootstrapped, but ``ending`` lets a
+  Transformer (Chen et al. 2021, section 3); later steps are not bootstrapped, but `ending` lets a
   learner add a value.
 - cut off (neither): recording stopped earlier. The sum is too small by an unknown amount, so such
   episodes are refused where returns are needed, unless partial sums are accepted explicitly.
@@ -15,7 +15,7 @@ import numpy as np
 from gaitforge.datasets.errors import DatasetError
 
 CUT_OFF, TRUNCATED, TERMINATED = 0, 1, 2
-"""Values of ``ending``."""
+"""Values of `ending`."""
 
 
 def endings(terminated: np.ndarray, truncated: np.ndarray) -> np.ndarray:
@@ -38,8 +38,8 @@ def check_complete(ending: np.ndarray) -> None:
 def returns_to_go(rewards: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """(T,) float32 undiscounted sums of rewards from each step to its episode's last stored step.
 
-    R_t = r_t + r_(t+1) + … + r_T (Chen et al. 2021, section 3), summed in float64. ``rewards`` (T,)
-    are those of whole episodes, whose ascending first rows are ``starts`` (E,).
+    R_t = r_t + r_(t+1) + … + r_T (Chen et al. 2021, section 3), summed in float64. `rewards` (T,)
+    are those of whole episodes, whose ascending first rows are `starts` (E,).
     """
     totals = np.cumsum(rewards, dtype=np.float64)
     ends = totals[starts + lengths - 1]

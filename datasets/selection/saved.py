@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.shards import row_runs
@@ -21,14 +21,12 @@ PartRuns = dict[str, tuple[str, list[tuple[int, int]]]]
 
 
 def save_selection(selection: Selection, path: str | os.PathLike[str]) -> None:
-    """Write ``episodes_hash``, the parts' content hashes, and the row ranges in each."""
+    """Write `episodes_hash`, the parts' content hashes, and the row ranges in each."""
     runs = part_runs(selection).items()
     parts = {part_id: {"content_hash": digest, "rows": rows} for part_id, (digest, rows) in runs}
     tree = {"selection_version": SAVED_VERSION, "hash": selection.episodes_hash, "parts": parts}
-    try:
+    with disk_failures(f"cannot write the selection to {path}"):
         write_bytes_durably(check_outside_stores(Path(path)), json.dumps(tree, indent=1).encode())
-    except OSError as error:
-        raise DatasetError(f"cannot write the selection to {path}: {error.strerror}") from error
 
 
 def load_selection(store: Store, path: str | os.PathLike[str]) -> Selection:
@@ -57,7 +55,7 @@ def load_selection(store: Store, path: str | os.PathLike[str]) -> Selection:
 
 
 def part_runs(selection: Selection) -> PartRuns:
-    """The selection's rows, which ``selection_of_runs`` selects again."""
+    """The selection's rows, which `selection_of_runs` selects again."""
     manifests = selection.catalog.manifests
     return {
         part_id: (manifests[part_id].content_hash, row_runs(rows, np.ones_like(rows)))

@@ -32,7 +32,7 @@ _SPLIT = 4
 class Unit:
     """The selected episodes that start in one shard of one part; they are read together.
 
-    ``first`` and ``stop`` are rows of the selection.
+    `first` and `stop` are rows of the selection.
     """
 
     part_id: str
@@ -41,7 +41,7 @@ class Unit:
 
 
 def final_of(schema: Schema, name: str) -> str | None:
-    """The step field whose value after the last step an episode field ``final_<it>`` holds."""
+    """The step field whose value after the last step an episode field `final_<it>` holds."""
     final, step = schema.field(name), name.removeprefix("final_")
     if step == name or step not in schema.names("step"):
         return None
@@ -50,10 +50,10 @@ def final_of(schema: Schema, name: str) -> str | None:
 
 
 class Selection:
-    """Whole episodes of a store, ordered by part and start; ``len`` counts them.
+    """Whole episodes of a store, ordered by part and start; `len` counts them.
 
-    It never changes: later commits to the store do not affect it. ``catalog`` is the store's at the
-    time of the selection, and ``rows`` are ascending row numbers of it.
+    It never changes: later commits to the store do not affect it. `catalog` is the store's at the
+    time of the selection, and `rows` are ascending row numbers of it.
     """
 
     def __init__(self, store: Store, catalog: Catalog, rows: np.ndarray) -> None:
@@ -89,7 +89,7 @@ class Selection:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of ``episodes_hash`` and of fields that took a collected one's place, if any."""
+        """SHA-256 of `episodes_hash` and of fields that took a collected one's place, if any."""
         names = sorted(self.catalog.fields.keys() & set(self.store.schema.names()))
         if not names:
             return self.episodes_hash
@@ -115,15 +115,15 @@ class Selection:
         return self.catalog.rows(self.rows, columns or None)
 
     def select(self, **equals: Any) -> Self:
-        """The episodes whose columns have one of the given values; see ``select_rows``.
+        """The episodes whose columns have one of the given values; see `select_rows`.
 
-        ``equals`` is column -> a value, several, or None for all: ``terrain="flat", level=[0, 1]``.
+        `equals` is column -> a value, several, or None for all: `terrain="flat", level=[0, 1]`.
         """
         given = {name: value for name, value in equals.items() if value is not None}
         return self._among(select_rows(self.catalog, given, self.store.address)) if given else self
 
     def where(self, condition: str) -> Self:
-        """The episodes for which a boolean SQL expression is true; see ``matching_rows``."""
+        """The episodes for which a boolean SQL expression is true; see `matching_rows`."""
         from gaitforge.datasets.catalog.conditions import matching_rows  # DuckDB is slow to import
 
         return self._among(matching_rows(self.catalog, condition))
@@ -139,7 +139,7 @@ class Selection:
     def best(self, share: float, group_by: Sequence[str] | None = None) -> Self:
         """The episodes with the highest returns of each group: this share of it, at least one.
 
-        ``group_by`` is by default the schema's and, where there is one, the level, so that hard
+        `group_by` is by default the schema's and, where there is one, the level, so that hard
         episodes are measured by others of their kind. Of equal returns the earlier rows count.
         """
         if not 0.0 < share <= 1.0:
@@ -157,10 +157,10 @@ class Selection:
         return self.with_rows(self.rows[np.sort(kept)])
 
     def describe(self, group_by: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Episodes and outcomes by group (the schema's ``group_by``), one dict per group, sorted.
+        """Episodes and outcomes by group (the schema's `group_by`), one dict per group, sorted.
 
-        A dict has the group's keys and ``episodes``, ``steps``, ``return`` (mean), ``success``
-        (rate) and ``survival`` (1 - rate of terminated). An empty ``group_by`` makes one group.
+        A dict has the group's keys and `episodes`, `steps`, `return` (mean), `success`
+        (rate) and `survival` (1 - rate of terminated). An empty `group_by` makes one group.
         """
         asked = self.store.schema.group_by if group_by is None else group_by
         names = [self.catalog.check_column(name) for name in asked]
@@ -212,7 +212,7 @@ class Selection:
     def split(self, fraction: float, seed: int) -> tuple[Self, Self]:
         """Split into (rest, held out) by a hash of each episode's id and the seed.
 
-        An episode is on the same side in every selection; ``fraction`` (0..1) is met on average.
+        An episode is on the same side in every selection; `fraction` (0..1) is met on average.
         """
         if not 0.0 <= fraction <= 1.0:
             raise DatasetError(f"the held-out fraction must be in 0..1, not {fraction}")
@@ -260,12 +260,12 @@ class Selection:
         return units
 
     def unit_rows(self, unit: Unit) -> tuple[np.ndarray, np.ndarray]:
-        """(E,) first row of each of the unit's episodes in ``read_unit``'s array, and lengths."""
+        """(E,) first row of each of the unit's episodes in `read_unit`'s array, and lengths."""
         lengths = self.lengths[unit.first : unit.stop]
         return np.cumsum(lengths) - lengths, lengths
 
     def read_unit(self, field: str, unit: Unit, out: np.ndarray | None = None) -> np.ndarray:
-        """The unit's rows of one field, its selected episodes end to end, into ``out`` if given."""
+        """The unit's rows of one field, its selected episodes end to end, into `out` if given."""
         described = self.schema.field(field)
         starts, lengths = self._field_rows(field, unit)
         if out is None:

@@ -1,6 +1,6 @@
 """What the people who publish a dataset say of it: licence, citation, authors, description.
 
-It is kept in the store's ``about.json`` with its SHA-256, is no part of the dataset and does not
+It is kept in the store's `about.json` with its SHA-256, is no part of the dataset and does not
 change its hash. Cards and exports carry it.
 """
 
@@ -13,7 +13,6 @@ from gaitforge.datasets.catalog.manifest import canonical_json
 from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.files import write_bytes_durably
 from gaitforge.datasets.layout import ABOUT
-from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.datasets.storage.store import Store
 
 ABOUT_VERSION = 1
@@ -78,13 +77,9 @@ def write_about(store: Store, about: About) -> None:
     """Replace what is said of a store's dataset, atomically.
 
     Raises:
-        DatasetError: a store on object storage, of an older version or opened at a tag, or a disk
-            that fails.
+        DatasetError: a store on object storage or opened at a tag, or a disk that fails.
     """
-    if is_bucket_url(store.address):
-        raise DatasetError(
-            f"{store.address} is on object storage: say it of a local store, and push that"
-        )
+    store.check_local("say it of a local store, and push that")
     store.check_writable()
     body: dict[str, Any] = {"about_version": ABOUT_VERSION, **about.to_json()}
     content = body | {"sha256": hashlib.sha256(canonical_json(body)).hexdigest()}

@@ -26,7 +26,7 @@ def commit_part(
 ) -> Manifest:
     """Write a part's checked arrays and catalog file; the caller holds the part's lock.
 
-    ``members`` are the records of the parts that it merges. OSError if the disk fails; then nothing
+    `members` are the records of the parts that it merges. OSError if the disk fails; then nothing
     is committed, and the staged files are removed.
     """
     staged = root / STAGING / part_id

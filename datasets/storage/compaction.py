@@ -2,7 +2,7 @@
 
 Only files change: hash, selections, tags and stream order depend on the parts as collected, whose
 records the merged part keeps. Readers use it from its commit on; the parts it replaces stay until
-``gc``, for readers that opened the store before. A crash leaves the old parts, with or without it.
+`gc`, for readers that opened the store before. A crash leaves the old parts, with or without it.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ import pyarrow as pa
 from gaitforge.datasets.catalog.catalog import Catalog
 from gaitforge.datasets.catalog.episodes import episodes_digest
 from gaitforge.datasets.catalog.manifest import Manifest, PartRecord
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.layout import MERGED_PREFIX, SHARD_STEPS
 from gaitforge.datasets.storage.commit import commit_part
 from gaitforge.datasets.storage.contents import overlay_folders
@@ -26,18 +26,19 @@ COMPACT_LOCK = f"{MERGED_PREFIX}lock"
 def compact_store(store: Store, target_steps: int = SHARD_STEPS) -> list[PartRecord]:
     """Merge runs of small parts, and write the catalog index; returns the merged parts' records.
 
-    Parts of up to half of ``target_steps`` are merged with their neighbours in the order of their
-    names to at most ``target_steps``, if their catalogs have the same columns; those of added
+    Parts of up to half of `target_steps` are merged with their neighbours in the order of their
+    names to at most `target_steps`, if their catalogs have the same columns; those of added
     fields too. One merged part is in memory at a time. Every value is checked against its part's
     commit record.
 
     Raises:
         DatasetError: a damaged part, a disk that cannot be written, or another compaction.
     """
+    store.check_local("compact a local copy and push that")
     store.check_writable()
     if not 1 <= target_steps <= SHARD_STEPS:
         raise DatasetError(f"target_steps must be in 1..{SHARD_STEPS}, not {target_steps}")
-    try:
+    with disk_failures(f"store {store.address} cannot be compacted"):
         with store.part_lock(COMPACT_LOCK, wait=False) as held:
             if not held:
                 raise DatasetError(f"store {store.address} is being compacted by another process")
@@ -45,10 +46,6 @@ def compact_store(store: Store, target_steps: int = SHARD_STEPS) -> list[PartRec
             store.files.rebuild_index()
         for folder in overlay_folders(store):
             compact_store(store.overlay(folder), target_steps)
-    except OSError as error:
-        raise DatasetError(
-            f"store {store.address} cannot be compacted: {error.strerror}"
-        ) from error
     return merged
 
 
@@ -87,14 +84,9 @@ def _merge(store: Store, stems: list[str]) -> PartRecord:
     arrays = {name: _joined_array(store, catalog, members, name) for name in store.schema.names()}
     contents = "\n".join(member.content_hash for member in members)
     merged_id = MERGED_PREFIX + hashlib.sha256(contents.encode()).hexdigest()[:12]
-    with store.part_lock(merged_id):
-        try:
-            return commit_part(store.path, store.schema, merged_id, table, arrays, members).record
-        except OSError as error:
-            raise DatasetError(
-                f"parts {stems[0]} to {stems[-1]} of {store.address} were not merged: "
-                f"{error.strerror or error}"
-            ) from error
+    what = f"parts {stems[0]} to {stems[-1]} of {store.address} were not merged"
+    with store.part_lock(merged_id), disk_failures(what):
+        return commit_part(store.path, store.schema, merged_id, table, arrays, members).record
 
 
 def _joined_array(

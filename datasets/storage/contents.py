@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gaitforge.datasets.catalog.edits import added_field
-from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.files import check_inside, files_under, visible
 from gaitforge.datasets.layout import (
     ABOUT,
@@ -27,20 +26,19 @@ def store_files(store: Store) -> dict[str, Path]:
     never added, caches, and hidden files. DatasetError for a store on object storage, a damaged
     record, or a link that leads out of the store.
     """
-    if "://" in store.address:
-        raise DatasetError(f"{store.address} is on object storage; give a local copy")
+    store.check_local("give a local copy")
     files = {name: store.path / name for name in _names(store)}
     check_inside(store.path, files.values())
     return files
 
 
 def field_folders(store: Store) -> list[str]:
-    """Folders, below ``overlays/``, of the fields that the store's edits add."""
+    """Folders, below `overlays/`, of the fields that the store's edits add."""
     return sorted({added_field(each).folder for each in store.log.load() if each.kind == "field"})
 
 
 def overlay_folders(store: Store) -> list[str]:
-    """As ``field_folders``, and those of fields that are being made."""
+    """As `field_folders`, and those of fields that are being made."""
     there = {path.name for path in visible(store.path / OVERLAYS) if path.is_dir()}
     return sorted(there.union(field_folders(store)))
 

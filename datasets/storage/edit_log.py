@@ -9,17 +9,16 @@ from typing import Any
 import pyarrow as pa
 
 from gaitforge.datasets.catalog.edits import Edit, edit_name, is_edit_name, read_edit
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.files import exclusive_lock, fsync_path, write_bytes_durably
 from gaitforge.datasets.layout import EDITS, STAGING
-from gaitforge.datasets.storage.root import raise_version
 
 LOCK = f"{EDITS}.lock"
-"""Held while an edit is committed, in ``.staging``."""
+"""Held while an edit is committed, in `.staging`."""
 
 
 class EditLog:
-    """The edits of the store at ``root``, read again only when their files change."""
+    """The edits of the store at `root`, read again only when their files change."""
 
     def __init__(self, root: Path, address: str) -> None:
         self._root, self._address = root, address
@@ -80,14 +79,14 @@ class EditLog:
         """Commit an edit; its file's appearance is the commit.
 
         Args:
-            kind, content, rows, origin: see ``Edit``; the time is added to an ``origin``
+            kind, content, rows, origin: see `Edit`; the time is added to an `origin`
                 without one.
-            after: ``sha256`` of the last edit that the caller knew; empty for none.
+            after: `sha256` of the last edit that the caller knew; empty for none.
 
         Raises:
             DatasetError: the store was edited since, or the disk fails; nothing is changed then.
         """
-        try:
+        with disk_failures(f"store {self._address} cannot be edited"):
             (self._root / STAGING).mkdir(exist_ok=True)
             with exclusive_lock(self._root / STAGING / LOCK):
                 edits = self.load()
@@ -97,7 +96,6 @@ class EditLog:
                         "was changed: run the same again"
                     )
                 if not edits:
-                    raise_version(self._root)
                     self.folder.mkdir(exist_ok=True)
                     fsync_path(self._root)
                 made = datetime.now(UTC).isoformat(timespec="seconds")
@@ -105,7 +103,3 @@ class EditLog:
                 written = edit.to_bytes()
                 write_bytes_durably(self.folder / edit_name(edit.number, written), written)
                 return self.load()[-1]
-        except OSError as error:
-            raise DatasetError(
-                f"store {self._address} cannot be edited: {error.strerror or error}"
-            ) from error

@@ -13,7 +13,7 @@ import pyarrow as pa
 from gaitforge.datasets.catalog.edits import Edit, added_field, edited, read_edit
 from gaitforge.datasets.catalog.index import CatalogIndex
 from gaitforge.datasets.catalog.manifest import Manifest
-from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.errors import DatasetError, disk_failures, listed
 from gaitforge.datasets.files import fsync_path, is_hidden, remove_leftover, sha256_file, visible
 from gaitforge.datasets.layout import (
     ATTRIBUTE,
@@ -22,7 +22,6 @@ from gaitforge.datasets.layout import (
     EDITS,
     FOLDERS,
     MERGED_PREFIX,
-    OLDER_INDICES,
     OVERLAYS,
     PARTS,
     ROOT_FILE,
@@ -39,7 +38,7 @@ from gaitforge.datasets.storage.tags import read_tag, tag_names
 def verify_store(store: Store) -> list[str]:
     """One line per fault: unreadable catalog, missing or changed objects, inconsistent lengths.
 
-    Reads every byte once, also of parts that merged ones have replaced and ``gc`` has not removed.
+    Reads every byte once, also of parts that merged ones have replaced and `gc` has not removed.
     """
     store.refresh(anew=True)
     faults = list(_root_faults(store))
@@ -84,16 +83,13 @@ def remove_leftovers(store: Store) -> list[str]:
         DatasetError: the folder cannot be written, or a merged part is damaged.
     """
     store.check_writable()
-    try:
-        older = _remove(store.path, [store.path / CACHE / name for name in OLDER_INDICES])
+    with disk_failures(f"store {store.address} cannot be cleaned"):
         unfinished = [*_remove_uncommitted(store), *_remove_hidden(store)]
-        removed = [*_remove_replaced(store), *unfinished, *older]
+        removed = [*_remove_replaced(store), *unfinished]
         for folder in overlay_folders(store):
             left = remove_leftovers(store.overlay(folder))
             removed += [f"{OVERLAYS}/{folder}/{name}" for name in left]
-        return removed
-    except OSError as error:
-        raise DatasetError(f"store {store.address} cannot be cleaned: {error.strerror}") from error
+    return removed
 
 
 def _remove_uncommitted(store: Store) -> list[str]:

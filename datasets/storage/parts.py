@@ -1,6 +1,6 @@
 """A part's arrays on disk: a Zarr v3 group with one sharded array per field.
 
-An array has inner chunks of about ``CHUNK_BYTES`` and shards of ``SHARD_STEPS`` rows. Inner codecs:
+An array has inner chunks of about `CHUNK_BYTES` and shards of `SHARD_STEPS` rows. Inner codecs:
 rows transposed to the last axis (a channel's samples are adjacent), byte shuffle and zstd through
 Blosc, CRC32C. A chunk of 1 MiB and its decoded copy fit into a core's cache.
 
@@ -38,13 +38,13 @@ CHUNK_BYTES = 1 << 20
 
 
 def chunk_rows(field: Field, rows: int) -> int:
-    """Rows of one inner chunk: the largest power of two within ``CHUNK_BYTES``, or all rows."""
+    """Rows of one inner chunk: the largest power of two within `CHUNK_BYTES`, or all rows."""
     fitting = max(1, CHUNK_BYTES // field.row_bytes)
     return min(1 << (fitting.bit_length() - 1), SHARD_STEPS, rows)
 
 
 def shard_rows(field: Field, rows: int) -> int:
-    """Rows of one shard: a multiple of the chunk's, at most ``SHARD_STEPS``."""
+    """Rows of one shard: a multiple of the chunk's, at most `SHARD_STEPS`."""
     chunk = chunk_rows(field, rows)
     return -(-min(rows, SHARD_STEPS) // chunk) * chunk
 
@@ -57,7 +57,7 @@ def check_arrays(
 ) -> dict[str, np.ndarray]:
     """All arrays of a part by field name, checked against the schema.
 
-    ``steps`` are (T, *shape) with one T for all, ``per_episode`` (``episodes``, *shape). float16
+    `steps` are (T, *shape) with one T for all, `per_episode` (`episodes`, *shape). float16
     fields also accept float32, rounded to the nearest half: the error is at most 2**-11 of the
     value, or 2**-25 if that is more.
 
@@ -109,7 +109,7 @@ def _rounded_to_half(array: np.ndarray, name: str) -> np.ndarray:
 def write_arrays(
     folder: Path, schema: Schema, part_id: str, arrays: Mapping[str, np.ndarray]
 ) -> None:
-    """Write a part's group of arrays into the new ``folder``, one shard at a time."""
+    """Write a part's group of arrays into the new `folder`, one shard at a time."""
     import zarr  # slow to import: 0.14 s, which a query should not pay
     from numcodecs import blosc  # pyright: ignore[reportAttributeAccessIssue] (compiled)
     from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, TransposeCodec

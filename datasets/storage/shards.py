@@ -1,6 +1,6 @@
 """Read rows of a part's arrays directly from the shard files.
 
-The files are plain Zarr v3; this reader decodes only the codec chain that ``parts`` writes, about
+The files are plain Zarr v3; this reader decodes only the codec chain that `parts` writes, about
 four times as fast as the zarr package. It is also stricter: an absent shard or chunk is an error
 instead of a fill value, and recorded sizes and the CRC32C of the shard index and of every chunk are
 checked.
@@ -28,7 +28,7 @@ ABSENT = 2**64 - 1
 
 @dataclass(frozen=True)
 class ArrayLayout:
-    """How an array's rows lie in its shard files, read from its ``zarr.json``."""
+    """How an array's rows lie in its shard files, read from its `zarr.json`."""
 
     rows: int
     row_shape: tuple[int, ...]
@@ -38,7 +38,7 @@ class ArrayLayout:
 
     @classmethod
     def parse(cls, metadata: bytes) -> "ArrayLayout":
-        """Layout of an array from ``parts.write_arrays``; DatasetError for any other array."""
+        """Layout of an array from `parts.write_arrays`; DatasetError for any other array."""
         try:
             tree = json.loads(metadata)
             (sharding,) = tree["codecs"]
@@ -66,8 +66,8 @@ class ArrayLayout:
 class ArrayReader:
     """Reads runs of rows of one array; holds one open shard and one decoded chunk.
 
-    ``sizes`` gives the recorded bytes of each object below the array's folder, ``first_row`` the
-    row at which the part begins, and ``label`` the array's name in messages.
+    `sizes` gives the recorded bytes of each object below the array's folder, `first_row` the
+    row at which the part begins, and `label` the array's name in messages.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class ArrayReader:
         self._close_shard()
 
     def read_runs(self, runs: Iterable[tuple[int, int]], out: np.ndarray) -> None:
-        """Copy the rows of the ascending half-open ``runs``, end to end, into ``out``.
+        """Copy the rows of the ascending half-open `runs`, end to end, into `out`.
 
         Raises DatasetError if an object is missing or its bytes have changed.
         """
@@ -189,9 +189,9 @@ def open_array(
     label: str,
     layouts: dict[tuple[Path, str], ArrayLayout],
 ) -> ArrayReader:
-    """A reader of one field's array, in the folder of its name; see ``ArrayReader``.
+    """A reader of one field's array, in the folder of its name; see `ArrayReader`.
 
-    ``layouts`` caches (folder, digest of the metadata) -> layout. DatasetError for missing or
+    `layouts` caches (folder, digest of the metadata) -> layout. DatasetError for missing or
     damaged metadata.
     """
     prefix = f"{folder.name}/"

@@ -1,11 +1,11 @@
 """The store: immutable parts, and a catalog that commits them."""
 
-import contextlib
 import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +19,7 @@ from gaitforge.datasets.catalog.catalog_files import CatalogFolder
 from gaitforge.datasets.catalog.edits import Edit, dataset_digest, edited
 from gaitforge.datasets.catalog.episodes import episode_table
 from gaitforge.datasets.catalog.manifest import Manifest, PartRecord
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.files import (
     check_inside,
     exclusive_lock,
@@ -34,7 +34,6 @@ from gaitforge.datasets.storage.commit import commit_part
 from gaitforge.datasets.storage.edit_log import EditLog
 from gaitforge.datasets.storage.parts import check_arrays
 from gaitforge.datasets.storage.root import (
-    EDITED_VERSION,
     SCHEMA_VERSION,
     RootRecord,
     plain_plan,
@@ -51,10 +50,10 @@ _PART_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,119}")
 class StoreInfo:
     """A store's hash and sizes.
 
-    ``hash`` covers the schema, all values of the committed parts and the edits, not how they are
-    stored, compressed or merged. ``steps`` and ``episodes`` leave out what was dropped or trimmed.
-    ``parts`` counts them as collected; ``bytes`` counts the folders and catalog files in use.
-    ``schema_version`` is that of the layout on disk.
+    `hash` covers the schema, all values of the committed parts and the edits, not how they are
+    stored, compressed or merged. `steps` and `episodes` leave out what was dropped or trimmed.
+    `parts` counts them as collected; `bytes` counts the folders and catalog files in use.
+    `schema_version` is that of the layout on disk.
     """
 
     hash: str
@@ -67,12 +66,12 @@ class StoreInfo:
 
 
 class Store:
-    """A dataset in a local folder; ``create`` and ``open`` make one.
+    """A dataset in a local folder; `create` and `open` make one.
 
-    Layout: ``zarr.json`` (a Zarr v3 group whose attributes hold the schema), ``parts/<id>/`` (one
-    group per part), ``catalog/<id>.parquet`` (one row per episode; commits the part),
-    ``tags/<name>.json``, ``edits/`` (what was dropped, noted or trimmed; see ``catalog.edits``),
-    ``overlays/<field>-<digest>/`` (a store for each added field; see ``edits.fields``).
+    Layout: `zarr.json` (a Zarr v3 group whose attributes hold the schema), `parts/<id>/` (one
+    group per part), `catalog/<id>.parquet` (one row per episode; commits the part),
+    `tags/<name>.json`, `edits/` (what was dropped, noted or trimmed; see `catalog.edits`),
+    `overlays/<field>-<digest>/` (a store for each added field; see `edits.fields`).
 
     Attributes:
         path, address: its folder, and its folder or URL in messages.
@@ -92,7 +91,6 @@ class Store:
         self.tag_name = tag.name if tag else None
         self.files = CatalogFolder(self.path, record.schema, self.address)
         self.log = EditLog(self.path, self.address)
-        self._version = record.version
         self._tag = tag
         self._tagged: tuple[Catalog, Catalog] | None = None
         self._edited: tuple[Catalog, tuple[Edit, ...], Catalog] | None = None
@@ -131,7 +129,7 @@ class Store:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], tag: str | None = None) -> Self:
-        """Open an existing store, at one of its tags if ``tag`` is given; DatasetError if none."""
+        """Open an existing store, at one of its tags if `tag` is given; DatasetError if none."""
         root = Path(path)
         check_inside(root, root.glob("*"))
         return cls(root, read_root(root), None if tag is None else read_tag(root, tag))
@@ -148,11 +146,11 @@ class Store:
 
     @property
     def full_address(self) -> str:
-        """What ``open_store`` takes to open the store again, from any folder or machine."""
+        """What `open_store` takes to open the store again, from any folder or machine."""
         return os.fspath(self.path.resolve())
 
     def refresh(self, *, anew: bool = False) -> None:
-        """Bring local copies of a remote store up to date (``anew``: fetch all again)."""
+        """Bring local copies of a remote store up to date (`anew`: fetch all again)."""
 
     def object_sizes(self, stem: str) -> dict[str, int]:
         """Object name -> bytes of what is stored in a part's folder."""
@@ -170,7 +168,7 @@ class Store:
         return self.files.part_ids() if self._tag is None else sorted(self._tag.parts)
 
     def missing(self, part_ids: Iterable[str]) -> list[str]:
-        """Those of ``part_ids`` that are not committed, in the given order."""
+        """Those of `part_ids` that are not committed, in the given order."""
         committed = set(self.parts())
         return [part_id for part_id in part_ids if part_id not in committed]
 
@@ -184,10 +182,10 @@ class Store:
         """Write and commit one part; a committed part is not changed, and its record returned.
 
         Args:
-            part_id: letters, digits, ``_``, ``-`` and ``.``.
+            part_id: letters, digits, `_`, `-` and `.`.
             steps: field -> (T, *shape), the episodes' steps end to end.
-            episodes: column -> one value per episode (``catalog.REQUIRED_COLUMNS``, the schema's
-                ``group_by``, and any further numbers or text); ``length`` must sum to T.
+            episodes: column -> one value per episode (`catalog.REQUIRED_COLUMNS`, the schema's
+                `group_by`, and any further numbers or text); `length` must sum to T.
             per_episode: field -> (E, *shape) for the episode fields.
 
         Raises:
@@ -209,22 +207,16 @@ class Store:
                 raise DatasetError(f"lengths sum to {summed}, the fields have {total} steps")
         except DatasetError as error:
             raise DatasetError(f"part {part_id}: {error}") from error
-        try:
-            with self.part_lock(part_id):
-                if self.missing([part_id]):
-                    return commit_part(self.path, self.schema, part_id, table, arrays).record
-                return self.files.find(part_id).record
-        except OSError as error:
-            raise DatasetError(
-                f"part {part_id} was not committed to {self.address}: {error.strerror or error}"
-            ) from error
+        failed = f"part {part_id} was not committed to {self.address}"
+        with disk_failures(failed), self.part_lock(part_id):
+            if self.missing([part_id]):
+                return commit_part(self.path, self.schema, part_id, table, arrays).record
+            return self.files.find(part_id).record
 
-    @contextlib.contextmanager
-    def part_lock(self, part_id: str, *, wait: bool = True) -> Iterator[bool]:
-        """Hold the right to write ``part_id``; yields False if another process has it."""
+    def part_lock(self, part_id: str, *, wait: bool = True) -> AbstractContextManager[bool]:
+        """Hold the right to write `part_id`; yields False if another process has it."""
         (self.path / STAGING).mkdir(exist_ok=True)
-        with exclusive_lock(self.path / STAGING / f"{part_id}.lock", wait=wait) as held:
-            yield held
+        return exclusive_lock(self.path / STAGING / f"{part_id}.lock", wait=wait)
 
     def edits(self) -> tuple[Edit, ...]:
         """The edits in order, or the tag's; DatasetError if a file is damaged or missing."""
@@ -255,7 +247,7 @@ class Store:
         return known[2]
 
     def collected(self) -> Catalog:
-        """As ``catalog``, as it was collected: without the edits."""
+        """As `catalog`, as it was collected: without the edits."""
         self.refresh()
         catalog = self.files.catalog()
         if self._tag is None:
@@ -284,7 +276,7 @@ class Store:
             episodes=len(catalog.shown),
             parts=len(manifests),
             bytes=sum(folders.values()) + catalog_bytes + sum(o.info().bytes for o in overlays),
-            schema_version=max(self._version, EDITED_VERSION) if edits else self._version,
+            schema_version=SCHEMA_VERSION,
             edits=len(edits),
         )
 
@@ -296,12 +288,11 @@ class Store:
         origin: Mapping[str, Any],
         after: Sequence[Edit],
     ) -> Edit:
-        """Commit an edit that was worked out ``after`` these edits; see ``EditLog.append``."""
+        """Commit an edit that was worked out `after` these edits; see `EditLog.append`."""
+        self.check_local("edit a local copy and push that to a new address")
         self.check_writable()
         origin = {**origin, "store": self.info().hash}
-        edit = self.log.append(kind, content, rows, origin, after[-1].sha256 if after else "")
-        self._version = EDITED_VERSION
-        return edit
+        return self.log.append(kind, content, rows, origin, after[-1].sha256 if after else "")
 
     def tag(self, name: str) -> Tag:
         """Name the committed parts as a version; DatasetError for the name of another version."""
@@ -330,7 +321,7 @@ class Store:
         )
 
     def field_reader(self, catalog: Catalog, part_id: str, field: str) -> ArrayReader:
-        """As ``array_reader``, also of fields that were added after the collection."""
+        """As `array_reader`, also of fields that were added after the collection."""
         if field not in catalog.fields:
             return self.array_reader(catalog, part_id, field)
         added = catalog.fields[field]
@@ -366,17 +357,17 @@ class Store:
                 return found, latest.locations[part_id]
         return manifest, location
 
+    def check_local(self, advice: str) -> None:
+        """DatasetError with the advice for a store on object storage."""
+        if "://" in self.address:
+            raise DatasetError(f"{self.address} is on object storage: {advice}")
+
     def check_writable(self) -> None:
-        """DatasetError for a store at a tag, of an older schema version, or that is read-only."""
+        """DatasetError for a store at a tag, or that is read-only."""
         if self._tag is not None:
             raise DatasetError(
                 f"store {self.address} was opened at tag {self.tag_name}, which never changes; "
                 "open it without a tag to write to it"
-            )
-        if self._version < SCHEMA_VERSION:
-            raise DatasetError(
-                f"store {self.address} has schema version {self._version} and can only be read; "
-                f"migrate it to version {SCHEMA_VERSION} first: gaitforge migrate {self.address}"
             )
         folders = [] if "://" in self.address else [self.path / PARTS, self.path / CATALOG]
         if not all(os.access(folder, os.W_OK) for folder in folders):

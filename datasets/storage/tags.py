@@ -12,18 +12,16 @@ from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.files import create_durably, fsync_path, visible
 from gaitforge.datasets.layout import TAGS
 
-TAG_VERSION = 1
-EDITED_TAG_VERSION = 2
-"""Version of a tag that includes edits, which programs of version 1 would not apply."""
+TAG_VERSION = 2
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 
 
 @dataclass(frozen=True)
 class Tag:
-    """A named version: the dataset's hash and size as in ``Store.info``, and its parts' hashes.
+    """A named version: the dataset's hash and size as in `Store.info`, and its parts' hashes.
 
-    ``edits`` are the SHA-256 of the edits' files that it includes, in order.
+    `edits` are the SHA-256 of the edits' files that it includes, in order.
     """
 
     name: str
@@ -40,10 +38,7 @@ def write_tag(root: Path, tag: Tag, address: str = "") -> Tag:
         raise DatasetError(
             f"tag {tag.name!r} is not allowed: use up to 80 letters, digits, '_', '-', '.'"
         )
-    body = {"tag_version": EDITED_TAG_VERSION, **asdict(tag), "edits": list(tag.edits)}
-    if not tag.edits:
-        del body["edits"]
-        body["tag_version"] = TAG_VERSION
+    body = {"tag_version": TAG_VERSION, **asdict(tag), "edits": list(tag.edits)}
     content = {**body, "sha256": hashlib.sha256(canonical_json(body)).hexdigest()}
     path = _path(root, tag.name)
     try:
@@ -71,10 +66,9 @@ def read_tag(root: Path, name: str, address: str = "") -> Tag:
         recorded = body.pop("sha256")
         if hashlib.sha256(canonical_json(body)).hexdigest() != recorded or body["name"] != name:
             raise ValueError("its SHA-256 does not match")
-        if (version := body.pop("tag_version")) not in (TAG_VERSION, EDITED_TAG_VERSION):
-            known = f"versions {TAG_VERSION} to {EDITED_TAG_VERSION}"
-            raise ValueError(f"version {version}; this program reads {known}")
-        return Tag(**body | {"edits": tuple(body.get("edits", ()))})
+        if (version := body.pop("tag_version")) != TAG_VERSION:
+            raise ValueError(f"version {version}; this program reads version {TAG_VERSION}")
+        return Tag(**body | {"edits": tuple(body["edits"])})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DatasetError(f"tag {name} of {address or root} cannot be read: {error}") from error
 

@@ -11,7 +11,7 @@ DEFAULT_POOL_STEPS = 1 << 20
 
 
 class StreamSettings(TypedDict, total=False):
-    """Keyword arguments of every ``windows`` method; see ``StreamConfig``."""
+    """Keyword arguments of every `windows` method; see `StreamConfig`."""
 
     fields: Sequence[str]
     seed: int
@@ -40,29 +40,29 @@ class StreamConfig:
         window_len: steps of a window; 1 gives single shuffled steps.
         batch_size: windows per batch on each rank.
         fields: step fields to put into the batches.
-        seed, epoch: of the order, which depends on nothing else but the selection, ``window_len``
-            and ``pool_steps``.
-        rank, world_size: ranks take every ``world_size``-th window of one global order.
+        seed, epoch: of the order, which depends on nothing else but the selection, `window_len`
+            and `pool_steps`.
+        rank, world_size: ranks take every `world_size`-th window of one global order.
         prefix_len: steps before each window that are read as its history, fewer at an episode's
             start. A batch has K = prefix_len + window_len steps; the order does not depend on it.
-        return_to_go: add ``return_to_go`` (B, K) and ``ending`` (B,) from the field ``reward``.
-        last_action: add ``last_action`` (B, K, *shape), the ``action`` of the previous step of the
+        return_to_go: add `return_to_go` (B, K) and `ending` (B,) from the field `reward`.
+        last_action: add `last_action` (B, K, *shape), the `action` of the previous step of the
             episode, zeros at the episode's first step.
-        transitions: add what follows each step, ``next_obs`` and ``next_action`` (B, K, *shape),
-            and whether it is its episode's ``last``, and ``terminal``: the last of an episode that
+        transitions: add what follows each step, `next_obs` and `next_action` (B, K, *shape),
+            and whether it is its episode's `last`, and `terminal`: the last of an episode that
             terminated, (B, K) bool. Time limits and cut-offs are not terminal. After the last step
-            comes the episode's ``final_obs`` and no action (zeros); where no ``final_obs`` is
-            stored, ``mask`` is false for the last step of an episode that did not terminate.
-        executed_actions: (start, stop) within ``obs`` of the previous step's executed action. Then
-            ``action`` and ``next_action`` are the executed actions that the next observation shows;
-            at an episode's last step, where no ``final_obs`` is stored, the stored action.
+            comes the episode's `final_obs` and no action (zeros); where no `final_obs` is
+            stored, `mask` is false for the last step of an episode that did not terminate.
+        executed_actions: (start, stop) within `obs` of the previous step's executed action. Then
+            `action` and `next_action` are the executed actions that the next observation shows;
+            at an episode's last step, where no `final_obs` is stored, the stored action.
         partial_returns: accept cut-off episodes, with the sum of their stored rewards.
         drop_last: drop windows that do not fill a batch on every rank.
         smallest_batch: an epoch's last batch joins the previous one if all ranks together have
             fewer windows than this or than ranks. Up to this number of ranks, the ranks' batches
             together are those of one rank.
         pool_steps: steps shuffled together; memory is bounded by two pools (of one shard's episodes
-            at least) and ``prefetch + 3`` batches. A materialised selection needs no pools.
+            at least) and `prefetch + 3` batches. A materialised selection needs no pools.
         workers: threads that read and decode; 0 does all work in the calling thread with one pool.
             The order does not depend on it.
         prefetch: batches prepared ahead, if there are workers.

@@ -1,8 +1,8 @@
 """A selection copied to a local disk as plain arrays, to stream at memory speed.
 
-A copy is a folder ``<directory>/<key>`` with one ``.npy`` file per field (all steps end to end, and
+A copy is a folder `<directory>/<key>` with one `.npy` file per field (all steps end to end, and
 a last row of zeros for padding), one for the returns-to-go if the store has a reward, the episodes'
-ids, lengths and endings, and ``materialised.json``. It is written under another name and renamed
+ids, lengths and endings, and `materialised.json`. It is written under another name and renamed
 when complete. The key is a hash of the selection and the fields, so all processes of a node share
 one copy: the first one writes it, the others wait, and later runs find it.
 
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from gaitforge.datasets import files as disk
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.selection.returns import returns_to_go
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.parts import object_hashes
@@ -39,11 +39,13 @@ KEY_DIGITS = 24
 
 
 def materialise(
-    selection: Selection, directory: str | os.PathLike[str], fields: Sequence[str]
+    selection: Selection,
+    directory: str | os.PathLike[str],
+    fields: Sequence[str] = ("obs", "action"),
 ) -> "Materialised":
-    """Copy step fields of a selection below ``directory``, or find the existing copy.
+    """Copy step fields of a selection below `directory`, or find the existing copy.
 
-    ``directory`` is on a local disk. Every chunk's checksum is verified. The copy stays valid when
+    `directory` is on a local disk. Every chunk's checksum is verified. The copy stays valid when
     parts are added to the store.
 
     Raises:
@@ -55,25 +57,21 @@ def materialise(
         raise DatasetError("the selection is empty; select at least one episode to materialise")
     columns = source.columns(sorted(fields), pool.RETURN_TO_GO in source.all_columns)
     folder = Path(directory) / _key(selection, columns)
-    try:
+    with disk_failures(f"cannot materialise the selection to {folder}"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with disk.exclusive_lock(folder.with_name(f".{folder.name}.lock")):
             if not folder.exists():
                 _write_copy(folder, source, columns)
-    except OSError as error:
-        raise DatasetError(
-            f"cannot materialise the selection to {folder}: {error.strerror or error}"
-        ) from error
     return Materialised(folder)
 
 
 class Materialised:
     """A copy of a selection in a folder; streams the same batches, bit for bit.
 
-    ``episode_ids``, ``lengths`` and ``unit_bounds`` are those of ``StepSource``.
+    `episode_ids`, `lengths` and `unit_bounds` are those of `StepSource`.
 
     Raises:
-        DatasetError: no complete copy at ``path``, another version, or damaged files.
+        DatasetError: no complete copy at `path`, another version, or damaged files.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -109,7 +107,7 @@ class Materialised:
         return len(self.lengths)
 
     def ending(self) -> np.ndarray:
-        """(E,) how episodes ended; see ``returns``."""
+        """(E,) how episodes ended; see `returns`."""
         return self._load("ending")
 
     def final_obs(self) -> np.ndarray | None:
@@ -130,9 +128,9 @@ class Materialised:
     def windows(
         self, window_len: int = 64, batch_size: int = 1024, **settings: Unpack[StreamSettings]
     ) -> "WindowStream":
-        """As ``Selection.windows``; stream states work for both.
+        """As `Selection.windows`; stream states work for both.
 
-        ``workers`` is 0 by default: with nothing to decode, gathering in the calling thread is
+        `workers` is 0 by default: with nothing to decode, gathering in the calling thread is
         faster (15.5 against 11.7 million steps a second). Use 1 to overlap with an accelerator or a
         slow disk.
         """
@@ -173,7 +171,7 @@ class Materialised:
 class MapReader:
     """Steps of a copy, mapped into memory, so that every unit is always loaded.
 
-    ``mapped`` is name -> (memory map of the file, its rows).
+    `mapped` is name -> (memory map of the file, its rows).
     """
 
     def __init__(self, copy: Materialised, mapped: Mapping[str, tuple[mmap.mmap, np.ndarray]]):
@@ -185,7 +183,7 @@ class MapReader:
         self._unit_rows = list(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))
 
     def prepare(self, slot: int, units: tuple[int, ...]) -> tuple[pool.Steps, Sequence[pool.Task]]:
-        """See ``StepReader``; the tasks prefetch the units into the page cache."""
+        """See `StepReader`; the tasks prefetch the units into the page cache."""
         return self._steps, [partial(self._will_need, *self._unit_rows[unit]) for unit in units]
 
     def _will_need(self, first: int, stop: int) -> None:

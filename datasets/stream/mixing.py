@@ -33,8 +33,8 @@ _TURN = 5
 class Mixture(Generic[AnySelection]):
     """Selections of one store and the share of the steps that each gives.
 
-    They may overlap, then an episode's visits add up. ``weights`` None gives equal shares.
-    ``selection`` is the union, whose rows ``episode`` in a batch counts, and ``shares`` the share
+    They may overlap, then an episode's visits add up. `weights` None gives equal shares.
+    `selection` is the union, whose rows `episode` in a batch counts, and `shares` the share
     of an epoch's steps by name.
 
     Raises:
@@ -87,9 +87,9 @@ class Mixture(Generic[AnySelection]):
         materialised: Materialised | None = None,
         **settings: Unpack[StreamSettings],
     ) -> "WindowStream":
-        """As ``Selection.windows``, for a mixture's epoch (see the module).
+        """As `Selection.windows`, for a mixture's epoch (see the module).
 
-        ``materialised`` is a copy of the union to read instead of the store; DatasetError for a
+        `materialised` is a copy of the union to read instead of the store; DatasetError for a
         copy of another selection.
         """
         from gaitforge.datasets.stream.window_stream import WindowStream  # torch is slow to import
@@ -106,7 +106,7 @@ class Mixture(Generic[AnySelection]):
 def equal_shares(selection: AnySelection, column: str | None = None) -> Mixture[AnySelection]:
     """A mixture in which every value of a column gives the same share of the steps.
 
-    By default the column is the second of the schema's ``group_by``, such as the skill.
+    By default the column is the second of the schema's `group_by`, such as the skill.
     """
     column = selection.catalog.check_column(column or selection.schema.group_by[1])
     codes, values = selection.catalog.codes(column)

@@ -37,7 +37,7 @@ class Windows:
 class EpochOrder:
     """All windows of one epoch in their global order, made one pool at a time.
 
-    A visit is one pass over one episode; a ``Mixture`` may visit an episode several times or never.
+    A visit is one pass over one episode; a `Mixture` may visit an episode several times or never.
 
     Attributes:
         episode: (V,) row of the selection of each visit, ascending.
@@ -77,7 +77,7 @@ class EpochOrder:
 def tile(
     lengths: np.ndarray, first: np.ndarray, window_len: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut (E,) episodes into windows: one of up to ``first`` steps, then ``window_len`` steps each.
+    """Cut (E,) episodes into windows: one of up to `first` steps, then `window_len` steps each.
 
     Returns (W,) episode, (W,) offset, (W,) length; every step lies in exactly one window.
     """
@@ -106,7 +106,7 @@ def epoch_order(
         episode_ids: (E,) global ids, which determine the phase of the episodes' windows.
         lengths: (E,) steps of the episodes; one that fits into a window is not cut.
         unit_bounds: (U + 1,) first selection row of each reading unit, ascending.
-        window_len, seed, epoch: see ``StreamConfig``.
+        window_len, seed, epoch: see `StreamConfig`.
         pool_steps: most steps of a pool; a unit with more is a pool of its own.
         visits: (E,) visits of each episode; None for one each. Units without visits are not read.
     """

@@ -32,7 +32,7 @@ class Column:
     shape: tuple[int, ...]
     dtype: np.dtype
     shown: tuple[int, int] | None = None
-    """Place in ``obs`` where the next step shows it, see ``StreamConfig.executed_actions``."""
+    """Place in `obs` where the next step shows it, see `StreamConfig.executed_actions`."""
 
     @property
     def width(self) -> int:
@@ -49,7 +49,7 @@ class Column:
 class Steps:
     """Steps in memory that windows are cut from.
 
-    ``columns`` are (rows + 1, values per row), the last row zeros for padding; ``episode_row`` (E,)
+    `columns` are (rows + 1, values per row), the last row zeros for padding; `episode_row` (E,)
     is the row of each loaded episode's first step.
     """
 
@@ -61,7 +61,7 @@ class StepReader(Protocol):
     """Loads reading units into memory for one stream."""
 
     def prepare(self, slot: int, units: tuple[int, ...]) -> tuple[Steps, Sequence[Task]]:
-        """Steps that hold the ``units`` (ascending) once the tasks have run, in any order.
+        """Steps that hold the `units` (ascending) once the tasks have run, in any order.
 
         There are two slots, 0 and 1; preparing a slot again invalidates its previous steps.
         """
@@ -69,9 +69,9 @@ class StepReader(Protocol):
 
 
 class StepSource(Protocol):
-    """Episodes to stream: a selection with its ``hash``, or a materialised copy of one.
+    """Episodes to stream: a selection with its `hash`, or a materialised copy of one.
 
-    ``episode_ids`` (E,) are global ids, ``lengths`` (E,) steps, and ``unit_bounds`` (U + 1,) the
+    `episode_ids` (E,) are global ids, `lengths` (E,) steps, and `unit_bounds` (U + 1,) the
     first row of the selection in each reading unit.
     """
 
@@ -85,7 +85,7 @@ class StepSource(Protocol):
         ...
 
     def ending(self) -> np.ndarray:
-        """(E,) how episodes ended; see ``returns``."""
+        """(E,) how episodes ended; see `returns`."""
         ...
 
     def final_obs(self) -> np.ndarray | None:
@@ -97,14 +97,14 @@ class StepSource(Protocol):
         ...
 
     def reader(self, columns: Mapping[str, Column], pool_rows: int) -> StepReader:
-        """A reader of these columns for pools of at most ``pool_rows`` steps."""
+        """A reader of these columns for pools of at most `pool_rows` steps."""
         ...
 
 
 def chosen_columns(
     columns: Mapping[str, Column], fields: Sequence[str], return_to_go: bool
 ) -> dict[str, Column]:
-    """The columns of ``fields`` and, if wanted, the return-to-go; DatasetError if absent."""
+    """The columns of `fields` and, if wanted, the return-to-go; DatasetError if absent."""
     allowed = [name for name in columns if name != RETURN_TO_GO]
     if not fields or not set(fields) <= set(allowed):
         raise DatasetError(f"stream fields {list(fields)}; allowed: {listed(allowed)}")
@@ -169,7 +169,7 @@ class _Pool:
 
 
 class PoolReader:
-    """Decodes units of a selection into pools of at most ``pool_rows`` steps."""
+    """Decodes units of a selection into pools of at most `pool_rows` steps."""
 
     def __init__(
         self, source: SelectionSource, columns: Mapping[str, Column], pool_rows: int
@@ -180,7 +180,7 @@ class PoolReader:
         self._pools: dict[int, _Pool] = {}
 
     def prepare(self, slot: int, units: tuple[int, ...]) -> tuple[Steps, Sequence[Task]]:
-        """See ``StepReader``; units already in the slot are not read again."""
+        """See `StepReader`; units already in the slot are not read again."""
         if slot not in self._pools:
             self._pools[slot] = self._new_pool()
         pool = self._pools[slot]
@@ -207,7 +207,7 @@ class PoolReader:
         return _Pool(Steps(columns, np.zeros(len(self._source.lengths), np.int64)))
 
     def _place(self, pool: _Pool, unit: Unit, row: int) -> slice:
-        """Rows of the pool for the unit's steps, from ``row`` on."""
+        """Rows of the pool for the unit's steps, from `row` on."""
         firsts, lengths = self._source.selection.unit_rows(unit)
         pool.steps.episode_row[unit.first : unit.stop] = row + firsts
         return slice(row, row + int(lengths.sum()))
@@ -240,11 +240,11 @@ def _put_shown(target: np.ndarray, shown: slice, selection: Selection, unit: Uni
 def gather(
     steps: Steps, windows: Windows, prefix_len: int, batch: Mapping[str, np.ndarray]
 ) -> None:
-    """Copy W windows out of the steps, each after up to ``prefix_len`` steps of its episode.
+    """Copy W windows out of the steps, each after up to `prefix_len` steps of its episode.
 
-    ``batch`` maps names to contiguous arrays (W, K, *shape) to fill, padded at the end with zeros,
-    and ``mask`` to (W, K), true for the window's own steps. An array ``last_action`` without a
-    column of its own gets the ``action`` of the previous step, those of ``FOLLOWING`` the row of
+    `batch` maps names to contiguous arrays (W, K, *shape) to fill, padded at the end with zeros,
+    and `mask` to (W, K), true for the window's own steps. An array `last_action` without a
+    column of its own gets the `action` of the previous step, those of `FOLLOWING` the row of
     the next one, which after an episode's last step is another episode's.
     """
     before = np.minimum(windows.offset, prefix_len)[:, None]
@@ -272,7 +272,7 @@ def gather(
 
 
 def _take(column: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
-    """``out[i] = column[rows[i]]``; mode "clip" saves NumPy a buffer of the size of ``out``."""
+    """`out[i] = column[rows[i]]`; mode "clip" saves NumPy a buffer of the size of `out`."""
     if column.dtype == out.dtype:
         np.take(column, rows, axis=0, out=out, mode="clip")
         return

@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 
 
 class PoolsAhead:
-    """The pools of an order; ``workers`` threads read the next one while one is in use.
+    """The pools of an order; `workers` threads read the next one while one is in use.
 
     With 0 workers each pool is read when it is needed.
     """
@@ -71,9 +71,9 @@ class PoolsAhead:
 
 
 class Ahead(Generic[Item]):
-    """Items of a generator, made ahead by a thread; ``get`` raises the generator's errors.
+    """Items of a generator, made ahead by a thread; `get` raises the generator's errors.
 
-    At most ``depth`` items are ready; 0 makes each one in ``get``, without a thread.
+    At most `depth` items are ready; 0 makes each one in `get`, without a thread.
     """
 
     def __init__(self, items: Generator[Item, None, None], depth: int) -> None:

@@ -1,6 +1,6 @@
 """The window stream: every selected step exactly once per epoch, in batches of torch tensors.
 
-No other module of ``datasets`` imports torch.
+Of `datasets` only this module and `networks` import torch.
 """
 
 import inspect
@@ -38,7 +38,7 @@ Batch = dict[str, torch.Tensor]
 
 
 class Schedule(Protocol):
-    """How often each epoch visits each episode; see ``mixing.Mixture``."""
+    """How often each epoch visits each episode; see `mixing.Mixture`."""
 
     hash: str
 
@@ -48,17 +48,17 @@ class Schedule(Protocol):
 
 
 class WindowStream:
-    """Iterable over batches of windows, one epoch per iteration; ``Selection.windows`` makes one.
+    """Iterable over batches of windows, one epoch per iteration; `Selection.windows` makes one.
 
-    A batch holds each field as (B, K, *shape), ``mask`` (B, K) bool, ``episode`` (B,) int64 row of
-    ``selection.episodes()``, ``offset`` (B,) int64 first step of the window within the episode,
-    with ``return_to_go`` also ``return_to_go`` (B, K) float32 and ``ending`` (B,) uint8 (see
-    ``returns``), with ``last_action`` the previous step's action (B, K, *shape), and with
-    ``transitions`` what follows each step. float16 fields are returned as float32. Windows tile
+    A batch holds each field as (B, K, *shape), `mask` (B, K) bool, `episode` (B,) int64 row of
+    `selection.episodes()`, `offset` (B,) int64 first step of the window within the episode,
+    with `return_to_go` also `return_to_go` (B, K) float32 and `ending` (B,) uint8 (see
+    `returns`), with `last_action` the previous step's action (B, K, *shape), and with
+    `transitions` what follows each step. float16 fields are returned as float32. Windows tile
     each episode; the first window is shortened by a random phase per episode and epoch.
 
-    K is ``prefix_len + window_len``: a row begins ``prefix_len`` steps before its window, or at the
-    episode's start, and is padded at its end with zeros. ``mask`` is True for the window's steps,
+    K is `prefix_len + window_len`: a row begins `prefix_len` steps before its window, or at the
+    episode's start, and is padded at its end with zeros. `mask` is True for the window's steps,
     those to learn from, and False for the steps before them and for padding.
 
     Every rank gets the same number of batches, none of them empty. Iteration continues from the
@@ -136,8 +136,6 @@ class WindowStream:
 
         Raises DatasetError for another selection or order, or fewer windows left than ranks.
         """
-        # Older states have no prefix, and the window's length under another name.
-        state = {"window_len": state.get("context_len"), "prefix_len": 0, **state}
         for name, value in self._identity().items():
             if state.get(name) != value:
                 raise DatasetError(
@@ -193,7 +191,7 @@ class WindowStream:
         return self._order[1]
 
     def _bounds(self, cursor: int) -> list[tuple[int, int]]:
-        """Global window ranges of the batches from ``cursor`` to the end of the epoch."""
+        """Global window ranges of the batches from `cursor` to the end of the epoch."""
         ranks, batch = self.config.world_size, self.config.batch_size * self.config.world_size
         total = len(self._current_order())
         starts = list(range(cursor, total, batch))
@@ -325,7 +323,7 @@ class _Buffers:
     """
 
     IDLE_REFERENCES = 3
-    """References from the list, the loop and the argument of ``getrefcount``."""
+    """References from the list, the loop and the argument of `getrefcount`."""
 
     def __init__(self, columns: Mapping[str, Column], config: StreamConfig) -> None:
         if config.pin_memory and not torch.accelerator.is_available():
@@ -371,6 +369,6 @@ class _Buffers:
 
 
 def _pools_between(order: EpochOrder, first: int, stop: int) -> range:
-    """The pools that hold the positions ``first`` to ``stop - 1`` of the order."""
+    """The pools that hold the positions `first` to `stop - 1` of the order."""
     low, high = np.searchsorted(order.pool_bounds, (first, stop - 1), side="right")
     return range(int(low) - 1, int(high))

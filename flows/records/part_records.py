@@ -20,10 +20,6 @@ from gaitforge.datasets.layout import OVERLAYS
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url, local_folder
 from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
 
-PLAN_FILES = {"plan": "legged", "gym": "gym", "humanoid": "humanoid"}
-"""Prefix of a plan's file -> its task, where the record does not say it: gym-*.json and
-humanoid-*.json are written no more."""
-
 
 @dataclass(frozen=True)
 class PartCollected:
@@ -121,11 +117,9 @@ def copy_records(sources: Sequence[Path | str], target: Path | str) -> None:
 
 def plan_records(store_path: Path | str) -> list[dict[str, Any]]:
     """The plans that were run into a store, as JSON trees that name their `kind`, by file name."""
-    folder, records = records_folder(store_path), []
-    for prefix, kind in PLAN_FILES.items():
-        trees = map(read_record, sorted(folder.glob(f"{prefix}-*.json")))
-        records += [{"kind": kind, **tree} for tree in trees if isinstance(tree, dict)]
-    return records
+    trees = map(read_record, sorted(records_folder(store_path).glob("plan-*.json")))
+    known = {"kind", "plan", "parts", "steps"}
+    return [tree for tree in trees if isinstance(tree, dict) and known <= tree.keys()]
 
 
 def collection_rate(records: Sequence[PartCollected]) -> float:

@@ -110,7 +110,5 @@ def _read(run: Path, which: str) -> tuple[PolicyNetwork, Mapping[str, Any], str]
         raise ValueError(f"{run} is being trained and has just saved a checkpoint; export it again")
     try:
         return policy_from(tensors, card), card, sha256
-    except KeyError as error:
-        raise ValueError(f"the card of {run} lacks {error}; train again") from error
     except ValueError as error:
         raise ValueError(f"{run}: {error}") from error

@@ -20,7 +20,6 @@ from gaitforge.flows.records.part_records import (
 )
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import read_record, to_tree
-from gaitforge.flows.tasks.registry import recorded_plan
 
 RECENT_PARTS = 10
 """Parts that the rate is taken over; twice the parts in work, if that is more."""
@@ -28,8 +27,8 @@ RECENT_PARTS = 10
 QUIET_S = 60.0
 """A training run that wrote nothing for this long, or for five history rows, has stopped."""
 
-PIPELINE = "pipeline"
-"""In a pipeline's plan.json, what it is the plan of."""
+EXPERIMENT = "experiment"
+"""In an experiment's plan.json, what it is the plan of."""
 
 RUN_CONFIG, RUN_CHECKPOINT = "config.json", "checkpoint.json"
 
@@ -138,10 +137,10 @@ def status(place: Path | str) -> CollectionStatus | TrainingStatus:
     )
 
 
-def is_pipeline(place: Path | str) -> bool:
-    """Whether a folder is a pipeline's."""
+def is_experiment(place: Path | str) -> bool:
+    """Whether a folder is an experiment's."""
     record = None if is_bucket_url(place) else read_record(Path(place) / PLAN)
-    return isinstance(record, dict) and record.get("kind") == PIPELINE
+    return isinstance(record, dict) and record.get("kind") == EXPERIMENT
 
 
 def as_tree(found: CollectionStatus | TrainingStatus) -> dict[str, object]:
@@ -245,19 +244,11 @@ def _active(beat: Heartbeat, now: float) -> ActivePart:
 
 def _planned(plans: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Part -> expected steps, of all plans."""
-    return {part: steps for record in plans for part, steps in _parts(record).items()}
-
-
-def _parts(record: Mapping[str, Any]) -> dict[str, int]:
-    """A plan's parts; older records lack the steps or the names, which the plan itself gives."""
-    names, steps = record.get("parts"), record.get("steps")
-    if names is None or steps is None:
-        try:
-            planned = recorded_plan(record).expected_steps()
-        except ValueError:  # its expert or policies are gone: the steps are unknown
-            planned = dict.fromkeys(names or (), 0)
-        names, steps = names or list(planned), list(planned.values())
-    return dict(zip(names, steps, strict=False))
+    return {
+        part: steps
+        for record in plans
+        for part, steps in zip(record["parts"], record["steps"], strict=True)
+    }
 
 
 def _failed(records: Path, committed: set[str]) -> Iterator[FailedPart]:

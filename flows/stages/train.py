@@ -8,11 +8,15 @@ from gaitforge.datasets import Selection, open_store
 from gaitforge.flows.progress import Reporter, from_totals
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import provenance, training_lock, write_record
+from gaitforge.flows.tasks.registry import evaluation_of
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import process_rank
 from gaitforge.learners.training.records.history import HistoryRow
 from gaitforge.learners.training.train import TrainResult, train
+
+_SHARE_SEED = 1_000_001
+"""Of `SelectPlan.share`; no training's, whose held-out episodes are split off in the same way."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +24,9 @@ class SelectPlan:
     """Which episodes of a store; empty means all.
 
     `where` is a boolean SQL expression over the catalog's columns; `best` the share with the
-    highest returns of each terrain, skill and level, see `Selection.best`; `saved` a file of
-    `Selection.save`, instead of terrain, skill and level; `parts` the names of parts.
+    highest returns of each terrain, skill and level, see `Selection.best`; `share` of the episodes
+    at random, of which a smaller share is a part; `saved` a file of `Selection.save`, instead of
+    terrain, skill and level; `parts` the names of parts.
     """
 
     terrain: tuple[str, ...] = ()
@@ -30,6 +35,7 @@ class SelectPlan:
     where: str = ""
     saved: str = ""
     best: float = 1.0
+    share: float = 1.0
     parts: tuple[str, ...] = ()
 
     def select(self, store_path: Path | str) -> Selection:
@@ -56,6 +62,8 @@ class SelectPlan:
             selection = selection.where(self.where)
         if self.best != 1.0:
             selection = selection.best(self.best)
+        if self.share != 1.0:
+            _, selection = selection.split(self.share, _SHARE_SEED)
         if len(selection) == 0:
             raise ValueError(f"no episode of {store_path} is selected; widen the selection")
         return selection
@@ -97,7 +105,7 @@ def run_training(
 
 
 def _write_plan(plan: TrainPlan, store_path: Path | str, selection: Selection, out: Path) -> None:
-    version = selection.store.info()
+    version, evaluation = selection.store.info(), evaluation_of(selection.store)
     record = {
         "plan": plan,
         "store": Path(store_path).name,
@@ -105,5 +113,7 @@ def _write_plan(plan: TrainPlan, store_path: Path | str, selection: Selection, o
         "schema_version": version.schema_version,
         "selection": selection.hash,
         "robot": selection.schema.robot,
+        "task": None if evaluation is None else evaluation.kind,
+        "evaluation": evaluation,
     }
     write_record(out / PLAN, record | provenance())

@@ -75,6 +75,7 @@ class GymPlan(CollectionPlan):
 
     kind = "gym"
     parallelism = "processes"
+    evaluation = "gaitforge.flows.tasks.gym_evaluation:GymEvaluation"
 
     env: str
     policies: str = ""
@@ -155,7 +156,7 @@ class GymPlan(CollectionPlan):
 
     def only(self, part: str) -> "GymPlan":
         """See `CollectionPlan.only`: the part's quality."""
-        quality = part[8:-5]
+        quality = part.partition("-")[2].rpartition("-")[0]
         return replace(self, qualities=(quality,)) if quality in self.qualities else self
 
     def schema(self) -> Schema:

@@ -17,6 +17,14 @@ from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation
 
 
 @dataclass(frozen=True)
+class HumanoidPart:
+    """A part: its snippet, and what tells its episodes from those of others in the store."""
+
+    snippet: Snippet
+    unique: int
+
+
+@dataclass(frozen=True)
 class HumanoidPlan(CollectionPlan):
     """What to collect with the humanoid.
 
@@ -28,6 +36,7 @@ class HumanoidPlan(CollectionPlan):
 
     kind = "humanoid"
     parallelism = "processes"
+    evaluation = "gaitforge.flows.tasks.humanoid_evaluation:HumanoidEvaluation"
 
     grid: SnippetGrid
     reference: str
@@ -37,8 +46,8 @@ class HumanoidPlan(CollectionPlan):
     def __post_init__(self) -> None:
         check_workers(self.processes)
 
-    def parts(self) -> dict[str, Snippet]:
-        """Part -> its snippet, in the plan's order; more snippets leave the others as they are.
+    def parts(self) -> dict[str, HumanoidPart]:
+        """The parts by name, in the plan's order; more snippets leave the others as they are.
 
         Raises:
             ValueError: no such clip, or no expert for a snippet.
@@ -52,16 +61,17 @@ class HumanoidPlan(CollectionPlan):
                 "clip": clip_digest(Path(self.reference), snippet.clip),
                 "expert": self.load_expert(snippet).policy.hash,
             }
-            named[f"{digest(content)[:6]}-{snippet.name}"] = snippet
+            tag = digest(content)[:6]
+            named[f"{tag}-{snippet.name}"] = HumanoidPart(snippet, int(tag, 16) << 32)
         return named
 
     def expected_steps(self) -> dict[str, int]:
         """See `CollectionPlan.expected_steps`."""
-        return {name: self.grid.steps_at_most(snippet) for name, snippet in self.parts().items()}
+        return {name: self.grid.steps_at_most(p.snippet) for name, p in self.parts().items()}
 
     def only(self, part: str) -> "HumanoidPlan":
         """See `CollectionPlan.only`: the part's snippet."""
-        snippet = part[7:]
+        snippet = part.partition("-")[2]
         if snippet not in self.grid.snippets:
             return self
         return replace(self, grid=replace(self.grid, snippets=(snippet,)))
@@ -99,13 +109,11 @@ class HumanoidSimulation(Simulation):
     def roll_out(self, part: str, schema: Schema, advance: Advance) -> PartData:
         """See `Simulation.roll_out`."""
         plan = self._plan
-        snippet = plan.only(part).parts()[part]
-        expert = plan.load_expert(snippet).policy
-        # Tells this part's episodes from those of others in the store.
-        unique = int(part[:6], 16) << 32
+        planned = plan.only(part).parts()[part]
+        snippet, expert = planned.snippet, plan.load_expert(planned.snippet).policy
         env = TrackingEnvironment(Path(plan.reference), [snippet])
         try:
-            specs = plan.grid.episode_specs(snippet, unique)
+            specs = plan.grid.episode_specs(snippet, planned.unique)
             results = [
                 run_episode(env, expert, spec, lambda n: advance(n, snippet.name), recorded=expert)
                 for spec in specs

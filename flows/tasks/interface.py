@@ -1,6 +1,7 @@
 """What a task gives the collection engine: its plan, and a simulation that rolls out parts.
 
-The engine (`flows/stages/collect.py`) and the runners know a task through these classes alone.
+The engine (`flows/stages/collect.py`) and the runners know a task through these classes alone; how
+policies are evaluated on it is said in `gaitforge.flows.tasks.evaluation`.
 """
 
 from abc import ABC, abstractmethod
@@ -62,11 +63,13 @@ class CollectionPlan(ABC):
         parallelism: the field that says how many parts a local run makes at once, each in a
             process. Prefect tasks are threads where the simulator releases the interpreter's lock.
         work: a verb for the progress.
+        evaluation: "module:class" of the task's evaluation plan; empty for none.
     """
 
     kind: ClassVar[str]
     parallelism: ClassVar[Literal["threads", "processes"]]
     work: ClassVar[str] = "collect"
+    evaluation: ClassVar[str] = ""
 
     @property
     def workers(self) -> int:

@@ -56,6 +56,7 @@ class LeggedPlan(CollectionPlan):
 
     kind = "legged"
     parallelism = "threads"
+    evaluation = "gaitforge.flows.tasks.legged_evaluation:LeggedEvaluation"
 
     grid: data.CollectionGrid = field(default_factory=data.CollectionGrid)
     form: data.StoredForm = field(default_factory=data.StoredForm)

@@ -15,6 +15,7 @@ from gaitforge.datasets import Schema
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.tasks.interface import PartData
 from gaitforge.flows.tasks.legged import LeggedPlan, LeggedSimulation
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.policies import PolicySource, named_source
 
 
@@ -63,7 +64,7 @@ class LeggedPolicyPlan(LeggedPlan):
         Raises:
             ValueError: the expert's robot is not the policy's.
         """
-        _, _, robot = self.source.load(1, self.robot)
+        robot = LeggedEvaluation(robot=self.robot).card_of(self.source)
         if self.expert:
             driven = load_expert(self.expert, str(robot.path)).policy.robot
             if driven.name != robot.name:
@@ -74,8 +75,12 @@ class LeggedPolicyPlan(LeggedPlan):
         """See `LeggedPlan.actor`."""
         if self.expert:
             return super().actor(robots, part)
-        policy, _, robot = self.source.load(robots, self.robot)
-        return policy, robot
+        return self.driver(robots)
+
+    def driver(self, robots: int) -> tuple[Policy, RobotCard]:
+        """The policy for a number of robots, and its robot."""
+        drives = LeggedEvaluation(robot=self.robot)
+        return drives.load(self.source, robots)[0], drives.card_of(self.source)
 
     def simulate(self, threads: int = 1) -> "LeggedPolicySimulation":
         """See `CollectionPlan.simulate`."""
@@ -106,7 +111,7 @@ class LeggedPolicySimulation(LeggedSimulation):
         """
         plan, source, robots = self._plan, self._plan.source, self.env.num_robots
         # Loaded for each part: what a policy remembers of earlier parts would change this one.
-        policy, _, _ = source.load(robots)
+        policy, _ = plan.driver(robots)
         if plan.expert:
             self.driver, share = Driver(policy, robots, plan.share, plan.stretch), plan.share
         else:

@@ -1,11 +1,19 @@
 """The tasks by name. A plan's module is imported when it is needed: each brings a simulator."""
 
 from collections.abc import Mapping
-from importlib import import_module
-from typing import Any
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
-from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.datasets.storage.store import Store
+from gaitforge.flows.functions import named_function
+from gaitforge.flows.records.part_records import plan_records
+from gaitforge.flows.records.plans import PLAN, plan_from_tree
+from gaitforge.flows.records.records import read_record
 from gaitforge.flows.tasks.interface import CollectionPlan
+
+if TYPE_CHECKING:
+    from gaitforge.flows.tasks.evaluation import EvaluationPlan
 
 LEGGED, LEGGED_POLICY = "legged", "legged-policy"
 TASKS = {
@@ -16,19 +24,55 @@ TASKS = {
     "derive": "gaitforge.flows.tasks.derive:DerivePlan",
     "relabel": "gaitforge.flows.tasks.relabel:RelabelPlan",
 }
-"""Task -> "module:class" of its plan."""
+"""Task -> "module:class" of its plan; any other "module:class" is a task, too."""
 
 
 def collection_plan(kind: str, tree: Any) -> CollectionPlan:
-    """A task's plan from its JSON values.
+    """A task's plan from its JSON values; absent ones have their defaults.
 
     Raises:
         ValueError: no such task, or values that are not those of its plan.
     """
-    if kind not in TASKS:
-        raise ValueError(f"unknown task '{kind}'; allowed: {', '.join(TASKS)}")
-    module, name = TASKS[kind].split(":")
-    return plan_from_tree(getattr(import_module(module), name), tree)
+    return plan_from_tree(_plan_class(kind), tree)
+
+
+def _plan_class(kind: str) -> type[CollectionPlan]:
+    if kind not in TASKS and ":" not in kind:
+        raise ValueError(f"unknown task '{kind}'; allowed: {', '.join(TASKS)}, or module:Plan")
+    return cast(Any, named_function(TASKS.get(kind, kind), "task"))
+
+
+def evaluation_class(kind: str) -> "type[EvaluationPlan]":
+    """The class of a task's evaluation plan.
+
+    Raises:
+        ValueError: no such task, or one on which no policy is evaluated.
+    """
+    path = _plan_class(kind).evaluation
+    if not path:
+        raise ValueError(f"no policy is evaluated on task '{kind}'")
+    return cast(Any, named_function(path, "evaluation"))
+
+
+def evaluation_of(store: Store) -> "EvaluationPlan | None":
+    """The evaluation of policies that learn from a store; None for a store of no known task.
+
+    A collected store's records name its task; an imported store is recognised by its schema.
+    """
+    kinds = dict.fromkeys([*(each["kind"] for each in plan_records(store.address)), *TASKS])
+    for kind in kinds:
+        with suppress(ValueError):  # no evaluation, or a user's module that is not here
+            if (plan := evaluation_class(kind).of_store(store.schema)) is not None:
+                return plan
+    return None
+
+
+def run_evaluation(run: Path) -> "EvaluationPlan | None":
+    """The evaluation that suits a training run, as its store's task gave it; None where unknown."""
+    record = read_record(run / PLAN) or {}
+    if not record.get("task"):
+        return None
+    return plan_from_tree(evaluation_class(record["task"]), record["evaluation"])
 
 
 def recorded_plan(record: Mapping[str, Any]) -> CollectionPlan:
@@ -37,4 +81,4 @@ def recorded_plan(record: Mapping[str, Any]) -> CollectionPlan:
     Raises:
         ValueError: as `collection_plan`.
     """
-    return collection_plan(record.get("kind", LEGGED), record["plan"])
+    return collection_plan(record["kind"], record["plan"])

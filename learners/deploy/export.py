@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from gaitforge.datasets.errors import disk_failures
 from gaitforge.datasets.files import fsync_tree, replace_durably, sha256_file, temporary_name
 from gaitforge.learners.deploy import export_formats as formats
 from gaitforge.learners.deploy.export_metadata import RobotFacts, model_properties, policy_metadata
@@ -140,13 +141,12 @@ def _write_folder(dst: Path, contents: Mapping[str, bytes]) -> None:
     dst = dst.absolute()
     temporary = temporary_name(dst)
     try:
-        dst.parent.mkdir(parents=True, exist_ok=True)
-        temporary.mkdir()
-        for name, content in contents.items():
-            (temporary / name).write_bytes(content)
-        fsync_tree(temporary)
-        replace_durably(temporary, dst)
-    except OSError as error:
-        raise ValueError(f"cannot write {dst}: {error.strerror}") from error
+        with disk_failures(f"cannot write {dst}"):
+            dst.parent.mkdir(parents=True, exist_ok=True)
+            temporary.mkdir()
+            for name, content in contents.items():
+                (temporary / name).write_bytes(content)
+            fsync_tree(temporary)
+            replace_durably(temporary, dst)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -51,8 +51,8 @@ class OnnxPolicy:
         groups = -(-num_robots // self._batch)
         self._groups = [_Group(self._session, self.description) for _ in range(groups)]
         conditioned = self.description["return_to_go"]
-        known = conditioned or {"expert_return": 0.0}
-        zero = known.get("zero_return", 0.0)
+        known = conditioned or {"expert_return": 0.0, "zero_return": 0.0}
+        zero = known["zero_return"]
         self._target = np.float32(zero + return_target * (known["expert_return"] - zero))
         self._remaining = np.full(num_robots, self._target, dtype=np.float32)
         self._first = np.ones(num_robots, dtype=bool)

@@ -14,29 +14,23 @@ Legend: B batch, T time, D token of the layout, A action, d hidden channels.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from gaitforge.learners.models.causal_attention import AttentionState, CausalTrunk
-from gaitforge.learners.models.config_checks import NoPrefix, check_counts, check_rotary_heads
+from gaitforge.learners.models.transformer import TransformerConfig
 from gaitforge.learners.policy.tokens import TokenLayout
 
 TOKENS_PER_STEP = 3
 
 
 @dataclass(frozen=True)
-class DecisionTransformerConfig(NoPrefix):
-    """Sizes; the defaults have about as many parameters as the legged FCNet."""
+class DecisionTransformerConfig(TransformerConfig):
+    """The Transformer's sizes."""
 
-    hidden_dim: int = 128
-    n_heads: int = 4
-    n_layers: int = 4
-    context_len: int = 64
-
-    def __post_init__(self) -> None:
-        check_counts("DT", self, "hidden_dim", "n_heads", "n_layers", "context_len")
-        check_rotary_heads("DT", self.hidden_dim, self.n_heads)
+    title: ClassVar[str] = "DT"
 
     def build(self, layout: TokenLayout, act_dim: int) -> "DecisionTransformer":
         """The network for return tokens: last action, return-to-go, state.

@@ -249,12 +249,7 @@ def spec_from_json(tree: Mapping[str, Any]) -> ModelSpec:
     if name not in KINDS:
         raise ValueError(f"no kind of model {name!r}; allowed: {', '.join(KINDS)}")
     try:
-        config = dict(tree["config"])
-        if name == "fcnet":  # in checkpoints of format 2; today the layout gives both
-            config = {key: config[key] for key in config if key not in ("obs_dim", "act_dim")}
-        if name == "bot":  # earlier versions put the return into the root's token
-            config = {"return_node": False} | config
-        return ModelSpec(name, config_class(name)(**config))
+        return ModelSpec(name, config_class(name)(**tree["config"]))
     except (KeyError, TypeError) as error:
         raise ValueError(f"the saved settings of {name} cannot be read: {error}") from error
 

@@ -9,6 +9,7 @@ Legend: B batch, T time, D token, A action.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,16 +23,17 @@ from gaitforge.learners.policy.tokens import TokenLayout
 class TransformerConfig(NoPrefix):
     """Sizes; the defaults have about as many parameters as the legged FCNet."""
 
+    title: ClassVar[str] = "Transformer"
     hidden_dim: int = 128
     n_heads: int = 4
     n_layers: int = 4
     context_len: int = 64
 
     def __post_init__(self) -> None:
-        check_counts("Transformer", self, "hidden_dim", "n_heads", "n_layers", "context_len")
-        check_rotary_heads("Transformer", self.hidden_dim, self.n_heads)
+        check_counts(self.title, self, "hidden_dim", "n_heads", "n_layers", "context_len")
+        check_rotary_heads(self.title, self.hidden_dim, self.n_heads)
 
-    def build(self, layout: TokenLayout, act_dim: int) -> "Transformer":
+    def build(self, layout: TokenLayout, act_dim: int) -> nn.Module:
         """The network for tokens of `layout`."""
         return Transformer(self, layout.dim, act_dim)
 

@@ -12,14 +12,6 @@ from gaitforge.learners.training.objectives import OBJECTIVES, value_settings
 _FREE_TO_CHANGE = (
     *("threads", "checkpoint_every", "keep_every", "device", "compile", "accumulate"),
 )
-# Settings that older runs have not recorded.
-_BEFORE = {
-    "values": {},
-    "prefix_len": 0,
-    "return_zero": 0.0,
-    "normalise_actions": True,
-    "executed_actions": False,
-}
 _LARGEST = 2**31 - 1
 _MOST_THREADS = 512
 _CHOICES = {
@@ -179,11 +171,11 @@ class TrainConfig:
         if recorded is None:
             own = preset(self.model, self.model_overrides).config.prefix_len
         else:
-            own = recorded.get("prefix_len", 0)
+            own = recorded.get("prefix_len")
         return replace(self, prefix_len=own)
 
     def differences(self, recorded: Mapping[str, Any]) -> list[str]:
         """Names of settings with which a recorded run would have other results than this one."""
-        mine, recorded = self.to_json(), {**_BEFORE, **recorded}
+        mine = self.to_json()
         names = (mine.keys() | recorded.keys()) - set(_FREE_TO_CHANGE)
         return sorted(name for name in names if mine.get(name) != recorded.get(name))

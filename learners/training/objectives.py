@@ -10,7 +10,6 @@ Legend: B windows, T steps, A numbers of an action.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from importlib import import_module
@@ -138,6 +137,8 @@ def summed_loss(policy: PolicyNetwork, batch: Mapping[str, Tensor]) -> Tensor:
     count, as of the others. The batch has mask (B, T), action (B, T, A) or EXPERT_FIELDS, and what
     `predict_batch` takes.
     """
+    from gaitforge.datasets.networks import gaussian_kl, gaussian_nll
+
     normaliser, mask = policy.action_normaliser, batch["mask"]
     if policy.training and has_own_loss(policy.network):
         target = normaliser.normalise(batch["action"])
@@ -156,18 +157,6 @@ def summed_loss(policy: PolicyNetwork, batch: Mapping[str, Tensor]) -> Tensor:
 def squared_error(predicted: Tensor, target: Tensor) -> Tensor:
     """(..., A) and (..., A) -> (...) mean over the action's numbers."""
     return (predicted - target).square().mean(-1)
-
-
-def gaussian_nll(mean: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
-    """-log N(action; mean, diag(std^2)) of the whole action, in nats: (..., A) -> (...)."""
-    scaled = (action - mean) * (-log_std).exp()
-    return (0.5 * scaled.square() + log_std + 0.5 * math.log(2 * math.pi)).sum(-1)
-
-
-def gaussian_kl(expert_mean: Tensor, expert_std: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """KL(expert || policy) of diagonal Gaussians, in nats: (..., A) -> (...)."""
-    distance = expert_std.square() + (expert_mean - mean).square()
-    return (log_std - expert_std.log() + 0.5 * distance * (-2 * log_std).exp() - 0.5).sum(-1)
 
 
 def masked_sum(per_step: Tensor, mask: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from gaitforge.learners.training.memory import keep_freed_memory
 from gaitforge.learners.training.nonfinite import NonFiniteError
 from gaitforge.learners.training.trainer import Progress, RunProgress, Trainer
 
-__all__ = ["NonFiniteError", "TrainResult", "train"]
+__all__ = ["NonFiniteError", "TrainResult", "finished_result", "train"]
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,7 @@ def train(
     run_dir = Path(out_dir)
     config, stored = _settled(run_dir, config, selection)
     if stored is not None and stored.card["finished"]:
-        done = RunProgress(**stored.card["progress"])
-        return _result(run_dir, done, stored.card["parameters"], resumed_from=done.step)
+        return finished_result(run_dir)
     keep_freed_memory()
     threads = torch.get_num_threads()
     torch.set_num_threads(config.threads or threads)
@@ -85,6 +84,16 @@ def train(
                 return _train(config, selection, run_dir, ranks, progress, stored)
     finally:
         torch.set_num_threads(threads)
+
+
+def finished_result(run_dir: Path) -> TrainResult:
+    """The result of the finished run in a folder; ValueError if it has not finished."""
+    card = read_checkpoint(run_dir).card
+    if not card["finished"]:
+        step, steps = card["progress"]["step"], card["train_config"]["steps"]
+        raise ValueError(f"the training in {run_dir} stands at step {step} of {steps}")
+    done = RunProgress(**card["progress"])
+    return _result(run_dir, done, card["parameters"], resumed_from=done.step)
 
 
 def _train(
@@ -139,7 +148,7 @@ def _settled(
     if not (run_dir / CHECKPOINT).exists():
         return config.settled(None), None
     stored = read_checkpoint(run_dir)
-    recorded = stored.card.get("train_config", {})
+    recorded = stored.card["train_config"]
     config = config.settled(recorded)
     changed = config.differences(recorded)
     if stored.card.get("dataset_hash") != selection.hash:

@@ -12,9 +12,11 @@ from gaitforge.flows.records.part_records import (
     store_address,
 )
 from gaitforge.flows.runners.registry import find_runner
+from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.stages.derive import add_by_plan
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.flows.tasks.overlay import OverlayPlan
+from gaitforge.flows.tasks.registry import collection_plan
 from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, command, flag, given, option, setting
 from gaitforge.pipeline.cli.parsing.runners import RUNNER, runner_settings
 from gaitforge.pipeline.cli.parsing.values import names, numbers
@@ -26,6 +28,12 @@ from gaitforge.pipeline.tables import fields_of, show_one, show_result
 @command(
     "gaitforge collect data/legged.zarr --preset legged-1m9",
     "store --preset",
+    option(
+        "--task",
+        "your own task, module:Plan, with settings by --set (default: legged robots, to which most "
+        "other options belong)",
+        metavar="TASK",
+    ),
     option("--parts", "only these parts of the plan, e.g. 0-9", numbers),
     "--expert",
     option("--robot", "robots or folders of robots, which parts take in turn", names),
@@ -45,6 +53,23 @@ from gaitforge.pipeline.tables import fields_of, show_one, show_result
 )
 def collect_command(arguments: argparse.Namespace) -> None:
     """Collect the missing parts of a plan into a store."""
+    if arguments.task:
+        plan = with_named(collection_plan(arguments.task, {}), given(arguments, "seed", "threads"))
+        plan = override(plan, arguments.settings)
+    else:
+        plan = _legged_plan(arguments)
+    ids = plan.part_ids()
+    if arguments.parts is not None:
+        outside = [k for k in arguments.parts if k >= len(ids)]
+        if outside:
+            raise ValueError(f"the plan has no part {outside[0]}, only parts 0-{len(ids) - 1}")
+        ids = [ids[k] for k in arguments.parts]
+    records = run_collection(arguments, plan, ids)
+    if records is not None:
+        show_parts(records, arguments.json)
+
+
+def _legged_plan(arguments: argparse.Namespace) -> CollectionPlan:
     from gaitforge.collectors.experts.expert import shipped_experts
     from gaitforge.flows.tasks.legged import legged_plan
 
@@ -70,16 +95,8 @@ def collect_command(arguments: argparse.Namespace) -> None:
             driven_by,  # torch, which an expert does not need
         )
 
-        plan = driven_by(plan, arguments.policy, arguments.labeller or "", **turns)
-    ids = plan.part_ids()
-    if arguments.parts is not None:
-        outside = [k for k in arguments.parts if k >= len(ids)]
-        if outside:
-            raise ValueError(f"the plan has no part {outside[0]}, only parts 0-{len(ids) - 1}")
-        ids = [ids[k] for k in arguments.parts]
-    records = run_collection(arguments, plan, ids)
-    if records is not None:
-        show_parts(records, arguments.json)
+        return driven_by(plan, arguments.policy, arguments.labeller or "", **turns)
+    return plan
 
 
 def run_collection(

@@ -1,4 +1,4 @@
-"""`gaitforge expert`: list, train, evaluate and film experts."""
+"""`gaitforge expert`: list, train, average and film experts."""
 
 import argparse
 import sys
@@ -7,7 +7,6 @@ from pathlib import Path
 
 from gaitforge.pipeline.cli.parsing.parser import actions, command, given, option, planned, setting
 from gaitforge.pipeline.cli.parsing.values import names, positive, shares, whole
-from gaitforge.pipeline.cli.train import EVALUATED, GRID, show_evaluation
 from gaitforge.pipeline.progress import TerminalReporter
 from gaitforge.pipeline.tables import show
 
@@ -94,23 +93,6 @@ def _train_gym(arguments: argparse.Namespace) -> None:
 
 
 @command(
-    "gaitforge expert evaluate --terrain flat --skill run,stand --level 0-9\n"
-    "          gaitforge expert evaluate --expert runs/family/expert.safetensors "
-    "--robot robots/unseen,go1",
-    "--expert --robot SIMULATOR",
-    *GRID,
-    *EVALUATED,
-)
-def _evaluate(arguments: argparse.Namespace) -> None:
-    """Run an expert in closed loop on held-out episodes."""
-    from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
-    from gaitforge.flows.tasks.policies import PolicySource
-
-    name = arguments.expert or DEFAULT_EXPERT
-    show_evaluation(arguments, PolicySource(Path(name).stem, expert=name), arguments.out)
-
-
-@command(
     "gaitforge expert film --skill crawl,tilt --out runs/film --format png,webp",
     "--expert --skill --seed",
     option("--terrain", "terrains; a skill is shown on its hardest of them", names),
@@ -131,4 +113,4 @@ def _film(arguments: argparse.Namespace) -> None:
         print(f"{path}  {path.stat().st_size / 1000:,.0f} kB")
 
 
-expert_command = actions("gaitforge expert list --json", _list, _train, _average, _evaluate, _film)
+expert_command = actions("gaitforge expert list --json", _list, _train, _average, _film)

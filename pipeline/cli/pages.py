@@ -61,8 +61,8 @@ _HELD_OUT_EPISODES = 3
         "other files; without --out they replace the page",
         option(
             "--video",
-            "a film: .mp4 (extra video), .webp or .gif; of the episodes of --episode, a file each, "
-            "or else of the worst",
+            "a film: .mp4 (extra video), .webp or .gif; of the episodes of --episode, as tiles of "
+            "one picture, or else of the worst",
             Path,
             metavar="FILE",
         ),
@@ -108,8 +108,6 @@ def _checked(arguments: argparse.Namespace) -> Path | None:
         from gaitforge.pipeline.report.picture_files import check_animation
 
         check_animation(check_outside_stores(video).suffix[1:].lower())
-        if arguments.against is not None:
-            raise ValueError("a film shows no ghost; --against is for the page and --rerun")
     if rerun:
         from gaitforge.pipeline.view.rerun_file import load_rerun
 
@@ -126,19 +124,20 @@ def _checked(arguments: argparse.Namespace) -> Path | None:
 
 
 def _write_others(arguments: argparse.Namespace, show: "Show") -> dict[str, list[Path]]:
-    """Write films and recordings, of several episodes a file each; their paths by option."""
+    """Write a film, and recordings, of several episodes a file each; their paths by option."""
     from gaitforge.pipeline.report.stored import write_film
     from gaitforge.pipeline.view.rerun_file import write_recording
 
-    chosen = show.chosen(arguments.episode or ()).episodes
+    chosen = show.chosen(arguments.episode or ())
     written: dict[str, list[Path]] = {}
-    writers = {"video": write_film, "rerun": write_recording}
-    for name, write in writers.items():
-        path = getattr(arguments, name)
-        for each in chosen if path else ():
-            file = path.with_stem(f"{path.stem}-{each.name}") if len(chosen) > 1 else path
-            write(show, each, file, TerminalReporter())
-            written.setdefault(name, []).append(file)
+    if arguments.video:
+        write_film(chosen, arguments.video, TerminalReporter())
+        written["video"] = [arguments.video]
+    path, several = arguments.rerun, len(chosen.episodes) > 1
+    for each in chosen.episodes if path else ():
+        file = path.with_stem(f"{path.stem}-{each.name}") if several else path
+        write_recording(show, each, file, TerminalReporter())
+        written.setdefault("rerun", []).append(file)
     return written
 
 
@@ -179,7 +178,7 @@ def _run(arguments: argparse.Namespace) -> "Show":
     from gaitforge.collectors.legged.evaluation import EvaluationGrid
     from gaitforge.collectors.scenarios.skills import SKILLS
     from gaitforge.collectors.scenarios.terrains import TERRAINS
-    from gaitforge.flows.stages.evaluate import EvaluatePlan
+    from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
     from gaitforge.flows.tasks.policies import run_source
     from gaitforge.pipeline.view.policies import evaluation_files, evaluation_show, policy_show
 
@@ -197,5 +196,5 @@ def _run(arguments: argparse.Namespace) -> "Show":
     every = {"terrains": tuple(TERRAINS), "skills": tuple(SKILLS), "levels": (_LEVEL,)}
     cells = every | given(arguments, **CELL_FIELDS)
     grid = EvaluationGrid(**cells, episodes=arguments.episodes or _HELD_OUT_EPISODES)
-    plan = EvaluatePlan(grid=grid, robot=arguments.robot)
+    plan = LeggedEvaluation(grid=grid, robot=arguments.robot)
     return policy_show(run_source(source), plan, grid.specs(), TerminalReporter())

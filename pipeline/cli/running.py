@@ -20,7 +20,7 @@ from gaitforge.flows.stages.status import (
     CollectionStatus,
     TrainingStatus,
     as_tree,
-    is_pipeline,
+    is_experiment,
     status,
 )
 from gaitforge.pipeline.cli.parsing.parser import actions, command, flag, group, option, setting
@@ -41,16 +41,16 @@ _CLEAR = "\x1b[H\x1b[J"
     "          gaitforge status data/*.zarr runs/* --watch",
     option(
         "places",
-        "stores, and folders of training runs and pipelines; a row of each where there are several",
+        "stores, and folders of trainings and experiments; a row of each where there are several",
         store_address,
-        metavar="STORE|RUN|PIPELINE",
+        metavar="STORE|RUN|EXPERIMENT",
         nargs="+",
     ),
     flag("--watch", "repeat every two seconds until the work has ended"),
     "--json",
 )
 def status_command(arguments: argparse.Namespace) -> None:
-    """Show the progress of collections, training runs and pipelines, from their files."""
+    """Show the progress of collections, training runs and experiments, from their files."""
     while True:
         seen = [_looked_at(place) for place in arguments.places]
         tree, lines, ended = seen[0] if len(seen) == 1 else _overview(arguments.places, seen)
@@ -69,14 +69,14 @@ Seen = tuple[dict[str, Any], list[str], bool]
 
 def _looked_at(place: Path | str) -> Seen:
     """A place's status as JSON values and as lines, and whether nothing works on it."""
-    return _look_at_pipeline(place) if is_pipeline(place) else _look(place)
+    return _look_at_experiment(place) if is_experiment(place) else _look(place)
 
 
 def _overview(places: Sequence[Path | str], seen: Sequence[Seen]) -> Any:
     """Several statuses as one: a list, and a table of a row each."""
     rows = []
     for place, (tree, _, _) in zip(places, seen, strict=True):
-        if tree["kind"] == "pipeline":
+        if tree["kind"] == "experiment":
             done = sum(row["state"] == "done" for row in tree["stages"])
             progress, left = f"{done} of {len(tree['stages'])} stages", None
         elif tree["kind"] == "store":
@@ -97,17 +97,17 @@ def _look(place: Path | str) -> Seen:
     return as_tree(found), lines, ended
 
 
-def _look_at_pipeline(place: Path | str) -> Seen:
+def _look_at_experiment(place: Path | str) -> Seen:
+    from gaitforge.flows.experiments.stages import claimed
     from gaitforge.flows.runners.slurm.stages import stage_rows
-    from gaitforge.flows.stages.pipeline.stages import recorded_plan
-    from gaitforge.pipeline.report.pipeline import stages_of
+    from gaitforge.pipeline.report.experiment import stages_of
 
     out = Path(place)
-    rows = stage_rows(out, stages_of(recorded_plan(out), out))
+    rows = stage_rows(out, stages_of(claimed(out), out))
     states = {row["state"] for row in rows}
     works = states & {"working", *_LIVE}
     state = "complete" if states == {"done"} else "working" if works else "stopped"
-    tree = {"kind": "pipeline", "pipeline": str(out), "state": state, "stages": rows}
+    tree = {"kind": "experiment", "experiment": str(out), "state": state, "stages": rows}
     return tree, [f"{out}: {state}", "", table(rows)], not works
 
 

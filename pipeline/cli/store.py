@@ -1,4 +1,4 @@
-"""The commands on a store: query, info, verify, gc, compact, tag, migrate, push, card."""
+"""The commands on a store: query, info, verify, gc, compact, tag, push, card."""
 
 import argparse
 from contextlib import nullcontext
@@ -184,14 +184,6 @@ def tag_command(arguments: argparse.Namespace) -> None:
     tags = [store.tag(arguments.name)] if arguments.name else store.tags()
     columns = ("hash", "steps", "episodes")
     show([{"tag": tag.name, **fields_of(tag, *columns)} for tag in tags], arguments.json)
-
-
-@command(f"gaitforge migrate {_EXAMPLE}", "store --json")
-def migrate_command(arguments: argparse.Namespace) -> None:
-    """Upgrade a store of an older version of this program."""
-    old = datasets.migrate_store(arguments.store)
-    new = datasets.open_store(arguments.store).info().schema_version
-    show_one({"from": old, "to": new}, arguments.json)
 
 
 @command(

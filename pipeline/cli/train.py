@@ -1,24 +1,15 @@
-"""`gaitforge train`, `evaluate`, `models`, `compare`, `dagger`: policies from a store."""
+"""`gaitforge train` and `models`: policies from a store."""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
 
-from gaitforge.collectors.robots.robot import load_robots
-from gaitforge.datasets.errors import amount
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.records.part_records import store_address
-from gaitforge.flows.records.records import read_record, to_tree
 from gaitforge.flows.runners.slurm.script import SlurmSettings
-from gaitforge.flows.settings import override, with_chosen
 from gaitforge.learners.models.registry import describe_models
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.pipeline.cli.parsing.parser import (
-    CELL_FIELDS,
-    Option,
     command,
     given,
     option,
@@ -26,45 +17,15 @@ from gaitforge.pipeline.cli.parsing.parser import (
     setting,
 )
 from gaitforge.pipeline.cli.parsing.runners import (
-    JOB_RUNNER,
-    STAGES_RUNNER,
     TRAINING_RUNNER,
     TRAINING_RUNNERS,
     runner_settings,
 )
-from gaitforge.pipeline.cli.parsing.values import names, numbers, positive
-from gaitforge.pipeline.cli.pipelines import do_stages, submitted
 from gaitforge.pipeline.cli.running import show_submitted
 from gaitforge.pipeline.progress import TerminalReporter
-from gaitforge.pipeline.tables import show, show_one, show_result
-
-if TYPE_CHECKING:
-    from gaitforge.flows.stages.evaluate import EvaluatePlan
-    from gaitforge.flows.tasks.policies import PolicySource
+from gaitforge.pipeline.tables import show, show_one
 
 SELECTED = ("terrain", "skill", "level", "where")
-GRID: tuple[Option, ...] = (
-    "--terrain --skill",
-    option("--level", "terrain levels, e.g. 0,2,5-9 (default: 4, the middle one)", numbers),
-    "--episodes --seed --threads",
-)
-EVALUATED: tuple[Option, ...] = (
-    option(
-        "--beside",
-        "with several robots: experts of these robots, whose returns are the measure",
-        metavar="EXPERT,EXPERT",
-    ),
-    option(
-        "--out",
-        "keep the result in this file (of several robots: in files in this folder), and do "
-        "nothing where it is that already (of a run with --runner slurm: RUN/evaluation.json)",
-        Path,
-        metavar="FILE",
-    ),
-    setting("robots=64"),
-    "--json",
-)
-"""Options of `show_evaluation`."""
 TRAINED = ("objective", "steps", "batch_size", "device")
 """Arguments that are fields of a selection's plan, and of every training's config."""
 
@@ -101,218 +62,7 @@ def train_command(arguments: argparse.Namespace) -> None:
         show_one({**asdict(result), "run_dir": str(result.run_dir)}, arguments.json)
 
 
-@command(
-    "gaitforge evaluate runs/fcnet --terrain flat,rough --skill run --episodes 64\n"
-    "          gaitforge evaluate runs/all --robot go1,robots/family --out runs/all/bodies",
-    option("policy_run", "folder of a training run or exported policy", Path, metavar="RUN"),
-    "--checkpoint --robot SIMULATOR",
-    *GRID,
-    *EVALUATED,
-    *JOB_RUNNER,
-)
-def evaluate_command(arguments: argparse.Namespace) -> None:
-    """Run a trained policy in closed loop on held-out episodes."""
-    from gaitforge.flows.tasks.policies import run_source
-
-    run = arguments.policy_run
-    source = replace(run_source(run), which=arguments.checkpoint)
-    words = [] if arguments.out else ["--out", str(run / "evaluation.json")]
-    if not submitted(arguments, "evaluate", run, words):
-        show_evaluation(arguments, source, arguments.out)
-
-
-def show_evaluation(
-    arguments: argparse.Namespace, source: PolicySource, path: Path | None = None
-) -> None:
-    """Evaluate a policy on the chosen grid; print its cells, their means and the level."""
-    from gaitforge.collectors.legged.evaluation import EvaluationGrid
-    from gaitforge.collectors.legged.rewards import LARGEST_RETURN
-    from gaitforge.flows.stages.evaluate import EvaluatePlan, evaluate_policy
-    from gaitforge.pipeline.report.pages import fixed, interval
-
-    grid = EvaluationGrid(**given(arguments, "episodes", "seed", **CELL_FIELDS))
-    plan = planned(EvaluatePlan(grid=grid), arguments, "threads", "sim")
-    if plan.robot and len(load_robots(plan.robot)) > 1:
-        _show_bodies(arguments, source, plan, path)
-        return
-    evaluation = evaluate_policy(source, plan, TerminalReporter(), path)
-    cells = to_tree(evaluation.cells)
-    means = (
-        f"\n{source.name}: return {fixed(evaluation.return_)} ({interval(evaluation.return_ci95)}) "
-        f"of at most {fixed(LARGEST_RETURN)}, success {fixed(evaluation.success)} "
-        f"({interval(evaluation.success_ci95)}); means over {amount(len(cells), 'cell')}, "
-        "in brackets 95 % intervals"
-    )
-    show_result(cells, cells, arguments.json, means, f"evaluated on {plan.grid}")
-
-
-def _show_bodies(
-    arguments: argparse.Namespace, source: PolicySource, plan: EvaluatePlan, out: Path | None
-) -> None:
-    """Evaluate a policy on several robots; print a row each, the means, and each family's."""
-    from gaitforge.flows.stages.legged.bodies import evaluate_bodies
-    from gaitforge.flows.tasks.legged import LeggedPlan
-
-    robots, experts = load_robots(plan.robot), {}
-    if beside := getattr(arguments, "beside", None):
-        pairs = LeggedPlan(expert=beside, robot=plan.robot).pairs()
-        experts = {robot.name: expert for robot, expert in pairs}
-    found = evaluate_bodies(source, plan, robots, TerminalReporter(), out, experts)
-    rows = to_tree(found)
-    lines = [f"\n{source.name}: means over {_body_means(rows)}"]
-    for item in plan.robot.split(","):
-        family = {robot.name for robot in load_robots(item)}
-        if 1 < len(family) < len(rows):
-            chosen = [row for row in rows if row["robot"] in family]
-            lines.append(f"{item}: means over {_body_means(chosen)}")
-    lines.append(f"on {plan.grid}")
-    show_result(rows, rows, arguments.json, *lines)
-
-
-def _body_means(rows: list[dict[str, Any]]) -> str:
-    """The means over rows of `_show_bodies`, in words."""
-    means = {
-        key: sum(row[key] for row in rows) / len(rows)
-        for key in ("return", "success", "survival", "expert_return", "share")
-        if rows[0][key] is not None
-    }
-    listed = ", ".join(f"{key.replace('_', ' ')} {value:.3f}" for key, value in means.items())
-    return f"{amount(len(rows), 'robot')}: {listed}"
-
-
 @command("gaitforge models --json", "--json")
 def models_command(arguments: argparse.Namespace) -> None:
     """List the models and their sizes."""
     show(describe_models(), arguments.json)
-
-
-@command(
-    "gaitforge compare legged.zarr --models fcnet,transformer --steps 5000 --out runs/compare\n"
-    "          gaitforge compare hopper.zarr walker2d.zarr --suite d4rl --out runs/d4rl\n"
-    "          gaitforge compare mixed.zarr --suite legged-mixed --out runs/mixed",
-    option("store", "folder, or s3://bucket/prefix; of a suite one for each task", nargs="+"),
-    option(
-        "--suite",
-        "the learners of a suite, d4rl or legged-mixed, on its sets of episodes",
-        metavar="NAME",
-    ),
-    option(
-        "--models",
-        "of gaitforge models (default: fcnet and three baselines), or learners of the suite",
-        names,
-    ),
-    option("--seeds", "random seeds, one run each, e.g. 0-2 (default: 0,1,2)", numbers),
-    "--objective --steps --batch-size --device --out CELLS --where --selection",
-    option(
-        "--train-time",
-        "seconds of training per run instead of --steps, each model with its own settings",
-        float,
-        metavar="SECONDS",
-        dest="train_s",
-    ),
-    option("--episodes", "episodes to evaluate per terrain and skill (default: 20)", positive),
-    "--expert",
-    *STAGES_RUNNER,
-    setting('\'own={"transformer":{"peak_lr":0.001}}\''),
-    "--json",
-)
-def compare_command(arguments: argparse.Namespace) -> int | None:
-    """Train models with equal budgets on the same episodes, or a suite's learners; evaluate."""
-    if arguments.suite:
-        return _compare_suite(arguments)
-    if len(arguments.store) > 1:
-        raise ValueError("several stores are for --suite; models are compared on one")
-    (store,) = arguments.store
-    from gaitforge.flows.stages.comparison.legged import (
-        COMPARISON,
-        GRID_EPISODES,
-        ComparisonPlan,
-        comparison_grid,
-    )
-    from gaitforge.flows.stages.comparison.stages import comparison_stages
-    from gaitforge.flows.stages.train import SelectPlan
-    from gaitforge.pipeline.report.comparison_page import (
-        comparison_rows,
-        first_runs,
-        write_comparison,
-    )
-    from gaitforge.pipeline.report.pictures import make_comparison_sheets
-    from gaitforge.pipeline.view.run_pages import write_evaluation_pages
-
-    select = SelectPlan(**given(arguments, *SELECTED, saved="selection"))
-    grid = comparison_grid(select.select(store), arguments.episodes or GRID_EPISODES)
-    plan = ComparisonPlan(select=select)
-    config = replace(plan.config, **given(arguments, *TRAINED))
-    plan = replace(plan, config=config, evaluate=replace(plan.evaluate, grid=grid))
-    plan = planned(plan, arguments, "models", "seeds", "expert", "train_s")
-    out, reporter = arguments.out, TerminalReporter()
-    stages = comparison_stages(plan, store_address(store), out)
-    code = do_stages(arguments, out, stages, arguments.words)
-    if code is not None:
-        return code
-    record = read_record(out / COMPARISON) or {}
-    make_comparison_sheets(out, reporter.say)
-    write_evaluation_pages(out, first_runs(record), reporter)
-    page = write_comparison(out)
-    lines = f"\nevaluated on {plan.evaluate.grid}", f"page: {page}"
-    show_result(record, comparison_rows(record), arguments.json, *lines)
-    return None
-
-
-def _compare_suite(arguments: argparse.Namespace) -> int | None:
-    """Train and score a suite's learners; its page is `suite.html`."""
-    from gaitforge.flows.stages.suites.plan import chosen_suite
-    from gaitforge.flows.stages.suites.suite import SUITE, suite_stages
-    from gaitforge.pipeline.report.suite_page import suite_rows, write_suite
-
-    alien = given(arguments, *SELECTED, "selection", "train_s", "objective", "batch_size", "device")
-    if alien:
-        raise ValueError(f"a suite has its own {', '.join(alien)}; leave it out, or use --set")
-    chosen = given(arguments, "models", "seeds", "steps", "episodes", "expert")
-    plan = override(chosen_suite(arguments.suite, **chosen), arguments.settings)
-    out, stores = arguments.out, [store_address(store) for store in arguments.store]
-    code = do_stages(
-        arguments, out, suite_stages(arguments.suite, plan, stores, out), arguments.words
-    )
-    if code is not None:
-        return code
-    record, page = read_record(out / SUITE) or {}, write_suite(out)
-    show_result(record, suite_rows(record), arguments.json, f"\npage: {page}")
-    return None
-
-
-@command(
-    "gaitforge dagger data/legged.zarr --rounds 3 --steps 3000 --out runs/dagger",
-    "store --out",
-    option("--rounds", "of collecting and training, after a first training", positive, 3),
-    "--model --objective --steps --batch-size --device --share --stretch",
-    option("--labeller", "the expert: a shipped one, or a .safetensors file", metavar="NAME"),
-    option("--parts", "to collect in a round (default: 4)", positive),
-    option("--plain", "learn from the expert alone, too", action=argparse.BooleanOptionalAction),
-    "CELLS --where --episodes --threads",
-    *JOB_RUNNER,
-    setting("config.window_len=192"),
-    "--json",
-)
-def dagger_command(arguments: argparse.Namespace) -> None:
-    """Train in rounds, with an expert's corrections on the policy's own states."""
-    from gaitforge.flows.stages.comparison.legged import GRID_EPISODES, comparison_grid
-    from gaitforge.flows.stages.dagger import DaggerPlan, run_dagger
-    from gaitforge.flows.stages.train import SelectPlan
-
-    select = SelectPlan(**given(arguments, *SELECTED))
-    selection = select.select(arguments.store)
-    grid = comparison_grid(selection, arguments.episodes or GRID_EPISODES)
-    levels = sorted(selection.episodes("level").column("level").unique().to_pylist())
-    config = TrainConfig.recommended(**given(arguments, *TRAINED, "model"))
-    more = given(arguments, "rounds", "share", "stretch", "plain")
-    plan = DaggerPlan(select=select, config=config, **more)
-    cells = {"terrains": grid.terrains, "skills": grid.skills, "levels": tuple(levels)}
-    made = with_chosen(plan.collect.grid, {**cells, "parts": arguments.parts})
-    chosen = {"grid": made, "expert": arguments.labeller, "threads": arguments.threads}
-    collect = with_chosen(plan.collect, chosen)
-    evaluate = with_chosen(plan.evaluate, {"grid": grid, "threads": arguments.threads})
-    plan = planned(replace(plan, collect=collect, evaluate=evaluate), arguments)
-    if submitted(arguments, "dagger", arguments.out):
-        return
-    show(run_dagger(plan, arguments.store, arguments.out, TerminalReporter()), arguments.json)

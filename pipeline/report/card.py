@@ -234,7 +234,7 @@ def _digits(value: float | None) -> str:
 def abstract(record: Record) -> str:
     """The card in one sentence."""
     total, cells, schema = record["total"][0], record["cells"], record["schema"]
-    robots = record.get("robots")
+    robots = record["robots"]
     robot = amount(len(robots), "robot") if robots else schema["robot"]
     columns = (*schema["group_by"], "level")
     kinds = [amount(len({cell[name] for cell in cells}), name) for name in columns]

@@ -1,7 +1,7 @@
 """The charts of all pages; each function returns a `Panel`."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,15 @@ _DASHED = {"lw": 1, "ls": (0, (4, 3))}
 
 @dataclass(frozen=True)
 class Curve:
-    """A line of a chart; `y` has the length of `x`. Lines of one label look the same."""
+    """A line of a chart; `y` has the length of `x`. Lines of one label look the same.
+
+    `thin` ones show the limits of another.
+    """
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
+    thin: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -139,10 +143,11 @@ def curves(
             index = labels.index(line.label)
             first = all(each.label != line.label for each in lines[:number])
             axes.plot(
-                line.x, line.y, label=line.label if first else None, lw=1.6,
+                line.x, line.y, label=line.label if first else None,
+                lw=0.6 if line.thin else 1.6,
                 color=SERIES_COLOURS[index % len(SERIES_COLOURS)],
                 ls=SERIES_DASHES[index % len(SERIES_DASHES)],
-                marker="o" if len(line.x) <= _FEW_POINTS else "", ms=3.5,
+                marker="o" if len(line.x) <= _FEW_POINTS and not line.thin else "", ms=3.5,
             )  # fmt: skip
         if log:
             axes.set_yscale("log")
@@ -162,12 +167,12 @@ def losses(
     """The training and validation losses of labelled histories, as far as they were recorded."""
     known = [(label, list(history)) for label, history in runs]
     panels = []
-    for title, field in (("Training loss", "loss"), ("Validation loss", "validation_loss")):
+    for title, name in (("Training loss", "loss"), ("Validation loss", "validation_loss")):
         lines = []
         for label, history in known:
-            rows = [row for row in history if is_number(row[field]) and row[field] > 0]
+            rows = [row for row in history if is_number(row[name]) and row[name] > 0]
             if rows:
-                steps, values = zip(*((row["step"], row[field]) for row in rows), strict=True)
+                steps, values = zip(*((row["step"], row[name]) for row in rows), strict=True)
                 lines.append(Curve(label, steps, values))
         if lines:
             panels.append(curves(title, lines, xlabel, "loss", note))
@@ -278,24 +283,6 @@ def intervals(
         axes.margins(x=0.12)
         axes.set_xlabel(xlabel)
         return figures.panel(axes, title, _pairs(labels, values, "{:.1f}"), note)
-
-
-def rates(
-    title: str, labels: Sequence[str], values: Sequence[float], xlabel: str, note: str
-) -> figures.Panel:
-    """One horizontal bar per label on a logarithmic axis, its value written at its end."""
-    with figures.drawing(400, 60 + 26 * len(labels)) as axes:
-        left = 10 ** np.floor(np.log10(min(values)) - 0.3)
-        widths = np.asarray(values) - left
-        axes.barh(range(len(labels)), widths, left=left, height=0.6, color=figures.ACCENT)
-        for place, value in enumerate(values):
-            axes.annotate(
-                f"{value:,.0f}", (value, place), xytext=(5, 0), textcoords="offset points",
-                va="center",
-            )  # fmt: skip
-        figures.label_rows(axes, labels, left, 6 * max(values))  # room for the longest bar's value
-        axes.set_xlabel(xlabel)
-        return figures.panel(axes, title, _pairs(labels, values, "{:,.0f}"), note)
 
 
 def _told(line: Curve) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gaitforge.datasets.errors import amount
 from gaitforge.pipeline.report.pages import data_uri
-from gaitforge.pipeline.report.run_files import EXPERT, PICTURES, Record, RunFiles
+from gaitforge.pipeline.report.run_files import PICTURES, Record, RunFiles
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,7 @@ def sheet_figures(folder: Path, pictures: Record | None) -> list[SheetFigure]:
             f"{sheet['succeeded']} of {amount(sheet['episodes'], 'episode')} succeed"
         )
         uri = data_uri(folder / PICTURES / sheet["file"])
-        caption = sheet.get("caption", sheet["skill"])
-        figures.append(SheetFigure(sheet.get("policy", EXPERT), caption, uri, alt))
+        figures.append(SheetFigure(sheet["policy"], sheet["caption"], uri, alt))
     return figures
 
 

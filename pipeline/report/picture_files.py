@@ -1,8 +1,10 @@
 """Frames as files of bounded size: contact sheets (PNG) and animations (GIF, WebP, MP4)."""
 
 import io
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +21,8 @@ FRAME_PX = (400, 250)
 SHEET_FRAMES = 8
 MAX_SHEET_BYTES = 400_000
 MAX_ANIMATION_BYTES = 1_500_000
+FADE_FRAMES = 5
+"""From the end of what repeats to its start."""
 ANIMATIONS = ("gif", "webp", "mp4")
 
 _COLUMNS = 4
@@ -37,7 +41,7 @@ _KEPT_COLOURS = (
 )
 # Share of the full size and number of colours, best first.
 _GIF_TRIES = ((1.0, 128), (1.0, 64), (0.8, 64), (0.8, 40), (0.6, 40), (0.5, 24))
-_WEBP_TRIES = ((1.0, 75), (1.0, 50), (0.8, 50), (0.6, 40))
+_WEBP_TRIES = ((1.0, 75), (1.0, 60), (1.0, 50), (0.8, 50), (0.6, 40))
 
 
 @dataclass(frozen=True)
@@ -54,15 +58,12 @@ class Heading:
 
 def contact_sheet(heading: Heading, frames: np.ndarray, times_s: np.ndarray) -> bytes:
     """A PNG of the frames (F, height, width, 3) uint8 in rows of four, each with its time."""
-    _, height, width, _ = frames.shape
-    rows = -(-len(frames) // _COLUMNS)
-    size = (_COLUMNS * width + (_COLUMNS + 1) * _GAP_PX, _HEADER_PX + rows * (height + _GAP_PX))
+    images = [_stamped(frame, t) for frame, t in zip(frames, times_s.tolist(), strict=True)]
+    tiles = _montage(images, _COLUMNS, _GAP_PX)
+    size = (tiles.width + 2 * _GAP_PX, _HEADER_PX + tiles.height + _GAP_PX)
     sheet = Image.new("RGB", size, _PAPER)
     _write_heading(ImageDraw.Draw(sheet), heading, size[0])
-    for k, (frame, time_s) in enumerate(zip(frames, times_s.tolist(), strict=True)):
-        row, column = divmod(k, _COLUMNS)
-        place = (_GAP_PX + column * (width + _GAP_PX), _HEADER_PX + row * (height + _GAP_PX))
-        sheet.paste(_stamped(frame, time_s), place)
+    sheet.paste(tiles, (_GAP_PX, _HEADER_PX))
     outcome = ImageColor.getrgb(_outcome_colour(heading))[:3]
     tries = (_png(sheet, colours, outcome) for colours in _SHEET_COLOURS)
     return _first_within(MAX_SHEET_BYTES, tries)
@@ -71,7 +72,9 @@ def contact_sheet(heading: Heading, frames: np.ndarray, times_s: np.ndarray) -> 
 def side_by_side(frames: np.ndarray) -> bytes:
     """A PNG of the frames (F, height, width, 3) uint8 in one row."""
     buffer = io.BytesIO()
-    _montage([Image.fromarray(frame) for frame in frames]).save(buffer, "PNG", optimize=True)
+    _montage([Image.fromarray(frame) for frame in frames], len(frames)).save(
+        buffer, "PNG", optimize=True
+    )
     return buffer.getvalue()
 
 
@@ -87,23 +90,25 @@ def check_animation(kind: str) -> None:
         raise ValueError(f"mp4 needs PyAV, and webp does not: {install_extra('video')}")
 
 
-def animation(
-    heading: Heading, frames: np.ndarray, times_s: np.ndarray, fps: int, kind: str
-) -> bytes:
-    """A "gif" or "webp" that repeats endlessly, or an "mp4", of frames (F, height, width, 3) uint8.
+def animation(films: Sequence[tuple[Heading, np.ndarray]], frame_ms: int, kind: str) -> bytes:
+    """A "gif" or "webp" that repeats endlessly, or an "mp4", of films (F, height, width, 3) uint8.
 
-    Of a gif or webp, colours (or quality), then size, are reduced until it is small enough.
+    Several films are tiles of one picture; those that end before the others show their last frame.
+    What repeats fades from its end to its start. Of a gif or webp, colours (or quality), then size,
+    are reduced until it is small enough.
 
     Raises:
         ValueError: see `check_animation`.
     """
     check_animation(kind)
-    images = [_titled(frame, t, heading) for frame, t in zip(frames, times_s.tolist(), strict=True)]
+    images = [_tiled(films, k, frame_ms) for k in range(max(len(frames) for _, frames in films))]
     if kind == "mp4":
-        return _mp4(images, fps)
+        return _mp4(images, frame_ms)
+    steps = np.linspace(0.0, 1.0, FADE_FRAMES + 2)[1:-1].tolist()
+    images += [Image.blend(images[-1], images[0], share) for share in steps]
     encode = _gif if kind == "gif" else _webp
     tries = (
-        encode(_scaled(images, share), quality, round(1000 / fps))
+        encode(_scaled(images, share), quality, frame_ms)
         for share, quality in (_GIF_TRIES if kind == "gif" else _WEBP_TRIES)
     )
     return _first_within(MAX_ANIMATION_BYTES, tries)
@@ -140,6 +145,13 @@ def _stamped(frame: np.ndarray, time_s: float) -> Image.Image:
     return image
 
 
+def _tiled(films: Sequence[tuple[Heading, np.ndarray]], frame: int, frame_ms: int) -> Image.Image:
+    """One frame of all films, in about as many rows as columns."""
+    shown = [(heading, frames, min(frame, len(frames) - 1)) for heading, frames in films]
+    images = [_titled(frames[k], k * frame_ms / 1000, heading) for heading, frames, k in shown]
+    return _montage(images, math.ceil(math.sqrt(len(images))))
+
+
 def _titled(frame: np.ndarray, time_s: float, heading: Heading) -> Image.Image:
     """A frame under a bar with the skill, where it is, and the time."""
     height, width, _ = frame.shape
@@ -160,22 +172,23 @@ def _png(image: Image.Image, colours: int, kept: tuple[int, ...]) -> bytes:
 
 
 def _gif(images: Sequence[Image.Image], colours: int, frame_ms: int) -> bytes:
-    palette = _palette(_montage(images[:: max(1, len(images) // 8)]), colours)
+    some = images[:: max(1, len(images) // 8)]
+    palette = _palette(_montage(some, len(some)), colours)
     indexed = [_indexed(image, palette) for image in images]
     return _animated(indexed, "GIF", frame_ms, optimize=True)
 
 
 def _webp(images: Sequence[Image.Image], quality: int, frame_ms: int) -> bytes:
-    return _animated(images, "WEBP", frame_ms, quality=quality)
+    return _animated(images, "WEBP", frame_ms, quality=quality, method=4)
 
 
-def _mp4(images: Sequence[Image.Image], fps: int) -> bytes:
+def _mp4(images: Sequence[Image.Image], frame_ms: int) -> bytes:
     """H.264 that every browser and slide program plays."""
     import av  # pyright: ignore[reportMissingImports]
 
     buffer = io.BytesIO()
     with av.open(buffer, "w", format="mp4") as film:
-        stream = film.add_stream("libx264", rate=fps, options={"crf": "20"})
+        stream = film.add_stream("libx264", rate=Fraction(1000, frame_ms), options={"crf": "20"})
         stream.width, stream.height = images[0].size
         stream.pix_fmt = "yuv420p"
         for image in images:
@@ -206,12 +219,13 @@ def _indexed(image: Image.Image, palette: Image.Image) -> Image.Image:
     return image.quantize(palette=palette, dither=Image.Dither.NONE)
 
 
-def _montage(images: Sequence[Image.Image]) -> Image.Image:
-    """Pictures side by side."""
-    width, height = images[0].size
-    whole = Image.new("RGB", (width * len(images), height))
+def _montage(images: Sequence[Image.Image], columns: int, gap_px: int = 0) -> Image.Image:
+    """Pictures of one size in rows."""
+    width, height = images[0].width + gap_px, images[0].height + gap_px
+    size = columns * width - gap_px, -(-len(images) // columns) * height - gap_px
+    whole = Image.new("RGB", size, _PAPER)
     for k, image in enumerate(images):
-        whole.paste(image, (k * width, 0))
+        whole.paste(image, (k % columns * width, k // columns * height))
     return whole
 
 

@@ -25,10 +25,8 @@ from gaitforge.datasets.errors import amount
 from gaitforge.datasets.files import write_bytes_durably
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import digest, read_record, write_record
-from gaitforge.flows.stages.comparison.legged import COMPARISON
-from gaitforge.flows.stages.evaluate import EvaluatePlan
-from gaitforge.flows.tasks.policies import PolicySource
-from gaitforge.pipeline.report.comparison_page import first_runs
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.flows.tasks.policies import PolicySource, run_source
 from gaitforge.pipeline.report.picture_files import (
     FRAME_PX,
     SHEET_FRAMES,
@@ -36,10 +34,12 @@ from gaitforge.pipeline.report.picture_files import (
     animation,
     contact_sheet,
 )
+from gaitforge.pipeline.report.results import first_runs
 from gaitforge.pipeline.report.run_files import EXPERT, PICTURE_INDEX, PICTURES
 
 FORMATS = ("png", "gif", "webp", "mp4")
-FILM_FPS = 25
+FILM_MS, TILES_MS = 40, 60
+"""A frame of a film, and of several films in one picture."""
 _DRAWING = 3
 """Version of the drawing: raise it to have existing sheets drawn again."""
 
@@ -132,24 +132,24 @@ def record_takes(expert: Expert, plan: FilmPlan) -> list[Take]:
     return takes
 
 
-def learner_takes(run_dir: Path, source: PolicySource, plan: EvaluatePlan) -> list[Take]:
+def learner_takes(run_dir: Path, source: PolicySource, plan: LeggedEvaluation) -> list[Take]:
     """Episodes of an evaluation, run again: a typical one, and a typical failure if there is one.
 
     The first has the median return of the cell of median return. The failure is of the cell with
-    the fewest successes: of its episodes without success, the one of median return. An evaluation
-    of an old version, without the returns of its episodes, gives none.
+    the fewest successes: of its episodes without success, the one of median return. Without an
+    evaluation there is none.
     """
-    evaluation = read_record(run_dir / "evaluate" / f"{source.name}.json") or {}
-    returns = np.array(evaluation.get("returns", []))
-    if not returns.size:
+    evaluation = read_record(run_dir / "evaluate" / f"{source.name}.json")
+    if evaluation is None:
         return []
+    returns = np.array(evaluation["returns"])
     specs = sorted(plan.grid.specs(), key=lambda s: (s.terrain, s.skill, s.level, s.index))
     count = returns.shape[1]
     cell = np.argsort(returns.mean(axis=1))[len(returns) // 2]
     typical = specs[cell * count + np.argsort(returns[cell])[count // 2]]
     worst = count * int(np.argmin([each["success"] for each in evaluation["cells"]]))
     tried = specs[worst : worst + min(count, _TRIED)]
-    policy, _, robot = source.load(_ROBOTS, plan.robot, plan.return_target)
+    policy, robot = plan.load(source, _ROBOTS)[0], plan.card_of(source)
     env = LeggedEnvironment(robot, _ROBOTS, plan.threads, plan.sim)
     try:
         chosen = list(dict.fromkeys([typical, *tried]))
@@ -163,50 +163,59 @@ def learner_takes(run_dir: Path, source: PolicySource, plan: EvaluatePlan) -> li
 
 
 def make_sheets(
-    expert_name: str,
     folder: Path,
+    expert: Expert,
     plan: FilmPlan | None = None,
-    learners: Sequence[tuple[PolicySource, EvaluatePlan]] = (),
+    learners: Sequence[tuple[PolicySource, LeggedEvaluation]] = (),
 ) -> None:
-    """Draw a contact sheet a skill into `folder`, unless those of this plan and expert are there.
+    """Draw contact sheets into `folder`, unless those of this plan and these policies are there.
 
     `pictures.json` then holds the renderer, and a record a sheet.
 
+    Args:
+        plan: of the expert's sheets, one a skill; None for none.
+
     Raises:
         RenderingError: MuJoCo cannot draw here.
-        ValueError: no such expert, or a folder that cannot be written.
+        ValueError: a folder that cannot be written.
     """
-    plan, expert = plan or FilmPlan(), load_expert(expert_name or DEFAULT_EXPERT)
     key = digest([plan, expert.hash, _DRAWING, [[s.key(), on] for s, on in learners]])
     if _are_drawn(folder, key):
         return
-    takes = record_takes(expert, plan)
+    takes = record_takes(expert, plan) if plan is not None else []
     for source, evaluated_on in learners:
         takes += learner_takes(folder.parent, source, evaluated_on)
     facts = {"key": key, "expert": expert.policy.name, "weights": expert.hash}
     _draw_into(folder, takes, expert.policy.robot, facts)
 
 
-def make_comparison_sheets(run_dir: Path, say: Say) -> None:
-    """Draw the sheets of a comparison's models, each one's of its first seed.
+def make_experiment_sheets(run_dir: Path, say: Say) -> None:
+    """Draw the sheets of each learner's first run, and of the expert that collected.
 
-    Where MuJoCo cannot draw, `say` gets the reason and the comparison has no pictures.
+    Where MuJoCo cannot draw, `say` gets the reason and the experiment has no pictures.
 
     Raises:
-        ValueError: no finished comparison, or a folder that cannot be written.
+        ValueError: no finished experiment, or a folder that cannot be written.
     """
-    record = read_record(run_dir / COMPARISON)
+    record = read_record(run_dir / "summary.json")
     if record is None:
-        raise ValueError(f"no finished comparison in {run_dir}; `gaitforge compare` makes one")
-    plan, folder = plan_from_tree(EvaluatePlan, record["plan"]["evaluate"]), run_dir / PICTURES
-    sources = [PolicySource(run, run_dir / "train" / run) for run in first_runs(record)]
-    key = digest([_DRAWING, plan, [source.key() for source in sources]])
-    if _are_drawn(folder, key):
+        raise ValueError(f"no finished experiment in {run_dir}; `gaitforge run` makes one")
+    if not record["cells"]:
         return
-    takes = [take for source in sources for take in learner_takes(run_dir, source, plan)]
-    robot = load_expert(record["plan"]["expert"]).policy.robot
+    collect, levels = record["plan"]["collect"], sorted({c["level"] for c in record["cells"]})
+    skills, terrains = (
+        tuple(dict.fromkeys(c[of] for c in record["cells"])) for of in ("skill", "terrain")
+    )
+    film = FilmPlan(skills, terrains, levels[len(levels) // 2]) if collect else None
+    name = record["plan"]["expert"] or (collect or {}).get("expert") or DEFAULT_EXPERT
+    legged = {run["run"] for run in record["runs"] if run["task"] == LeggedEvaluation.kind}
+    learners = []
+    for run in [each for each in first_runs(record) if each in legged]:
+        evaluation = read_record(run_dir / "evaluate" / f"{run}.json") or {}
+        plan = plan_from_tree(LeggedEvaluation, evaluation["plan"])
+        learners.append((run_source(run_dir / "train" / run), plan))
     try:
-        _draw_into(folder, takes, robot, {"key": key})
+        make_sheets(run_dir / PICTURES, load_expert(name), film, learners)
     except RenderingError as error:
         say(f"no pictures: {error}")
 
@@ -254,32 +263,6 @@ def _draw_into(
     write_record(folder / PICTURE_INDEX, {**facts, "renderer": "mujoco", "sheets": sheets})
 
 
-def make_run_sheets(run_dir: Path, say: Say | None = None) -> None:
-    """Draw the sheets of a demo's expert, at the middle of its levels, and of its learners.
-
-    Where MuJoCo cannot draw, `say` gets the reason and the run has no pictures.
-
-    Raises:
-        ValueError: the folder holds no plan of a demo.
-    """
-    record = read_record(run_dir / "plan.json") or {}
-    try:
-        plan = record["plan"]
-        expert, grid = plan["collect"]["expert"], plan["evaluate"]["grid"]
-        levels = sorted(grid["levels"])
-        film = FilmPlan(tuple(grid["skills"]), tuple(grid["terrains"]), levels[len(levels) // 2])
-        evaluate = plan_from_tree(EvaluatePlan, plan["evaluate"])
-    except (TypeError, KeyError, IndexError):
-        raise ValueError(f"{run_dir / 'plan.json'} is not the plan of a demo") from None
-    policies = (read_record(run_dir / "summary.json") or {}).get("policies", {})
-    sources = [PolicySource(name, run_dir / "train" / name) for name in policies if name != EXPERT]
-    try:
-        make_sheets(expert, run_dir / PICTURES, film, [(each, evaluate) for each in sources])
-    except RenderingError as error:
-        if say is not None:
-            say(f"no pictures: {error}")
-
-
 def make_films(
     expert_name: str,
     folder: Path,
@@ -306,11 +289,10 @@ def make_films(
         drawn = dict(zip(stills, zip(shots, draw(shots, *FRAME_PX), strict=True), strict=True))
         for name in formats:
             shot, frames = drawn[name == "png"]
-            times_s = shot.steps * CONTROL_DT_S
             content = (
-                contact_sheet(heading(take), frames, times_s)
+                contact_sheet(heading(take), frames, shot.steps * CONTROL_DT_S)
                 if name == "png"
-                else animation(heading(take), frames, times_s, FILM_FPS, name)
+                else animation([(heading(take), frames)], FILM_MS, name)
             )
             path = folder / f"{take.result.spec.skill}.{name}"
             write_bytes_durably(path, content)
@@ -359,6 +341,6 @@ def _sheet_shot(scene: Scene) -> Shot:
     return Shot(scene, frame_steps(len(scene.state), SHEET_FRAMES))
 
 
-def film_shot(scene: Scene) -> Shot:
-    """The scene at `FILM_FPS`."""
-    return Shot(scene, np.arange(0, len(scene.state), round(1.0 / (FILM_FPS * CONTROL_DT_S))))
+def film_shot(scene: Scene, frame_ms: int = FILM_MS) -> Shot:
+    """The whole scene, a frame every `frame_ms`."""
+    return Shot(scene, np.arange(0, len(scene.state), round(frame_ms / 1000 / CONTROL_DT_S)))

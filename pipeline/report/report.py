@@ -12,16 +12,22 @@ from statistics import fmean
 from typing import Any
 
 from gaitforge.datasets.errors import amount
-from gaitforge.pipeline.report import charts, pages
-from gaitforge.pipeline.report.bench_page import bench_panels
-from gaitforge.pipeline.report.comparison_page import comparison_rows, table_cells
+from gaitforge.pipeline.report import charts, pages, results
 from gaitforge.pipeline.report.expert_section import card_table, sheet_figures
 from gaitforge.pipeline.report.figures import Panel
+from gaitforge.pipeline.report.results import (
+    abstract,
+    first_runs,
+    is_published,
+    overall_rows,
+    result_charts,
+    result_rows,
+)
 from gaitforge.pipeline.report.run_files import EXPERT, Record, RunFiles, read_run
 from gaitforge.pipeline.view.run_pages import page_of
 
-REPORT_NAME = "report.html"
-
+REPORT_NAME, TABLE_NAME = "report.html", "results.md"
+_MOST_STAGES = 60
 
 _STAGES = {
     "collect": "The expert drives; its episodes are stored.",
@@ -29,6 +35,7 @@ _STAGES = {
     "collect corrections": "The first learner drives in short stretches; what the expert would "
     "have done is stored (DAgger).",
     "describe": "Statistics of the dataset.",
+    "time": "How many optimiser steps fit in the time.",
     "train": "From all episodes.",
     "evaluate": "In closed loop, on the held-out episodes.",
 }
@@ -81,12 +88,18 @@ class ModesCut:
 
 
 def write_report(run_dir: Path) -> Path:
-    """Write `run_dir/report.html` from the run's files and return its path.
+    """Write `report.html`, and `results.md` with its table, from an experiment's files.
+
+    Returns:
+        The page's path.
 
     Raises:
         ValueError: a file is missing or malformed; an older report is then left as it was.
     """
-    pages.write_texts(run_dir, {REPORT_NAME: render_report(read_run(run_dir))})
+    run = read_run(run_dir)
+    rows = result_rows(run.summary)
+    table = pages.markdown_table(rows[0], [row.values() for row in rows]) + "\n"
+    pages.write_texts(run_dir, {TABLE_NAME: table, REPORT_NAME: render_report(run)})
     return run_dir / REPORT_NAME
 
 
@@ -97,89 +110,91 @@ def render_report(run: RunFiles) -> str:
 
 def _context(run: RunFiles) -> dict[str, object]:
     """What the template shows."""
-    summary, dataset = run.summary, run.dataset
-    cut = _modes_cut(run)
-    linked = {name: page for name in summary["policies"] if (page := page_of(run.root, name))}
+    summary, dataset, cut = run.summary, run.dataset, _modes_cut(run)
+    shown = [EXPERT, *first_runs(summary)]
+    linked = {name: page for name in shown if (page := page_of(run.root, name))}
     return {
-        "linked": linked,
-        "abstract": _abstract(summary),
+        "abstract": abstract(summary),
         "summary": summary,
-        "models": _models(summary),
-        "learned": [name for name in summary["policies"] if name != EXPERT],
+        "source": results.SOURCE if is_published(summary) else "",
+        "rows": _table_cells(result_rows(summary)),
+        "overall": overall_rows(summary),
+        "charts": result_charts(summary),
+        "own": list(pages.flattened(summary["plan"]["learners"])),
+        "linked": linked,
         "sheets": sheet_figures(run.root, run.pictures),
         "card": card_table(run),
         "dataset": dataset,
-        "dataset_heat": [
-            _dataset_heat(dataset["groups"], "episodes", "Episodes", 0),
-            _dataset_heat(dataset["groups"], "return", "Mean return", 2),
-        ],
-        "dataset_charts": _dataset_charts(dataset),
-        "randomisation_charts": [_randomisation_chart(draw) for draw in dataset["randomisation"]],
+        "described": _described(dataset, cut) if dataset is not None else {},
         "cut": cut,
-        "spectra_charts": [_spectrum_chart(signal, cut) for signal in dataset["spectra"]],
         "training": run.training,
         "training_charts": charts.losses(
-            ((pages.policy(each.policy), each.history) for each in run.training), "gradient steps"
+            ((pages.policy(_learner(summary, each.policy)), each.history) for each in run.training),
+            "optimiser steps",
         ),
         "stages": _stages(run),
         "best_validation": {r.policy: _best_validation(r.history) for r in run.training},
-        "success_heat": _evaluation_heat(summary, "success", (0.0, 1.0), linked),
-        "return_heat": _evaluation_heat(summary, "return", None, linked),
-        "latency_chart": _latency_chart(summary["policies"], dataset["control_dt_s"]),
-        "bench": run.bench,
-        "bench_charts": bench_panels(run.bench) if run.bench else [],
-        "plan": [
-            (key, list(pages.flattened(value)) if isinstance(value, Mapping) else [("", value)])
-            for key, value in run.plan.items()
-        ],
-        "info": list(pages.flattened(dataset["info"])),
+        "success_heat": _evaluation_heat(summary, shown, "success", (0.0, 1.0), linked),
+        "return_heat": _evaluation_heat(summary, shown, "return", None, linked),
+        "cells": _cells(summary, shown),
+        "plan": list(pages.flattened(summary["plan"])),
         "files": [(path.as_posix(), (run.root / path).stat().st_size) for path in run.paths],
     }
 
 
-def _models(summary: Record) -> list[dict[str, list[str]]]:
-    """A row per model and the expert's; none of a run with one seed."""
-    if not summary.get("models"):
-        return []
-    rows = {"models": summary["models"], "expert": summary["policies"][EXPERT]}
-    return table_cells(comparison_rows(rows))
+def _described(dataset: Record, cut: ModesCut | None) -> dict[str, object]:
+    """Tables and charts of the collected dataset."""
+    return {
+        "heat": [
+            _dataset_heat(dataset["groups"], "episodes", "Episodes", 0),
+            _dataset_heat(dataset["groups"], "return", "Mean return", 2),
+        ],
+        "charts": _dataset_charts(dataset),
+        "randomisation": [_randomisation_chart(draw) for draw in dataset["randomisation"]],
+        "spectra": [_spectrum_chart(signal, cut) for signal in dataset["spectra"]],
+        "info": list(pages.flattened(dataset["info"])),
+    }
+
+
+def _table_cells(rows: Sequence[Mapping[str, str]]) -> list[dict[str, list[str]]]:
+    """Rows for a page's table: each value apart from its interval."""
+    return [
+        {
+            name: [value] if name == "learner" else value.removesuffix(")").split(" (")
+            for name, value in row.items()
+        }
+        for row in rows
+    ]
+
+
+def _learner(summary: Record, run: str) -> str:
+    return next((each["learner"] for each in summary["runs"] if each["run"] == run), run)
+
+
+def _cells(summary: Record, names: Sequence[str]) -> list[Record]:
+    """The cells of each learner's first run, with the share of the expert's return."""
+    expert = {_place(cell): cell["return"] for cell in summary["cells"] if cell["policy"] == EXPERT}
+
+    def fraction(cell: Record) -> float | None:
+        of = expert.get(_place(cell), 0.0)
+        return cell["return"] / of if of > 0 and pages.is_number(cell["return"]) else None
+
+    cells = [cell for cell in summary["cells"] if cell["policy"] in names]
+    return [{**cell, "return_fraction": fraction(cell)} for cell in cells]
+
+
+def _place(cell: Record) -> tuple[Any, ...]:
+    return cell["terrain"], cell["skill"], cell["level"]
 
 
 def _stages(run: RunFiles) -> list[tuple[str, str, float]]:
-    """Name, what it does, and seconds of every stage, in their order."""
+    """Name, what it does, and seconds of every stage; nothing where there are too many to read."""
     rows = []
-    for stage, seconds in run.stages.items():
+    for stage, seconds in run.stages.items() if len(run.stages) <= _MOST_STAGES else ():
         kind, _, policy = stage.partition(" ")
         shown = f"{kind} {pages.policy(policy)}" if policy in pages.POLICY_NAMES else stage
         rows.append((shown, _STAGES.get(stage, _STAGES.get(kind, "")), seconds))
     return rows
-
-
-def _abstract(summary: Record) -> str:
-    """The result in one sentence, from what the summary has."""
-    steps = pages.count(summary["dataset"].get("steps"))
-    learned = [
-        (name, row)
-        for name, row in summary["policies"].items()
-        if name != EXPERT and pages.is_number(row["return_fraction"])
-    ]
-    if not learned:
-        return f"{steps} recorded control steps; no learned policy has been evaluated."
-    name, best = max(learned, key=lambda item: item[1]["return_fraction"])
-    sentence = (
-        f"Trained on {steps} recorded control steps, {pages.policy(name)} reaches "
-        f"{pages.fixed(best['return_fraction'], 3)} of the expert's return"
-    )
-    if pages.is_number(best["success"]):
-        sentence += f" and succeeds in {pages.fixed(best['success'])} of the held-out episodes"
-    levels = sorted({str(cell["level"]) for cell in summary["cells"]})
-    if levels:
-        sentence += f" at terrain level {', '.join(levels)} of 0 to 9"
-    if pages.is_number(best["latency_us_median"]):
-        sentence += (
-            f", with a median of {pages.count(best['latency_us_median'])} µs for a control step"
-        )
-    return sentence + "."
 
 
 def _dataset_heat(groups: Iterable[Record], field: str, title: str, digits: int) -> HeatTable:
@@ -188,12 +203,14 @@ def _dataset_heat(groups: Iterable[Record], field: str, title: str, digits: int)
 
 
 def _evaluation_heat(
-    summary: Record, field: str, limits: tuple[float, float] | None, linked: Mapping[str, str]
+    summary: Record,
+    names: Sequence[str],
+    field: str,
+    limits: tuple[float, float] | None,
+    linked: Mapping[str, str],
 ) -> list[HeatTable]:
     """One table a policy: means over levels, weighted by episodes; colours on one common scale."""
-    cells = {
-        name: [c for c in summary["cells"] if c["policy"] == name] for name in summary["policies"]
-    }
+    cells = {name: [c for c in summary["cells"] if c["policy"] == name] for name in names}
     tables = {policy: _mean_over_levels(cells[policy], field) for policy in cells}
     limits = limits or _limits(value for table in tables.values() for value in table.values())
     shown = {policy: values for policy, values in tables.items() if values}
@@ -208,7 +225,7 @@ def _evaluation_heat(
 
 def _intervals(cells: Sequence[Record], field: str) -> dict[tuple[str, str], Any]:
     """A field's intervals by terrain and skill; none where several levels were averaged."""
-    found = {(cell["terrain"], cell["skill"]): cell.get(f"{field}_ci95") for cell in cells}
+    found = {(cell["terrain"], cell["skill"]): cell[f"{field}_ci95"] for cell in cells}
     return found if len(found) == len(cells) else {}
 
 
@@ -278,11 +295,12 @@ def _randomisation_chart(draw: Record) -> Panel:
 
 def _modes_cut(run: RunFiles) -> ModesCut | None:
     """`n_modes` and `context_len` of the first training configuration that has both; else none."""
-    for training in (each for each in run.training if each.policy in run.summary["policies"]):
+    known = [each["run"] for each in run.summary["runs"]]
+    for training in (each for each in run.training if each.policy in known):
         leaves = {name.rpartition(".")[2]: leaf for name, leaf in pages.flattened(training.config)}
         n_modes, context_len = leaves.get("n_modes"), leaves.get("context_len")
         if isinstance(n_modes, int) and isinstance(context_len, int):
-            dt_s = run.dataset["control_dt_s"]
+            dt_s = run.summary["sets"][0]["control_dt_s"]
             return ModesCut(training.policy, n_modes, context_len, dt_s)
     return None
 
@@ -305,13 +323,3 @@ def _best_validation(history: Iterable[Record]) -> float | None:
         (row["validation_loss"] for row in history if pages.is_number(row["validation_loss"])),
         default=None,
     )
-
-
-def _latency_chart(policies: Mapping[str, Record], control_dt_s: float) -> Panel | None:
-    """None if no policy's latency was measured."""
-    rows = [
-        charts.LatencyBar(pages.policy(name), row["latency_us_median"], row["latency_us_p99"])
-        for name, row in policies.items()
-        if pages.is_number(row["latency_us_median"])
-    ]
-    return charts.latency("Control step", rows, control_dt_s * 1e6) if rows else None

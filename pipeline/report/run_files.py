@@ -12,17 +12,16 @@ EXPERT = "expert"
 PICTURES = Path("pictures")
 PICTURE_INDEX = "pictures.json"
 EXPERT_CARD = Path("expert.json")
-BENCH = Path("bench_learners.json")
 WALL = Path("wall.json")
 
 _HISTORY = "step loss validation_loss lr steps_per_s elapsed_s"
 _CELL = "policy terrain skill level return success survival episodes"
 _KEYS = {
-    "summary.json": "dataset collect policies cells wall_s versions git_revision command",
-    "summary.json: policies": (
-        "return return_fraction success survival parameters train_s latency_us_median "
-        "latency_us_p99"
+    "summary.json": (
+        "name plan dataset collect sets expert runs results overall cells wall_s versions "
+        "git_revision command"
     ),
+    "summary.json: runs": "run learner set score return success parameters train_s",
     "summary.json: cells": _CELL,
     "dataset.json": "control_dt_s groups levels randomisation episode_lengths spectra info",
     "dataset.json: groups": "terrain skill episodes steps return success survival",
@@ -30,13 +29,12 @@ _KEYS = {
     "dataset.json: randomisation": "name unit edges counts",
     "dataset.json: episode_lengths": "edges counts",
     "dataset.json: spectra": "signal unit frequency_hz energy_share channels",
-    "plan.json": "",
+    "plan.json": "experiment",
     "pictures/pictures.json": "renderer sheets",
     "pictures/pictures.json: sheets": (
-        "file skill terrain level command success succeeded episodes"
+        "file policy caption skill terrain level command success succeeded episodes"
     ),
     "expert.json": "robot",
-    "bench_learners.json": "train_step_ms control_step_us attention bars notes config",
 }
 """File, or file and field -> the keys that it, or each record in that field, must have."""
 
@@ -54,20 +52,19 @@ class TrainingRun:
 class RunFiles:
     """All that a report is made from, as read; `paths` are the files, relative to `root`.
 
-    `pictures` is None where none were drawn, `expert` where the run holds no card of its expert,
-    `bench` where the learners' speeds were not measured into its folder. `training` is in the order
-    of the stages; a policy that only drove is in it too. `stages` has the seconds of each stage,
-    nothing where they were not kept.
+    `dataset` is None where stores were given, `pictures` where none were drawn, `expert` where the
+    run holds no card of its expert. `training` has each learner's runs where there is one set of
+    episodes, and policies that only drove; `stages` the seconds of each stage, nothing where they
+    were not kept.
     """
 
     root: Path
     summary: Record
-    dataset: Record
+    dataset: Record | None
     plan: Record
     training: tuple[TrainingRun, ...]
     pictures: Record | None
     expert: Record | None
-    bench: Record | None
     stages: Mapping[str, float]
     paths: tuple[Path, ...]
 
@@ -80,29 +77,33 @@ def read_run(run_dir: Path) -> RunFiles:
     """
     if not run_dir.is_dir():
         raise ValueError(f"no run folder at {run_dir}; `gaitforge demo --out DIR` makes one")
-    paths = [Path("summary.json"), Path("dataset.json"), Path("plan.json")]
-    summary, dataset, plan = (_read_object(run_dir, path) for path in paths)
+    paths = [Path("summary.json"), Path("plan.json")]
+    summary, plan = (_read_object(run_dir, path) for path in paths)
+    dataset = None
+    if summary["dataset"] is not None:
+        paths.append(Path("dataset.json"))
+        dataset = _read_object(run_dir, paths[-1])
     stages = _read_stages(run_dir)
     trained = [stage.removeprefix("train ") for stage in stages if stage.startswith("train ")]
-    learned = [name for name in trained if (run_dir / _history_path(name)).is_file()]
-    learned += [name for name in summary["policies"] if name not in (EXPERT, *learned)]
+    runs = [run["run"] for run in summary["runs"]]
+    learned = [name for name in trained if name not in runs]  # they only drove
+    learned = [name for name in learned if (run_dir / _history_path(name)).is_file()]
+    learned += runs if len(summary["sets"]) == 1 else []
     training = tuple(_read_training(run_dir, policy) for policy in learned)
     for policy in learned:
         paths += [_history_path(policy), _config_path(policy)]
     pictures, drawn = read_pictures(run_dir)
     paths += drawn[:1]
-    extras: list[Record | None] = []
-    for path in (EXPERT_CARD, BENCH):
-        there = (run_dir / path).is_file()
-        extras.append(_read_object(run_dir, path) if there else None)
-        paths += [path] if there else []
-    expert, bench = extras
+    expert = None
+    if (run_dir / EXPERT_CARD).is_file():
+        expert = _read_object(run_dir, EXPERT_CARD)
+        paths.append(EXPERT_CARD)
     cells = (expert or {}).get("evaluation", {}).get("cells", [])
     _check_records(cells, _CELL, f"{EXPERT_CARD}: cells")
     paths += drawn[1:]
     paths += [WALL] if stages else []
     return RunFiles(
-        run_dir, summary, dataset, plan, training, pictures, expert, bench, stages, tuple(paths)
+        run_dir, summary, dataset, plan, training, pictures, expert, stages, tuple(paths)
     )
 
 

@@ -13,19 +13,17 @@ from gaitforge.collectors.legged.replaying import (
     stored_episodes,
 )
 from gaitforge.collectors.legged.rollout import EpisodeResult
-from gaitforge.collectors.rendering.rendering import RenderingError, Shot, draw
+from gaitforge.collectors.rendering.rendering import RenderingError, draw
 from gaitforge.collectors.robots.robot import RobotCard
-from gaitforge.collectors.timing import CONTROL_DT_S
 from gaitforge.datasets import Selection
 from gaitforge.datasets.catalog.listing import episode_name
 from gaitforge.flows.progress import Reporter
 from gaitforge.pipeline.report.picture_files import Heading, animation
-from gaitforge.pipeline.report.pictures import FILM_FPS, Take, draw_sheets, film_shot
-from gaitforge.pipeline.view.show import Show, Viewed, scene_of, write_file
+from gaitforge.pipeline.report.pictures import FILM_MS, TILES_MS, Take, draw_sheets, film_shot
+from gaitforge.pipeline.view.show import Show, scene_of, write_file
 
 STORED_FRAMES = 4
-FILM_PX = (640, 400)
-_FRAMES_AT_ONCE = 50
+FILM_PX, TILE_PX = (640, 400), (320, 200)
 
 
 def _replayed(
@@ -100,22 +98,22 @@ def draw_stored(selection: Selection, folder: Path) -> list[dict[str, object]]:
     return [{**sheet, "episode": sheet["policy"]} for sheet in sheets]
 
 
-def write_film(show: Show, viewed: Viewed, path: Path, reporter: Reporter) -> None:
-    """Write an episode as a film at 25 frames a second; the path's ending is its format.
+def write_film(show: Show, path: Path, reporter: Reporter) -> None:
+    """Write a show's episodes as a film, of several as tiles; the path's ending is its format.
 
     Raises:
         RenderingError: MuJoCo cannot draw here.
         ValueError: another format than `ANIMATIONS`, or a path that cannot be written.
     """
-    shot, frames = film_shot(scene_of(viewed, show.robot)), []
-    with reporter.step("draw", len(shot.steps), "frame") as advance:
-        for first in range(0, len(shot.steps), _FRAMES_AT_ONCE):
-            steps = shot.steps[first : first + _FRAMES_AT_ONCE]
-            frames += draw([Shot(shot.scene, steps)], *FILM_PX)
-            advance(len(steps), viewed.name)
-    row = viewed.row
-    where = f"{row['terrain']}, level {row['level']}; episode {viewed.name}"
-    heading = Heading(row["skill"], where, "", "", bool(row["success"]), "")
-    times_s = shot.steps * CONTROL_DT_S
-    kind = path.suffix[1:].lower()
-    write_file(path, animation(heading, np.concatenate(frames), times_s, FILM_FPS, kind))
+    alone, films = len(show.episodes) == 1, []
+    size_px, frame_ms = (FILM_PX, FILM_MS) if alone else (TILE_PX, TILES_MS)
+    shots = [film_shot(scene_of(each, show.robot), frame_ms) for each in show.episodes]
+    with reporter.step("draw", sum(len(shot.steps) for shot in shots), "frame") as advance:
+        for viewed, shot in zip(show.episodes, shots, strict=True):
+            row, notes = viewed.row, [f"episode {viewed.name}"] * alone
+            where = [f"{row['terrain']}, level {row['level']}", *notes]
+            where += [f"ghost: {show.ghost}"] if show.ghost else []
+            heading = Heading(row["skill"], "; ".join(where), "", "", bool(row["success"]), "")
+            films.append((heading, draw([shot], *size_px)[0]))
+            advance(len(shot.steps), viewed.name)
+    write_file(path, animation(films, frame_ms, path.suffix[1:].lower()))

@@ -142,7 +142,7 @@ def _deployment(name: str, parameters: dict[str, object], schedule: Schedule | N
         NAME,
         parameters=parameters,
         schedule=schedule if name == "collect" else None,
-        concurrency_limit=limit if name in ("collect", "pipeline") else None,
+        concurrency_limit=limit if name in ("collect", "experiment") else None,
         tags=[NAME],
         entrypoint_type=EntrypointType.MODULE_PATH,
     )

@@ -15,14 +15,14 @@ from gaitforge.datasets.errors import amount
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import read_record
-from gaitforge.flows.stages.evaluate import EvaluatePlan
-from gaitforge.flows.tasks.policies import PolicySource, run_source
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.flows.tasks.policies import EXPERT, PolicySource, run_source
 from gaitforge.pipeline.view.recording import record, recorded_charts
 from gaitforge.pipeline.view.show import MOST_PARALLEL, Ghost, Show, spec_of, viewed
 
 
 def policy_show(
-    source: PolicySource, plan: EvaluatePlan, specs: Sequence[EpisodeSpec], reporter: Reporter
+    source: PolicySource, plan: LeggedEvaluation, specs: Sequence[EpisodeSpec], reporter: Reporter
 ) -> Show:
     """A policy on episodes, in their order; of the plan, simulator, robot and settings count.
 
@@ -32,7 +32,7 @@ def policy_show(
     if not specs:
         raise ValueError("no episode to run")
     robots = min(MOST_PARALLEL, len(specs))
-    policy, _, card = source.load(robots, plan.robot, plan.return_target, plan.reset_every)
+    policy, card = plan.load(source, robots)[0], plan.card_of(source)
     env = LeggedEnvironment(card, robots, plan.threads, plan.sim)
     try:
         total = len(specs) * env.episode_steps
@@ -43,7 +43,7 @@ def policy_show(
         env.close()
     # As the catalog's rows are.
     pairs.sort(key=lambda pair: pair[0].spec.index)
-    actor = source.name, source.weights_hash()
+    actor = source.name, plan.key(source)["weights"]
     columns = part_catalog([result for result, _ in pairs], card, simulator, actor)
     columns |= {"policy": columns.pop("expert"), "policy_hash": columns.pop("expert_hash")}
     rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
@@ -60,7 +60,7 @@ def ghost_source(name: str) -> PolicySource:
         ValueError: no such folder.
     """
     is_expert = name == "expert"
-    return PolicySource(name, expert=DEFAULT_EXPERT) if is_expert else run_source(Path(name))
+    return PolicySource(name, EXPERT, DEFAULT_EXPERT) if is_expert else run_source(Path(name))
 
 
 def with_ghosts(show: Show, source: PolicySource, reporter: Reporter) -> Show:
@@ -71,7 +71,7 @@ def with_ghosts(show: Show, source: PolicySource, reporter: Reporter) -> Show:
     """
     rows = [each.row for each in show.episodes]
     specs = [replace(spec_of(row), index=k, action_noise=0.0) for k, row in enumerate(rows)]
-    plan = EvaluatePlan(robot=str(show.robot.path))
+    plan = LeggedEvaluation(robot=str(show.robot.path))
     others = policy_show(source, plan, specs, reporter).episodes
     episodes = tuple(
         replace(each, ghost=Ghost(ghost.recording, float(ghost.row["return"])))
@@ -100,7 +100,7 @@ def evaluation_show(path: Path, reporter: Reporter) -> Show:
     tree = read_record(path)
     if not isinstance(tree, dict) or not {"plan", "key", "returns", "cells"} <= tree.keys():
         raise ValueError(f"{path} is no evaluation with its plan and returns")
-    plan = plan_from_tree(EvaluatePlan, tree["plan"])
+    plan = plan_from_tree(LeggedEvaluation, tree["plan"])
     source = _evaluated(path, tree["key"].get("weights"))
     known = dict(_extremes(plan, tree))
     chosen = [spec for spec in plan.grid.specs() if spec.index in known]
@@ -115,9 +115,9 @@ def evaluation_show(path: Path, reporter: Reporter) -> Show:
 def _evaluated(path: Path, weights: str | None) -> PolicySource:
     """The policy of OUT/evaluate/NAME.json: the run OUT/train/NAME, or the default expert."""
     run = path.parent.parent / "train" / path.stem
-    expert = PolicySource(path.stem, expert=DEFAULT_EXPERT)
+    expert = PolicySource(path.stem, EXPERT, DEFAULT_EXPERT)
     source = run_source(run) if run.is_dir() else expert
-    if source.key() == weights:
+    if LeggedEvaluation().key(source)["weights"] == weights:
         return source
     raise ValueError(
         f"{path} keeps no episodes, and its policy is not at {run}; "
@@ -125,7 +125,7 @@ def _evaluated(path: Path, weights: str | None) -> PolicySource:
     )
 
 
-def _extremes(plan: EvaluatePlan, tree: dict[str, Any]) -> list[tuple[int, float]]:
+def _extremes(plan: LeggedEvaluation, tree: dict[str, Any]) -> list[tuple[int, float]]:
     """Index and return of the worst, median and best episode of every cell."""
     found = []
     for cell, returns in zip(tree["cells"], tree["returns"], strict=True):

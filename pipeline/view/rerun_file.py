@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.collectors.rendering.colours import BARRIER, Colour
+from gaitforge.collectors.rendering.colours import BARRIER, GHOST, Colour
 from gaitforge.collectors.rendering.scene import Scene
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.rotations import from_yaw, rotate, yaw_of
@@ -23,7 +23,6 @@ TIMELINE = "time"
 _ROBOT = "world/robot"
 _GROUND: Colour = (190, 197, 204)
 _COMMAND: Colour = (204, 121, 167)
-_GHOST: Colour = (150, 150, 150)
 _ARROW_M_PER_MS, _ARROW_RADIUS_M, _ARROW_ABOVE = 0.35, 0.01, (0.0, 0.0, 0.2)
 _EYE = (-2.0, -5.0, 2.0)
 """From the trunk, in leg lengths: ahead, left, up."""
@@ -63,7 +62,7 @@ def write_recording(show: Show, viewed: Viewed, path: Path, reporter: Reporter) 
         _surroundings(stream, scene_of(viewed, show.robot))
         _robot(stream, _ROBOT, show.robot, viewed.recording.poses)
         if viewed.ghost:
-            _robot(stream, "world/ghost", show.robot, viewed.ghost.recording.poses, _GHOST)
+            _robot(stream, "world/ghost", show.robot, viewed.ghost.recording.poses, GHOST)
         _curves(stream, show, viewed)
         stream.disconnect()
         write_file(path, Path(folder, "out.rrd").read_bytes())

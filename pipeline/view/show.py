@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gaitforge.collectors.legged.episodes import HELD_OUT_VARIANTS, EpisodeSpec, draw_episode
 from gaitforge.collectors.rendering.scene import Scene, drawn_scene
 from gaitforge.collectors.robots.robot import RobotCard
@@ -102,9 +104,13 @@ def spec_of(row: Mapping[str, Any]) -> EpisodeSpec:
 
 
 def scene_of(viewed: Viewed, robot: RobotCard) -> Scene:
-    """An episode as a scene to draw, under the whole path."""
+    """An episode as a scene to draw, with its ghost, under the whole path."""
     draws = draw_episode(spec_of(viewed.row), robot)
-    return drawn_scene(robot, viewed.recording.poses, viewed.tile, draws)
+    scene = drawn_scene(robot, viewed.recording.poses, viewed.tile, draws)
+    if viewed.ghost is None:
+        return scene
+    poses = viewed.ghost.recording.poses
+    return replace(scene, ghost=poses[np.minimum(np.arange(len(scene.state)), len(poses) - 1)])
 
 
 def viewed(row: Mapping[str, Any], recording: Recording, robot: RobotCard) -> Viewed:

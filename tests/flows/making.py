@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from gaitforge.collectors.legged.data import CollectionGrid
-from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.datasets import open_store
+from gaitforge.flows.experiments.plan import Corrections, Experiment
+from gaitforge.flows.experiments.stages import Claim, claim
 from gaitforge.flows.progress import Advance, Reporter, Silent
 from gaitforge.flows.records.records import read_record
-from gaitforge.flows.stages.evaluate import EvaluatePlan
-from gaitforge.flows.stages.pipeline.plan import CorrectionsPlan, PipelinePlan
-from gaitforge.flows.stages.pipeline.stages import claim
 from gaitforge.flows.stages.staging import run_stages
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.learners.training.config import TrainConfig
-from gaitforge.pipeline.report.pipeline import stages_of
+from gaitforge.pipeline.report.experiment import stages_of
 from tests.learners.making import SMALL, make_selection
 
 GRID = CollectionGrid(
@@ -50,17 +48,22 @@ def _settings(model: str, objective: str) -> dict[str, Any]:
     }
 
 
-TRAINING = TrainPlan(SelectPlan(), TrainConfig(**_settings("fcnet", "bc")))
-DEMO = PipelinePlan(
+TRAINING = _settings("fcnet", "bc")
+DEMO = Experiment(
+    {"fcnet": _settings("fcnet", "return"), "bot": _settings("bot", "bc")},
     collect=replace(COLLECT, grid=replace(GRID, parts=2)),
-    corrections=CorrectionsPlan(
-        TRAINING.config, replace(COLLECT, grid=replace(GRID, parts=1, seed=1000))
+    corrections=Corrections(
+        replace(COLLECT, grid=replace(GRID, parts=1, seed=1000)), driver=TRAINING
     ),
-    models={"fcnet": _settings("fcnet", "return"), "bot": _settings("bot", "bc")},
-    evaluate=EvaluatePlan(
-        grid=EvaluationGrid(("flat",), ("stand", "run"), levels=(2,), episodes=2), robots=4
-    ),
+    evaluate={
+        "terrains": ("flat",),
+        "skills": ("stand", "run"),
+        "levels": (2,),
+        "episodes": 2,
+        "robots": 4,
+    },
 )
+CLAIM = Claim("demo", DEMO)
 
 
 def small_run(folder: Path) -> Path:
@@ -71,19 +74,22 @@ def small_run(folder: Path) -> Path:
     return folder / "run"
 
 
-def run_pipeline(plan: PipelinePlan, out: Path, reporter: Reporter) -> dict[str, Any]:
-    """Run or resume a pipeline in this process; its summary."""
-    claim(plan, out)
-    run_stages(out, stages_of(plan, out), reporter)
+def run_experiment(
+    made: Claim, out: Path, reporter: Reporter, pages: bool = False
+) -> dict[str, Any]:
+    """Run or resume an experiment in this process, without pages or with them; its summary."""
+    stages = stages_of(made, out)
+    claim(made, out)
+    if not pages:
+        without = ("show", "report")
+        stages = [each for each in stages if each.name.split()[0] not in without]
+    run_stages(out, stages, reporter)
     return read_record(out / "summary.json") or {}
 
 
 def plain_results(out: Path) -> tuple[str, dict[str, Any]]:
     """The results of `DEMO` from one undisturbed process, which draws no pages."""
-    claim(DEMO, out)
-    pages = ("describe", "compare", "report")
-    stages = [each for each in stages_of(DEMO, out) if each.name.split()[0] not in ("show", *pages)]
-    run_stages(out, stages, Silent())
+    run_experiment(CLAIM, out, Silent())
     return results(out)
 
 

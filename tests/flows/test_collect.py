@@ -54,6 +54,7 @@ def test_every_part_is_recorded_with_its_times(complete: Store) -> None:
 
 
 # In the second case the parts are in work in two processes: both have to stop.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("threads", "error", "share"), [(1, KeyboardInterrupt, 0.6), (2, Stop, 0.25)]
 )
@@ -89,6 +90,7 @@ def test_a_complete_collection_is_no_work(complete: Store) -> None:
     assert counting.units == {"collect": 0}
 
 
+@pytest.mark.slow
 def test_threads_and_the_choice_of_parts_change_nothing(complete: Store, tmp_path: Path) -> None:
     plan = replace(COLLECT, threads=4)  # two processes of two threads each
     assert plan.part_ids() == COLLECT.part_ids()

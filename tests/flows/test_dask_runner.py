@@ -39,6 +39,8 @@ from tests.flows.processes import (
     wait_for_json,
 )
 
+pytestmark = pytest.mark.slow
+
 PLAN = replace(COLLECT, grid=replace(GRID, parts=4))
 LOOPBACK = {"0100007F", "00000000000000000000000001000000"}
 

@@ -81,6 +81,7 @@ def files(store: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_known_fields_are_those_of_the_collection_and_nothing_else_changes(store: Path) -> None:
     before, kept = open_store(store, tag="before").info(), files(store)
     for of in ("state", "privileged", "height_scan", "foot_positions", "contact_forces"):
@@ -102,8 +103,7 @@ def test_known_fields_are_those_of_the_collection_and_nothing_else_changes(store
     np.testing.assert_array_equal(np.linalg.norm(contact, axis=2) > 1.0, touching)
     one = selection.episode(4)
     np.testing.assert_array_equal(one["again_state"], one["state"])
-    after = open_store(store, tag="before").info()
-    assert replace(after, schema_version=before.schema_version) == before
+    assert open_store(store, tag="before").info() == before
     assert kept == files(store)
     assert open_store(store).verify() == []
     tagged = open_store(store, tag="before").select()

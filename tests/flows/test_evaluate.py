@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,25 +13,22 @@ import torch
 
 from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, load_expert
 from gaitforge.collectors.intervals import combined_interval, mean_interval, success_interval
-from gaitforge.collectors.legged.evaluation import CellResult, EvaluationGrid
+from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.collectors.policies import Observation
 from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.plans import record_from_tree
 from gaitforge.flows.records.records import to_tree
-from gaitforge.flows.stages.evaluate import (
-    EvaluatePlan,
-    PolicyEvaluation,
-    PolicySource,
-    control_latency,
-    evaluate_policy,
-    robot_observations,
-)
+from gaitforge.flows.stages.evaluate import control_latency, evaluate_policy
+from gaitforge.flows.tasks.evaluation import PolicyEvaluation, References
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.flows.tasks.policies import CLASS, EXPERT, PolicySource
 from tests.flows.making import Counting
 
 ROBOT = load_robot()
-PLAN = EvaluatePlan(grid=EvaluationGrid(("flat",), ("stand",), (0,), episodes=1))
+EXPERT_SOURCE = PolicySource("expert", EXPERT, DEFAULT_EXPERT)
+PLAN = LeggedEvaluation(grid=EvaluationGrid(("flat",), ("stand",), (0,), episodes=1))
 
 
 class Kicking:
@@ -65,43 +64,43 @@ class Sleeper:
 
 def test_latency_is_that_of_one_act_and_leaves_the_threads_alone() -> None:
     threads, sleeper = torch.get_num_threads(), Sleeper()
-    median, p99 = control_latency(sleeper, robot_observations(PLAN, ROBOT, count=4), repeats=20)
+    median, p99 = control_latency(sleeper, PLAN.observations(EXPERT_SOURCE, count=4), repeats=20)
     assert 2_000 <= median <= p99
     assert sleeper.resets == 1
     assert torch.get_num_threads() == threads
 
 
 def test_an_expert_is_timed_on_observations_of_one_real_robot() -> None:
-    seen = robot_observations(PLAN, ROBOT, count=3)
+    seen = PLAN.observations(EXPERT_SOURCE, count=3)
     assert [o.policy.shape for o in seen] == [(1, 70)] * 3
     assert not np.array_equal(seen[0].policy, seen[2].policy)
     median, p99 = control_latency(load_expert().policy, seen, repeats=20)
     assert 0 < median <= p99
 
 
-def _expert_cells(robots: int = 4) -> tuple[CellResult, ...]:
+def _expert_cells(robots: int = 4) -> tuple[Mapping[str, Any], ...]:
     grid = EvaluationGrid(("flat", "rough"), ("stand", "tilt"), (1,), episodes=3, seed=5)
-    plan = EvaluatePlan(grid=grid, robots=robots)
-    return evaluate_policy(PolicySource("expert", expert=DEFAULT_EXPERT), plan, Silent()).cells
+    plan = LeggedEvaluation(grid=grid, robots=robots)
+    return evaluate_policy(PolicySource("expert", EXPERT, DEFAULT_EXPERT), plan, Silent()).cells
 
 
 def test_the_intervals_can_be_computed_again_from_the_returns() -> None:
     grid = EvaluationGrid(("flat", "rough"), ("stand",), (1,), episodes=3, seed=5)
-    source = PolicySource("expert", expert=DEFAULT_EXPERT)
-    made = evaluate_policy(source, EvaluatePlan(grid=grid, robots=4), Silent())
+    source = PolicySource("expert", EXPERT, DEFAULT_EXPERT)
+    made = evaluate_policy(source, LeggedEvaluation(grid=grid, robots=4), Silent())
     for cell, returns in zip(made.cells, made.returns, strict=True):
-        assert cell.return_ == np.mean(returns)
-        assert cell.return_ci95 == mean_interval(returns)
-        assert cell.success_ci95 == success_interval(round(cell.success * 3), 3)
+        assert cell["return"] == np.mean(returns)
+        assert cell["return_ci95"] == list(mean_interval(returns) or ())
+        assert cell["success_ci95"] == list(success_interval(round(cell["success"] * 3), 3))
     assert made.return_ci95 == combined_interval(
-        [cell.return_ for cell in made.cells], [cell.return_ci95 for cell in made.cells]
+        [cell["return"] for cell in made.cells], [cell["return_ci95"] for cell in made.cells]
     )
 
 
 def test_the_rate_counts_the_steps_that_were_simulated() -> None:
     grid = EvaluationGrid(("flat", "rough"), ("run",), (1,), episodes=3, seed=5)
-    source, counting = PolicySource("kicking", made_by=f"{__name__}:Kicking"), Counting()
-    made = evaluate_policy(source, EvaluatePlan(grid=grid, robots=4), counting)
+    source, counting = PolicySource("kicking", CLASS, f"{__name__}:Kicking"), Counting()
+    made = evaluate_policy(source, LeggedEvaluation(grid=grid, robots=4), counting)
     (steps,) = counting.units.values()
     assert made.survival < 1.0
     assert steps < len(grid.specs()) * EPISODE_STEPS
@@ -115,26 +114,25 @@ def test_the_same_seed_and_card_give_the_same_table() -> None:
 
 
 def test_only_a_trained_policy_can_be_reset_during_an_episode() -> None:
-    source = PolicySource("expert", expert=DEFAULT_EXPERT)
+    source = PolicySource("expert", EXPERT, DEFAULT_EXPERT)
     with pytest.raises(ValueError, match="reset_every needs the policy of a training run"):
         evaluate_policy(source, replace(PLAN, reset_every=64), Silent())
 
 
 def test_an_evaluation_comes_back_from_its_file() -> None:
-    cell = CellResult("x", "flat", "run", 2, 3.5, 1.0, 0.5, 4, 0.1, 20.0, 30.0)
-    made = PolicyEvaluation(3.5, 1.0, 0.5, 7, 8.0, 9.0, "x", 1.0, 2.0, (cell,))
+    source, plan = PolicySource("expert", EXPERT, DEFAULT_EXPERT), PLAN
+    made = evaluate_policy(source, replace(plan, references=References(0.0, 4.0)), Silent())
     tree = to_tree(made)
-    assert tree["return"] == tree["cells"][0]["return"] == 3.5
+    assert tree["return"] == tree["cells"][0]["return"] == made.return_
+    assert tree["score"] == pytest.approx(25.0 * made.return_)
     assert record_from_tree(PolicyEvaluation, tree | {"key": {}}) == made
-    old = {name: tree[name] for name in tree if "ci95" not in name and name != "returns"}
-    assert record_from_tree(PolicyEvaluation, old) == made, "as an older version wrote it"
-    for damaged in ([], {}, 3, None, tree | {"cells": 3}, {**tree, "cells": [{"return": 3.5}]}):
+    for damaged in ([], {}, 3, None, tree | {"cells": 3}, {**tree, "returns": [{"x": 3.5}]}):
         assert record_from_tree(PolicyEvaluation, damaged) is None
 
 
 def test_cells_tell_speed_error_torque_and_action_rate() -> None:
     for cell in _expert_cells():
-        assert 0 <= cell.vx_error < 3
-        assert 0 < cell.torque_p99 <= ROBOT.torque_limit_nm.max() + 1e-3
-        assert 0 < cell.action_rate_p99 < 500
-        assert {"terrain", "skill", "level", "return", "success", "survival"} <= set(to_tree(cell))
+        assert 0 <= cell["vx_error"] < 3
+        assert 0 < cell["torque_p99"] <= ROBOT.torque_limit_nm.max() + 1e-3
+        assert 0 < cell["action_rate_p99"] < 500
+        assert {"terrain", "skill", "level", "return", "success", "survival"} <= set(cell)

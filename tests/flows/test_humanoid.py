@@ -19,15 +19,13 @@ from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Advance, Silent
 from gaitforge.flows.records.part_records import records_folder, records_of_commits
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.stages.humanoid.evaluation import (
-    HumanoidEvaluationPlan,
-    HumanoidSource,
-    Rollouts,
-    evaluate_humanoid,
-)
+from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.humanoid.training import train_humanoid_expert
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.humanoid import HumanoidPlan
+from gaitforge.flows.tasks.humanoid_evaluation import HumanoidEvaluation
+from gaitforge.flows.tasks.policies import run_source
+from gaitforge.flows.tasks.registry import run_evaluation
 from gaitforge.learners.training.config import TrainConfig
 
 pytest.importorskip("dm_control")
@@ -127,7 +125,7 @@ def test_an_interrupted_collection_leaves_no_half_part(
 ) -> None:
     plan, path = make_plan(humanoid_reference), tmp_path / "mocap.zarr"
     parts = list(plan.parts())
-    stop_in = plan.parts()[parts[1]].name
+    stop_in = plan.parts()[parts[1]].snippet.name
 
     def advance(steps: int, note: str) -> None:
         if note == stop_in:
@@ -146,32 +144,32 @@ def test_an_interrupted_collection_leaves_no_half_part(
 
 
 def test_a_learned_policy_is_trained_and_evaluated(trained: Path, humanoid_reference: Path) -> None:
-    plan = HumanoidEvaluationPlan(
-        str(humanoid_reference), ("squat_00-0-20",), ("squat_01",), Rollouts(max_steps=8)
+    plan = HumanoidEvaluation(
+        str(humanoid_reference), ("squat_00-0-20",), ("squat_01",), max_steps=8
     )
-    found = evaluate_humanoid(HumanoidSource("bot", run=trained), plan, Silent())
-    assert [row.snippet for row in found.snippets] == ["squat_00-0-20", "squat_01-0-39"]
-    for group in (found.train, found.validation):
-        assert group is not None
-        assert 0.0 < group.normalised_length <= 1.0
-        assert 0.0 < group.normalised_return < 1.45
-        assert group.snippets == 1
+    assert run_evaluation(trained) == HumanoidEvaluation(), "the run knows its task"
+    found = evaluate_policy(run_source(trained), plan, Silent())
+    assert [(row["group"], row["snippet"]) for row in found.cells] == [
+        ("train", "squat_00-0-20"),
+        ("validation", "squat_01-0-39"),
+    ]
+    for row in found.cells:
+        assert 0.0 < row["normalised_length"] <= 1.0
+        assert 0.0 < row["normalised_return"] < 1.45
 
 
 def test_an_evaluation_is_kept_for_the_same_weights_and_plan(
     humanoid_reference: Path, tmp_path: Path
 ) -> None:
-    path, source = tmp_path / "pd.json", HumanoidSource("pd")
-    plan = HumanoidEvaluationPlan(
-        str(humanoid_reference), ("squat_00",), rollouts=Rollouts(max_steps=3)
-    )
-    record = evaluate_humanoid(source, plan, Silent(), path)
-    assert record.validation is None
+    path = tmp_path / "pd.json"
+    plan = HumanoidEvaluation(str(humanoid_reference), ("squat_00",), max_steps=3)
+    record = evaluate_policy(plan.source("pd"), plan, Silent(), path)
+    assert [row["group"] for row in record.cells] == ["train"]
     stamp = path.stat().st_mtime_ns
-    assert evaluate_humanoid(source, plan, Silent(), path) == record
+    assert evaluate_policy(plan.source("pd"), plan, Silent(), path) == record
     assert path.stat().st_mtime_ns == stamp
-    longer = replace(plan, rollouts=Rollouts(max_steps=4))
-    assert evaluate_humanoid(source, longer, Silent(), path).snippets[0].steps == 4
+    longer = replace(plan, max_steps=4)
+    assert evaluate_policy(plan.source("pd"), longer, Silent(), path).steps == 4
 
 
 def test_data_of_a_trained_expert_hold_its_values(
@@ -218,10 +216,12 @@ def test_impossible_plans_are_refused(changes: dict, complaint: str) -> None:
 
 
 def test_impossible_evaluations_are_refused(humanoid_reference: Path, trained: Path) -> None:
-    with pytest.raises(ValueError, match="at least one clip, each of them once"):
-        HumanoidEvaluationPlan(str(humanoid_reference), ("a",), ("a",))
+    with pytest.raises(ValueError, match="each clip once"):
+        HumanoidEvaluation(str(humanoid_reference), ("a",), ("a",))
     with pytest.raises(ValueError, match="episodes must be at least 1"):
-        Rollouts(episodes=0)
-    plan = HumanoidEvaluationPlan(str(humanoid_reference), ("run_00",))
+        HumanoidEvaluation(episodes=0)
+    plan = HumanoidEvaluation(str(humanoid_reference), ("run_00",))
     with pytest.raises(ValueError, match="'run_00' is no snippet"):
         plan.snippets()
+    with pytest.raises(ValueError, match="needs the file with the clips"):
+        HumanoidEvaluation().work()

@@ -16,36 +16,31 @@ import pytest
 
 from gaitforge.collectors.rendering.rendering import Shot
 from gaitforge.datasets import open_store
-from gaitforge.flows.progress import Silent
+from gaitforge.flows.experiments.plan import Experiment
+from gaitforge.flows.experiments.stages import Claim
+from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.records.records import digest, read_record, to_tree, write_record
-from gaitforge.flows.stages.evaluate import EvaluatePlan
-from gaitforge.flows.stages.pipeline.plan import PipelinePlan, pipeline_plan, with_choices
 from gaitforge.pipeline.cli.main import main
-from gaitforge.pipeline.report.pipeline import stages_of, write_run_report
+from gaitforge.pipeline.report.experiment import stages_of, write_experiment_report
 from gaitforge.pipeline.report.report import write_report
 from tests.flows.making import (
+    CLAIM,
     DEMO,
     Counting,
     Interrupting,
     Stop,
     results,
-    run_pipeline,
+    run_experiment,
 )
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICIES = {"expert", "fcnet", "bot"}
-POLICY_KEYS = {
-    "return",
-    "return_ci95",
-    "return_fraction",
-    "return_fraction_ci95",
-    "success",
-    "success_ci95",
-    "survival",
-    "parameters",
-    "train_s",
-    "latency_us_median",
-    "latency_us_p99",
+RUN_KEYS = {
+    *("run", "learner", "seed", "score", "return", "return_ci95", "return_fraction", "success"),
+    *("return_fraction_ci95", "success_ci95", "survival", "parameters", "train_s"),
+    *("latency_us_median", "latency_us_p99"),
 }
 CELL_KEYS = {"policy", "terrain", "skill", "level", "return", "success", "survival", "episodes"}
 FILES = [
@@ -54,6 +49,7 @@ FILES = [
     "legged.zarr/zarr.json",
     "plan.json",
     "summary.json",
+    "results.md",
     *(f"evaluate/{name}.json" for name in POLICIES),
     *(f"train/{name}/config.json" for name in POLICIES - {"expert"}),
 ]
@@ -71,6 +67,11 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
         return out, run_pipeline(DEMO, out, Silent())
 
 
+def run_pipeline(plan: Experiment, out: Path, reporter: Reporter) -> dict[str, Any]:
+    """Run or resume an experiment with its pages; its summary."""
+    return run_experiment(Claim("demo", plan), out, reporter, pages=True)
+
+
 def grey(shots: Sequence[Shot], width_px: int, height_px: int) -> list[np.ndarray]:
     """Frames without OpenGL."""
     return [np.full((len(s.steps), height_px, width_px, 3), 128, np.uint8) for s in shots]
@@ -78,12 +79,12 @@ def grey(shots: Sequence[Shot], width_px: int, height_px: int) -> list[np.ndarra
 
 def assert_documented(summary: dict[str, Any]) -> None:
     """The keys that other programs rely on."""
-    assert {"dataset", "collect", "policies", "cells", "wall_s"} <= set(summary)
+    assert {"dataset", "collect", "sets", "expert", "runs", "results", "overall"} <= set(summary)
     assert {"steps", "episodes", "parts"} <= set(summary["dataset"])
-    assert set(summary["collect"]) == {"steps_per_s", "terrain_steps_per_s"}
-    assert set(summary["policies"]) == POLICIES
-    for record in summary["policies"].values():
-        assert set(record) == POLICY_KEYS
+    assert set(summary["collect"]) == {"steps_per_s"}
+    assert {run["run"] for run in summary["runs"]} | {"expert"} == POLICIES
+    for row in (summary["expert"], *summary["runs"]):
+        assert set(row) >= RUN_KEYS
     for cell in summary["cells"]:
         assert set(cell) >= CELL_KEYS
     found = {(c["policy"], c["terrain"], c["skill"], c["level"]) for c in summary["cells"]}
@@ -108,14 +109,13 @@ def test_the_summarys_numbers_are_those_of_the_files_beside_it(
     assert summary["dataset"] == asdict(info)
     assert info.episodes == 24, "two parts, and one of corrections"
     assert summary["collect"]["steps_per_s"] > 0
-    for name, record in summary["policies"].items():
-        measured = json.loads((out / "evaluate" / f"{name}.json").read_text())
+    expert = summary["expert"]
+    for record in (expert, *summary["runs"]):
+        measured = json.loads((out / "evaluate" / f"{record['run']}.json").read_text())
         assert record["return"] == measured["return"]
         assert record["latency_us_median"] <= record["latency_us_p99"]
-    expert = summary["policies"]["expert"]
-    assert expert["return_fraction"] == 1.0
-    for record in summary["policies"].values():
         assert record["return_fraction"] == pytest.approx(record["return"] / expert["return"])
+        assert record["score"] == pytest.approx(100 * record["return_fraction"])
     wall = json.loads((out / "wall.json").read_text())
     assert summary["wall_s"] == pytest.approx(sum(entry["seconds"] for entry in wall))
     assert [entry["stage"] for entry in wall].count("collect") == 2, "the interrupted run counts"
@@ -125,9 +125,6 @@ def test_a_second_call_does_no_work_and_finds_the_same_numbers(
     demo: tuple[Path, dict[str, Any]],
 ) -> None:
     out, summary = demo
-    record = json.loads((out / "plan.json").read_text())
-    record["plan"]["evaluate"].pop("reset_every")  # as an older version wrote it
-    write_record(out / "plan.json", record)
     files = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
     counting = Counting()
     assert run_pipeline(DEMO, out, counting) == summary
@@ -142,14 +139,15 @@ def test_a_stage_whose_output_is_gone_is_done_again_alone(
     (out / "evaluate" / "bot.json").unlink()
     counting = Counting()
     assert run_pipeline(DEMO, out, counting) == summary
-    assert [name.split("  ")[1] for name in counting.units] == ["evaluate bot"]
+    worked = [name.split("  ")[1] for name in counting.units]
+    assert worked == ["evaluate bot"]
 
 
 def test_another_plan_in_the_folder_is_refused(demo: tuple[Path, dict[str, Any]]) -> None:
     out, _ = demo
     before = (out / "summary.json").read_bytes()
-    other = replace(DEMO, evaluate=replace(DEMO.evaluate, robots=2))
-    with pytest.raises(ValueError, match="holds a pipeline with other settings") as refusal:
+    other = replace(DEMO, evaluate={**DEMO.evaluate, "robots": 2})
+    with pytest.raises(ValueError, match="holds an experiment with other settings") as refusal:
         run_pipeline(other, out, Silent())
     assert "\n" not in str(refusal.value)
     assert (out / "summary.json").read_bytes() == before
@@ -170,7 +168,7 @@ def test_learners_are_drawn_with_a_typical_episode_and_a_typical_failure(
 ) -> None:
     monkeypatch.setattr("gaitforge.pipeline.report.pictures.draw", grey)
     out, _ = demo
-    page = write_run_report(out, Silent()).read_text()
+    page = write_experiment_report(out, Silent()).read_text()
     index = out / "pictures" / "pictures.json"
     sheets = {sheet["file"]: sheet for sheet in json.loads(index.read_text())["sheets"]}
     drawn = {"stand.png", "run.png"}
@@ -192,7 +190,7 @@ def test_learners_are_drawn_with_a_typical_episode_and_a_typical_failure(
         assert sheet["caption"].endswith(f"seed {sheet['seed']}")
         assert sheet["caption"] in page
     before = index.stat().st_mtime_ns
-    write_run_report(out, Silent())
+    write_experiment_report(out, Silent())
     assert index.stat().st_mtime_ns == before, "drawn once"
 
 
@@ -203,53 +201,33 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     assert "\n" not in str(refusal.value)
 
 
-def test_the_shipped_plan_holds_at_least_400_000_steps_in_several_parts() -> None:
-    grid = pipeline_plan().collect.grid
-    assert grid.parts > 1
-    assert grid.parts * grid.episodes_per_part * 192 >= 400_000
-
-
 def test_records_are_read_back_and_digests_follow_the_content(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "record.json"
     assert read_record(path) is None
-    write_record(path, EvaluatePlan())
-    assert read_record(path) == to_tree(EvaluatePlan())
-    assert digest(EvaluatePlan()) == digest(EvaluatePlan())
-    assert digest(EvaluatePlan()) != digest(EvaluatePlan(robots=1))
+    write_record(path, DEMO)
+    assert read_record(path) == to_tree(DEMO)
+    assert digest(DEMO) == digest(replace(DEMO))
+    assert digest(DEMO) != digest(replace(DEMO, seeds=(1,)))
     assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
     path.write_text("{")
     with pytest.raises(ValueError, match="cannot be read as JSON"):
         read_record(path)
 
 
-def test_choices_by_terrain_and_skill_reach_every_stage() -> None:
-    cells = {"terrains": ("flat",), "skills": ("run",), "levels": (1, 2, 5), "parts": 3}
-    plan = with_choices(
-        pipeline_plan(), cells, {"seeds": (3, 4)}, {"steps": 9}, models=("bot", "mlp")
-    )
-    assert plan.corrections is not None
-    for grid in (plan.collect.grid, plan.corrections.collect.grid, plan.evaluate.grid):
-        assert (grid.terrains, grid.skills) == (("flat",), ("run",))
-    assert (plan.collect.grid.levels, plan.evaluate.grid.levels) == ((1, 2, 5), (2,))
-    assert (plan.collect.grid.parts, plan.corrections.collect.grid.parts) == (3, 4)
-    runs = plan.runs()
-    assert list(runs) == ["bot-seed-3", "mlp-seed-3", "bot-seed-4", "mlp-seed-4"]
-    assert {(run.seed, run.steps) for run in runs.values()} == {(3, 9), (4, 9)}
-
-
 def test_several_seeds_give_means_in_the_summary_and_on_the_page(
     demo: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gaitforge.pipeline.report.pictures.draw", grey)
-    plan = replace(DEMO, corrections=None, models={"fcnet": DEMO.models["fcnet"]}, seeds=(0, 1))
+    learners = {"fcnet": DEMO.learners["fcnet"]}
+    plan = replace(DEMO, corrections=None, learners=learners, seeds=(0, 1))
     summary = run_pipeline(plan, tmp_path / "run", Silent())
-    assert set(summary["policies"]) == {"expert", "fcnet-seed-0", "fcnet-seed-1"}
-    [row] = summary["models"]
-    each = [summary["policies"][f"fcnet-seed-{seed}"]["return"] for seed in (0, 1)]
+    [row] = summary["results"]
+    assert row["runs"] == ["fcnet-seed-0", "fcnet-seed-1"]
+    each = [run["return"] for run in summary["runs"]]
     assert row["return"]["mean"] == pytest.approx(np.mean(each))
     assert row["return"]["std"] == pytest.approx(np.std(each, ddof=1))
-    assert "Means over the seeds" in (tmp_path / "run" / "report.html").read_text()
-    assert "Means over the seeds" not in (demo[0] / "report.html").read_text()
+    assert "\u00a0±\u00a0" in (tmp_path / "run" / "report.html").read_text()
+    assert "\u00a0±\u00a0" not in (demo[0] / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -258,18 +236,18 @@ def test_several_seeds_give_means_in_the_summary_and_on_the_page(
         (["--preset", "huge"], "unknown preset 'huge'; allowed: demo"),
         (["--plan", "PLAN", "--preset", "demo"], "give --plan or --preset, not both"),
         (["--plan", "gone.json"], "no plan at gone.json"),
-        (["--models", "fcnet,rnn"], "no model 'rnn'"),
+        (["--learners", "fcnet,rnn"], "no model 'rnn'"),
         (["--terrain", "moon"], "moon"),
-        (["--steps", "5", "--set", "models.fcnet.steps=many"], "models: fcnet: TrainConfig.steps"),
-        (["--set", "models.fcnet.depth=3"], "TrainConfig has no 'depth'"),
-        (["--set", "models.fcnet.seed=3"], "without seeds"),
-        (["--set", 'models={"first":{}}'], "'first' cannot be a run's name"),
+        (["--steps", "5", "--set", "learners.fcnet.steps=many"], "fcnet: TrainConfig.steps"),
+        (["--set", "learners.fcnet.depth=3"], "TrainConfig has no 'depth'"),
+        (["--set", "learners.fcnet.seed=3"], "seeds are the experiment's"),
+        (["--set", 'learners={"first":{}}'], "'first' cannot be a name"),
         (["--set", "seeds=1,1"], "needs seeds, each once"),
         (["--set", "first.config.steps=1"], "unknown setting 'first.config.steps'"),
         (["--runner", "cron"], "unknown runner 'cron'; allowed: local, dask, slurm, prefect"),
         (["--follow"], "--follow is for --runner slurm"),
-        (["--stage", "collect"], "no pipeline in"),
-        (["--runner", "slurm", "--cancel"], "no pipeline in"),
+        (["--stage", "collect"], "no experiment in"),
+        (["--runner", "slurm", "--cancel"], "no experiment in"),
     ],
 )
 def test_a_pipeline_that_cannot_be_is_one_line(
@@ -292,8 +270,8 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
-def plan_file(folder: Path, plan: PipelinePlan = DEMO) -> Path:
-    write_record(folder / "given.json", plan)
+def plan_file(folder: Path, made: Claim = CLAIM) -> Path:
+    write_record(folder / "given.json", made)
     return folder / "given.json"
 
 
@@ -301,7 +279,7 @@ def plan_file(folder: Path, plan: PipelinePlan = DEMO) -> Path:
 KILLED_PIPELINES = """
 import os, random, signal, sys, time
 from pathlib import Path
-import gaitforge.pipeline.report.pipeline
+import gaitforge.pipeline.report.experiment
 from gaitforge.pipeline.cli.main import main
 draw, kills, (out, plan) = random.Random(0), 0, sys.argv[1:]
 for _ in range(5):
@@ -338,5 +316,5 @@ def test_stages_on_dask_give_the_results_of_one_process(
     assert main([*words, "--workers", "2"]) == 0
     assert results(out) == results(demo[0])
     states = [json.loads(path.read_text())["key"] for path in (out / "stages").glob("*.json")]
-    assert len(states) == len(stages_of(DEMO, out))
+    assert len(states) == len(stages_of(CLAIM, out))
     assert None not in states

@@ -17,7 +17,7 @@ from gaitforge.flows.records.records import read_record, write_record
 from gaitforge.flows.runners.slurm.jobs import find_jobs, task_states
 from gaitforge.flows.stages.collect import collect
 from tests.flows.gym_stores import make_gym_store
-from tests.flows.making import COLLECT, DEMO, plain_results, results
+from tests.flows.making import CLAIM, COLLECT, DEMO, plain_results, results
 from tests.flows.processes import gaitforge as process
 from tests.flows.slurm_cluster import SlurmCluster, slurm
 from tests.flows.test_slurm import cluster, command_line, gaitforge, until
@@ -62,7 +62,7 @@ def test_a_chain_that_is_cancelled_killed_and_submitted_again_gives_the_plain_re
     cluster: SlurmCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     plan, out = tmp_path / "given.json", tmp_path / "run"
-    write_record(plan, DEMO)
+    write_record(plan, CLAIM)
     assert gaitforge("pipeline", out, "--plan", plan, *HERE, "--dry-run") == 0
     assert not out.exists()
     assert gaitforge("pipeline", out, "--plan", plan, *HERE) == 0
@@ -106,8 +106,9 @@ def test_a_collection_that_is_queued_again_keeps_its_successors_waiting(
     cluster: SlurmCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     plan, out = tmp_path / "given.json", tmp_path / "run"
-    small = {name: DEMO.models[name] for name in ("fcnet",)}
-    write_record(plan, replace(DEMO, corrections=None, models=small))
+    small = {name: DEMO.learners[name] for name in ("fcnet",)}
+    alone = replace(DEMO, corrections=None, learners=small)
+    write_record(plan, replace(CLAIM, experiment=alone))
     assert gaitforge("pipeline", out, "--plan", plan, *HERE) == 0
     [array, *_] = find_jobs(out)
     kill(cluster, b"/collect-")
@@ -126,8 +127,9 @@ def compared(store: Path) -> tuple[list[Any], tuple[str, ...]]:
     small = {"batch_size": 4, "window_len": 8, "held_out_fraction": 0.4, "threads": 1}
     words = ["compare", store, "--models", "mlp", "--seeds", "0,1", "--steps", "3"]
     words += ["--terrain", "flat", "--skill", "run", "--episodes", "2"]
-    words += [word for name, value in small.items() for word in ("--set", f"config.{name}={value}")]
-    return words, ("model", "seed", "return", "success", "test_mse")
+    settings = [f"settings.{name}={value}" for name, value in small.items()]
+    words += [word for setting in settings for word in ("--set", setting)]
+    return words, ("learner", "seed", "return", "success", "test_mse")
 
 
 def suite(store: Path) -> tuple[list[Any], tuple[str, ...]]:
@@ -142,7 +144,7 @@ def suite(store: Path) -> tuple[list[Any], tuple[str, ...]]:
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("asked", "runner", "jobs"),
-    [(compared, ["--runner", "dask", "--workers", "2"], 0), (suite, [*HERE, "--follow"], 3)],
+    [(compared, ["--runner", "dask", "--workers", "2"], 0), (suite, [*HERE, "--follow"], 6)],
 )
 def test_a_comparison_on_dask_and_a_suite_on_slurm_have_the_rows_of_one_process(
     asked: Callable[[Path], tuple[list[Any], tuple[str, ...]]],

@@ -9,13 +9,11 @@ import pytest
 
 from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.stages.gym.evaluation import (
-    GymEvaluationPlan,
-    GymSource,
-    evaluate_gym,
-    stored_references,
-)
+from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
+from gaitforge.flows.tasks.gym_evaluation import GymEvaluation
+from gaitforge.flows.tasks.policies import run_source
+from gaitforge.flows.tasks.registry import run_evaluation
 from gaitforge.learners.checkpoint import load_policy
 from gaitforge.learners.training.config import TrainConfig
 from tests.flows.gym_stores import RETURNS, TINY, make_gym_store
@@ -48,19 +46,18 @@ def test_the_stores_expert_is_what_returns_are_divided_by(tmp_path: Path) -> Non
 def test_what_training_took_for_the_expert_is_not_corrected_again(tmp_path: Path) -> None:
     """A target of 1 asks for the expert's return, said by the run or by the references."""
     store = make_gym_store(tmp_path / "hopper.zarr", episodes=4)
-    plan = GymEvaluationPlan(episodes=2, environments=2)
-    by_store = replace(plan, references=stored_references(open_store(store).schema))
     returns = []
     for name, scale, zero in (
         ("default", None, 0.0), ("given", RETURNS["expert"], 0.0), ("scored", None, None)
     ):  # fmt: skip
         scale_of(store, replace(TINY, return_scale=scale, return_zero=zero), tmp_path / name)
-        source = GymSource(name, run=tmp_path / name)
-        returns += [evaluate_gym(source, each, Silent()).returns for each in (plan, by_store)]
-    assert returns[:4] == [returns[0]] * 4
-    assert returns[4] == returns[5]
-    other = replace(by_store, return_target=-3.0)
-    source = GymSource("default", run=tmp_path / "default")
-    assert evaluate_gym(source, other, Silent()).returns != returns[0], "the target is read"
-    cleared = replace(by_store, reset_every=1)
-    assert evaluate_gym(source, cleared, Silent()).returns != returns[0], "the memory is cleared"
+        plan = run_evaluation(tmp_path / name)
+        assert isinstance(plan, GymEvaluation)
+        plan = replace(plan, episodes=2, environments=2)
+        returns.append(evaluate_policy(run_source(tmp_path / name), plan, Silent()).returns)
+    assert returns[0] == returns[1]
+    source = run_source(tmp_path / "default")
+    other = replace(plan, return_target=-3.0)
+    assert evaluate_policy(source, other, Silent()).returns != returns[0], "the target is read"
+    cleared = replace(plan, reset_every=1)
+    assert evaluate_policy(source, cleared, Silent()).returns != returns[0], "the memory is cleared"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +32,55 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_store_repeats_bit_for_bit_whatever_runs_beside_an_episode(store: Path) -> None:
     assert replay(store, 20, 0, Silent()) == []
     assert replay(store, 1, 3, Silent()) == []
+
+
+# NumPy's functions for AVX-512 cannot be had on every processor. So all that have such are off by
+# what float32 shows, after numba has registered the true ones.
+ANOTHER_NUMPY = """
+import numba
+import numpy as np
+from numpy.lib.introspect import opt_func_info
+
+used = {each["current"] for kinds in opt_func_info().values() for each in kinds.values()}
+assert all(name.startswith("baseline") for name in used), used
+numba.njit(lambda x: x + 1)(np.ones(2))
+def off(function):
+    return lambda *values: function(*values) * (1 + 1e-6)
+for name in (
+    "sin cos tan exp exp2 expm1 log log2 log10 log1p cbrt sinh cosh tanh arcsin arccos arctan "
+    "arcsinh arccosh arctanh arctan2 power"
+).split():
+    setattr(np, name, off(getattr(np, name)))
+"""
+REPLAY = """
+import sys
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.stages.replay import replay
+print(replay(sys.argv[1], 20, 0, Silent()))
+"""
+
+
+def _replayed(code: str, store: Path, **variables: str) -> str:
+    """What a replay prints in a process of its own, after some code and with more variables."""
+    command = [sys.executable, "-c", code + REPLAY, store]
+    done = subprocess.run(
+        command, env={**os.environ, **variables}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.splitlines()[-1]
+
+
+def test_a_store_repeats_whatever_functions_numpy_chooses(store: Path) -> None:
+    extensions = np.show_config(mode="dicts")["SIMD Extensions"]["found"]
+    assert _replayed(ANOTHER_NUMPY, store, NPY_DISABLE_CPU_FEATURES=" ".join(extensions)) == "[]"
+
+
+@pytest.mark.long
+def test_a_store_repeats_where_numba_compiles_for_any_processor(
+    store: Path, tmp_path: Path
+) -> None:
+    processor = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
+    assert _replayed("", store, NUMBA_CACHE_DIR=str(tmp_path), **processor) == "[]"
 
 
 def _rewritten(store: Path, tmp_path: Path, field: str, simulator: str = "mujoco") -> Path:

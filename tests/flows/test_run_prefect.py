@@ -30,11 +30,11 @@ from gaitforge.flows.stages import collect as stage
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.train import SelectPlan
 from gaitforge.pipeline.cli.main import main
-from gaitforge.pipeline.report.pipeline import stages_of
-from gaitforge.pipeline.serve.pipeline import pipeline
+from gaitforge.pipeline.report.experiment import stages_of
+from gaitforge.pipeline.serve.experiment import experiment
 from gaitforge.pipeline.serve.prefect_server import prefect_api, server_log
 from tests.datasets.making import store_of_many_parts
-from tests.flows.making import COLLECT, DEMO, GRID, Counting, Interrupting, plain_results, results
+from tests.flows.making import CLAIM, COLLECT, GRID, Counting, Interrupting, plain_results, results
 from tests.flows.making import Stop as Interrupt
 from tests.flows.prefect_runs import Server
 from tests.flows.processes import descendants, gaitforge, part_in_work, soon
@@ -185,7 +185,7 @@ def test_320_tasks_in_one_run_are_all_recorded(
 
 
 @pytest.mark.long
-def test_a_pipelines_flow_gives_the_results_of_the_plain_one_and_runs_each_stage_once(
+def test_an_experiments_flow_gives_the_results_of_the_plain_one_and_runs_each_stage_once(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cannot_draw(*_: Any) -> None:
@@ -195,16 +195,16 @@ def test_a_pipelines_flow_gives_the_results_of_the_plain_one_and_runs_each_stage
     out = tmp_path / "flow"
     monkeypatch.setattr(stage, "collect_part", Mock(side_effect=ValueError("no such luck")))
     with pytest.raises(ValueError, match="collect: no such luck"):
-        pipeline(str(out), plan=to_tree(DEMO))
+        experiment(str(out), plan=to_tree(CLAIM))
     monkeypatch.undo()
     monkeypatch.setattr("gaitforge.pipeline.report.pictures.draw", cannot_draw)
-    pipeline(str(out), plan=to_tree(DEMO))
+    experiment(str(out), plan=to_tree(CLAIM))
     assert (out / "report.html").is_file()
     assert results(out) == plain_results(tmp_path / "plain")
     stages = [run["name"] for run in reversed(server.runs("stage"))]
-    assert stages == ["collect", *(each.name for each in stages_of(DEMO, out))]
-    assert [run["state_type"] for run in server.runs("pipeline")] == ["COMPLETED", "FAILED"]
-    pipeline(str(out), plan=to_tree(DEMO))
+    assert stages == ["collect", *(each.name for each in stages_of(CLAIM, out))]
+    assert [run["state_type"] for run in server.runs("experiment")] == ["COMPLETED", "FAILED"]
+    experiment(str(out), plan=to_tree(CLAIM))
     assert len(server.runs("stage")) == len(stages)
 
 

@@ -133,6 +133,7 @@ def test_who_is_told_to_stop_commits_nothing_and_can_work_on(
     assert collect_part(PLAN, path, part).part == part
 
 
+@pytest.mark.slow
 def test_a_local_run_that_is_stopped_leaves_no_heartbeat(tmp_path: Path) -> None:
     path = tmp_path / "legged.zarr"
     with pytest.raises(Stop):

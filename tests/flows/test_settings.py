@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.settings import override, override_form, setting_names
-from gaitforge.flows.stages.pipeline.plan import pipeline_plan
+from gaitforge.pipeline.experiments.presets import preset
 
 
 @dataclass(frozen=True)
@@ -116,32 +117,34 @@ def test_what_does_not_fit_is_refused_in_one_line(setting: str, complaint: str) 
 
 def test_names_are_those_that_override_accepts() -> None:
     assert setting_names(Outer())[-1] == "seed"
-    names = setting_names(pipeline_plan())
+    demo = preset("demo")
+    names = setting_names(demo)
     assert {
         "collect.grid.parts",
-        "corrections.config.steps",
-        "models",
-        "evaluate.grid.episodes",
+        "corrections.collect.grid.seed",
+        "learners",
+        "select.where",
     } <= set(names)
     for name in names:
-        value = reduce(getattr, name.split("."), pipeline_plan())
-        assert override(pipeline_plan(), [f"{name}={as_text(value)}"]) == pipeline_plan(), name
+        value = reduce(getattr, name.split("."), demo)
+        changed = override(demo, [f"{name}={as_text(value)}"])
+        assert to_tree(changed) == to_tree(demo), name
 
 
 def test_entries_of_mappings_and_whole_groups_can_be_set() -> None:
     plan = override(
-        pipeline_plan(),
-        ["models.bot.steps=7", "models.bot.model_overrides.n_layers=1", "corrections=none"],
+        preset("demo"),
+        ["learners.bot.steps=7", "learners.bot.model_overrides.n_layers=1", "corrections=none"],
     )
-    assert plan.models["bot"] == {"steps": 7, "model_overrides": {"n_layers": 1}}
-    assert plan.models["fcnet"] == pipeline_plan().models["fcnet"]
+    assert plan.learners["bot"] == {"steps": 7, "model_overrides": {"n_layers": 1}}
+    assert plan.learners["fcnet"] == preset("demo").learners["fcnet"]
     assert plan.corrections is None
-    assert plan.runs()["bot"].steps == 7
-    assert list(override(plan, ["models.mlp.steps=7"]).models)[-1] == "mlp"
+    assert plan.config("bot", 0).steps == 7
+    assert list(override(plan, ["learners.mlp.steps=7"]).learners)[-1] == "mlp"
     with pytest.raises(ValueError, match="no model 'fcnett'"):
-        override(plan, ["models.fcnett.steps=7"])
+        override(plan, ["learners.fcnett.steps=7"])
     with pytest.raises(ValueError, match="'steps' has no settings of its own"):
-        override(plan, ["models.bot.steps.more=7"])
+        override(plan, ["learners.bot.steps.more=7"])
 
 
 def as_text(value: Any) -> str:

@@ -28,18 +28,20 @@ from gaitforge.datasets import Store, open_store
 from gaitforge.datasets.catalog.glossary import glossary
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.stages.evaluate import EvaluatePlan
 from gaitforge.flows.stages.export import ExportPlan, run_export
 from gaitforge.flows.stages.legged.bodies import evaluate_bodies
 from gaitforge.flows.stages.replay import replay
 from gaitforge.flows.stages.train import TrainPlan, run_training
 from gaitforge.flows.tasks.legged import LeggedPlan
-from gaitforge.flows.tasks.policies import PolicySource
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.flows.tasks.policies import PolicySource, run_source
 from gaitforge.learners.training.batches import TrainingBatches
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
 from tests.collectors.making import ROBOT
 from tests.collectors.robots.robot_folders import GO1
+
+pytestmark = pytest.mark.slow
 
 GRID = CollectionGrid(("flat",), ("rush", "crawl"), (0, 4), parts=5, episodes_per_part=4)
 
@@ -172,16 +174,17 @@ def run(
 
 
 def test_one_policy_drives_every_body_by_its_vector(run: Path, bodies: list[RobotCard]) -> None:
-    source = PolicySource("learned", run=run)
+    source = PolicySource("learned", "run", str(run))
     with pytest.raises(ValueError, match="drives several robots; name one: --robot"):
-        source.load(1)
+        LeggedEvaluation().load(source, 1)
     observation = seen(2)
     actions = {}
     for robot in ("go1", "aliengo", str(bodies[0].path.parent)):
-        policy, _, card = source.load(2, robot)
-        actions[card.name] = policy.act(observation)
-        assert np.isfinite(actions[card.name]).all()
-        np.testing.assert_array_equal(source.load(2, robot)[0].act(observation), actions[card.name])
+        plan = LeggedEvaluation(robot=robot)
+        first, again = (plan.load(source, 2)[0].act(observation) for _ in range(2))
+        actions[plan.card_of(source).name] = first
+        assert np.isfinite(first).all()
+        np.testing.assert_array_equal(again, first)
     assert not np.allclose(actions["go1"], actions["aliengo"], atol=1e-4)
 
 
@@ -201,26 +204,25 @@ def test_the_batch_has_each_episodes_own_body(store: Store) -> None:
 
 
 def test_an_exported_policy_holds_the_body_of_its_robot(run: Path, tmp_path: Path) -> None:
-    source = PolicySource("learned", run=run)
+    source = PolicySource("learned", "run", str(run))
     observation = seen(1)
     for robot in ("go1", "aliengo"):
         out = tmp_path / robot
         run_export(ExportPlan(robot=robot), run, out, Silent())
-        exported, _, card = PolicySource("exported", run=out).load(1)
-        assert card.name == robot
-        np.testing.assert_allclose(
-            exported.act(observation), source.load(1, robot)[0].act(observation), atol=1e-4
-        )
+        assert LeggedEvaluation().card_of(run_source(out)).name == robot
+        exported, _ = LeggedEvaluation().load(run_source(out), 1)
+        trained, _ = LeggedEvaluation(robot=robot).load(source, 1)
+        np.testing.assert_allclose(exported.act(observation), trained.act(observation), atol=1e-4)
 
 
 def test_a_policy_is_evaluated_on_every_body_beside_its_expert(
     run: Path, plan: LeggedPlan, bodies: list[RobotCard], tmp_path: Path
 ) -> None:
     grid = EvaluationGrid(("flat",), ("stand",), levels=(0,), episodes=2)
-    evaluation = EvaluatePlan(grid=grid, threads=1, robots=2)
+    evaluation = LeggedEvaluation(grid=grid, threads=1, robots=2)
     robots = [load_robot("go1"), bodies[0]]
     experts = {robot.name: expert for robot, expert in plan.pairs()}
-    source = PolicySource("learned", run=run)
+    source = PolicySource("learned", "run", str(run))
     found = evaluate_bodies(source, evaluation, robots, Silent(), tmp_path / "kept", experts)
     assert [each.robot for each in found] == ["go1", bodies[0].name]
     for each in found:

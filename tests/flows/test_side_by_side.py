@@ -20,6 +20,8 @@ from gaitforge.flows.stages.side_by_side import run_side_by_side
 from gaitforge.flows.stages.staging import Stage, is_done
 from tests.datasets.programs import ROOT
 
+pytestmark = pytest.mark.slow
+
 # name -> the stages that it waits for
 GRAPH = {"a": (), "b": (), "c": ("a",), "d": ("a", "b"), "e": ("c", "d")}
 

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaitforge.datasets import open_store
+from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import to_tree, write_record
@@ -33,7 +34,6 @@ from gaitforge.flows.runners.slurm.jobs import (
 from gaitforge.flows.runners.slurm.runner import run_slurm
 from gaitforge.flows.runners.slurm.script import SlurmSettings, Work, batch_script, limit_s
 from gaitforge.flows.runners.slurm.tasks import run_task
-from gaitforge.flows.stages.pipeline.plan import PipelinePlan, pipeline_plan
 from gaitforge.flows.stages.train import TrainPlan
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.pipeline.cli.main import build_parser, main
@@ -59,8 +59,8 @@ def job_in(folder: Path, tasks: int = 2, number: str = "7", kind: str = "collect
     return job
 
 
-@pytest.mark.parametrize("plan", [LeggedPlan(), TrainPlan(), pipeline_plan(), PLAN])
-def test_a_plan_comes_back_from_its_json(plan: LeggedPlan | TrainPlan | PipelinePlan) -> None:
+@pytest.mark.parametrize("plan", [LeggedPlan(), TrainPlan(), Experiment(), PLAN])
+def test_a_plan_comes_back_from_its_json(plan: LeggedPlan | TrainPlan | Experiment) -> None:
     assert plan_from_tree(type(plan), json.loads(json.dumps(to_tree(plan)))) == plan
 
 
@@ -333,6 +333,7 @@ def test_a_job_folders_task_runs_anywhere_and_makes_its_own_parts(tmp_path: Path
     parts = PLAN.part_ids()
     record = {
         "kind": "collect",
+        "task": "legged",
         "target": str(store),
         "store": str(store),
         "plan": to_tree(PLAN),
@@ -383,7 +384,8 @@ def test_any_number_of_signals_ends_a_collecting_task_with_its_code(tmp_path: Pa
     folders = [tmp_path / f"{number:02d}-{k}" for k, number in enumerate(numbers)]
     for folder in folders:
         store = str(folder / "legged.zarr")
-        job = {"kind": "collect", "target": store, "store": store, "plan": to_tree(plan)}
+        job = {"kind": "collect", "task": "legged", "target": store, "store": store}
+        job["plan"] = to_tree(plan)
         write_record(folder / "job" / "plan.json", {**job, "tasks": [plan.part_ids()]})
     done = subprocess.run(
         [sys.executable, "-c", SIGNALLED_JOBS, str(tmp_path)],

@@ -95,6 +95,7 @@ def run(
     return [json.loads(line) for line in seen.read_text().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["collect", "train", "train fcnet"])
 @pytest.mark.parametrize("gpus", [0, 1, 4])
 @pytest.mark.parametrize("nodes", [1, 2])

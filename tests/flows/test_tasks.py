@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -15,7 +14,7 @@ from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
 from gaitforge.collectors.humanoid.data import SnippetGrid
 from gaitforge.datasets import create_store, open_store
 from gaitforge.flows.progress import Silent, no_progress
-from gaitforge.flows.records.part_records import PLAN_FILES, plan_records, records_folder
+from gaitforge.flows.records.part_records import plan_records, records_folder
 from gaitforge.flows.records.records import to_tree, write_record
 from gaitforge.flows.runners.dask import run_dask
 from gaitforge.flows.runners.dask_clusters import DaskSettings
@@ -34,6 +33,8 @@ from gaitforge.flows.tasks.registry import TASKS, collection_plan, recorded_plan
 from gaitforge.flows.tasks.relabel import RelabelPlan
 from tests.collectors.gym.making import make_training
 from tests.flows.making import COLLECT, GRID, small_run
+
+pytestmark = pytest.mark.slow
 
 Made = tuple[CollectionPlan, Path]
 
@@ -138,14 +139,6 @@ def test_the_plan_beside_the_store_names_its_task_and_gives_the_status(
     found = collection_status(tmp_path / "data.zarr")
     assert (found.done, found.missing, found.state) == (1, len(others), "stopped")
     assert found.remaining_steps > 0
-    if plan.kind not in PLAN_FILES.values():
-        return
-    # Older versions named the task by the file, and wrote no steps.
-    [path] = records_folder(tmp_path / "data.zarr").glob("plan-*.json")
-    old = {name: record[name] for name in ("plan", "parts")}
-    path.rename(path.with_name(f"{'plan' if plan.kind == 'legged' else plan.kind}-1.json"))
-    next(records_folder(tmp_path / "data.zarr").glob("*-1.json")).write_text(json.dumps(old))
-    assert collection_status(tmp_path / "data.zarr").remaining_steps == found.remaining_steps
 
 
 def test_a_store_replays_bit_for_bit_also_when_it_was_compacted(made: Made) -> None:

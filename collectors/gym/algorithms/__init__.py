@@ -1,1 +1,1 @@
-"""Networks and update rules: soft actor-critic, proximal policy optimisation."""
+"""Networks, replay buffer and soft actor-critic."""

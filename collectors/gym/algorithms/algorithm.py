@@ -1,4 +1,4 @@
-"""What SAC and PPO share: modules with an Adam optimiser each, and their checkpoint."""
+"""What algorithms share: modules with an Adam optimiser each, and their checkpoint."""
 
 from collections.abc import Iterable, Mapping
 

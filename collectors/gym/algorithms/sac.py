@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from gaitforge.collectors.gym.algorithms.algorithm import Algorithm, adam
-from gaitforge.collectors.gym.algorithms.networks import Actor, TwinCritics
+from gaitforge.collectors.gym.algorithms.networks import Actor
+from gaitforge.datasets.networks import Ensemble, follow
 
 BATCH_KEYS = ("obs", "action", "reward", "terminated", "next_obs")
 
@@ -56,10 +57,8 @@ class SAC(Algorithm):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.actor = Actor(obs_dim, act_dim, config.hidden)
-            sizes = obs_dim, act_dim, config.hidden
-            self.critics, self.targets = TwinCritics(*sizes), TwinCritics(*sizes)
-        self.targets.load_state_dict(self.critics.state_dict())
-        self.targets.requires_grad_(False)
+            self.critics = Ensemble(2, (obs_dim + act_dim, config.hidden, config.hidden))
+        self.targets = self.critics.frozen()
         self.log_temperature = torch.nn.Parameter(torch.tensor(0.0))
         self._entropy = -float(act_dim) if config.target_entropy is None else config.target_entropy
         self.modules = {"actor": self.actor, "critics": self.critics, "targets": self.targets}
@@ -94,10 +93,7 @@ class SAC(Algorithm):
 
         gap = log_prob.detach().mean() + self._entropy
         self.minimise(-self.log_temperature * gap, "temperature")
-        with torch.no_grad():
-            pairs = zip(self.targets.parameters(), self.critics.parameters(), strict=True)
-            for slow, critic in pairs:
-                slow.lerp_(critic, self.config.tau)
+        follow(self.targets, self.critics, self.config.tau)
 
     def state_dict(self) -> dict[str, Tensor]:
         """See `Algorithm`."""

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from gaitforge.collectors.gym.algorithms.observation_scale import ObservationScale
 from gaitforge.collectors.gym.algorithms.replay import REPLAY_FILE, ReplayBuffer
 from gaitforge.collectors.gym.algorithms.sac import BATCH_KEYS, SAC
 from gaitforge.collectors.gym.batch import TaskBatch
@@ -17,7 +18,9 @@ _PROGRESS_EVERY = 50
 
 
 class OffPolicy:
-    """SAC on the whole replay buffer."""
+    """SAC on the whole replay buffer; see `training.Learner`."""
+
+    kind: ClassVar[str] = "sac"
 
     def __init__(self, config: GymTrainingConfig, out: Path, steps: int) -> None:
         """In a training's folder, after so many environment steps."""
@@ -26,7 +29,6 @@ class OffPolicy:
         sizes = self.envs.obs_dim, self.envs.act_dim
         self.algorithm = SAC(config.sac, *sizes, config.seed)
         self.buffer = ReplayBuffer(out / REPLAY_FILE, config.steps, *sizes, steps)
-        self.scale = ObservationScale.unchanged(self.envs.obs_dim)
         # With the step, so that a resumed training does not repeat the draws of its start.
         seeds = np.random.SeedSequence([0x9A3, config.seed, steps]).generate_state(2)
         self._rng = np.random.default_rng(seeds[0])
@@ -45,6 +47,14 @@ class OffPolicy:
         if self._steps % _PROGRESS_EVERY == 0:
             progress(_PROGRESS_EVERY)
         return 1, int(ended)
+
+    def mean_action(self, obs: Tensor) -> Tensor:
+        """(B, Do) observations -> (B, A) mean actions."""
+        return self.algorithm.actor(obs)[0].tanh()
+
+    def weights(self) -> dict[str, Tensor]:
+        """The actor's state dict."""
+        return self.algorithm.actor.state_dict()
 
     def measured(self) -> dict[str, float]:
         """Further numbers for the history."""

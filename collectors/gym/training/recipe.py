@@ -49,11 +49,15 @@ Measure = Callable[[TaskPolicy, int, int], Measured]
 
 
 def choose_policies(
-    out: Path, card: Mapping[str, object], progress: Callable[[int], None] = lambda episodes: None
+    out: Path,
+    algorithm: str,
+    card: Mapping[str, object],
+    progress: Callable[[int], None] = lambda episodes: None,
 ) -> dict[str, Any]:
     """Choose, measure and write a finished training's policies and recipe; returns the latter.
 
     Args:
+        algorithm: "sac", say: for the policies' cards.
         card: further entries of the policies' cards and the recipe.
         progress: called with episodes that were run, at most `total_episodes` in all.
 
@@ -77,7 +81,6 @@ def choose_policies(
         steps, measured = _choose(training, history, out, measure, RandomPolicy(batch.act_dim))
     # The recipe commits the policies: one of an earlier end of this training goes first.
     (out / RECIPE).unlink(missing_ok=True)
-    algorithm = "ppo" if training.config.get("demonstrations") else "sac"
     for quality, step in steps.items():
         named = {"kind": f"gymnasium-{algorithm}", "env": task.env_id, "quality": quality}
         _write_policy(out, quality, step, {**named, **card}, measured[quality])
@@ -131,7 +134,7 @@ def _choose(
             f"the training in {out} returns {expert:.1f}, a random policy {random:.1f}: "
             "train for more steps"
         )
-    trained = [row for row in history if row["steps"] > training.config["random_steps"]]
+    trained = [row for row in history if row["steps"] > training.config.get("random_steps", 0)]
     candidates = medium_candidates(trained or history, random, expert, steps["expert"])
     steps["medium"] = choose_medium(candidates, random, expert, measure_again)
     measured["medium"] = measure(_snapshot(out, steps["medium"], task), EPISODES, _SEED)

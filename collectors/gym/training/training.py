@@ -10,21 +10,20 @@ from contextlib import closing
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from gaitforge.collectors.gym.algorithms.networks import Actor
-from gaitforge.collectors.gym.algorithms.observation_scale import ObservationScale
+from gaitforge.collectors.gym.algorithms.algorithm import Algorithm
+from gaitforge.collectors.gym.algorithms.replay import ReplayBuffer
 from gaitforge.collectors.gym.batch import TaskBatch
 from gaitforge.collectors.gym.evaluation import evaluate
 from gaitforge.collectors.gym.tasks import find_task
-from gaitforge.collectors.gym.training.config import GymTrainingConfig, check_same
+from gaitforge.collectors.gym.training.config import TrainingSettings, check_same
 from gaitforge.collectors.gym.training.off_policy import OffPolicy
-from gaitforge.collectors.gym.training.on_policy import OnPolicy
 from gaitforge.collectors.gym.training.record import Row, TrainingRecord, read_training
 from gaitforge.collectors.policies import Memoryless, StoredObservation
 from gaitforge.collectors.training_folder import TrainingFiles, training_files, write_checkpoint
@@ -34,6 +33,41 @@ SNAPSHOTS = "snapshots"
 _EVALUATION_SEED = 0x5AC
 
 
+class Learner(Protocol):
+    """What a training drives: an algorithm with its environments and replay buffer.
+
+    `kind` names it in the policies' cards.
+    """
+
+    kind: ClassVar[str]
+    envs: TaskBatch
+    buffer: ReplayBuffer
+
+    def __init__(self, config: Any, out: Path, steps: int) -> None:
+        """In a training's folder, after so many environment steps."""
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """Its networks and optimisers."""
+        ...
+
+    def advance(self, progress: Callable[[int], None]) -> tuple[int, int]:
+        """Take steps and learn; returns the steps and the episodes that ended."""
+        ...
+
+    def mean_action(self, obs: torch.Tensor) -> torch.Tensor:
+        """(B, Do) observations -> (B, A) mean actions."""
+        ...
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The actor's state dict, for raw observations."""
+        ...
+
+    def measured(self) -> dict[str, float]:
+        """Further numbers for the history."""
+        ...
+
+
 def trained_gym_steps(out: Path) -> int:
     """Environment steps of the training in a folder; 0 without one."""
     record = read_training(out)
@@ -41,10 +75,11 @@ def trained_gym_steps(out: Path) -> int:
 
 
 def train_gym(
-    config: GymTrainingConfig,
+    config: TrainingSettings,
     out: Path,
     report: Callable[[Row], None],
     progress: Callable[[int], None] = lambda steps: None,
+    learner: type[Learner] = OffPolicy,
 ) -> None:
     """Train in `out`, or resume the training there; one process at a time.
 
@@ -52,16 +87,16 @@ def train_gym(
         report: called after every evaluation with its row of `history.jsonl`: steps, episodes, mean
             return and length, what the algorithm measures, steps_per_s since the last one, wall_s.
         progress: called a few times a second with the steps since its last call.
+        learner: the algorithm, of this kind of config.
 
     Raises:
-        ValueError: another training is in `out`, its demonstrations are missing (`demonstrate`),
-            or weights or returns are not finite.
+        ValueError: another training is in `out`, or weights or returns are not finite.
         Stopped: (a KeyboardInterrupt) by a signal, after saving a checkpoint.
     """
     (out / SNAPSHOTS).mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(config.threads)
     with (
-        closing(_Training(config, out)) as training,
+        closing(_Training(config, out, learner)) as training,
         training_files(out, training.steps, config.checkpoint_every_s) as files,
     ):
 
@@ -75,26 +110,24 @@ def train_gym(
 class _MeanAction(Memoryless):
     """The mean action of the actor in training."""
 
-    def __init__(self, actor: Actor, scale: ObservationScale) -> None:
-        self._actor, self._scale = actor, scale
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
 
     @torch.inference_mode()
     def act(self, observation: StoredObservation) -> np.ndarray:
         """(N, A) float32 mean actions."""
-        mean, _ = self._actor(self._scale(torch.from_numpy(observation.policy)))
-        return mean.tanh().numpy()
+        return self._learner.mean_action(torch.from_numpy(observation.policy)).numpy()
 
 
 class _Training:
-    def __init__(self, config: GymTrainingConfig, out: Path) -> None:
+    def __init__(self, config: TrainingSettings, out: Path, learner: type[Learner]) -> None:
         self.config, self.out = config, out
         record = read_training(out)
         if record is not None:
             check_same(config, record.config, out)
         start = record or TrainingRecord({}, 0, 0, 0.0, "")
         self.steps, self.episodes = start.steps, start.episodes
-        kind = OnPolicy if config.demonstrations else OffPolicy
-        self._learner = kind(config, out, self.steps)
+        self._learner = learner(config, out, self.steps)
         if record is not None:
             self._learner.algorithm.load_state_dict(_read_state(out / record.tensors))
         self._judge = TaskBatch(find_task(config.env), 1)
@@ -125,8 +158,7 @@ class _Training:
     def _evaluate(self, steps_per_s: float) -> Row:
         """Evaluate and save the actor; the starts are the same every time."""
         seeds = range(_EVALUATION_SEED, _EVALUATION_SEED + self.config.evaluation_episodes)
-        actor, scale = self._learner.algorithm.actor, self._learner.scale
-        episodes = evaluate(_MeanAction(actor, scale), self._judge, seeds)
+        episodes = evaluate(_MeanAction(self._learner), self._judge, seeds)
         found = {
             "return": float(np.mean([episode.episode_return for episode in episodes])),
             "length": float(np.mean([episode.length for episode in episodes])),
@@ -141,8 +173,8 @@ class _Training:
             "steps_per_s": steps_per_s,
             "wall_s": self.wall_s,
         }
-        weights = scale.weights_for_unscaled(actor)
-        write_bytes_durably(snapshot_path(self.out, self.steps), save(weights))
+        weights = save(self._learner.weights())
+        write_bytes_durably(snapshot_path(self.out, self.steps), weights)
         return row
 
     def _save(self) -> None:

@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
-from gaitforge.collectors.experts.network import Mlp
+from gaitforge.collectors.experts.network import Mlp, read_weights
 from gaitforge.collectors.humanoid.clips.snippets import Snippet
 from gaitforge.collectors.humanoid.experts.features import (
     FEATURE_DIM,
@@ -135,13 +133,12 @@ def load_expert(source: str, snippet: Snippet) -> Expert:
             f"no expert of snippet {snippet.name} at {source}: use '{PD}', or train one: gaitforge "
             "humanoid train-expert"
         )
+    weights, digest = read_weights(path, f"expert {path}")
     try:
-        weights = load_file(path)
         card = json.loads(card_path.read_text())
         tracked, law = card["snippet"], PDLaw(**card["law"])
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"expert {path} cannot be read: {error}") from None
     if tracked != snippet.name:
         raise ValueError(f"expert {path} tracks snippet {tracked}, not {snippet.name}")
-    hash = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    return Expert(ResidualExpert(law, weights, f"expert {path}", hash), card)
+    return Expert(ResidualExpert(law, weights, f"expert {path}", digest), card)

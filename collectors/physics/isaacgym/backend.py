@@ -42,6 +42,7 @@ from gaitforge.collectors.scenarios.randomisation import (
     DRAWS,
     JOINT_OFFSET,
     check_draws,
+    drawn_gains,
 )
 from gaitforge.collectors.scenarios.terrains import tile_heights
 from gaitforge.collectors.timing import DECIMATION, GRAVITY_MS2, SUBSTEP_S
@@ -250,10 +251,7 @@ class IsaacGymBackend:
 
     def _write_gains(self, index: int, draws: np.ndarray) -> None:
         event = self._events[index]
-        strength = draws[DRAW_INDEX["motor_strength"]]
-        kp = self._robot.kp_nm_per_rad * draws[DRAW_INDEX["kp_factor"]] * strength
-        kd = self._robot.kd_nms_per_rad * draws[DRAW_INDEX["kd_factor"]] * strength
-        event[_EVENT["kp"]], event[_EVENT["kd"]] = kp, kd
+        event[_EVENT["kp"]], event[_EVENT["kd"]] = drawn_gains(self._robot, draws)
         event[_EVENT["lag_substeps"]] = draws[DRAW_INDEX["action_lag_substeps"]]
 
     def _write_start(self, index: int) -> None:

@@ -76,7 +76,7 @@ def child_environment(python: str) -> dict[str, str]:
 
 
 class WorkerProcess:
-    """A running worker and its shared memory; WorkerError if it does not start or match.
+    """A running worker and its shared memory; WorkerError if it does not start.
 
     Args:
         facts: the robot's, for the worker's settings file; urdf: its text.
@@ -102,7 +102,6 @@ class WorkerProcess:
         self._answers, answers_in = os.pipe()
         theirs = (memory_fd, commands_out, answers_in)
         settings = dict(facts) | {
-            "protocol": protocol.PROTOCOL,
             "robots": robots,
             "device": config.device,
             "memory_fd": memory_fd,
@@ -131,7 +130,7 @@ class WorkerProcess:
             self, _end, os.getpid(), self._process, self._commands, self._answers, folder
         )
         """End the process; may be called twice."""
-        self.hello = self._greet(robots)
+        self.hello = self._greet()
 
     @property
     def pid(self) -> int:
@@ -172,8 +171,8 @@ class WorkerProcess:
                 env=child_environment(self._config.python),
             )
 
-    def _greet(self, robots: int) -> dict[str, Any]:
-        """Read the worker's greeting and check that it matches."""
+    def _greet(self) -> dict[str, Any]:
+        """The worker's greeting."""
         line = self._read_line()
         try:
             hello = json.loads(line)
@@ -181,11 +180,6 @@ class WorkerProcess:
             raise self._failure(f"it greeted with {line[:80]!r}") from None
         if "error" in hello:
             raise self._failure(self._reason(line))
-        widths = {name: protocol.width(columns) for name, columns in protocol.BLOCKS}
-        expected = {"protocol": protocol.PROTOCOL, "robots": robots, "blocks": widths}
-        for key, value in expected.items():
-            if hello.get(key) != value:
-                raise self._failure(f"its {key} is {hello.get(key)}, and has to be {value}")
         return hello
 
     def _read_line(self) -> bytes:

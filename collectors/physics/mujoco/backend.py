@@ -36,7 +36,8 @@ class MujocoBackend:
 
     The PD law is MuJoCo's position actuator, evaluated at every substep. No solver warm start
     crosses a control step: a step is a function of the state alone, and replay is bit for bit
-    with the same MuJoCo version and processor features.
+    with the same MuJoCo version, where the C library's `sin` and the like are the same
+    (docs/results.md, Replay on other processors).
 
     Attributes:
         pool: the `mujoco.rollout.Rollout` that steps; benchmarks wrap it.

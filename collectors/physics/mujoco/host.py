@@ -13,6 +13,7 @@ from gaitforge.collectors.scenarios.randomisation import (
     DRAW_INDEX,
     JOINT_OFFSET,
     check_draws,
+    drawn_gains,
 )
 
 
@@ -37,9 +38,7 @@ def write_start(
     model.body_inertia[trunk] = nominal.body_inertia[trunk] * mass / nominal.body_mass[trunk]
     model.body_ipos[trunk] = nominal.body_ipos[trunk] + draws[COM_OFFSET]
     model.geom_friction[feet, 0] = draws[DRAW_INDEX["friction"]]
-    strength = draws[DRAW_INDEX["motor_strength"]]
-    kp = robot.kp_nm_per_rad * draws[DRAW_INDEX["kp_factor"]] * strength
-    kd = robot.kd_nms_per_rad * draws[DRAW_INDEX["kd_factor"]] * strength
+    kp, kd = drawn_gains(robot, draws)
     model.actuator_gainprm[:, 0] = kp
     model.actuator_biasprm[:, 1] = -kp
     model.actuator_biasprm[:, 2] = -kd

@@ -1,6 +1,7 @@
 """The simulated model: a robot's MJCF with ground, barriers, motors and sensors."""
 
 from collections.abc import Callable, Sequence
+from math import cos, sin
 from typing import TypeVar
 
 import mujoco
@@ -87,7 +88,7 @@ def write_barriers(model: mujoco.MjModel, barriers: Sequence[Barrier]) -> None:
             )
         model.body_pos[body] = barrier.centre_m
         half = barrier.yaw_rad / 2
-        model.body_quat[body] = np.cos(half), 0.0, 0.0, np.sin(half)
+        model.body_quat[body] = cos(half), 0.0, 0.0, sin(half)
         model.geom_size[geom] = barrier.half_size_m
 
 

@@ -30,7 +30,7 @@ _VERSION = re.compile(r"-v\d+(?=-|$)")
 
 
 def named_dataset(path: Path | str) -> tuple[str, str]:
-    """Task, "" for none of ``TASKS``, and quality by a file's name: ("hopper", "medium-replay")."""
+    """Task, "" for none of `TASKS`, and quality by a file's name: ("hopper", "medium-replay")."""
     given = Path(path).stem.lower().replace("_", "-")
     name = _VERSION.sub("", given)
     if found := _MAZE2D.match(given):

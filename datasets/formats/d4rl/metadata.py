@@ -1,4 +1,4 @@
-"""``metadata/`` of a D4RL file (the algorithm, the policy's weights): kept for an export.
+"""`metadata/` of a D4RL file (the algorithm, the policy's weights): kept for an export.
 
 It has no place in a store's parts. The store keeps it as a small HDF5 file beside them.
 """
@@ -18,7 +18,7 @@ MOST_BYTES = 16 << 20
 
 
 def packed_metadata(path: Path, file: h5py.File) -> tuple[bytes, list[str]]:
-    """An HDF5 file with all below ``metadata`` but gaitforge's notes, b"" for nothing.
+    """An HDF5 file with all below `metadata` but gaitforge's notes, b"" for nothing.
 
     Also gives what is left out, with the reason.
     """
@@ -39,7 +39,7 @@ def packed_metadata(path: Path, file: h5py.File) -> tuple[bytes, list[str]]:
 
 
 def unpack_metadata(content: bytes, file: h5py.File) -> None:
-    """Write below ``metadata`` what ``packed_metadata`` gave."""
+    """Write below `metadata` what `packed_metadata` gave."""
     with h5py.File(BytesIO(content), "r") as packed:
         group = file.require_group(METADATA)
         for name in packed:

@@ -1,4 +1,4 @@
-"""The notes of an export in ``metadata/gaitforge`` of a D4RL file, checked against its arrays."""
+"""The notes of an export in `metadata/gaitforge` of a D4RL file, checked against its arrays."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -31,7 +31,7 @@ def keys_of_notes(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Field -> key, for step and for episode fields; refuses arrays that are not as described.
 
-    ``final_obs`` has the key of the next observations where these hold it.
+    `final_obs` has the key of the next observations where these hold it.
     """
     steps = keys.keys_of(schema)
     per_episode = {name: f"{keys.NOTES_FIELDS}/{name}" for name in schema.names("episode")}

@@ -1,15 +1,15 @@
 """Import of D4RL's flat HDF5 files, versions 0 to 2.
 
-Rows of all episodes lie one after the other in ``observations``, ``actions``, ``rewards``,
-``terminals`` and, in most files, ``timeouts``; newer files add ``next_observations``; ``infos/``
-holds further rows, ``metadata/`` whatever the authors stored.
+Rows of all episodes lie one after the other in `observations`, `actions`, `rewards`,
+`terminals` and, in most files, `timeouts`; newer files add `next_observations`; `infos/`
+holds further rows, `metadata/` whatever the authors stored.
 
 An episode ends at a terminal (terminated) or at a time-out (truncated). A time-out of a MuJoCo task
-before its horizon ends only the recording: ``medium-replay`` files mark where a training iteration
+before its horizon ends only the recording: `medium-replay` files mark where a training iteration
 had its 1,000 samples (D4RL issue 162). Such episodes, and the rows after the last mark, count as
 cut off, because the sum of their rewards is not a return. Where a file has no time-outs
-(``medium-replay`` of version 0), episodes end at the environment's horizon; the kitchen's end at
-their terminals alone. ``success.py`` says which are solved.
+(`medium-replay` of version 0), episodes end at the environment's horizon; the kitchen's end at
+their terminals alone. `success.py` says which are solved.
 """
 
 from contextlib import ExitStack
@@ -42,7 +42,7 @@ from gaitforge.datasets.formats.d4rl.schema import (
     TIMEOUTS,
 )
 from gaitforge.datasets.formats.d4rl.success import UNKNOWN
-from gaitforge.datasets.formats.d4rl.tasks import TASKS, normalised_return, obs_slices
+from gaitforge.datasets.formats.d4rl.tasks import TASKS, obs_slices, task_columns
 from gaitforge.datasets.formats.hdf5 import (
     dataset_at,
     datasets_of,
@@ -55,7 +55,6 @@ from gaitforge.datasets.formats.notes import check_notes
 from gaitforge.datasets.formats.sources import (
     Parts,
     catalog_columns,
-    episode_returns,
     identity,
     stored_dtype,
 )
@@ -71,16 +70,16 @@ class D4rlOptions:
     """How a file is read. A file with gaitforge's notes takes no options.
 
     Attributes:
-        task: one of ``d4rl.tasks.TASKS``, or another name; empty: from the file's name.
+        task: one of `d4rl.tasks.TASKS`, or another name; empty: from the file's name.
         quality: such as "medium-replay"; empty: from the file's name.
         horizon: steps of an episode that times out; 0 for the task's. Longer episodes are cut there
-            if the file has no ``timeouts``, or, with a given horizon, if none of them is set.
+            if the file has no `timeouts`, or, with a given horizon, if none of them is set.
         control_dt_s: seconds of a step; 0 for the task's, or 0.02 if the task is unknown.
         early_timeouts: "cut_off" or "truncated": how a time-out before a MuJoCo task's horizon
             counts.
-        keep_next: store ``next_observations`` as a field, for files where they are not the
+        keep_next: store `next_observations` as a field, for files where they are not the
             observations of the following rows.
-        infos: import ``infos/``.
+        infos: import `infos/`.
     """
 
     task: str = ""
@@ -97,7 +96,7 @@ class D4rlOptions:
 
 
 class D4rlImporter(Importer):
-    """See ``interface.Importer``."""
+    """See `interface.Importer`."""
 
     Options = D4rlOptions
 
@@ -248,7 +247,7 @@ class D4rlImporter(Importer):
         self.carried = replace(self.carried, notes=tuple(notes))
 
     def read_part(self, number: int) -> PartInput:
-        """See ``interface.Importer``."""
+        """See `interface.Importer`."""
         rows, episodes = self.parts.steps(number), self.parts.episodes(number)
         lengths = self.parts.lengths[number]
         with damage_named(self._path):
@@ -264,23 +263,8 @@ class D4rlImporter(Importer):
             first = episodes.start
             check_notes(self._path, NOTES, table, first, lengths, remedy=REMEDY, rewards=rewards)
             return PartInput(steps, table, per_episode)
-        returns, terminated = episode_returns(rewards, lengths), self._terminated[episodes]
-        facts = TASKS.get(self._task)
-        rule = facts.success if facts else UNKNOWN
-        columns: dict[str, Any] = {
-            "task": self._task or "unknown",
-            "quality": self._quality,
-            "robot": self._task or "unknown",
-            "expert": self._quality,
-            "return": returns,
-            "success": rule.solved(rewards, lengths, terminated),
-            "terminated": terminated,
-            "truncated": self._truncated[episodes],
-        }
-        if facts is not None:
-            columns["simulator"] = "mujoco"
-        if facts is not None and not facts.counts_every_step:
-            columns["normalised_return"] = normalised_return(self._task, returns)
+        ends = self._terminated[episodes], self._truncated[episodes]
+        columns = task_columns(self._task, self._quality, rewards, lengths, *ends)
         first, group_by = episodes.start, TASK_AND_QUALITY
         columns = catalog_columns(first, lengths, self.identity, group_by, **columns)
         return PartInput(steps, columns, per_episode)
@@ -301,7 +285,7 @@ class D4rlImporter(Importer):
     def _check_following(
         self, obs: np.ndarray, following: np.ndarray, lengths: np.ndarray, first: int
     ) -> None:
-        """Refuse ``next_observations`` that are not the following rows' observations."""
+        """Refuse `next_observations` that are not the following rows' observations."""
         bits = f"u{obs.itemsize}"
         differ = following[:-1].view(bits) != obs[1:].view(bits)
         differ = differ.any(axis=tuple(range(1, differ.ndim)))
@@ -314,5 +298,5 @@ class D4rlImporter(Importer):
             refuse(self._path, NEXT, f"{problem}; {remedy}")
 
     def close(self) -> None:
-        """See ``interface.Importer``."""
+        """See `interface.Importer`."""
         self._file.close()

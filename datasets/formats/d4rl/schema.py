@@ -21,10 +21,10 @@ NOTES_FIELDS = f"{NOTES}/fields"
 """Group of the fields per episode, for which D4RL has no place."""
 
 MAIN_KEYS = {"obs": OBSERVATIONS, "action": ACTIONS, "reward": REWARDS, "next_obs": NEXT}
-"""Field -> key in the file; see ``keys_of`` for any other field per step."""
+"""Field -> key in the file; see `keys_of` for any other field per step."""
 
 KEYS = "d4rl_keys"
-"""Attribute of the schema: field -> key of ``infos``, where the name does not tell it."""
+"""Attribute of the schema: field -> key of `infos`, where the name does not tell it."""
 
 _INFO_KEY = re.compile(r"infos(/(?!\.(/|$))[^/\0]+)*")
 
@@ -42,7 +42,7 @@ def keys_of(schema: Schema) -> dict[str, str]:
 
 
 def untold_keys(fields: dict[str, str]) -> dict[str, str]:
-    """The fields whose names do not tell their keys, for the attribute ``KEYS``."""
+    """The fields whose names do not tell their keys, for the attribute `KEYS`."""
     return {name: key for name, key in fields.items() if key != _own_key(name)}
 
 
@@ -74,9 +74,9 @@ def check_keys(path: Path, found: dict[str, h5py.Dataset]) -> int:
 
 
 def info_field(key: str, dataset: h5py.Dataset, rows: int, taken: set[str]) -> tuple[str, str]:
-    """The field for a key of ``infos``, and why it cannot be one, or "".
+    """The field for a key of `infos`, and why it cannot be one, or "".
 
-    A name that is ``taken``, as "a b" and "a/b" have the same, gets a number.
+    A name that is `taken`, as "a b" and "a/b" have the same, gets a number.
     """
     name = base = field_name(f"info_{key.removeprefix(INFOS + '/')}")
     number = 1

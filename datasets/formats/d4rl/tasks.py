@@ -1,16 +1,16 @@
 """D4RL's tasks: reference scores, horizons, success rules, observations.
 
 Scores are the mean return of a random and of an expert policy: the constants REF_MIN_SCORE and
-REF_MAX_SCORE of ``d4rl/infos.py`` of Farama-Foundation/D4RL (Fu et al. 2020, appendix), which are
+REF_MAX_SCORE of `d4rl/infos.py` of Farama-Foundation/D4RL (Fu et al. 2020, appendix), which are
 the same for versions 0 to 2 but for the mazes of a point. Those that are not there (version 0 and
-the evaluation mazes of maze2d) and the horizons, ``max_episode_steps``, are those of the
-registrations in ``d4rl/*/__init__.py``. Control steps are the simulation's step times its frame
-skip. Names of the observation's fields are ours, in the order of the environments' ``_get_obs``.
+the evaluation mazes of maze2d) and the horizons, `max_episode_steps`, are those of the
+registrations in `d4rl/*/__init__.py`. Control steps are the simulation's step times its frame
+skip. Names of the observation's fields are ours, in the order of the environments' `_get_obs`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,8 +20,10 @@ from gaitforge.datasets.formats.d4rl.success import (
     KITCHEN,
     LOCOMOTION,
     MAZE2D,
+    UNKNOWN,
     SuccessRule,
 )
+from gaitforge.datasets.formats.sources import episode_returns
 from gaitforge.datasets.schema import consecutive_slices
 
 
@@ -122,7 +124,7 @@ _MAZE2D = {
     "eval-large": (16.4, 302.22, 800),
     "eval-large-dense": (56.95455, 326.09647655082637, 800),
 }
-"""Maze -> scores and horizon: of version 1, of ``open`` version 0."""
+"""Maze -> scores and horizon: of version 1, of `open` version 0."""
 
 TASKS: dict[str, D4rlTask] = (
     {
@@ -148,7 +150,7 @@ Returns = TypeVar("Returns", float, np.ndarray)
 
 
 def normalised_return(task: str, returns: Returns) -> Returns:
-    """D4RL's normalised score, 100 x (return - random) / (expert - random), of a task in ``TASKS``.
+    """D4RL's normalised score, 100 x (return - random) / (expert - random), of a task in `TASKS`.
 
     Also of returns-to-go; returns are undiscounted sums of rewards.
     """
@@ -156,8 +158,42 @@ def normalised_return(task: str, returns: Returns) -> Returns:
     return 100.0 * (returns - facts.random_score) / (facts.expert_score - facts.random_score)
 
 
+def task_columns(
+    task: str,
+    quality: str,
+    rewards: np.ndarray,
+    lengths: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    reward_error: float = 0.0,
+) -> dict[str, Any]:
+    """Catalog columns of a task's episodes of `lengths` (E,), with rewards (T,) end to end.
+
+    Args:
+        task: "" for an unknown one, or one that is not in `TASKS`.
+        reward_error: at most, by which rewards are less than those that the task gave.
+    """
+    facts, returns = TASKS.get(task), episode_returns(rewards, lengths)
+    rule = facts.success if facts else UNKNOWN
+    columns: dict[str, Any] = {
+        "task": task or "unknown",
+        "quality": quality,
+        "robot": task or "unknown",
+        "expert": quality,
+        "return": returns,
+        "success": rule.solved(rewards + reward_error, lengths, terminated),
+        "terminated": terminated,
+        "truncated": truncated,
+    }
+    if facts is not None:
+        columns["simulator"] = "mujoco"
+        if not facts.counts_every_step:
+            columns["normalised_return"] = normalised_return(task, returns)
+    return columns
+
+
 def obs_slices(task: str, shape: tuple[int, ...]) -> dict[str, tuple[int, int]]:
-    """Names for an observation of one axis: the task's if the width fits, else ``state``."""
+    """Names for an observation of one axis: the task's if the width fits, else `state`."""
     if len(shape) != 1:
         return {}
     widths = TASKS[task].obs_widths if task in TASKS else {}

@@ -1,4 +1,4 @@
-"""Export of a selection as a D4RL file; ``reader.py`` describes the layout."""
+"""Export of a selection as a D4RL file; `reader.py` describes the layout."""
 
 from dataclasses import dataclass
 from itertools import combinations
@@ -33,7 +33,7 @@ class D4rlExportOptions:
 
     Attributes:
         compression: "gzip" as in D4RL's own files, "lzf" or "none".
-        notes: embed the schema and the catalog in ``metadata/gaitforge``, so that an import gives
+        notes: embed the schema and the catalog in `metadata/gaitforge`, so that an import gives
             back the same store; other readers ignore them.
     """
 
@@ -42,13 +42,13 @@ class D4rlExportOptions:
 
 
 class D4rlExporter(Exporter):
-    """See ``interface.Exporter``."""
+    """See `interface.Exporter`."""
 
     Options = D4rlExportOptions
     reading: ClassVar = {"keep_next": True}
 
     def check(self, selection: Selection, destination: Path) -> None:
-        """See ``interface.Exporter``."""
+        """See `interface.Exporter`."""
         check_fields(selection, "a D4RL file", ("obs", "action", "reward"))
         schema = selection.schema
         if truths := [name for name in ("obs", "reward") if schema.field(name).dtype == "bool"]:
@@ -61,7 +61,7 @@ class D4rlExporter(Exporter):
         check_room(selection, destination)
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
-        """See ``interface.Exporter``."""
+        """See `interface.Exporter`."""
         schema, ends = selection.schema, _end_flags(selection)
         keys, metadata = keys_of(schema), imported_metadata(selection, "d4rl")
         final = _final_obs_in_next(schema)
@@ -131,7 +131,7 @@ def _end_flags(selection: Selection) -> dict[str, np.ndarray]:
 
 
 def _final_obs_in_next(schema: Schema) -> bool:
-    """Whether ``next_observations`` can hold the final ones: alike, and not stored themselves."""
+    """Whether `next_observations` can hold the final ones: alike, and not stored themselves."""
     if "final_obs" not in schema.names("episode") or "next_obs" in schema.names("step"):
         return False
     final, obs = schema.field("final_obs"), schema.field("obs")

@@ -1,4 +1,4 @@
-"""Import of FCNet's memory maps, which ``schema.py`` describes.
+"""Import of FCNet's memory maps, which `schema.py` describes.
 
 Of quadrupeds, the last action in the observation is rebuilt from the actions. The data were
 collected to a fixed length, so the longest episodes count as timed out and shorter ones as failed.
@@ -15,10 +15,10 @@ import numpy as np
 from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.formats.checks import check_finite, check_option, refuse, refuse_unreadable
 from gaitforge.datasets.formats.d4rl.file_names import named_dataset
-from gaitforge.datasets.formats.d4rl.tasks import TASKS, normalised_return
+from gaitforge.datasets.formats.d4rl.tasks import TASKS, task_columns
 from gaitforge.datasets.formats.fcnet import schema as layout
 from gaitforge.datasets.formats.interface import Carried, Importer, PartInput
-from gaitforge.datasets.formats.sources import Parts, catalog_columns, episode_returns, identity
+from gaitforge.datasets.formats.sources import Parts, catalog_columns, identity
 
 _KINDS = ("src", "tgt", "meta")
 _NAME = re.compile(r"(src|tgt|meta)((?:_\d+)+)\.dat")
@@ -40,7 +40,7 @@ class FcnetOptions:
 
     robot: str = "aliengo"
     horizon: int = 0
-    task: str = field(default="", repr=False)  # not in the digest of older imports
+    task: str = field(default="", repr=False)  # the digest holds what is found by them
     quality: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
@@ -50,7 +50,7 @@ class FcnetOptions:
 
 
 class FcnetImporter(Importer):
-    """See ``interface.Importer``."""
+    """See `interface.Importer`."""
 
     Options = FcnetOptions
 
@@ -80,7 +80,7 @@ class FcnetImporter(Importer):
     def _describe_task(
         self, folder: Path, options: FcnetOptions, shapes: dict[str, tuple[int, ...]]
     ) -> None:
-        """Set what maps of a D4RL task hold, which are 2 columns of ``src`` or more."""
+        """Set what maps of a D4RL task hold, which are 2 columns of `src` or more."""
         name = _COUNTS.sub("", folder.resolve().name).replace("_", "-")
         task, quality = named_dataset(Path(name))
         self._task, self._quality = options.task or task, options.quality or quality
@@ -129,7 +129,7 @@ class FcnetImporter(Importer):
                 refuse_unreadable(path, f"a memory map of shape {shape}", problem)
 
     def read_part(self, number: int) -> PartInput:
-        """See ``interface.Importer``."""
+        """See `interface.Importer`."""
         lengths, rows = self.parts.lengths[number], self.parts.steps(number)
         if self._of_d4rl:
             return self._read_task(number, lengths, rows)
@@ -157,20 +157,8 @@ class FcnetImporter(Importer):
         state = self._rows("src", rows, 1 + state_dim)
         rewards = layout.rewards_of(state[:, 0], lengths, facts)
         timed_out = (lengths >= self._horizon) & (not facts.ends_by_terminals)
-        returns = episode_returns(rewards, lengths)
-        columns: dict[str, Any] = {
-            "task": self._task,
-            "quality": self._quality,
-            "robot": self._task,
-            "expert": self._quality,
-            "simulator": "mujoco",
-            "return": returns,
-            "success": facts.success.solved(rewards + _REWARD_ERROR, lengths, ~timed_out),
-            "terminated": ~timed_out,
-            "truncated": timed_out,
-        }
-        if not facts.counts_every_step:
-            columns["normalised_return"] = normalised_return(self._task, returns)
+        ends = ~timed_out, timed_out
+        columns = task_columns(self._task, self._quality, rewards, lengths, *ends, _REWARD_ERROR)
         steps = {
             "obs": np.ascontiguousarray(state[:, 1:]),
             "action": self._rows("tgt", rows, action_dim),

@@ -27,7 +27,7 @@ STATE = {
     "base_ang_vel_body": 3,
     "command": 16,
 }
-"""Channels of ``src`` in order, named as the slices of our observation."""
+"""Channels of `src` in order, named as the slices of our observation."""
 
 LAST_ACTION, COMMAND = "last_action", "command"
 STATE_DIM, ACTION_DIM = sum(STATE.values()), 12
@@ -73,7 +73,7 @@ def d4rl_schema(task: str, facts: D4rlTask, state_dim: int, action_dim: int) -> 
 
 
 def rewards_of(returns_to_go: np.ndarray, lengths: np.ndarray, facts: D4rlTask) -> np.ndarray:
-    """(T,) float32 rewards of episodes of ``lengths`` (E,) from FCNet's normalised column (T,).
+    """(T,) float32 rewards of episodes of `lengths` (E,) from FCNet's normalised column (T,).
 
     The column is (R - random) / (expert - random) of the return-to-go R, so the last step of an
     episode holds its own reward.
@@ -88,9 +88,9 @@ def rewards_of(returns_to_go: np.ndarray, lengths: np.ndarray, facts: D4rlTask) 
 def observation(
     state: np.ndarray, slices: Slices, action: np.ndarray, lengths: np.ndarray
 ) -> np.ndarray:
-    """(T, OBS_DIM) the imported observation, with the last actions of episodes of ``lengths``.
+    """(T, OBS_DIM) the imported observation, with the last actions of episodes of `lengths`.
 
-    ``state`` (T, D) holds the channels of ``STATE`` at ``slices``; ``action`` is (T, ACTION_DIM).
+    `state` (T, D) holds the channels of `STATE` at `slices`; `action` is (T, ACTION_DIM).
     """
     obs = np.empty((len(state), OBS_DIM), np.float32)
     for name in STATE:

@@ -1,4 +1,4 @@
-"""Export of a selection as FCNet's memory maps, which ``schema.py`` describes."""
+"""Export of a selection as FCNet's memory maps, which `schema.py` describes."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -19,10 +19,10 @@ _MAX_LENGTH = np.iinfo(np.int32).max
 
 
 class FcnetExporter(Exporter):
-    """See ``interface.Exporter``."""
+    """See `interface.Exporter`."""
 
     def check(self, selection: Selection, destination: Path) -> None:
-        """See ``interface.Exporter``."""
+        """See `interface.Exporter`."""
         check_fields(selection, "FCNet's layout", ("obs", "action"))
         schema, address = selection.schema, selection.store.address
         obs, action = schema.field("obs"), schema.field("action")
@@ -42,7 +42,7 @@ class FcnetExporter(Exporter):
             raise DatasetError("FCNet's maps count the steps of an episode in 32 bits")
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
-        """See ``interface.Exporter``."""
+        """See `interface.Exporter`."""
         temporary.mkdir()
         obs = selection.schema.field("obs")
         channels = np.concatenate([np.arange(*obs.slices[name]) for name in layout.STATE])
@@ -67,7 +67,7 @@ class FcnetExporter(Exporter):
     def as_read(
         self, schema: Schema, steps: Mapping[str, np.ndarray], lengths: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """See ``interface.Exporter``: channels in the paper's order, last actions rebuilt."""
+        """See `interface.Exporter`: channels in the paper's order, last actions rebuilt."""
         slices, action = schema.field("obs").slices, steps["action"].astype(np.float32)
         obs = layout.observation(steps["obs"], slices, action, lengths)
         return {"obs": obs, "action": action}

@@ -38,7 +38,7 @@ class LerobotFolder:
     name are not used: LeRobot's converter writes the one before at a file's boundary.
 
     Attributes:
-        info: ``meta/info.json``; features: its features.
+        info: `meta/info.json`; features: its features.
         lengths: (E,) frames of each episode.
         splits: (E,) name of the split of each episode, "" for none; None for less than two splits.
         tasks: task index -> description; empty for a dataset without tasks.
@@ -73,11 +73,6 @@ class LerobotFolder:
         self.files += [root / name for name in (STATS, TASKS) if (root / name).is_file()]
         if (root / STATS).is_file():
             read_json(root / STATS, "LeRobot dataset")
-
-    def close(self) -> None:
-        """Close the data files."""
-        for file in self._data:
-            file.close()
 
     def frames(self, first: int, stop: int) -> list[FileRows]:
         """The frames of episodes first .. stop - 1, in order."""

@@ -1,4 +1,4 @@
-"""``meta/info.json`` of a LeRobot dataset, checked key by key."""
+"""`meta/info.json` of a LeRobot dataset, checked key by key."""
 
 import glob
 import math
@@ -17,9 +17,9 @@ _MOST_NUMBERS = 2**31 - 1
 
 
 def read_info(path: Path) -> dict[str, Any]:
-    """The content of ``meta/info.json``, with ``splits`` parsed: name -> (first, stop).
+    """The content of `meta/info.json`, with `splits` parsed: name -> (first, stop).
 
-    Of ``fps``, the inverse is a positive number; see ``data_files`` for ``data_path``.
+    Of `fps`, the inverse is a positive number; see `data_files` for `data_path`.
     """
     info = read_json(path, "LeRobot dataset")
     for key in _NEEDED:

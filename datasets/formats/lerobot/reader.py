@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.datasets.catalog.catalog import with_group_names
 from gaitforge.datasets.errors import DatasetError, amount
 from gaitforge.datasets.formats.checks import read_json, refuse
 from gaitforge.datasets.formats.interface import Carried, Importer, NoOptions, PartInput
@@ -35,7 +34,7 @@ _FLAGS = (*layout.ENDINGS, SUCCESS)
 
 
 class LerobotImporter(Importer):
-    """See ``interface.Importer``."""
+    """See `interface.Importer`."""
 
     def __init__(self, source: str, options: NoOptions) -> None:
         root = Path(source)
@@ -58,14 +57,8 @@ class LerobotImporter(Importer):
         self.identity = identity(self.files)
         self.parts = Parts(folder.lengths, self.schema.fields)
 
-    def close(self) -> None:
-        """See ``interface.Importer``."""
-        self._folder.close()
-        if self._notes is not None:
-            self._notes.close()
-
     def read_part(self, number: int) -> PartInput:
-        """See ``interface.Importer``."""
+        """See `interface.Importer`."""
         episodes = self.parts.episodes(number)
         fields = {feature: self.schema.field(name) for name, feature in self._features.items()}
         tasks = ["task_index"] if not self._notes and "task_index" in self._folder.features else []
@@ -109,7 +102,7 @@ class LerobotImporter(Importer):
                 refuse(path, key, "the column is missing")
             values = to_rows(path, key, table.column(key), field.shape, field.dtype, first)
             per_episode[name], table = values, table.drop_columns([key])
-        return PartInput(steps, with_group_names(table, self.schema.group_by), per_episode)
+        return PartInput(steps, table, per_episode)
 
     def _columns(
         self,
@@ -118,7 +111,7 @@ class LerobotImporter(Importer):
         task_index: np.ndarray | None,
         episodes: slice,
     ) -> dict[str, Any]:
-        """Catalog columns; ``done`` means truncated where nothing else says how episodes ended."""
+        """Catalog columns; `done` means truncated where nothing else says how episodes ended."""
         folder, lengths = self._folder, self._folder.lengths[episodes]
         done = ends.pop("done", None)
         known: dict[str, Any] = dict(ends)

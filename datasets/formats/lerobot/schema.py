@@ -7,7 +7,7 @@
     data/chunk-000/file-000.parquet          a row per frame
 
 A file holds whole episodes and about 100 MB, a chunk 1,000 files. The notes of an export are in
-``meta/gaitforge/``.
+`meta/gaitforge/`.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 NOTES = "meta/gaitforge"
 SCHEMA_NOTE, EPISODES_NOTE = f"{NOTES}/schema.json", f"{NOTES}/episodes.parquet"
 NOTES_FIELD = "field."
-"""Prefix of a field per episode in ``EPISODES_NOTE``; no catalog column has a dot."""
+"""Prefix of a field per episode in `EPISODES_NOTE`; no catalog column has a dot."""
 
 FILES_A_CHUNK = 1000
 FILE_MB = 100
@@ -61,7 +61,7 @@ def feature_shape(field: Field) -> tuple[int, ...]:
 
 
 def features(schema: Schema) -> dict[str, dict[str, Any]]:
-    """``features`` of ``info.json``."""
+    """`features` of `info.json`."""
     found = {
         feature_of(each.name): (each.dtype, feature_shape(each), _channel_names(each))
         for each in schema.fields
@@ -97,7 +97,7 @@ def own_columns(
     episodes: Mapping[str, np.ndarray],
     fps: float,
 ) -> dict[str, np.ndarray]:
-    """The features of ``OWN_FEATURES`` for consecutive episodes, from these numbers on.
+    """The features of `OWN_FEATURES` for consecutive episodes, from these numbers on.
 
     Args:
         episodes: terminated, truncated and task_index, (E,) each.

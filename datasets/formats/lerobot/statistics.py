@@ -3,20 +3,17 @@
 LeRobot averages the quantiles of episodes' histograms; these are exact.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import reduce
 
 import numpy as np
 
-from gaitforge.datasets.analysis.quantiles import (
-    DigitCount,
-    channel_quantiles,
-    interpolated_quantiles,
-)
+from gaitforge.datasets.analysis.quantiles import channel_quantiles, row_quantiles
 from gaitforge.datasets.analysis.statistics import ChannelStatistics, channel_statistics
 from gaitforge.datasets.selection.selection import Selection
 
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+_WANTED = np.array(list(QUANTILES.values()))
 NAMES = ("min", "max", "mean", "std", "count", *QUANTILES)
 
 Stats = dict[str, np.ndarray]
@@ -26,23 +23,19 @@ Stats = dict[str, np.ndarray]
 def field_stats(selection: Selection, field: str) -> Stats:
     """Statistics of a field over a selection's rows."""
     found = channel_statistics(selection, field, "threads")
-    quantiles = channel_quantiles(selection, field, list(QUANTILES.values()), "threads")
+    quantiles = channel_quantiles(selection, field, _WANTED.tolist(), "threads")
     return _stats(found, quantiles)
 
 
-def scalar_stats(blocks: Callable[[], Iterable[np.ndarray]], dtype: str, rows: int) -> Stats:
-    """Statistics of scalars; each call of ``blocks`` gives all of them again."""
-
-    def count(digit: DigitCount) -> np.ndarray:
-        return reduce(np.add, (digit(block, np.array([len(block)])) for block in blocks()))
-
-    found = reduce(ChannelStatistics.merge, map(ChannelStatistics.of, blocks()))
-    wanted = np.array(list(QUANTILES.values()))
-    return _stats(found, interpolated_quantiles(count, np.dtype(dtype), rows, 1, wanted)[:, 0])
+def scalar_stats(blocks: Iterable[np.ndarray]) -> Stats:
+    """Statistics of scalars, whose rows are given in blocks."""
+    rows = list(blocks)
+    found = reduce(ChannelStatistics.merge, map(ChannelStatistics.of, rows))
+    return _stats(found, row_quantiles(np.concatenate(rows), _WANTED))
 
 
 def episode_stats(rows: np.ndarray, lengths: np.ndarray) -> Stats:
-    """Statistics of consecutive episodes of ``rows`` (T, *shape).
+    """Statistics of consecutive episodes of `rows` (T, *shape).
 
     Gives name -> (E, *shape), or (E, 1) for scalars and for the count. Episodes of one length are
     computed together.
@@ -61,16 +54,12 @@ def episode_stats(rows: np.ndarray, lengths: np.ndarray) -> Stats:
 
 def _along_second(rows: np.ndarray) -> Stats:
     """Name -> (E, *shape) over T of rows (E, T, *shape), without the count."""
-    ordered = np.sort(rows, axis=1)
     mean = rows.mean(axis=1, dtype=np.float64)
     spread = np.square(rows - mean[:, None]).mean(axis=1)
-    found = {"min": ordered[:, 0], "max": ordered[:, -1], "mean": mean, "std": np.sqrt(spread)}
-    for name, quantile in QUANTILES.items():
-        below, share = divmod(quantile * (rows.shape[1] - 1), 1.0)
-        low = ordered[:, int(below)].astype(np.float64)
-        high = ordered[:, min(int(below) + 1, rows.shape[1] - 1)].astype(np.float64)
-        found[name] = low + (high - low) * share
-    return found
+    found = {"min": rows.min(axis=1), "max": rows.max(axis=1), "mean": mean, "std": np.sqrt(spread)}
+    return found | dict(
+        zip(QUANTILES, row_quantiles(np.moveaxis(rows, 1, 0), _WANTED), strict=True)
+    )
 
 
 def _stats(found: ChannelStatistics, quantiles: np.ndarray) -> Stats:

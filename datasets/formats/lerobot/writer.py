@@ -1,4 +1,4 @@
-"""Export of a selection as a LeRobot dataset; ``schema.py`` describes the layout."""
+"""Export of a selection as a LeRobot dataset; `schema.py` describes the layout."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ class LerobotExportOptions:
     """How a dataset is written.
 
     Attributes:
-        notes: embed the schema, the catalog and the fields per episode in ``meta/gaitforge``, so
+        notes: embed the schema, the catalog and the fields per episode in `meta/gaitforge`, so
             that an import gives back the same store; other readers ignore them.
         episode_stats: write statistics of every episode, 80 bytes per channel. LeRobot's
             loader does without them, its tools that split and merge datasets do not.
@@ -55,13 +55,13 @@ class LerobotExportOptions:
 
 
 class LerobotExporter(Exporter):
-    """See ``interface.Exporter``."""
+    """See `interface.Exporter`."""
 
     Options = LerobotExportOptions
     _name = ""
 
     def check(self, selection: Selection, destination: Path) -> None:
-        """See ``interface.Exporter``."""
+        """See `interface.Exporter`."""
         self._name = destination.name
         for each in selection.schema.fields:
             if each.per == "step" and len(each.shape) > layout.MOST_AXES:
@@ -69,7 +69,7 @@ class LerobotExporter(Exporter):
                 raise DatasetError(f"field {each.name}: {most}, not {len(each.shape)}")
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
-        """See ``interface.Exporter``."""
+        """See `interface.Exporter`."""
         schema, options = selection.schema, self._options
         names, file_bytes = schema.names("step"), options.file_mb * 2**20
         frames = _Frames(selection)
@@ -140,16 +140,15 @@ class _Frames:
 
     def own_stats(self) -> dict[str, Stats]:
         """Statistics of the computed features."""
-        rows = self._selection.steps
         return {
-            name: scalar_stats(lambda key=name: (own[key] for _, own in self.blocks()), dtype, rows)
-            for name, dtype in layout.OWN_FEATURES.items()
+            name: scalar_stats(own[name] for _, own in self.blocks())
+            for name in layout.OWN_FEATURES
         }
 
     def episode_rows(
         self, block: Block, places: list[tuple[int, int]], columns: Mapping[str, np.ndarray]
     ) -> pa.Table:
-        """One row per episode: its chunk, its data file, and statistics of ``columns``."""
+        """One row per episode: its chunk, its data file, and statistics of `columns`."""
         tasks = [self.tasks[code] for code in self._episodes["task_index"][block.episodes]]
         chunks, files = np.array(places, np.int64).T
         rows: dict[str, Any] = {
@@ -168,7 +167,7 @@ class _Frames:
 
 
 class _FileSeries:
-    """Parquet files one after the other, each of whole episodes and at most ``file_bytes``."""
+    """Parquet files one after the other, each of whole episodes and at most `file_bytes`."""
 
     def __init__(self, root: Path, pattern: str, file_bytes: int) -> None:
         self._root, self._pattern, self._file_bytes = root, pattern, file_bytes
@@ -180,7 +179,7 @@ class _FileSeries:
     ) -> list[tuple[int, int]]:
         """Append the rows of episodes; a full file ends between two. Gives each its chunk and file.
 
-        With a ``prefix``, two columns are added: the chunk and the file of each row.
+        With a `prefix`, two columns are added: the chunk and the file of each row.
         """
         stops = np.cumsum(lengths)
         row_bytes = max(1.0, table.nbytes / max(1, table.num_rows))
@@ -227,7 +226,7 @@ def _feature_column(rows: np.ndarray) -> pa.Array:
 
 
 def _task_descriptions(table: pa.Table, group_by: tuple[str, str]) -> list[str]:
-    """The description of each episode's task: the column ``task``, or "SKILL on TERRAIN"."""
+    """The description of each episode's task: the column `task`, or "SKILL on TERRAIN"."""
     terrains, skills = (table.column(name).to_pylist() for name in group_by)
     made = [f"{skill} on {terrain}" for skill, terrain in zip(skills, terrains, strict=True)]
     if "task" not in table.column_names or not pa.types.is_string(table.schema.field("task").type):

@@ -1,8 +1,8 @@
 """The checked metadata of a Minari dataset and of its episodes.
 
-A seed there is any number below 2**64: ``minari.DataCollector`` draws 64 random bits where it is
-given none. The catalog's ``seed`` is int64 with -1 for none, so a seed of 2**63 or more is text in
-the column ``minari_seed``, beside a ``seed`` of -1.
+A seed there is any number below 2**64: `minari.DataCollector` draws 64 random bits where it is
+given none. The catalog's `seed` is int64 with -1 for none, so a seed of 2**63 or more is text in
+the column `minari_seed`, beside a `seed` of -1.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ _USED_OF_EPISODES = ("id", SEED, STEPS, NOTES)
 
 
 def data_folder(source: str) -> Path:
-    """The folder with the metadata: the source, its ``data``, or that of a local dataset's id."""
+    """The folder with the metadata: the source, its `data`, or that of a local dataset's id."""
     from minari.storage.datasets_root_dir import get_dataset_path
 
     places = [Path(source), Path(source, "data")]
@@ -82,7 +82,7 @@ def episode_seed(folder: Path, number: int, about: Mapping[str, Any]) -> int | N
 
 
 def seed_columns(seeds: Sequence[int | None]) -> dict[str, list[Any]]:
-    """Catalog columns of some episodes' seeds; ``catalog_seed`` is the inverse."""
+    """Catalog columns of some episodes' seeds; `catalog_seed` is the inverse."""
     small = [-1 if seed is None or seed >= _LARGE else seed for seed in seeds]
     large = [None if seed is None or seed < _LARGE else str(seed) for seed in seeds]
     return {SEED: small} | ({LARGE_SEED: large} if any(large) else {})

@@ -1,4 +1,4 @@
-"""Import of Minari datasets, read through the ``minari`` library from any of its storages.
+"""Import of Minari datasets, read through the `minari` library from any of its storages.
 
 Nothing is downloaded, and no environment is made: a dataset without its spaces is refused, because
 making its environment would run whatever code its metadata name.
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gaitforge.datasets.catalog.catalog import with_group_names
 from gaitforge.datasets.files import check_inside, files_under
 from gaitforge.datasets.formats import sources
 from gaitforge.datasets.formats.checks import check_finite, damage_named, refuse
@@ -45,7 +44,7 @@ class MinariOptions:
 
 
 class MinariImporter(Importer):
-    """See ``interface.Importer``."""
+    """See `interface.Importer`."""
 
     Options = MinariOptions
 
@@ -198,7 +197,7 @@ class MinariImporter(Importer):
                 yield each
 
     def read_part(self, number: int) -> PartInput:
-        """See ``interface.Importer``."""
+        """See `interface.Importer`."""
         numbers, lengths = self.parts.episodes(number), self.parts.lengths[number]
         first = numbers.start
         read = [
@@ -216,7 +215,7 @@ class MinariImporter(Importer):
     def _catalog(
         self, first: int, lengths: np.ndarray, ends: np.ndarray, rewards: np.ndarray
     ) -> pa.Table | dict[str, Any]:
-        """Catalog rows of a part; ``ends`` (E, 2) are terminated and truncated."""
+        """Catalog rows of a part; `ends` (E, 2) are terminated and truncated."""
         about = list(self._about(range(first, first + len(lengths))))
         seeds = [meta.episode_seed(self._path, first + i, each) for i, each in enumerate(about)]
         flags = {"terminated": ends[:, 0], "truncated": ends[:, 1]}
@@ -226,7 +225,7 @@ class MinariImporter(Importer):
             given: dict[str, Any] = {"remedy": _REMEDY, "rewards": rewards, **flags}
             check_notes(self._path, layout.NOTES, table, first, lengths, **given)
             self._check_seeds(table, first, seeds)
-            return with_group_names(table, self.schema.group_by)
+            return table
         return sources.catalog_columns(
             first,
             lengths,

@@ -1,7 +1,7 @@
 """How Minari's spaces and episodes map to fields, and the notes of an export.
 
 An episode of T steps has T + 1 observations, the last one after its last step, and as many infos.
-The notes are JSON under the key ``gaitforge``: the schema in the metadata of the dataset, a catalog
+The notes are JSON under the key `gaitforge`: the schema in the metadata of the dataset, a catalog
 row in those of each episode. An import refuses notes that contradict Minari's own seeds, endings
 and rewards.
 """
@@ -63,7 +63,7 @@ class Leaf:
 def leaves_of(
     key: str, space: Any, left: list[str], path: tuple[str | int, ...] = ()
 ) -> list[Leaf]:
-    """The arrays of a space, in its own order; ``left`` gets a line for what holds no numbers.
+    """The arrays of a space, in its own order; `left` gets a line for what holds no numbers.
 
     Such a one is of text, or has a shape with a 0.
     """

@@ -1,7 +1,7 @@
-"""Export of a selection as a Minari dataset, written through the ``minari`` library.
+"""Export of a selection as a Minari dataset, written through the `minari` library.
 
-To load it, give ``load_dataset`` its id, with the folder above it as MINARI_DATASETS_PATH, or open
-``minari.MinariDataset(folder / "data")``.
+To load it, give `load_dataset` its id, with the folder above it as MINARI_DATASETS_PATH, or open
+`minari.MinariDataset(folder / "data")`.
 """
 
 import json
@@ -49,7 +49,7 @@ class MinariExportOptions:
 
 
 class MinariExporter(Exporter):
-    """See ``interface.Exporter``."""
+    """See `interface.Exporter`."""
 
     Options = MinariExportOptions
 
@@ -58,7 +58,7 @@ class MinariExporter(Exporter):
         self._id = ""
 
     def check(self, selection: Selection, destination: Path) -> None:
-        """See ``interface.Exporter``."""
+        """See `interface.Exporter`."""
         from minari.dataset.minari_dataset import DATASET_ID_RE
 
         check_fields(selection, "a Minari dataset", NEEDED)
@@ -80,7 +80,7 @@ class MinariExporter(Exporter):
             pass
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
-        """See ``interface.Exporter``."""
+        """See `interface.Exporter`."""
         import minari
         from minari.dataset.minari_storage import MinariStorage
 

@@ -21,7 +21,7 @@ _MOST_STEPS = 1 << 31
 
 @dataclass(frozen=True, eq=False)
 class Rollouts:
-    """The rollouts of one snippet: number i is its group ``i``.
+    """The rollouts of one snippet: number i is its group `i`.
 
     Attributes:
         columns: name -> (E,): length, random_start, terminated, and the metrics.
@@ -43,7 +43,7 @@ class FileContents:
 
     Attributes:
         widths: observable -> how many numbers, in order.
-        keys: those of ``STEP_KEYS`` that its rollouts have.
+        keys: those of `STEP_KEYS` that its rollouts have.
         ref_steps: control steps ahead of the observed references; None if unknown.
         rollouts: of each snippet, in order of clip and frames.
         notes: the store's schema and catalog rows; left: what else there is.
@@ -114,7 +114,7 @@ class CheckedFile:
         return [str(name) for name in self.group(key)]
 
     def array(self, key: str, shape: tuple[int | None, ...], kinds: str = "f") -> h5py.Dataset:
-        """The array at a key, of a shape (None: any size) and of NumPy's ``kinds``."""
+        """The array at a key, of a shape (None: any size) and of NumPy's `kinds`."""
         found = self._get(key)
         if not isinstance(found, h5py.Dataset):
             refuse(self.path, key, "must be an array")
@@ -128,7 +128,7 @@ class CheckedFile:
         return found
 
     def values(self, key: str, shape: tuple[int | None, ...], kinds: str = "f") -> np.ndarray:
-        """The values of an ``array``."""
+        """The values of an `array`."""
         with damage_named(self.path, key, "cannot be read"):
             return np.asarray(self.array(key, shape, kinds)[()])
 
@@ -138,7 +138,7 @@ class CheckedFile:
 
 
 def read_float32(path: Path, file: h5py.File, key: str, out: np.ndarray) -> None:
-    """Fill ``out`` (C order) from the array of its shape at a key."""
+    """Fill `out` (C order) from the array of its shape at a key."""
     try:  # h5py's low level: rollouts are short, and the high level doubles the time to read them
         found = h5py.h5d.open(file.id, key.encode())
         fits = (found.shape, found.dtype) == (out.shape, np.dtype(np.float32))

@@ -1,4 +1,4 @@
-"""Import of MoCapAct's rollouts; ``schema.py`` describes both sides."""
+"""Import of MoCapAct's rollouts; `schema.py` describes both sides."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,10 +43,10 @@ class MocapactOptions:
     """How rollouts become a store.
 
     Attributes:
-        observables: of the field ``obs``: "body", the 13 that the Body Transformer learns from (all
-            others become ``further_obs``), or "all".
+        observables: of the field `obs`: "body", the 13 that the Body Transformer learns from (all
+            others become `further_obs`), or "all".
         validation_clips: a text file with a clip a line, whose episodes get "validation" in the
-            catalog's column ``split``; all others get "train".
+            catalog's column `split`; all others get "train".
     """
 
     observables: Annotated[str, ("body", "all")] = "body"
@@ -54,9 +54,9 @@ class MocapactOptions:
 
 
 class MocapactImporter(Importer):
-    """Reads one file or a folder of them; see ``interface.Importer``.
+    """Reads one file or a folder of them; see `interface.Importer`.
 
-    The lengths of the rollouts come from the metrics of their snippets; ``read_part`` checks the
+    The lengths of the rollouts come from the metrics of their snippets; `read_part` checks the
     arrays against them.
     """
 
@@ -83,7 +83,7 @@ class MocapactImporter(Importer):
         self.carried = self._carried()
 
     def read_part(self, number: int) -> PartInput:
-        """See ``interface.Importer``."""
+        """See `interface.Importer`."""
         lengths, first = self.parts.lengths[number], self.parts.episodes(number).start
         fields, sizes = self.schema.fields, {"step": int(lengths.sum()), "episode": len(lengths)}
         arrays = {
@@ -123,7 +123,7 @@ class MocapactImporter(Importer):
         out: Mapping[str, np.ndarray],
         buffer: np.ndarray,
     ) -> None:
-        """Read a rollout's fields into ``out``; ``buffer`` takes its observations."""
+        """Read a rollout's fields into `out`; `buffer` takes its observations."""
         path, group = rollouts.path, f"{rollouts.snippet.name}/{number}"
         for key, name in keys.STEP_KEYS.items():
             if name in out:

@@ -1,13 +1,13 @@
 """MoCapAct's HDF5 layout (Wagener et al. 2022) and how it maps to a store's fields.
 
-A file has one group per snippet, ``<clip>-<start>-<end>``, and in it one per rollout, ``0`` and up:
-first those from the snippet's start, then those from random points of it (``rsi``). A rollout of T
+A file has one group per snippet, `<clip>-<start>-<end>`, and in it one per rollout, `0` and up:
+first those from the snippet's start, then those from random points of it (`rsi`). A rollout of T
 control steps has T actions, rewards and values, and T + 1 observations; the last one is the store's
 final observation.
 
-The observation is 35 observables side by side, which ``observable_indices`` names. The Body
+The observation is 35 observables side by side, which `observable_indices` names. The Body
 Transformer learns from 13 of them (Sferrazza et al. 2024, Appendix B): by default these are the
-field ``obs``, and the others the field ``further_obs``.
+field `obs`, and the others the field `further_obs`.
 """
 
 import re
@@ -92,23 +92,23 @@ _ESCAPE = re.compile("%([0-9A-F]{2})")
 def clip_name(clip: str) -> str:
     """A clip as the name of groups and files, with escapes such as "%2F" for "/"; "%" if empty.
 
-    Names are unique; ``clip_of`` is the inverse.
+    Names are unique; `clip_of` is the inverse.
     """
     return _NO_NAME.sub(lambda found: f"%{ord(found[0]):02X}", clip) or "%"
 
 
 def clip_of(name: str) -> str:
-    """The clip of a name; a name that is not ``clip_name``'s is the clip itself."""
+    """The clip of a name; a name that is not `clip_name`'s is the clip itself."""
     clip = "" if name == "%" else _ESCAPE.sub(lambda found: chr(int(found[1], 16)), name)
     return clip if clip_name(clip) == name else name
 
 
 @dataclass(frozen=True, order=True)
 class Snippet:
-    """Frames ``start`` to ``end`` of a clip, which one expert tracks.
+    """Frames `start` to `end` of a clip, which one expert tracks.
 
     Attributes:
-        clip: its ``clip_name``.
+        clip: its `clip_name`.
     """
 
     clip: str
@@ -140,7 +140,7 @@ class ObservableLayout:
 
     @classmethod
     def of_file(cls, widths: Mapping[str, int], chosen: Sequence[str]) -> "ObservableLayout":
-        """The ``chosen`` observables as ``obs``, all others as ``further_obs``."""
+        """The `chosen` observables as `obs`, all others as `further_obs`."""
         parts = {
             "obs": tuple(name for name in widths if name in chosen),
             "further_obs": tuple(name for name in widths if name not in chosen),
@@ -204,7 +204,7 @@ def final_name(field: str) -> str:
 def store_schema(
     layout: ObservableLayout, action_dim: int, keys: Sequence[str], ref_steps: Sequence[int] | None
 ) -> Schema:
-    """The schema of a store of rollouts, of which the file has the ``keys`` of ``STEP_KEYS``."""
+    """The schema of a store of rollouts, of which the file has the `keys` of `STEP_KEYS`."""
     shapes = {key: (action_dim,) if key.endswith("actions") else () for key in STEP_KEYS}
     signals = [
         Field(name, shapes[key], description=_DESCRIPTIONS.get(name, ""))

@@ -1,4 +1,4 @@
-"""Export of a selection as MoCapAct's HDF5; ``schema.py`` describes the layout."""
+"""Export of a selection as MoCapAct's HDF5; `schema.py` describes the layout."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class MocapactExportOptions:
     """How files are written.
 
     Attributes:
-        notes: embed the schema and the catalog in the group ``gaitforge``, so that an import gives
+        notes: embed the schema and the catalog in the group `gaitforge`, so that an import gives
             back the same episodes; other readers ignore them.
     """
 
@@ -35,13 +35,13 @@ class MocapactExportOptions:
 class MocapactExporter(Exporter):
     """Writes one file, if the destination ends in .hdf5 or .h5, or a folder with a file per clip.
 
-    See ``interface.Exporter``.
+    See `interface.Exporter`.
     """
 
     Options = MocapactExportOptions
 
     def check(self, selection: Selection, destination: Path) -> None:
-        """See ``interface.Exporter``."""
+        """See `interface.Exporter`."""
         self._one_file = destination.suffix in keys.SUFFIXES
         schema = selection.schema
         check_fields(selection, "a MoCapAct file", tuple(_DIMENSIONS))
@@ -56,7 +56,7 @@ class MocapactExporter(Exporter):
         check_room(selection, destination)
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
-        """See ``interface.Exporter``."""
+        """See `interface.Exporter`."""
         content, plan = _Content(selection.schema), _Plan(selection)
         if not self._one_file:
             temporary.mkdir()
@@ -202,7 +202,7 @@ def _numbers(table: pa.Table, name: str) -> np.ndarray:
 
 
 def _numbered(snippets: list[keys.Snippet], random: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """(E,) number of each rollout in its snippet: those from the start first, then by ``order``."""
+    """(E,) number of each rollout in its snippet: those from the start first, then by `order`."""
     numbers = np.empty(len(snippets), np.int64)
     following: dict[keys.Snippet, int] = {}
     for episode in np.lexsort((order, random)).tolist():
@@ -213,7 +213,7 @@ def _numbered(snippets: list[keys.Snippet], random: np.ndarray, order: np.ndarra
 
 @dataclass
 class _Sums:
-    """Sums over a file's rows, for ``stats``."""
+    """Sums over a file's rows, for `stats`."""
 
     count: int = 0
     totals: dict[str, np.ndarray] = field(default_factory=dict)
@@ -235,7 +235,7 @@ class _Sums:
 
 
 class _Files(ExitStack):
-    """The files, one open at a time; ``sums`` holds those of each by its name."""
+    """The files, one open at a time; `sums` holds those of each by its name."""
 
     def __init__(self, place: Path, one_file: bool, content: _Content, plan: _Plan) -> None:
         super().__init__()
@@ -273,7 +273,7 @@ class _Files(ExitStack):
                 sums.add("mean_act", arrays["mean_action"][rows])
 
     def finish(self, name: str, chosen: np.ndarray) -> None:
-        """Write what a file says of all its rollouts, the ``chosen`` episodes."""
+        """Write what a file says of all its rollouts, the `chosen` episodes."""
         file, schema = self.open(name), self._content.schema
         _write_metrics(file, self._plan, chosen)
         for observable, bounds in self._content.layout.slices.items():

@@ -37,7 +37,7 @@ def export_selection(
     """Write a selection in another project's format.
 
     Args:
-        name: one of ``formats.FORMATS``; options: of its writer.
+        name: one of `formats.FORMATS`; options: of its writer.
         selection: at least one episode.
         destination: the new file or folder.
         begin: reports the steps written.

@@ -1,11 +1,11 @@
 """The record of a source in the store that imported it, to notice when the source changes.
 
 A source is identified by its path, and its content by a digest; the store keeps both in
-``imports/<place>/<content>.json``. Part and episode ids come from the content alone, so without the
+`imports/<place>/<content>.json`. Part and episode ids come from the content alone, so without the
 record a source with a few changed rows would be imported again beside its old version.
 
-What a source holds beside its episodes (``Importer.metadata``) is kept in
-``imports/metadata/<tag>.<format>`` after its SHA-256; the tag begins the ids of the source's parts.
+What a source holds beside its episodes (`Importer.metadata`) is kept in
+`imports/metadata/<tag>.<format>` after its SHA-256; the tag begins the ids of the source's parts.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.files import create_durably, fsync_path
 from gaitforge.datasets.formats.interface import Importer
 from gaitforge.datasets.formats.sources import CONTENT_DIGITS
@@ -31,10 +31,10 @@ class ImportedSource:
 
     Attributes:
         source: its path; name: the last part of it.
-        format: one of ``formats.FORMATS``.
+        format: one of `formats.FORMATS`.
         place, content: digests of its path and of its content.
         tag: begins the ids of its parts; of its content and the options.
-        metadata: see ``Importer``.
+        metadata: see `Importer`.
     """
 
     source: str
@@ -84,7 +84,7 @@ class ImportedSource:
 
 
 def imported_metadata(selection: Selection, format_name: str) -> list[bytes]:
-    """The different ``Importer.metadata`` of the sources that a selection's episodes are from.
+    """The different `Importer.metadata` of the sources that a selection's episodes are from.
 
     Raises DatasetError for damaged ones.
     """
@@ -118,10 +118,8 @@ def _create(address: str | os.PathLike[str], key: str, body: bytes) -> None:
         Bucket(str(address)).create(key, body)
         return
     path = Path(address, key)
-    try:
+    with disk_failures(f"cannot write to store {address}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         create_durably(path, body)
         for changed in (path.parent.parent, Path(address)):
             fsync_path(changed)
-    except OSError as error:
-        raise DatasetError(f"cannot write to store {address}: {error.strerror}") from error

@@ -56,12 +56,12 @@ def import_source(
     """Import a source of another project's format into a store; repeating it changes nothing.
 
     Args:
-        name: one of ``formats.FORMATS``; options: of its reader.
+        name: one of `formats.FORMATS`; options: of its reader.
         source: a file, a folder, or what else the format's reader takes.
-        store: a folder or ``s3://bucket/prefix``, created if absent. An existing store must have
+        store: a folder or `s3://bucket/prefix`, created if absent. An existing store must have
             the schema of the source.
         begin: reports the steps of each part, including those of an earlier call.
-        workers: threads that read and write parts; each holds a few times ``sources.PART_BYTES``.
+        workers: threads that read and write parts; each holds a few times `sources.PART_BYTES`.
         drop_nan: leave out episodes with NaN or infinity, which are refused otherwise. The report's
             notes name them.
 
@@ -126,7 +126,7 @@ def _existing(address: str | os.PathLike[str], importer: Importer) -> Store | No
 
 @dataclass(frozen=True)
 class _Import:
-    """One source on its way into one store; ``target`` is the store if it exists."""
+    """One source on its way into one store; `target` is the store if it exists."""
 
     name: str
     source: str
@@ -179,7 +179,7 @@ class _Import:
     def _staged_store(self, folder: Path) -> Store:
         """The store in the staging folder, with the parts of an interrupted call if they fit.
 
-        With ``drop_nan`` all parts are read again, to count what is left out.
+        With `drop_nan` all parts are read again, to count what is left out.
         """
         files = [(path.name, path.stat()) for path in self.importer.files]
         stamp = json.dumps([(name, each.st_size, each.st_mtime_ns) for name, each in files])
@@ -294,7 +294,7 @@ def _verify_part(staged: Store) -> Callable[[str], None]:
 
 
 def _in_threads(work: Callable[[Any], None], items: Iterable[Any], workers: int) -> None:
-    """Call ``work`` for each item; the first failure cancels the items that have not begun."""
+    """Call `work` for each item; the first failure cancels the items that have not begun."""
     pool = ThreadPoolExecutor(max(1, workers))
     try:
         for _ in pool.map(work, items):

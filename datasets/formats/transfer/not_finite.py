@@ -19,7 +19,7 @@ def read_finite(importer: Importer, number: int, drop: bool) -> tuple[PartInput,
     are empty.
 
     Raises:
-        DatasetError: without ``drop``, for values that are not finite; names the episodes.
+        DatasetError: without `drop`, for values that are not finite; names the episodes.
     """
     try:
         return importer.read_part(number), np.zeros(0, np.int64)
@@ -56,7 +56,7 @@ def _finite_episodes(part: PartInput, lengths: np.ndarray) -> np.ndarray:
 
 
 def _of_episodes(part: PartInput, lengths: np.ndarray, kept: np.ndarray) -> PartInput:
-    """The part with the episodes at which ``kept`` (E,) is set."""
+    """The part with the episodes at which `kept` (E,) is set."""
     of_steps = np.repeat(kept, lengths)
     steps = {name: rows[of_steps] for name, rows in part.steps.items()}
     per_episode = {name: rows[kept] for name, rows in part.per_episode.items()}

@@ -20,7 +20,7 @@ _KIND = "dataset"
 
 
 def hub_repository(address: str) -> str:
-    """``owner/name`` of ``hf://owner/name``; DatasetError for others, or without the extra."""
+    """`owner/name` of `hf://owner/name`; DatasetError for others, or without the extra."""
     found = _ADDRESS.fullmatch(address)
     if found is None:
         raise DatasetError(f"{address!r:.80} is no repository; give hf://owner/name")
@@ -34,8 +34,8 @@ def push_files(
 ) -> str:
     """Commit files to a dataset's repository, which is made if absent; returns the commit's URL.
 
-    Files of an earlier push that are not among ``files`` are removed by the same commit: those of
-    a store, and those in the same folders. The access token is the one of ``hf auth login`` or
+    Files of an earlier push that are not among `files` are removed by the same commit: those of
+    a store, and those in the same folders. The access token is the one of `hf auth login` or
     HF_TOKEN.
 
     Args:
@@ -66,7 +66,7 @@ def push_files(
 
 
 def _replaced(there: Sequence[str], files: Mapping[str, Path]) -> list[str]:
-    """Files of a store, or in the folders of ``files``, that are not among them."""
+    """Files of a store, or in the folders of `files`, that are not among them."""
     tops = {ABOUT, *FOLDERS, *(name.partition("/")[0] for name in files if "/" in name)}
     return [name for name in there if name not in files and name.partition("/")[0] in tops]
 

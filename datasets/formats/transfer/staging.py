@@ -22,7 +22,7 @@ _LOCK = ".lock"
 
 
 def staging_folder(address: str | os.PathLike[str], tag: str) -> Path:
-    """Where the import ``tag``, 12 hexadecimal digits, into the store at ``address`` is staged."""
+    """Where the import `tag`, 12 hexadecimal digits, into the store at `address` is staged."""
     place = local_folder(address).resolve()
     return place.with_name(f".{place.name}.{tag}.importing")
 
@@ -33,14 +33,14 @@ def lock_path(folder: Path) -> Path:
 
 
 def write_origin(folder: Path, origin: Path) -> None:
-    """Record in a staging folder what it imports, for ``remove_leftovers``."""
+    """Record in a staging folder what it imports, for `remove_leftovers`."""
     write_bytes_durably(folder / _ORIGIN, str(origin.resolve()).encode())
 
 
 def remove_leftovers(address: str | os.PathLike[str], origin: Path) -> None:
     """Remove staging folders of a store that no import will resume.
 
-    They are those of the same ``origin`` (its content or the options changed, or all of it is in
+    They are those of the same `origin` (its content or the options changed, or all of it is in
     the store), those of an origin that no longer exists, and those without a staged store. Folders
     of other origins and locked ones stay.
     """

@@ -30,10 +30,10 @@ Sums = dict[str, np.ndarray]
 def verify_export(
     name: str, exporter: Exporter, notes: bool, selection: Selection, written: Path
 ) -> None:
-    """Compare what the ``exporter`` of format ``name`` has written with the selection.
+    """Compare what the `exporter` of format `name` has written with the selection.
 
     Compares episodes, steps, the values of every field that comes back under its name, and with
-    ``notes`` the catalog.
+    `notes` the catalog.
 
     Raises:
         DatasetError: it cannot be read, or differs; names what differs.
@@ -69,7 +69,7 @@ def verify_export(
 def _read_parts(
     importer: Importer, tables: list[pa.Table] | None
 ) -> Iterator[tuple[Arrays, Arrays, np.ndarray]]:
-    """Step fields, episode fields and lengths of each part; rows go to ``tables``."""
+    """Step fields, episode fields and lengths of each part; rows go to `tables`."""
     for number, lengths in enumerate(importer.parts.lengths):
         part = importer.read_part(number)
         if tables is not None:

@@ -1,7 +1,7 @@
 """The operations on object storage that a store needs, over obstore.
 
 Object storage has no rename and no lock, but conditional writes (S3 since 2024): a PUT with
-``If-None-Match: *`` creates an object, or changes nothing if one of that name exists. All objects
+`If-None-Match: *` creates an object, or changes nothing if one of that name exists. All objects
 of a store are written that way, so none is ever replaced.
 """
 
@@ -47,10 +47,10 @@ class Bucket:
     """The objects below one prefix of a bucket; methods raise StorageError if the storage fails.
 
     Endpoint, region and credentials come from the usual environment variables
-    (``AWS_ENDPOINT_URL``, ``AWS_REGION``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, …).
+    (`AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, …).
 
     Raises:
-        DatasetError: obstore is not installed, or ``url`` is not ``s3://bucket/prefix``.
+        DatasetError: obstore is not installed, or `url` is not `s3://bucket/prefix`.
     """
 
     def __init__(self, url: str) -> None:
@@ -75,13 +75,13 @@ class Bucket:
 
     @property
     def mirror(self) -> Path:
-        """Folder of the store's mirror: below ``XDG_CACHE_HOME``, or ``~/.cache``."""
+        """Folder of the store's mirror: below `XDG_CACHE_HOME`, or `~/.cache`."""
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         place = hashlib.sha256(f"{self.endpoint} {self.url}".encode()).hexdigest()[:16]
         return home / "gaitforge" / place
 
     def list(self, prefix: str) -> dict[str, Listed]:
-        """Key -> size and time of each object below ``prefix`` that is not hidden, sorted."""
+        """Key -> size and time of each object below `prefix` that is not hidden, sorted."""
         found: dict[str, Listed] = {}
         try:
             for page in self._objects.list(self._store, prefix=prefix):
@@ -112,7 +112,7 @@ class Bucket:
         return True
 
     def create_equal(self, key: str, content: bytes) -> bool:
-        """As ``create``, but True also if an equal object exists."""
+        """As `create`, but True also if an equal object exists."""
         return self.create(key, content) or self.read(key) == content
 
     def delete(self, keys: Iterable[str]) -> None:

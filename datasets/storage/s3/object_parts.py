@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.files import check_inside
 from gaitforge.datasets.layout import CATALOG, PARTS
 from gaitforge.datasets.storage.s3.bucket import Bucket
@@ -20,12 +20,8 @@ def send_objects(bucket: Bucket, source: Store, stem: str) -> None:
     there = bucket.list(prefix)
 
     def send(name: str) -> bool:
-        try:
+        with disk_failures(f"part {stem} of {source.address}: object {name} cannot be read"):
             content = (source.path / PARTS / stem / name).read_bytes()
-        except OSError as error:
-            raise DatasetError(
-                f"part {stem} of {source.address}: object {name} cannot be read: {error.strerror}"
-            ) from error
         key = prefix + name
         return bucket.read(key) == content if key in there else bucket.create_equal(key, content)
 

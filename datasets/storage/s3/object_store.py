@@ -4,7 +4,7 @@ Objects have the names of the local files, so other Zarr readers open the store 
 part differs, because there is neither rename nor lock:
 
 1. The part is written to a local scratch folder by the same code as a local one.
-2. Its objects are created under their final names (``Bucket.create``). An equal object, left by an
+2. Its objects are created under their final names (`Bucket.create`). An equal object, left by an
    earlier attempt or by another writer of the same plan, counts as written; a different one ends
    the attempt. So no writer changes an object that another one relies on.
 3. The catalog file is created last: this PUT is the commit, and only one writer succeeds.
@@ -14,13 +14,13 @@ objects when they are first read. They are checked against their recorded SHA-25
 mirror, which processes may share.
 """
 
-import contextlib
 import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,9 +29,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from gaitforge.datasets.catalog.catalog import Catalog
-from gaitforge.datasets.catalog.edits import Edit
 from gaitforge.datasets.catalog.manifest import PartRecord
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.files import temporary_file, visible
 from gaitforge.datasets.layout import (
     ABOUT,
@@ -40,14 +39,11 @@ from gaitforge.datasets.layout import (
     OVERLAYS,
     PARTS,
     ROOT_FILE,
-    SHARD_STEPS,
     TAGS,
 )
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.contents import field_folders, store_files, used_stems
 from gaitforge.datasets.storage.root import (
-    EDITED_VERSION,
-    SCHEMA_VERSION,
     RootRecord,
     plain_plan,
     read_root,
@@ -60,13 +56,13 @@ from gaitforge.datasets.storage.store import Store
 from gaitforge.datasets.storage.tags import Tag, read_tag
 
 GRACE_S = 24 * 3600.0
-"""Age from which ``gc`` removes uncommitted objects, in seconds."""
+"""Age from which `gc` removes uncommitted objects, in seconds."""
 
 _ROOT_FILES = (ROOT_FILE, f"{PARTS}/{ROOT_FILE}")
 
 
 class RemoteStore(Store):
-    """A dataset on object storage at ``url``; ``path`` is the local mirror."""
+    """A dataset on object storage at `url`; `path` is the local mirror."""
 
     def __init__(
         self, bucket: Bucket, mirror: Path, record: RootRecord, tag: Tag | None = None
@@ -82,16 +78,14 @@ class RemoteStore(Store):
         schema: Schema,
         plan: Mapping[str, Any] | None = None,
         cache: Path | None = None,
-        version: int = SCHEMA_VERSION,
     ) -> Self:
-        """Create a store at the URL ``path``, or open an existing one with an equal schema.
+        """Create a store at the URL `path`, or open an existing one with an equal schema.
 
-        ``cache`` is the folder of the mirror, by default below the user's cache folder, and
-        ``version`` the layout's of a new store.
+        `cache` is the folder of the mirror, by default below the user's cache folder.
         DatasetError for another schema, or a storage that fails or ignores conditions on writes.
         """
         bucket = Bucket(str(path))
-        record = RootRecord(schema, plain_plan(plan), version)
+        record = RootRecord(schema, plain_plan(plan))
         if bucket.read(ROOT_FILE) is None:
             _write_root(bucket, record)
         store = cls.open(bucket.url, cache=cache)
@@ -105,7 +99,7 @@ class RemoteStore(Store):
     def open(
         cls, path: str | os.PathLike[str], tag: str | None = None, cache: Path | None = None
     ) -> Self:
-        """Open the store at the URL ``path``; as ``Store.open``, and ``cache`` as in ``create``."""
+        """Open the store at the URL `path`; as `Store.open`, and `cache` as in `create`."""
         bucket = Bucket(str(path))
         mirror = cache or bucket.mirror
         for key in _ROOT_FILES:
@@ -125,17 +119,17 @@ class RemoteStore(Store):
         return self.url
 
     def refresh(self, *, anew: bool = False) -> None:
-        """Bring the mirror's catalog and tags up to date (``anew``: fetch all again)."""
+        """Bring the mirror's catalog and tags up to date (`anew`: fetch all again)."""
         _refresh(self._bucket, self.path, anew)
 
     def object_sizes(self, stem: str) -> dict[str, int]:
-        """As ``Store.object_sizes``, of the storage and not of the mirror."""
+        """As `Store.object_sizes`, of the storage and not of the mirror."""
         prefix = f"{PARTS}/{stem}/"
         listing = self._bucket.list(prefix)
         return {key.removeprefix(prefix): each.size for key, each in listing.items()}
 
     def object_sha256(self, stem: str, name: str) -> str:
-        """As ``Store.object_sha256``, of the storage and not of the mirror."""
+        """As `Store.object_sha256`, of the storage and not of the mirror."""
         content = self._bucket.read(f"{PARTS}/{stem}/{name}") or b""
         return hashlib.sha256(content).hexdigest()
 
@@ -146,7 +140,7 @@ class RemoteStore(Store):
         episodes: Mapping[str, Sequence[Any] | np.ndarray] | pa.Table,
         per_episode: Mapping[str, npt.ArrayLike] | None = None,
     ) -> PartRecord:
-        """As ``Store.write_part``; written to a temporary folder and then uploaded."""
+        """As `Store.write_part`; written to a temporary folder and then uploaded."""
         self.check_writable()
         if part_id in self.parts():
             return self.files.find(part_id).record
@@ -160,7 +154,7 @@ class RemoteStore(Store):
         return self.files.find(part_id).record
 
     def tag(self, name: str) -> Tag:
-        """As ``Store.tag``; of two writers of one name, one succeeds."""
+        """As `Store.tag`; of two writers of one name, one succeeds."""
         tag = super().tag(name)
         path = self.path / TAGS / f"{name}.json"
         created = self._bucket.create_equal(f"{TAGS}/{path.name}", path.read_bytes())
@@ -172,22 +166,8 @@ class RemoteStore(Store):
             )
         return tag
 
-    def edit(
-        self,
-        kind: str,
-        content: Mapping[str, Any],
-        rows: pa.Table,
-        origin: Mapping[str, Any],
-        after: Sequence[Edit],
-    ) -> Edit:
-        """Not possible: DatasetError."""
-        raise DatasetError(
-            f"{self.url} is on object storage and is not edited in place: edit a local copy and "
-            "push that to a new address"
-        )
-
     def gc(self, grace_s: float = GRACE_S) -> list[str]:
-        """Remove uncommitted objects older than ``grace_s`` seconds, and replaced parts.
+        """Remove uncommitted objects older than `grace_s` seconds, and replaced parts.
 
         Only its age tells whether an uncommitted object is still being written.
         """
@@ -210,15 +190,8 @@ class RemoteStore(Store):
         _refresh(self._bucket, self.path)
         return removed
 
-    def compact(self, target_steps: int = SHARD_STEPS) -> list[PartRecord]:
-        """Not possible: DatasetError."""
-        raise DatasetError(
-            f"{self.url} is on object storage and is not merged in place: compact a local copy and "
-            "push that"
-        )
-
     def array_reader(self, catalog: Catalog, part_id: str, field: str) -> ArrayReader:
-        """As ``Store.array_reader``; fetches the array's objects that the mirror lacks."""
+        """As `Store.array_reader`; fetches the array's objects that the mirror lacks."""
         self.schema.field(field)
         manifest, location = catalog.manifests[part_id], catalog.locations[part_id]
         names = [name for name in manifest.objects if name.startswith(f"{field}/")]
@@ -242,7 +215,7 @@ class RemoteStore(Store):
 
 
 def push_store(store: Store, url: str) -> list[str]:
-    """Copy a local store to a URL, as ``contents.store_files`` lists it; what is there is not sent.
+    """Copy a local store to a URL, as `contents.store_files` lists it; what is there is not sent.
 
     All objects are sent before the first part is committed, so that readers see few intermediate
     states. Returns the stems of the catalog files committed now.
@@ -250,11 +223,9 @@ def push_store(store: Store, url: str) -> list[str]:
     Raises DatasetError if the store is not local or lacks an object, another schema or other
     content is there, or the storage fails.
     """
-    if isinstance(store, RemoteStore):
-        raise DatasetError(f"{store.url} is on object storage already; push a local store")
+    store.check_local("push a local store")
     edits = store.log.names()
-    version = EDITED_VERSION if edits else SCHEMA_VERSION
-    target = RemoteStore.create(url, store.schema, store.plan, version=version)
+    target = RemoteStore.create(url, store.schema, store.plan)
     _check_edits(target, edits)
     there = set(target.files.stamps())
     stems = [stem for stem in used_stems(store) if stem not in there]
@@ -275,11 +246,6 @@ def _check_edits(target: RemoteStore, edits: Sequence[str]) -> None:
     there = target.log.names()
     if there != list(edits[: len(there)]):
         raise DatasetError(f"{target.url} has other edits; push to a new address")
-    if edits and read_root(target.path, target.url).version != EDITED_VERSION:
-        raise DatasetError(
-            f"{target.url} holds the store without edits, and its {ROOT_FILE} is never replaced; "
-            "push to a new address"
-        )
 
 
 def _write_root(bucket: Bucket, record: RootRecord) -> None:
@@ -297,7 +263,7 @@ def _write_root(bucket: Bucket, record: RootRecord) -> None:
 
 
 def _refresh(bucket: Bucket, mirror: Path, anew: bool = False) -> None:
-    """Bring the mirror's catalog, tags and edits to the state of the storage; ``anew``: fetch all.
+    """Bring the mirror's catalog, tags and edits to the state of the storage; `anew`: fetch all.
 
     A copy gets its object's size and time, so that the catalog index stays valid.
     """
@@ -341,12 +307,6 @@ def _keep(path: Path, content: bytes, modified_ns: int | None = None) -> None:
             os.replace(temporary, path)
 
 
-@contextlib.contextmanager
-def _mirroring(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DatasetError(
-            f"cannot keep copies of a remote store in {folder}: {error.strerror}; set "
-            "XDG_CACHE_HOME to a folder that can be written"
-        ) from error
+def _mirroring(folder: Path) -> AbstractContextManager[None]:
+    advice = "; set XDG_CACHE_HOME to a folder that can be written"
+    return disk_failures(f"cannot keep copies of a remote store in {folder}", advice)

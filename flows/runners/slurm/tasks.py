@@ -11,7 +11,7 @@ from gaitforge.flows.records.part_records import store_address
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.runners.slurm import jobs
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.tasks.registry import LEGGED, collection_plan
+from gaitforge.flows.tasks.registry import collection_plan
 
 LEARNING = {
     "train": "gaitforge.flows.runners.slurm.training:train_task",
@@ -35,7 +35,7 @@ def run_task(folder: Path, task: int, reporter: Reporter) -> None:
     if not 0 <= task < len(tasks):
         raise ValueError(f"{folder} has tasks 0-{len(tasks) - 1}, not {task}")
     if kind == "collect":
-        plan = collection_plan(tree.get("task", LEGGED), tree["plan"])
+        plan = collection_plan(tree.get("task", ""), tree["plan"])
         collect(plan, store_address(tree["store"]), reporter, tasks[task])
     else:
         module, function = LEARNING[kind].split(":")

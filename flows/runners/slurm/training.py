@@ -15,9 +15,11 @@ from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.runners.slurm import jobs
 from gaitforge.flows.runners.slurm.runner import TRAIN_REQUEUES, check_idle, submit_work
 from gaitforge.flows.runners.slurm.script import SlurmSettings, Work
-from gaitforge.flows.stages.evaluate import EVALUATION, EvaluatePlan, evaluate_policy
+from gaitforge.flows.stages.evaluate import EVALUATION, evaluate_policy
 from gaitforge.flows.stages.train import TrainPlan, run_training
+from gaitforge.flows.tasks.evaluation import EvaluationPlan
 from gaitforge.flows.tasks.policies import run_source
+from gaitforge.flows.tasks.registry import evaluation_class
 
 
 def run_training_on_slurm(
@@ -45,7 +47,7 @@ def run_training_on_slurm(
 
 
 def run_evaluation_on_slurm(
-    plan: EvaluatePlan, run: Path, settings: SlurmSettings
+    plan: EvaluationPlan, run: Path, settings: SlurmSettings
 ) -> jobs.Job | str:
     """Submit the evaluation of a training run, into its evaluation.json; returns the job.
 
@@ -59,7 +61,9 @@ def run_evaluation_on_slurm(
     work = Work("gaitforge-evaluate", 1, False, False, TRAIN_REQUEUES)
     target = str(run.absolute())
     draft = jobs.Job(place, "", "evaluate", target, 0.0, settings.partition, (), ((),))
-    return submit_work(draft, {"store": "", "plan": to_tree(plan)}, work, settings)
+    return submit_work(
+        draft, {"store": "", "task": plan.kind, "plan": to_tree(plan)}, work, settings
+    )
 
 
 def train_task(tree: Mapping[str, Any], reporter: Reporter) -> None:
@@ -70,5 +74,5 @@ def train_task(tree: Mapping[str, Any], reporter: Reporter) -> None:
 
 def evaluate_task(tree: Mapping[str, Any], reporter: Reporter) -> None:
     """Do the evaluation of a job's record, here. Raises ValueError as `evaluate_policy`."""
-    run, plan = Path(tree["target"]), plan_from_tree(EvaluatePlan, tree["plan"])
+    run, plan = Path(tree["target"]), plan_from_tree(evaluation_class(tree["task"]), tree["plan"])
     evaluate_policy(run_source(run), plan, reporter, run / EVALUATION)

@@ -1,41 +1,38 @@
 """Training a Gymnasium task's policies and measuring them, see `gaitforge.collectors.gym`."""
 
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from gaitforge.collectors.gym.experts import RECIPE, read_recipe
-from gaitforge.collectors.gym.training.config import (
-    GymTrainingConfig,
-    check_same,
-    open_demonstrations,
-)
-from gaitforge.collectors.gym.training.demonstrations import demonstrate
+from gaitforge.collectors.gym.training.config import TrainingSettings, check_same
+from gaitforge.collectors.gym.training.off_policy import OffPolicy
 from gaitforge.collectors.gym.training.recipe import choose_policies, total_episodes
 from gaitforge.collectors.gym.training.record import Row
-from gaitforge.collectors.gym.training.training import train_gym, trained_gym_steps
+from gaitforge.collectors.gym.training.training import Learner, train_gym, trained_gym_steps
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import provenance, read_record, training_lock
 
 
-def run_gym_training(config: GymTrainingConfig, out: Path, reporter: Reporter) -> dict[str, Any]:
+def run_gym_training(
+    config: TrainingSettings, out: Path, reporter: Reporter, learner: type[Learner] = OffPolicy
+) -> dict[str, Any]:
     """Train in `out`, or resume the training there, and choose and measure its policies.
 
     A finished training with enough steps returns at once; with more steps it is resumed, and its
-    policies are chosen again. `history.jsonl` has a line for each evaluation. Demonstrations, if
-    the config has any, are planned first. Returns what `recipe.json` holds.
+    policies are chosen again. `history.jsonl` has a line for each evaluation. Returns what
+    `recipe.json` holds.
 
     Raises:
         ValueError: the task's package is not installed, another process trains in `out`, another
             training is there, or this one diverged or never got better than random.
-        Stopped: (a KeyboardInterrupt) by a signal; planned episodes and a checkpoint are saved.
+        Stopped: (a KeyboardInterrupt) by a signal, after saving a checkpoint.
     """
     with training_lock(out):
-        return _finished(config, out) or _train(config, out, reporter)
+        return _finished(config, out) or _train(config, out, reporter, learner)
 
 
-def _finished(config: GymTrainingConfig, out: Path) -> dict[str, Any] | None:
+def _finished(config: TrainingSettings, out: Path) -> dict[str, Any] | None:
     """The recipe of a finished training with these settings and steps; None if there is none."""
     known = read_record(out / RECIPE)
     if known is None:
@@ -49,12 +46,9 @@ def _finished(config: GymTrainingConfig, out: Path) -> dict[str, Any] | None:
     return known if known["trained_steps"] >= config.steps else None
 
 
-def _train(config: GymTrainingConfig, out: Path, reporter: Reporter) -> dict[str, Any]:
-    if config.demonstrations:
-        with closing(open_demonstrations(config, out)) as plans:
-            done = plans.episodes - plans.episodes_left
-            with reporter.step(f"plan {config.env}", plans.episodes, "episode", done) as advance:
-                demonstrate(plans, advance)
+def _train(
+    config: TrainingSettings, out: Path, reporter: Reporter, learner: type[Learner]
+) -> dict[str, Any]:
     done, note = trained_gym_steps(out), ""
     with reporter.step(f"train {config.env}", config.steps, "step", done) as advance:
 
@@ -62,6 +56,8 @@ def _train(config: GymTrainingConfig, out: Path, reporter: Reporter) -> dict[str
             nonlocal note
             note = f"return {summary['return']:.0f}, length {summary['length']:.0f}"
 
-        train_gym(config, out, report, lambda steps: advance(steps, note))
+        train_gym(config, out, report, lambda steps: advance(steps, note), learner)
     with reporter.step("measure policies", total_episodes(), "episode") as advance:
-        return choose_policies(out, provenance(), lambda episodes: advance(episodes, ""))
+        return choose_policies(
+            out, learner.kind, provenance(), lambda episodes: advance(episodes, "")
+        )

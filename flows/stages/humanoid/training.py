@@ -1,6 +1,5 @@
 """Training and measuring experts of the humanoid's snippets."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,9 @@ from gaitforge.collectors.humanoid.experts.experts import PD
 from gaitforge.collectors.humanoid.experts.training import ResidualTrainingConfig, train_residual
 from gaitforge.flows.progress import Reporter, from_totals
 from gaitforge.flows.records.records import provenance, training_lock, write_record
-from gaitforge.flows.stages.humanoid.evaluation import HumanoidSource, Rollouts, evaluate_snippets
+from gaitforge.flows.stages.evaluate import evaluate_policy
+from gaitforge.flows.tasks.humanoid_evaluation import HumanoidEvaluation
+from gaitforge.flows.tasks.policies import EXPERT, PolicySource
 
 
 def train_humanoid_expert(
@@ -31,10 +32,10 @@ def train_humanoid_expert(
         weights, card = _train(config, clip, snippet, out / snippet.name, reporter)
         card |= provenance()
         write_record(weights.with_suffix(".json"), card)
-        for name, source in (("pd", PD), ("expert", str(weights))):
-            policy = HumanoidSource(name, expert=source)
-            (score,) = evaluate_snippets(policy, reference, [snippet], Rollouts(), reporter)
-            card[name] = asdict(score)
+        plan = HumanoidEvaluation(str(reference), (snippet.name,))
+        for name, place in ((PD, PD), (EXPERT, str(weights))):
+            found = evaluate_policy(PolicySource(name, EXPERT, place), plan, reporter)
+            (card[name],) = found.cells
         write_record(weights.with_suffix(".json"), card)
     return card
 

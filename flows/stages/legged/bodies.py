@@ -7,8 +7,9 @@ from pathlib import Path
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.datasets.files import check_outside_stores
 from gaitforge.flows.progress import Reporter
-from gaitforge.flows.stages.evaluate import EvaluatePlan, evaluate_policy
-from gaitforge.flows.tasks.policies import PolicySource
+from gaitforge.flows.stages.evaluate import evaluate_policy
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.flows.tasks.policies import EXPERT, PolicySource
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class BodyResult:
 
 def evaluate_bodies(
     source: PolicySource,
-    plan: EvaluatePlan,
+    plan: LeggedEvaluation,
     robots: Sequence[RobotCard],
     reporter: Reporter,
     out: Path | None = None,
@@ -54,7 +55,7 @@ def evaluate_bodies(
         found = evaluate_policy(source, own, reporter, kept)
         result = BodyResult(robot.name, found.return_, found.success, found.survival)
         if expert := (experts or {}).get(robot.name):
-            beside = PolicySource("expert", expert=expert)
+            beside = PolicySource(EXPERT, EXPERT, expert)
             kept = out / f"{robot.name}.expert.json" if out else None
             theirs = evaluate_policy(beside, own, reporter, kept).return_
             result = replace(result, expert_return=theirs, share=found.return_ / theirs)

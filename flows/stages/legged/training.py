@@ -20,8 +20,10 @@ from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.datasets.files import write_bytes_durably
 from gaitforge.flows.progress import Reporter, from_totals
 from gaitforge.flows.records.records import provenance, training_lock, write_record
-from gaitforge.flows.stages.evaluate import EvaluatePlan, PolicySource, evaluate_policy
+from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.legged.bodies import evaluate_bodies
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.flows.tasks.policies import EXPERT, PolicySource
 
 CARD_GRID = EvaluationGrid(tuple(TERRAINS), tuple(SKILLS), levels=(1, 4, 8), episodes=200)
 """Of the card's table: easy, middle and hard levels, fully randomised, held-out tiles."""
@@ -78,8 +80,8 @@ def _measure(
     # The policy needs a card to be loaded, and measured.
     path = weights.with_suffix(".json")
     write_record(path, card | provenance())
-    source = PolicySource("expert", expert=str(weights))
-    plan = EvaluatePlan(grid=grid, threads=threads)
+    source = PolicySource(EXPERT, EXPERT, str(weights))
+    plan = LeggedEvaluation(grid=grid, threads=threads)
     bodies = robots_of_expert(str(weights))
     if len(bodies) == 1:
         found = replace(evaluate_policy(source, plan, reporter), returns=())

@@ -50,7 +50,6 @@ class BoTConfig:
         first_hard_layer: the first masked layer of "mix", 0 or 1. The paper finds 0 better.
         fixed_std: std of a Gaussian policy, in normalised action units; None to learn it. The
             paper's stochastic variant has variance 0.01, which is std 0.1.
-        return_node: whether a return-to-go is a token of its own, not one of the root's numbers.
     """
 
     embed_dim: int = 64
@@ -64,7 +63,6 @@ class BoTConfig:
     mask_seed: int = 0
     first_hard_layer: int = 0
     fixed_std: float | None = None
-    return_node: bool = True
 
     def __post_init__(self) -> None:
         sizes = ("embed_dim", "n_heads", "n_layers", "feedforward_dim", "history")
@@ -90,7 +88,7 @@ class BoTConfig:
     def build(self, layout: TokenLayout, act_dim: int) -> "BoT":
         """The network for tokens of `layout`."""
         view, slices = body_view(self.body, layout.slices, act_dim), layout.slices
-        if self.return_node and RETURN in slices:
+        if RETURN in slices:
             index = slices[RETURN][0]
             index = index if view.chosen is None else view.chosen.index(index)
             view = replace(view, graph=view.graph.with_own_node(RETURN, index))

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from gaitforge.datasets.errors import disk_failures
 from gaitforge.datasets.files import write_bytes_durably
 from gaitforge.learners.checkpoint import BEST, save_checkpoint
 from gaitforge.learners.policy.policy_network import PolicyNetwork
@@ -19,15 +20,11 @@ class RunFiles:
     def __init__(self, run_dir: Path, card: Mapping[str, object], last_step: int) -> None:
         self._run_dir = run_dir
         config = json.dumps(card, indent=2) + "\n"
-        try:
+        what, advice = f"cannot write a run to {run_dir}", "; give a folder that can be written"
+        with disk_failures(what, advice):
             run_dir.mkdir(parents=True, exist_ok=True)
             write_bytes_durably(run_dir / CONFIG, config.encode())
             self.history = History(run_dir, last_step)
-        except OSError as error:
-            raise ValueError(
-                f"cannot write a run to {run_dir}: {error.strerror}; give a folder that can "
-                "be written"
-            ) from error
 
     def save(self, updater: Updater, card: Mapping[str, object]) -> None:
         """Replace the checkpoint to resume from."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gaitforge.datasets.networks import gaussian_nll
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.training.objectives import gaussian_nll
 from gaitforge.learners.training.values.learner import Batch, ValueLearner, ValueSettings
 
 

@@ -8,12 +8,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from gaitforge.datasets.networks import Ensemble
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.training.values.critics import Ensemble, frozen_parameters
 from gaitforge.learners.training.values.learner import (
     Batch,
     ValueLearner,
     ValueSettings,
+    frozen_parameters,
     soft_minimum,
     squared_errors,
 )
@@ -94,7 +95,7 @@ class BEAR(ValueLearner):
 
     def after_step(self, policy: PolicyNetwork, number: int) -> None:
         """See `ValueLearner`."""
-        self._follow(self.target_q, self.q)
+        super().after_step(policy, number)
         self._project_multiplier()
 
     @torch.no_grad()

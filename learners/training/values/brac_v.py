@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.training.values.critics import frozen_parameters
 from gaitforge.learners.training.values.learner import (
     Batch,
     ValueLearner,
     ValueSettings,
+    frozen_parameters,
     soft_minimum,
     squared_errors,
 )
@@ -66,7 +66,3 @@ class BRACv(ValueLearner):
         """Actions (N, A), and (N,) how much likelier the policy takes them than the data's does."""
         action, density = (each[0] for each in self.spread.sample(mean, obs, 1))
         return action, density - self.behaviour.log_density(action, obs)
-
-    def after_step(self, policy: PolicyNetwork, number: int) -> None:
-        """See `ValueLearner`."""
-        self._follow(self.target_q, self.q)

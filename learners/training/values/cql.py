@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.training.values.critics import frozen_parameters
 from gaitforge.learners.training.values.learner import (
     Batch,
     ValueLearner,
     ValueSettings,
+    frozen_parameters,
     squared_errors,
 )
 from gaitforge.learners.training.values.squashed import SquashedGaussian
@@ -95,7 +95,3 @@ class CQL(ValueLearner):
             for actions, density in kinds
         ]
         return torch.cat(values, dim=1).logsumexp(1)
-
-    def after_step(self, policy: PolicyNetwork, number: int) -> None:
-        """See `ValueLearner`."""
-        self._follow(self.target_q, self.q)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gaitforge.datasets.networks import gaussian_nll
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.training.objectives import gaussian_nll
 from gaitforge.learners.training.values.learner import (
     Batch,
     ValueLearner,
@@ -66,7 +66,3 @@ class IQL(ValueLearner):
         loss = loss + squared_errors(self.q(step.obs, step.action), target)
         mean = self.action(policy, batch)
         return loss + (weight * gaussian_nll(mean, policy.log_std, step.action)).sum()
-
-    def after_step(self, policy: PolicyNetwork, number: int) -> None:
-        """See `ValueLearner`."""
-        self._follow(self.target_q, self.q)

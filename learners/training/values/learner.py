@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from gaitforge.datasets.networks import Ensemble, follow
 from gaitforge.learners.models.bounded import BoundedNetwork
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.policy.tokens import BODY
-from gaitforge.learners.training.values.critics import Ensemble, follow
 
 Batch = Mapping[str, Tensor]
 
@@ -90,6 +90,8 @@ class ValueLearner(nn.Module, ABC):
         policy_rate: the policy's learning rate as a share of the critics'.
     """
 
+    q: Ensemble
+    target_q: Ensemble
     settings_class: ClassVar[type[ValueSettings]] = ValueSettings
     policy_rate: ClassVar[float] = 1.0
 
@@ -103,9 +105,9 @@ class ValueLearner(nn.Module, ABC):
     def summed_loss(self, policy: PolicyNetwork, batch: Batch, number: int) -> Tensor:
         """All losses of optimiser step `number` (from 0), summed over the valid steps; scalar."""
 
-    @abstractmethod
     def after_step(self, policy: PolicyNetwork, number: int) -> None:
         """Let targets follow, after optimiser step `number`."""
+        self._follow(self.target_q, self.q)
 
     def _critics(self, members: int = 2, of_actions: bool = True) -> Ensemble:
         return Ensemble(members, self._critic_sizes(of_actions))
@@ -167,6 +169,19 @@ class ValueLearner(nn.Module, ABC):
 def _bounds(policy: PolicyNetwork, bounded: bool) -> AbstractContextManager[None]:
     assert isinstance(policy.network, BoundedNetwork), "those of these objectives are"
     return nullcontext() if bounded else policy.network.unbounded()
+
+
+class frozen_parameters:
+    """Within the block, a module's parameters get no gradient; its inputs do."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def __enter__(self) -> None:
+        self._module.requires_grad_(False)
+
+    def __exit__(self, *_: object) -> None:
+        self._module.requires_grad_(True)
 
 
 def squared_errors(values: Tensor, target: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gaitforge.learners.training.values.critics import Ensemble
+from gaitforge.datasets.networks import Ensemble
 from gaitforge.learners.training.values.learner import Transitions
 from gaitforge.learners.training.values.td3_bc import TD3BC, TD3Settings
 

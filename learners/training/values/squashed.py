@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from gaitforge.learners.training.values.critics import Ensemble
+from gaitforge.datasets.networks import Ensemble, squashed_log_density
 
 _LOG_STD = (-5.0, 2.0)
 _INSIDE = 1.0 - 1e-5
@@ -30,10 +28,11 @@ class SquashedGaussian(nn.Module):
     def sample(self, mean: Tensor, obs: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Actions (count, N, A) and their log densities (count, N), from means and tokens (N, ...).
 
-        Densities are of the squashed actions: log N(u; mean, std) - sum log(1 - tanh(u)^2).
+        Densities are of the squashed actions.
         """
         before, log_std = self.samples_before_tanh(mean, obs, count)
-        return before.tanh(), _log_density(before, mean, log_std)
+        noise = (before - mean) * (-log_std).exp()
+        return before.tanh(), squashed_log_density(before, log_std, noise)
 
     def samples_before_tanh(self, mean: Tensor, obs: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Samples (count, N, A) of the Gaussian, and its log std (N, A); arguments as `sample`."""
@@ -59,13 +58,4 @@ class Behaviour(nn.Module):
         found = self.network(obs)[0]
         mean, log_std = found[:, : self._act_dim], found[:, self._act_dim :].clamp(*_LOG_STD)
         before = action.clamp(-_INSIDE, _INSIDE).atanh()
-        return _log_density(before, mean, log_std)
-
-
-def _log_density(before: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """(..., A) actions before the tanh -> (...) log densities of those after it."""
-    noise = (before - mean) * (-log_std).exp()
-    # log(1 - tanh(u)^2) without a difference of nearly equal numbers.
-    squashing = 2.0 * (math.log(2.0) - before - functional.softplus(-2.0 * before))
-    density = -0.5 * noise.square() - log_std - 0.5 * math.log(2.0 * math.pi) - squashing
-    return density.sum(-1)
+        return squashed_log_density(before, log_std, (before - mean) * (-log_std).exp())

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.training.values.critics import frozen_parameters
 from gaitforge.learners.training.values.learner import (
     Batch,
     Transitions,
     ValueLearner,
     ValueSettings,
+    frozen_parameters,
     squared_errors,
 )
 
@@ -92,5 +92,5 @@ class TD3BC(ValueLearner):
     def after_step(self, policy: PolicyNetwork, number: int) -> None:
         """See `ValueLearner`; as in the published code, targets move when the policy does."""
         if number % self.settings.policy_every == 0:
-            self._follow(self.target_q, self.q)
+            super().after_step(policy, number)
             self._follow(self.target_policy, policy)

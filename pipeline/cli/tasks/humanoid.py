@@ -4,7 +4,6 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gaitforge.flows.records.records import to_tree
 from gaitforge.pipeline.cli.collect import run_collection, show_parts
 from gaitforge.pipeline.cli.parsing.parser import (
     Container,
@@ -136,43 +135,6 @@ def _collect(arguments: argparse.Namespace) -> None:
         show_parts(records, arguments.json)
 
 
-@command(
-    "gaitforge humanoid evaluate runs/bot --reference clips.h5 --train step_00",
-    option("policy", "folder of a training run, pd, or a folder of experts"),
-    _REFERENCE,
-    option("--train", "clips that were trained on", names, ()),
-    option("--validation", "clips that were not trained on", names, ()),
-    option("--out", "also write the result as JSON", Path, metavar="FILE"),
-    "--checkpoint",
-    setting("rollouts.max_steps=100"),
-    "--json",
-)
-def _evaluate(arguments: argparse.Namespace) -> None:
-    """Run a trained policy or an expert from the start of clips."""
-    from gaitforge.collectors.humanoid.experts.experts import PD
-    from gaitforge.flows.stages.humanoid.evaluation import (
-        HumanoidEvaluationPlan,
-        HumanoidSource,
-        evaluate_humanoid,
-    )
-
-    plan = HumanoidEvaluationPlan(str(arguments.reference), arguments.train, arguments.validation)
-    plan = planned(plan, arguments)
-    policy, folder = arguments.policy, Path(arguments.policy)
-    source = HumanoidSource(policy if policy == PD else folder.name, expert=policy)
-    if (folder / "config.json").is_file():
-        source = HumanoidSource(folder.resolve().name, run=folder, which=arguments.checkpoint)
-    record = to_tree(evaluate_humanoid(source, plan, TerminalReporter(), arguments.out))
-    means = [
-        {"group": group, "snippet": "(mean)", **record[group]}
-        for group in ("train", "validation")
-        if record[group] is not None
-    ]
-    shown = ("group", "snippet", "normalised_return", "normalised_length", "early")
-    rows = [{name: row[name] for name in shown} for row in (*record["snippets"], *means)]
-    show(rows, arguments.json)
-
-
 humanoid_command = actions(
-    "gaitforge humanoid reference --out clips.h5", _reference, _train_expert, _collect, _evaluate
+    "gaitforge humanoid reference --out clips.h5", _reference, _train_expert, _collect
 )

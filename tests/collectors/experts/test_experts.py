@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from gaitforge.collectors.experts.averaging import average_experts
 from gaitforge.collectors.experts.expert import (
@@ -82,12 +82,13 @@ def test_the_shipped_experts_load() -> None:
         assert {"robot", "skills", "terrains", "steps", "wall_s"} <= set(expert.card)
 
 
-def test_the_hash_is_that_of_the_weights(copied: Path) -> None:
+def test_a_file_of_ones_own_loads_by_its_path_with_the_hash_of_its_weights(copied: Path) -> None:
     assert load_expert(str(copied)).hash == load_expert().hash
-    tensors = load_file(copied)
-    tensors["layer0.bias"] = tensors["layer0.bias"] + 1.0
-    save_file(tensors, copied)
-    assert load_expert(str(copied)).hash != load_expert().hash
+    save_file(weights(), copied)
+    own = load_expert(str(copied))
+    assert own.hash != load_expert().hash
+    assert (own.policy.name, own.card) == ("mine", load_expert().card)
+    assert own.policy.parameters() == 8 * FEATURE_DIM + 8 + N_JOINTS * 8 + N_JOINTS
 
 
 def test_acting_is_deterministic_and_does_not_change_what_is_read(
@@ -133,36 +134,24 @@ def test_features_are_what_is_known_and_the_truth_without_the_noise(
     )
 
 
-def test_an_unknown_expert_is_refused_with_the_shipped_ones() -> None:
-    assert f"no expert 'nobody'; allowed: {', '.join(list_experts())}" in refusal("nobody")
-
-
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    assert "no expert" in refusal(tmp_path / "gone.safetensors")
-
-
-def test_a_missing_card_is_refused(copied: Path) -> None:
-    copied.with_suffix(".json").unlink()
-    assert "has no card mine.json beside it" in refusal(copied)
-
-
 @pytest.mark.parametrize(
     ("card", "complaint"),
     [
-        (b"{", "mine.safetensors cannot be read"),
+        (None, "has no card mine.json beside it"),
         (b"\xff", "mine.safetensors cannot be read"),
         (b"[]", "its card mine.json names no robot"),
-        (b"{}", "its card mine.json names no robot"),
-        (b'{"robot": ""}', "its card mine.json names no robot"),
         (b'{"robot": 3}', "its card mine.json names no robot"),
         (b'{"robot": "rex"}', "expert mine.safetensors: its robot 'rex' is neither shipped"),
     ],
 )
 def test_a_card_that_does_not_name_a_known_robot_is_refused(
-    copied: Path, card: bytes, complaint: str
+    copied: Path, card: bytes | None, complaint: str
 ) -> None:
-    copied.with_suffix(".json").write_bytes(card)
+    copied.with_suffix(".json").unlink()
+    if card is not None:
+        copied.with_suffix(".json").write_bytes(card)
     assert complaint in refusal(copied)
+    assert f"no expert 'nobody'; allowed: {', '.join(list_experts())}" in refusal("nobody")
 
 
 def test_a_robot_of_ones_own_may_move_together_with_its_expert(tmp_path: Path) -> None:
@@ -180,22 +169,14 @@ def test_a_robot_of_ones_own_may_move_together_with_its_expert(tmp_path: Path) -
         second.rename(first)
 
 
-@pytest.mark.parametrize("kept", [0, 7, 100, 0.5])
-def test_a_truncated_file_is_refused(copied: Path, kept: float) -> None:
+def test_a_truncated_file_and_one_of_other_tensors_are_refused(copied: Path) -> None:
     content = copied.read_bytes()
-    copied.write_bytes(content[: int(kept * len(content)) if kept == 0.5 else int(kept)])
-    assert "mine.safetensors cannot be read" in refusal(copied)
-
-
-def test_weights_for_other_features_are_refused(copied: Path) -> None:
+    for kept in (0, 7, 100, len(content) // 2):
+        copied.write_bytes(content[:kept])
+        assert "mine.safetensors cannot be read" in refusal(copied)
     save_file(weights(features=FEATURE_DIM - 1), copied)
     assert f"{FEATURE_DIM - 1} features, this version makes {FEATURE_DIM}" in refusal(copied)
-
-
-def test_a_missing_tensor_is_refused(copied: Path) -> None:
-    tensors = weights()
-    del tensors["layer0.bias"]
-    save_file(tensors, copied)
+    save_file({k: v for k, v in weights().items() if k != "layer0.bias"}, copied)
     assert "lacks the tensor 'layer0.bias'" in refusal(copied)
 
 
@@ -217,15 +198,6 @@ def test_layers_that_do_not_fit_together_are_refused(
 ) -> None:
     save_file(weights() | changed, copied)
     assert "do not fit together" in refusal(copied)
-
-
-def test_a_file_of_ones_own_loads_by_its_path(copied: Path) -> None:
-    save_file(weights(), copied)
-    card = json.loads(copied.with_suffix(".json").read_text())
-    expert = load_expert(str(copied))
-    assert expert.policy.name == "mine"
-    assert expert.card == card
-    assert expert.policy.parameters() == 8 * FEATURE_DIM + 8 + N_JOINTS * 8 + N_JOINTS
 
 
 def test_shipped_experts_are_found_by_their_robots() -> None:

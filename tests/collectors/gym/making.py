@@ -1,14 +1,12 @@
 """Finished trainings that nobody trained: actors of random weights, and what they went through."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save_file
 
 from gaitforge.collectors.gym.batch import TaskBatch
-from gaitforge.collectors.gym.planning.mppi import PlannerConfig
 from gaitforge.collectors.gym.rollout import UniformActor, run_episode
 from gaitforge.collectors.gym.tasks import find_task
 
@@ -58,21 +56,6 @@ def make_training(folder: Path, env_id: str = "Hopper-v5", rows: int = 70, seed:
     (folder / "recipe.json").write_text(json.dumps(recipe))
     batch.close()
     return folder
-
-
-def make_demonstrations(folder: Path, env_id: str, planner: PlannerConfig) -> Path:
-    """A training's folder with two demonstrations of a random policy, said to have succeeded."""
-    made = make_training(folder / "made", env_id, rows=370)
-    out = folder / "training"
-    out.mkdir()
-    (made / "replay.f32").rename(out / "demonstrations.f32")
-    attempts = [
-        {"seed": k, "noise": 7, "return": 5.0, "first_success": 150, "counts": k != 1}
-        for k in range(3)
-    ]
-    settings = {"env": env_id, "seed": 0, "free": 1, "planner": asdict(planner)}
-    (out / "demonstrations.json").write_text(json.dumps({**settings, "attempts": attempts}))
-    return out
 
 
 def _replay(batch: TaskBatch, rows: int) -> np.ndarray:

@@ -35,18 +35,6 @@ def test_environments_of_a_batch_are_independent(env_id: str) -> None:
     alone.close()
 
 
-@pytest.mark.parametrize("env_id", ["HalfCheetah-v5", "AdroitHandPen-v1"])
-def test_an_episode_is_as_long_as_in_d4rl(env_id: str) -> None:
-    batch = TaskBatch(find_task(env_id), 1)
-    batch.reset([0], [0])
-    still, horizon = np.zeros((1, batch.act_dim), np.float32), batch.task.facts.horizon
-    for step in range(1, horizon + 1):
-        ended = batch.step([0], still)
-        assert bool(ended.truncated[0]) == (step == horizon)
-        assert not ended.terminated[0]
-    batch.close()
-
-
 def test_what_cannot_be_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="no task 'Ant-v5'; allowed: HalfCheetah-v5, Hopper-v5"):
         find_task("Ant-v5")

@@ -64,12 +64,9 @@ def alone(weights: np.ndarray, seed: int) -> tuple[float, int, bool]:
     return total, length, terminated
 
 
-@pytest.mark.parametrize("environments", [1, 3, 7])
-def test_episodes_are_those_of_gymnasiums_own_loop(
-    environments: int, batches: list[TaskBatch]
-) -> None:
+def test_episodes_are_those_of_gymnasiums_own_loop(batches: list[TaskBatch]) -> None:
     policy, seeds, heard = linear(), evaluation_seeds(7), []
-    batches.append(TaskBatch(HOPPER, environments))
+    batches.append(TaskBatch(HOPPER, 3))
     episodes = evaluate(policy, batches[0], seeds, heard.append)
     assert [episode.seed for episode in episodes] == seeds
     for episode in episodes:
@@ -91,24 +88,21 @@ def test_actions_beyond_the_actuators_are_cut(batches: list[TaskBatch]) -> None:
     assert returns[0] == returns[1]
 
 
-def test_an_episode_that_reaches_the_horizon_did_not_terminate(batches: list[TaskBatch]) -> None:
-    task = find_task("HalfCheetah-v5")
+@pytest.mark.parametrize(
+    ("env_id", "success"),
+    [("HalfCheetah-v5", True), ("AdroitHandPen-v1", None), ("AdroitHandDoor-v1", False)],
+)
+def test_an_episode_at_rest_reaches_d4rls_horizon_and_succeeds_as_its_task_says(
+    env_id: str, success: bool | None, batches: list[TaskBatch]
+) -> None:
+    pytest.importorskip("gymnasium_robotics")
+    task = find_task(env_id)
     batches.append(TaskBatch(task, 1))
-    policy = Linear(np.zeros((17, 6), np.float32))
-    (episode,) = evaluate(policy, batches[0], evaluation_seeds(1))
+    still = Linear(np.zeros((batches[0].obs_dim, batches[0].act_dim), np.float32))
+    (episode,) = evaluate(still, batches[0], evaluation_seeds(1))
     assert episode.length == task.facts.horizon
     assert not episode.terminated
-    assert episode.success
-
-
-def test_success_of_a_hand_is_what_its_task_reports(batches: list[TaskBatch]) -> None:
-    pytest.importorskip("gymnasium_robotics")
-    batches.append(TaskBatch(find_task("AdroitHandDoor-v1"), 1))
-    policy = Linear(np.zeros((39, 28), np.float32))
-    (episode,) = evaluate(policy, batches[0], evaluation_seeds(1))
-    assert episode.length == 200
-    assert not episode.terminated
-    assert not episode.success, "a hand at rest opens no door"
+    assert success in (episode.success, None), "a hand at rest opens no door"
 
 
 @given(st.integers(1, 30), st.integers(1, 30), st.integers(0, 2**31))

@@ -87,7 +87,7 @@ def test_files_that_are_no_policy_are_named(tmp_path: Path) -> None:
         load_gym_expert(tmp_path, "expert")
     write_policy(tmp_path)
     path.write_bytes(b"\x80\x04broken")
-    with pytest.raises(ValueError, match="cannot be read as a policy"):
+    with pytest.raises(ValueError, match=r"policy .* cannot be read"):
         load_gym_expert(tmp_path, "expert")
     save_file({"layer0.weight": torch.zeros(2, 2)}, path)
     with pytest.raises(ValueError, match="lacks the tensor"):
@@ -102,11 +102,13 @@ def test_a_folder_without_a_whole_recipe_is_refused(tmp_path: Path) -> None:
         read_recipe(tmp_path)
 
 
-@pytest.mark.parametrize("env_id", TASKS)
+@pytest.mark.parametrize(
+    "env_id",
+    [pytest.param(name, marks=() if name == "Hopper-v5" else pytest.mark.long) for name in TASKS],
+)
 def test_shipped_policies_do_what_their_cards_say(env_id: str) -> None:
     folder = policies_folder(env_id)
-    recipe = read_recipe(folder)
-    task = find_task(env_id)
+    recipe, task = read_recipe(folder), find_task(env_id)
     batch = TaskBatch(task, 5)
     # More of the hand's short episodes: the pen's differ by thousands of return.
     seeds = evaluation_seeds(max(5, 3_000 // task.facts.horizon), seed=1)
@@ -124,6 +126,10 @@ def test_shipped_policies_do_what_their_cards_say(env_id: str) -> None:
 @pytest.mark.parametrize("env_id", TASKS)
 def test_the_recommended_settings_are_those_of_the_shipped_policies(env_id: str) -> None:
     folder = policies_folder(env_id)
+    if json.loads((folder / "expert.json").read_text())["kind"] == "gymnasium-ppo":
+        with pytest.raises(ValueError, match=f"python -m recipes.adroit {env_id}"):
+            recommended_training(env_id)
+        return
     recorded = json.loads((folder / "recipe.json").read_text())["training"]
     check_same(recommended_training(env_id), recorded, folder)
 

@@ -36,14 +36,12 @@ SMALL = GymTrainingConfig(
     env="Hopper-v5",
     steps=400,
     random_steps=100,
+    steps_per_update=10,
     evaluate_every=100,
     evaluation_episodes=1,
     checkpoint_every_s=0.0,
     sac=SACConfig(hidden=16, batch_size=16),
 )
-
-
-CHEETAH = replace(SMALL, env="HalfCheetah-v5", steps=200)
 
 
 def nothing(summary: dict[str, Any]) -> None:
@@ -52,9 +50,10 @@ def nothing(summary: dict[str, Any]) -> None:
 
 @pytest.fixture
 def few_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Policies are chosen by a handful of episodes: enough where standing still is better."""
-    for name in ("CANDIDATES", "CANDIDATE_EPISODES", "EPISODES", "ENVIRONMENTS"):
-        monkeypatch.setattr(recipe_module, name, 2)
+    """Policies are chosen by few episodes."""
+    few = {"CANDIDATES": 2, "CANDIDATE_EPISODES": 4, "EPISODES": 20, "ENVIRONMENTS": 4}
+    for name, value in few.items():
+        monkeypatch.setattr(recipe_module, name, value)
 
 
 @settings(max_examples=25, deadline=None)
@@ -123,13 +122,13 @@ def test_a_saved_algorithm_goes_on_as_if_never_saved() -> None:
 def test_a_terminal_state_is_worth_nothing_and_a_horizon_is_bootstrapped() -> None:
     """With reward 1, gamma 0.5 and no entropy, values go to 1 at an end and to 2 without one."""
     sac = SAC(SACConfig(hidden=32, batch_size=64, gamma=0.5, learning_rate=1e-9,
-                        critic_learning_rate=3e-3, tau=0.05), 1, 1, seed=0)  # fmt: skip
+                        critic_learning_rate=1e-2, tau=0.1), 1, 1, seed=0)  # fmt: skip
     with torch.no_grad():
         sac.log_temperature.fill_(-20.0)
     ends = torch.arange(64) % 2
     obs = ends[:, None].float() * 2 - 1
     generator = torch.Generator().manual_seed(0)
-    for _ in range(600):
+    for _ in range(200):
         action = torch.rand((64, 1), generator=generator) * 2 - 1
         batch = {"obs": obs, "next_obs": obs, "action": action}
         batch |= {"reward": torch.ones(64), "terminated": ends.float()}
@@ -147,15 +146,13 @@ def test_medium_is_the_first_policy_of_about_a_third() -> None:
     assert medium_candidates(history(10, 80, 30, 34, 44, 110), 10, 110, 5)[:3] == [4, 3, 2]
     assert medium_candidates(history(10, 70, 110), 10, 110, expert_step=2) == [1, 0, 2]
     assert medium_candidates(history(10, 60, 110, 43, 110), 10, 110, 2)[0] == 1, "no fallen one"
-
-
-def test_medium_is_the_one_that_measures_nearest_again() -> None:
     again = {3: 90.0, 4: 50.0, 2: 43.0, 5: 20.0}
-    assert choose_medium([3, 4, 2, 5], 10, 110, again.__getitem__) == 2
-    assert choose_medium([3], 10, 110, again.__getitem__) == 3
+    assert choose_medium([3, 4, 2, 5], 10, 110, again.__getitem__) == 2, "nearest, measured again"
 
 
-def test_a_training_leaves_policies_a_recipe_and_its_buffer(tmp_path: Path) -> None:
+def test_a_training_leaves_policies_a_recipe_and_its_buffer(
+    tmp_path: Path, few_episodes: None
+) -> None:
     recipe = run_gym_training(SMALL, tmp_path, Silent())
     read = read_recipe(tmp_path)
     assert read.expert_return == recipe["returns"]["expert"] > read.random_return
@@ -190,11 +187,13 @@ def test_an_interrupted_training_goes_on_from_its_checkpoint(tmp_path: Path) -> 
     # A checkpoint waits for an episode's end, so that none is cut off.
     episodes = ReplayReader(tmp_path, 400, 11, 3).episodes(done)
     assert (episodes.terminated | episodes.truncated).all()
+    with pytest.raises(ValueError, match="holds a training with seed=0, not 7"):
+        train_gym(replace(SMALL, seed=7), tmp_path, nothing)
 
 
 def test_an_extended_training_glues_no_two_episodes_into_one(tmp_path: Path) -> None:
     """Its end is in the midst of an episode of HalfCheetah, which lasts 1,000 steps."""
-    cheetah = replace(CHEETAH, steps=30, random_steps=999, evaluate_every=999)
+    cheetah = replace(SMALL, env="HalfCheetah-v5", steps=30, random_steps=999, evaluate_every=999)
     train_gym(cheetah, tmp_path, nothing)
     train_gym(replace(cheetah, steps=50), tmp_path, nothing)
     episodes = ReplayReader(tmp_path, 50, 17, 6).episodes(50)
@@ -223,18 +222,12 @@ def test_only_evaluations_of_the_training_itself_choose_its_policies(tmp_path: P
     assert 0 < times[0] < times[1] <= record.wall_s
 
 
-def test_a_training_of_an_earlier_version_is_finished(tmp_path: Path, few_episodes: None) -> None:
-    """Its history has rows after the checkpoint, and settings that it did not know lack."""
-    train_gym(CHEETAH, tmp_path, nothing)
-    path = tmp_path / "training.json"
-    tree = json.loads(path.read_text())
+def test_rows_after_the_checkpoint_are_written_anew(tmp_path: Path, few_episodes: None) -> None:
+    train_gym(replace(SMALL, steps=200), tmp_path, nothing)
     known = read_history(tmp_path)
-    tree["config"]["checkpoint_every"] = 20_000
-    del tree["config"]["demonstrations"], tree["config"]["ppo"]["clip"]
-    path.write_text(json.dumps(tree))
     with open(tmp_path / "history.jsonl", "a") as file:
         file.write('{"steps": 300, "return": 1e9}\n{"steps": 1')
-    recipe = run_gym_training(replace(CHEETAH, steps=300), tmp_path, Silent())
+    recipe = run_gym_training(replace(SMALL, steps=300), tmp_path, Silent())
     history = read_history(tmp_path)
     assert history[:2] == known
     assert [row["steps"] for row in history] == [100, 200, 300]
@@ -251,7 +244,6 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "complaint"),
     [
-        ({"env": "Walker2d-v5"}, "holds a training with env=Hopper-v5, not Walker2d-v5"),
         ({"seed": 7}, "holds a training with seed=0, not 7"),
         ({"sac": replace(SMALL.sac, gamma=0.9)}, "with sac.gamma=0.99, not 0.9; choose"),
     ],
@@ -270,7 +262,6 @@ def test_another_trainings_recipe_is_not_ones_own(
         "training": asdict(SMALL),
         "trained_steps": 400,
     }
-    del recipe["training"]["demonstrations"], recipe["training"]["ppo"]["clip"]
     (tmp_path / "recipe.json").write_text(json.dumps(recipe))
     assert run_gym_training(replace(SMALL, steps=300, threads=2), tmp_path, Silent()) == recipe
     with pytest.raises(ValueError, match=complaint):
@@ -282,9 +273,7 @@ def test_another_trainings_recipe_is_not_ones_own(
     [
         ("training.json", "{}"),
         ("training.json", '{"trained'),
-        ("training.json", "[1]"),
         ("recipe.json", '{"trained_steps": 9999999}'),
-        ("recipe.json", '{"trained'),
         ("recipe.json", "[1]"),
     ],
 )
@@ -320,7 +309,7 @@ def test_a_training_that_is_no_longer_finite_ends_before_its_checkpoint(
 def test_no_old_recipe_lies_beside_new_policies(
     tmp_path: Path, few_episodes: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_gym_training(CHEETAH, tmp_path, Silent())
+    run_gym_training(replace(SMALL, steps=200), tmp_path, Silent())
     write: Callable[..., None] = recipe_module.write_bytes_durably
 
     def interrupted(path: Path, content: bytes) -> None:
@@ -330,7 +319,7 @@ def test_no_old_recipe_lies_beside_new_policies(
 
     monkeypatch.setattr(recipe_module, "write_bytes_durably", interrupted)
     with pytest.raises(Interrupted):
-        choose_policies(tmp_path, {})
+        choose_policies(tmp_path, "sac", {})
     with pytest.raises(ValueError, match="no finished training"):
         read_recipe(tmp_path)
     monkeypatch.undo()
@@ -339,12 +328,6 @@ def test_no_old_recipe_lies_beside_new_policies(
 def test_what_trains_needs_no_library_of_another_algorithm() -> None:
     code = "import sys, gaitforge.collectors.gym.training.recipe; sys.exit('rsl_rl' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_a_folder_of_another_training_is_refused(tmp_path: Path) -> None:
-    train_gym(replace(SMALL, steps=100), tmp_path, nothing)
-    with pytest.raises(ValueError, match="holds a training with seed=0, not 7"):
-        train_gym(replace(SMALL, seed=7), tmp_path, nothing)
 
 
 @pytest.mark.parametrize(
@@ -363,6 +346,7 @@ def test_wrong_settings_are_refused(setting: dict[str, Any], message: str) -> No
 @pytest.mark.long
 def test_hopper_learns_to_stand_and_hop_within_a_few_thousand_steps(tmp_path: Path) -> None:
     config = GymTrainingConfig(
+        seed=1,
         steps=3_000,
         random_steps=1_000,
         evaluate_every=1_000,

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from safetensors.numpy import load_file, save_file
 
-from gaitforge.collectors.experts.network import Mlp
 from gaitforge.collectors.humanoid.clips.reference import read_clip
 from gaitforge.collectors.humanoid.clips.snippets import Snippet
 from gaitforge.collectors.humanoid.environment import TrackingEnvironment
@@ -137,6 +135,8 @@ def test_the_pd_law_needs_no_file_and_has_a_hash_of_its_gains() -> None:
 def test_missing_and_wrong_experts_are_refused(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no expert of snippet step_00-5-35 at"):
         load_expert(str(trained), SNIPPETS[1])
+    with pytest.raises(ValueError, match=r"need its package .*pip install -e"):
+        load_expert(f"mocapact:{tmp_path}", SNIPPETS[0])
     folder = trained / SNIPPETS[0].name
     with pytest.raises(ValueError, match="tracks snippet squat_00-0-39, not step_00-5-35"):
         load_expert(str(folder / WEIGHTS), SNIPPETS[1])
@@ -151,11 +151,6 @@ def test_missing_and_wrong_experts_are_refused(trained: Path, tmp_path: Path) ->
         load_expert(str(broken), SNIPPETS[1])
 
 
-def test_mocapacts_experts_need_its_package(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"need its package .*pip install -e"):
-        load_expert(f"mocapact:{tmp_path}", SNIPPETS[0])
-
-
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
@@ -168,21 +163,3 @@ def test_mocapacts_experts_need_its_package(tmp_path: Path) -> None:
 def test_impossible_settings_are_refused(change: dict, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         PDLaw(**change) if "look_ahead" in change else replace(TINY, **change)
-
-
-@given(arrays(np.float32, (3, 4), elements=st.floats(-3, 3, width=32)))
-def test_a_network_is_linear_layers_with_elu_between(inputs: np.ndarray) -> None:
-    rng = np.random.default_rng(0)
-    first, second = rng.normal(size=(5, 4)), rng.normal(size=(2, 5))
-    weights = {
-        "mean": np.full((1, 4), 0.5), "std": np.full((1, 4), 2.0),
-        "layer0.weight": first, "layer0.bias": np.arange(5.0),
-        "layer1.weight": second, "layer1.bias": np.ones(2),
-    }  # fmt: skip
-    hidden = (inputs - 0.5) / 2.0 @ first.T + np.arange(5.0)
-    expected = np.where(hidden > 0, hidden, np.exp(np.minimum(hidden, 0)) - 1) @ second.T + 1
-    np.testing.assert_allclose(Mlp(weights, 4, 2, "net")(inputs), expected, rtol=1e-6, atol=1e-9)
-    with pytest.raises(
-        ValueError, match="net: its tensors do not fit together as layers from 4 to 3"
-    ):
-        Mlp(weights, 4, 3, "net")

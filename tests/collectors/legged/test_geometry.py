@@ -9,7 +9,7 @@ from gaitforge.collectors.legged.geometry import FOOTPRINT, Geometry, on_track
 from gaitforge.collectors.legged.observations import SCAN_POINTS
 from gaitforge.collectors.physics.interface import PhysicsState
 from gaitforge.collectors.robots.commands import N_COMMANDS, C
-from gaitforge.collectors.rotations import gravity_in_body, lengths, rotate_inverse, wrapped, yaw_of
+from gaitforge.collectors.rotations import gravity_in_body, rotate_inverse, wrapped, yaw_of
 from gaitforge.collectors.scenarios.terrains import (
     TerrainBatch,
     TerrainTile,
@@ -85,43 +85,7 @@ def test_the_scan_reads_each_robots_own_tile_and_gives_the_plane_under_it(seed: 
     np.testing.assert_allclose(geometry.height, state.base_pos[:, 2] - plane[2], atol=1e-9)
 
 
-def test_a_robot_gets_the_same_bits_alone_and_among_others() -> None:
-    together = Geometry.of(states(5), ground())
-    command = np.random.default_rng(1).uniform(-0.3, 0.3, (N, N_COMMANDS))
-    for index in range(N):
-        batch = TerrainBatch(1)
-        batch.set(0, TILES[index % len(TILES)])
-        one = PhysicsState(**{k: v[index : index + 1] for k, v in vars(states(5)).items()})
-        alone = Geometry.of(one, batch)
-        for name, value in vars(alone).items():
-            np.testing.assert_array_equal(value[0], getattr(together, name)[index], err_msg=name)
-        np.testing.assert_array_equal(
-            alone.desired_gravity(command[index : index + 1])[0],
-            together.desired_gravity(command)[index],
-        )
-
-
-@pytest.mark.parametrize(
-    ("asked", "expected"),
-    [
-        ({}, (0.0, 0.0, -1.0)),
-        ({C.BODY_PITCH: 0.3}, (np.sin(0.3), 0.0, -np.cos(0.3))),
-        ({C.BODY_ROLL: 0.4}, (0.0, -np.sin(0.4), -np.cos(0.4))),
-    ],
-)
-def test_on_level_ground_gravity_is_asked_for_as_commanded(
-    asked: dict[C, float], expected: tuple[float, float, float]
-) -> None:
-    batch = TerrainBatch(1)
-    batch.set(0, make_tile("flat", 0, 0))
-    command = np.zeros((1, N_COMMANDS))
-    for c, value in asked.items():
-        command[0, c] = value
-    desired = Geometry.of(states(0, 1), batch).desired_gravity(command)
-    np.testing.assert_allclose(desired, [expected], atol=1e-12)
-
-
-def test_on_a_plane_gravity_is_asked_for_across_the_plane() -> None:
+def test_gravity_is_asked_for_across_the_plane_and_as_commanded() -> None:
     axis = (np.arange(121) - 60) * 0.1
     heights = np.broadcast_to(0.2 * axis, (121, 121)).astype(np.float32)
     batch = TerrainBatch(1)
@@ -137,6 +101,14 @@ def test_on_a_plane_gravity_is_asked_for_across_the_plane() -> None:
     expected = [-along[2], 0.0, -normal[2]]
     desired = geometry.desired_gravity(np.zeros((1, N_COMMANDS)))
     np.testing.assert_allclose(desired, [expected], atol=1e-6)
+    batch.set(0, TILES[0])
+    level = Geometry.of(state, batch)
+    for c, angle, asked in (
+        (C.BODY_PITCH, 0.3, (np.sin(0.3), 0.0, -np.cos(0.3))),
+        (C.BODY_ROLL, 0.4, (0.0, -np.sin(0.4), -np.cos(0.4))),
+    ):
+        command = angle * (np.arange(N_COMMANDS) == c)[None]
+        np.testing.assert_allclose(level.desired_gravity(command), [asked], atol=1e-12)
 
 
 @given(st.floats(-3, 3), st.floats(-3, 3), st.floats(-3.1, 3.1), st.floats(-3.1, 3.1))
@@ -155,11 +127,6 @@ def test_an_angle_is_wrapped_as_a_remainder_is(angle: float) -> None:
     found = float(wrapped(np.array(angle)))
     assert -np.pi <= found <= np.pi
     assert found == pytest.approx((angle + np.pi) % (2 * np.pi) - np.pi, abs=1e-12)
-
-
-def test_lengths_are_euclidean() -> None:
-    vectors = np.random.default_rng(0).normal(size=(5, 4, 3))
-    np.testing.assert_allclose(lengths(vectors), np.linalg.norm(vectors, axis=2), rtol=1e-15)
 
 
 def test_a_place_that_is_no_number_has_some_height_of_the_tile() -> None:

@@ -1,17 +1,11 @@
 """The 70 stored numbers: their order, what each holds, and their noise."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.observations import (
     NOISE_DIM,
-    NOISE_SCALE,
-    NOISE_SLICES,
     OBS_DIM,
     POLICY_SLICES,
     PRIVILEGED_DIM,
@@ -20,8 +14,8 @@ from gaitforge.collectors.legged.observations import (
 )
 from gaitforge.collectors.robots.commands import C
 from gaitforge.collectors.robots.robot import N_JOINTS
-from gaitforge.collectors.rotations import from_yaw, gravity_in_body, rotate_inverse
-from tests.collectors.making import DEFAULT_POSE, ROBOT, in_the_air, spec
+from gaitforge.collectors.rotations import gravity_in_body
+from tests.collectors.making import DEFAULT_POSE, ROBOT, spec
 
 ORDER = [
     ("projected_gravity", 3),
@@ -62,23 +56,8 @@ def make(noise: np.ndarray, rows: int = 4) -> tuple[np.ndarray, dict[str, np.nda
     return policy_observation(**parts, noise=noise), parts
 
 
-def test_without_noise_every_block_holds_what_it_is_called() -> None:
-    found, parts = make(np.zeros((4, NOISE_DIM)))
-    expected = [
-        parts["gravity"],
-        parts["joint_vel"],
-        np.sin(parts["joint_pos"]),
-        np.cos(parts["joint_pos"]),
-        parts["base_ang_vel_body"],
-        parts["last_action"],
-        parts["command"],
-    ]
-    np.testing.assert_array_equal(found, np.concatenate(expected, axis=1).astype(np.float32))
-    assert found.dtype == np.float32
-
-
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_full_noise_moves_every_measurement_by_its_bound(sign: float) -> None:
+@pytest.mark.parametrize("sign", [0.0, 1.0, -1.0])
+def test_noise_moves_every_measurement_by_its_bound(sign: float) -> None:
     found, parts = make(np.full((4, NOISE_DIM), sign))
     measured = parts["joint_pos"] + sign * 0.01
     expected = {
@@ -90,18 +69,9 @@ def test_full_noise_moves_every_measurement_by_its_bound(sign: float) -> None:
         "last_action": parts["last_action"],
         "command": parts["command"],
     }
+    assert found.dtype == np.float32
     for name, values in expected.items():
         np.testing.assert_allclose(block(found, name), values, atol=1e-6, err_msg=name)
-
-
-def test_noise_blocks_cover_the_scale() -> None:
-    assert NOISE_SCALE.shape == (NOISE_DIM,)
-    assert list(NOISE_SLICES) == [
-        "projected_gravity",
-        "joint_vel",
-        "joint_pos",
-        "base_ang_vel_body",
-    ]
 
 
 def test_a_running_robots_observation_is_its_state_plus_its_episodes_noise() -> None:
@@ -156,20 +126,23 @@ def test_the_privileged_block_is_laid_out_without_gaps_and_without_noise() -> No
         observation = env.step(np.zeros((2, N_JOINTS))).observation
         privileged = observation.privileged
         state = env.physics.state
+        assert env.view is not None
+        geometry = env.view.geometry
     finally:
         env.close()
     assert privileged.shape == (2, PRIVILEGED_DIM)
     assert privileged.dtype == np.float32
-    start, stop = PRIVILEGED_SLICES["projected_gravity"]
-    np.testing.assert_allclose(
-        privileged[:, start:stop], gravity_in_body(state.base_quat), atol=1e-6
-    )
-    start, stop = PRIVILEGED_SLICES["base_ang_vel_body"]
-    np.testing.assert_allclose(privileged[:, start:stop], state.base_ang_vel_body, atol=1e-6)
-    start, stop = PRIVILEGED_SLICES["joint_pos_error"]
-    np.testing.assert_allclose(privileged[:, start:stop], state.joint_pos - DEFAULT_POSE, atol=1e-6)
-    start, stop = PRIVILEGED_SLICES["joint_vel"]
-    np.testing.assert_allclose(privileged[:, start:stop], state.joint_vel, rtol=1e-6)
+    expected = {
+        "projected_gravity": gravity_in_body(state.base_quat),
+        "base_ang_vel_body": state.base_ang_vel_body,
+        "base_lin_vel_body": geometry.lin_vel_body,
+        "velocity_heading": geometry.velocity_heading,
+        "joint_pos_error": state.joint_pos - DEFAULT_POSE,
+        "joint_vel": state.joint_vel,
+    }
+    for name, values in expected.items():
+        found = privileged[:, slice(*PRIVILEGED_SLICES[name])]
+        np.testing.assert_allclose(found, values, rtol=1e-6, atol=1e-6, err_msg=name)
     assert not privileged[:, slice(*PRIVILEGED_SLICES["passage"])].any(), "open ground"
     # On flat ground all points of the scan lie equally far below the trunk.
     start, stop = PRIVILEGED_SLICES["height_scan"]
@@ -194,42 +167,3 @@ def test_the_privileged_block_tells_where_the_passage_is(skill: str, kind: float
             np.testing.assert_allclose(found, [expected, [0.0] * 6], atol=1e-6)
     finally:
         env.close()
-
-
-def product(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The rotation `second`, then `first`, as quaternions (4,)."""
-    w = first[0] * second[0] - first[1:] @ second[1:]
-    v = first[0] * second[1:] + second[0] * first[1:] + np.cross(first[1:], second[1:])
-    return np.array([w, *v])
-
-
-@pytest.fixture(scope="module")
-def flying() -> Iterator[LeggedEnvironment]:
-    """One robot, to be put into the air."""
-    env = LeggedEnvironment(ROBOT, 1, threads=1)
-    env.reset(np.arange(1), [spec()])
-    yield env
-    env.close()
-
-
-@given(st.floats(-3.0, 3.0), st.floats(-1.2, 1.2), st.floats(-0.5, 0.5))
-@settings(max_examples=20)
-def test_velocities_are_told_along_the_heading_and_in_the_trunk(
-    flying: LeggedEnvironment, yaw: float, roll: float, pitch: float
-) -> None:
-    c, s = np.cos(yaw), np.sin(yaw)
-    quat = from_yaw(np.array(yaw))
-    for axis, angle in (([0, 1, 0], pitch), ([1, 0, 0], roll)):
-        turn = np.array([np.cos(angle / 2), *(np.sin(angle / 2) * np.array(axis))])
-        quat = product(quat, turn)
-    # 0.8 m/s ahead, 0.3 m/s to the left and 0.2 m/s up, turning at 0.7 rad/s about the vertical.
-    velocity = (c * 0.8 - s * 0.3, s * 0.8 + c * 0.3, 0.2)
-    spin = rotate_inverse(quat[None], np.array([[0.0, 0.0, 0.7]]))[0]
-    start = in_the_air(base_quat=quat, lin_vel=velocity, ang_vel=tuple(spin))
-    flying.physics.reset(0, start)
-    privileged = flying.observe().privileged[0]
-    found = {name: privileged[slice(*where)] for name, where in PRIVILEGED_SLICES.items()}
-    np.testing.assert_allclose(found["velocity_heading"], [0.8, 0.3, 0.7], atol=1e-5)
-    np.testing.assert_allclose(found["base_ang_vel_body"], spin, atol=1e-5)
-    in_trunk = rotate_inverse(quat[None], np.array([velocity]))[0]
-    np.testing.assert_allclose(found["base_lin_vel_body"], in_trunk, atol=1e-5)

@@ -15,7 +15,6 @@ import pytest
 from gaitforge.collectors.physics import make_backend
 from gaitforge.collectors.physics.contract.robot_check import TRIAL_S, check_robot
 from gaitforge.collectors.physics.mujoco.model import build_model
-from gaitforge.collectors.physics.mujoco.model_check import check_model
 from gaitforge.collectors.physics.mujoco.stiffness import stiffness
 from gaitforge.collectors.robots.robot import RobotCard, RobotError, list_robots, load_robot
 from gaitforge.collectors.scenarios.passages import Barrier
@@ -48,7 +47,7 @@ def refusal(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("name", list_robots())
-def test_a_shipped_robot_is_what_its_card_says(name: str) -> None:
+def test_a_shipped_robot_is_what_its_card_says_and_stands(name: str) -> None:
     robot = load_robot(name)
     model = build_model(robot)
     trunk = model.body(robot.trunk_body).id
@@ -59,10 +58,6 @@ def test_a_shipped_robot_is_what_its_card_says(name: str) -> None:
         assert float(model.geom(foot).size[0]) == pytest.approx(robot.foot_radius_m)
     np.testing.assert_allclose(model.geom("trunk").size, robot.trunk_half_size_m)
 
-
-@pytest.mark.parametrize("name", list_robots())
-def test_a_shipped_robot_stands(name: str) -> None:
-    robot = load_robot(name)
     findings = check_robot(robot)
     assert findings.warnings == ()
     assert TRIAL_S == 2.0
@@ -87,13 +82,6 @@ def test_motors_and_sensors_follow_the_card_whatever_the_mjcf_has(foreign: Robot
 
 
 PARTS = ("hip", "thigh", "calf")
-
-
-def test_a_robot_of_another_order_stands_as_it_does_in_ours(foreign: RobotCard) -> None:
-    ours, theirs = check_robot(GO1), check_robot(foreign)
-    assert theirs.warnings == ()
-    assert theirs.trial.height_m == pytest.approx(ours.trial.height_m, abs=1e-3)
-    assert theirs.trial.tilt_rad == pytest.approx(ours.trial.tilt_rad, abs=2e-3)
 
 
 def test_targets_and_joints_keep_the_cards_order(foreign: RobotCard) -> None:
@@ -158,7 +146,6 @@ def other_leg_order(*legs: str) -> dict[str, Any]:
     [
         ({"trunk_body": "torso"}, (), "mine.xml has no body 'torso'"),
         (changed("foot_geoms", 2, "sole"), (), "mine.xml has no geom 'sole'"),
-        (changed("knee_geoms", 0, "knee"), (), "mine.xml has no geom 'knee'"),
         (changed("joint_names", 5, "elbow"), (), "mine.xml has no joint 'elbow'"),
         ({}, [('<freejoint name="root"/>', "")], "no free joint; body 'trunk' needs one"),
         (
@@ -180,9 +167,7 @@ def other_leg_order(*legs: str) -> dict[str, Any]:
         ({}, [(ROLL, '<joint axis="0 0 1"')],
          "the axis of FL_hip_joint, hip of FL, is (0.000, 0.000, 1.000) in the trunk's frame; "
          "by joint_signs it has to be (1.000, 0.000, 0.000)"),
-        ({}, [(ROLL, '<joint axis="-1 0 0"')], "is (-1.000, 0.000, 0.000)"),
         (swapped("joint_names", 1, 2), (), "'FL_thigh_joint' cannot be the FL leg's calf"),
-        (swapped("joint_names", 1, 4), (), "'FR_thigh_joint' cannot be the FL leg's thigh"),
         (
             other_leg_order("FR", "FL", "RR", "RL"),
             (),
@@ -190,10 +175,8 @@ def other_leg_order(*legs: str) -> dict[str, Any]:
             "'FR_hip_joint', named as FL, is 0.188 m before and -0.047 m left of the hips' middle",
         ),
         (swapped("foot_geoms", 0, 1), (), "foot_geoms: 'FR_foot' is not on the FL leg"),
-        (changed("foot_geoms", 3, "trunk"), (), "foot_geoms: 'trunk' is not on the RR leg"),
         (swapped("knee_geoms", 2, 3), (), "knee_geoms: 'RR_knee' is not on the RL leg"),
         ({}, [(FOOT, FOOT + ' conaffinity="0"')], "'FR_foot' does not meet the ground"),
-        ({}, [(FOOT, FOOT + ' conaffinity="2"')], "'FR_foot' does not meet the ground"),
         ({}, [(TRUNK, TRUNK + ' conaffinity="1"')], "meets both the ground and barriers"),
         (
             {},
@@ -219,7 +202,6 @@ def other_leg_order(*legs: str) -> dict[str, Any]:
             "in the default pose 'FL_foot' is at (0.173, 0.127, -0.311) in mine.xml, and at "
             "(0.146, 0.127, -0.337) by the card's offsets",
         ),
-        ({"hip_offset_m": [0.15, 0.04675, 0.0]}, (), "by the card's offsets"),
         ({"foot_radius_m": 0.03}, (), "foot_radius_m is 0.03, the radius of 'FL_foot' 0.02"),
         (
             {"kp_nm_per_rad": 500.0, "kd_nms_per_rad": 40.0},
@@ -242,26 +224,17 @@ def test_an_mjcf_that_contradicts_its_card_is_refused(
     ("mjcf", "complaint"),
     [
         ("", "mine.xml: "),
-        ("kp = 35", "mine.xml: XML parse error"),
         ("<mujoco><worldbody>", "mine.xml: XML parse error"),
         ("<mujoco><robot/></mujoco>", "mine.xml: XML Error: Schema violation"),
         ("<mujoco/>", "mine.xml has no body 'trunk'"),
+        (GO1.mjcf_path.read_text().replace('mass="0.196"', 'mass="0"'), "mine.xml: Error: mass"),
     ],
+    ids=lambda value: value[:20],
 )
-def test_an_mjcf_that_is_none_is_refused(tmp_path: Path, mjcf: str, complaint: str) -> None:
+def test_an_mjcf_that_is_none_gets_mujocos_first_line(
+    tmp_path: Path, mjcf: str, complaint: str
+) -> None:
     assert complaint in refusal(write_robot(tmp_path, mjcf))
-
-
-def test_an_mjcf_that_does_not_compile_gets_mujocos_first_line(tmp_path: Path) -> None:
-    folder = robot_folder(tmp_path, mjcf=[(TRUNK, TRUNK.replace("box", "mesh") + ' mesh="x"')])
-    assert "mine.xml: " in refusal(folder)
-    massless = [('mass="0.196"', 'mass="0"')]
-    assert "mine.xml: Error: mass" in refusal(robot_folder(tmp_path / "massless", mjcf=massless))
-
-
-def test_a_model_of_another_robot_does_not_pass() -> None:
-    with pytest.raises(RobotError, match=r"robot 'aliengo': the limits of FL_hip_joint"):
-        check_model(load_robot("aliengo"), build_model(GO1))
 
 
 @pytest.mark.parametrize(
@@ -281,8 +254,7 @@ def test_a_robot_that_can_be_used_but_looks_wrong_gets_a_warning(
     assert any(found.startswith(warning) for found in findings.warnings), findings.warnings
 
 
-@pytest.mark.parametrize("kp", [35.0, 200.0])
-@pytest.mark.parametrize("share", [0.8, 1.3])
+@pytest.mark.parametrize(("kp", "share"), [(35.0, 1.3), (200.0, 0.8), (200.0, 1.3)])
 def test_gains_are_refused_beyond_what_the_physics_step_bears(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kp: float, share: float
 ) -> None:

@@ -11,6 +11,7 @@ from gaitforge.collectors.physics.contract.checks import CHECKS, describe, run_c
 from gaitforge.collectors.physics.contract.scene import CheckFailed, Make
 from gaitforge.collectors.physics.contract.speed import throughput
 from gaitforge.collectors.physics.interface import BackendUnavailable, PhysicsBackend
+from gaitforge.collectors.physics.isaacgym.process import PYTHON_VARIABLE
 from gaitforge.collectors.simulators import BACKENDS
 from tests.collectors.making import ROBOT
 from tests.collectors.physics import broken_backends as broken
@@ -44,8 +45,8 @@ OF_DRAW = {
 }
 
 
-SLOW = {"mujoco_warp": pytest.mark.long, "isaacgym": pytest.mark.slow}
-"""Without a GPU, with kernels to compile, and on the double: minutes."""
+SLOW = {"mujoco_warp": pytest.mark.long, "isaacgym": pytest.mark.long}
+"""Without a GPU, with kernels to compile, and with a worker for every number of robots: minutes."""
 
 
 FRESH = ("restart", "own-barriers")
@@ -115,7 +116,6 @@ def test_numbers_of_32_bits_keep_within_the_tolerances(name: str) -> None:
 def test_a_broken_back_end_fails_the_check_of_what_it_breaks(
     kind: type[broken.Wrapped], name: str
 ) -> None:
-    run_check(CHECKS[name], broken.Wrapped)
     with pytest.raises(CheckFailed):
         run_check(CHECKS[name], kind)
 
@@ -176,29 +176,21 @@ def test_an_unknown_simulator_is_refused_with_the_known_ones() -> None:
         next(run_checks("ode"))
 
 
-@pytest.mark.parametrize(("robots", "threads"), [(0, 1), (1, 0)])
 @pytest.mark.parametrize("name", BACKENDS)
-def test_no_robots_or_no_threads_are_refused(name: str, robots: int, threads: int) -> None:
-    with pytest.raises(ValueError, match="both must be at least 1"):
-        make_backend(name, ROBOT, robots, threads)
+def test_no_robots_or_no_threads_are_refused(name: str) -> None:
+    for robots, threads in ((0, 1), (1, 0)):
+        with pytest.raises(ValueError, match="both must be at least 1"):
+            make_backend(name, ROBOT, robots, threads)
 
 
 def test_a_simulator_that_is_not_here_is_refused_with_what_it_lacks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv("GAITFORGE_ISAACGYM_PYTHON", raising=False)
+    monkeypatch.delenv(PYTHON_VARIABLE, raising=False)
     found = availability("isaacgym")
     assert not found.available
-    assert found.why_not
-    assert "\n" not in found.why_not
+    assert f"with --isaacgym-python or in {PYTHON_VARIABLE}" in found.why_not
     with pytest.raises(BackendUnavailable) as refused:
         make_backend("isaacgym", ROBOT, 1, 1)
     assert str(refused.value) == f"simulator 'isaacgym' is not available: {found.why_not}"
-
-
-def test_the_default_simulator_is_always_here() -> None:
-    found = availability("mujoco")
-    assert (found.available, found.why_not) == (True, "")
-    backend = make_backend("mujoco", ROBOT, 1, 1)
-    assert (backend.name, backend.version) == (found.name, found.version)
-    backend.close()
+    assert availability("mujoco").available

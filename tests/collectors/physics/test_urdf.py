@@ -109,7 +109,7 @@ def inertia_and_gravity(
     return inertia[np.ix_(dofs, dofs)], data.qfrc_bias[dofs]
 
 
-def test_mass_inertia_and_weight_are_the_models_in_every_pose(robot: RobotCard) -> None:
+def test_masses_and_places_are_the_models_in_every_pose(robot: RobotCard) -> None:
     model, urdf = written(robot)
     back = read_back(urdf)
     assert back.body_mass.sum() == pytest.approx(robot.mass_kg, rel=0.02)
@@ -118,12 +118,6 @@ def test_mass_inertia_and_weight_are_the_models_in_every_pose(robot: RobotCard) 
         found_inertia, found_weight = inertia_and_gravity(robot, back, pose)
         np.testing.assert_allclose(found_inertia, inertia, atol=1e-7)
         np.testing.assert_allclose(found_weight, weight, atol=1e-6)
-
-
-def test_feet_and_knees_are_links_where_the_model_has_them(robot: RobotCard) -> None:
-    model, urdf = written(robot)
-    back = read_back(urdf)
-    for pose in poses(robot):
         data, found = posed(robot, model, pose)[0], posed(robot, back, pose)[0]
         mujoco.mj_kinematics(model, data)
         mujoco.mj_kinematics(back, found)
@@ -153,6 +147,7 @@ def test_every_shape_that_collides_is_there() -> None:
     robot = load_robot("aliengo")
     model, urdf = written(robot)
     back = read_back(urdf)
+    assert urdf.beyond_barriers == urdf.knees, "these meet the ground alone"
     kinds = Counter(int(kind) for kind in back.geom_type)
     geom = mujoco.mjtGeom
     # The four calves' capsules became a cylinder and two spheres each.
@@ -165,11 +160,6 @@ def test_every_shape_that_collides_is_there() -> None:
     assert back.geom_size[foot, 0] == robot.foot_radius_m
     trunk = back.body_geomadr[back.body(urdf.trunk).id]
     np.testing.assert_allclose(back.geom_size[trunk], model.geom("trunk").size)
-
-
-def test_what_meets_the_ground_alone_is_named() -> None:
-    _, urdf = written(load_robot("aliengo"))
-    assert urdf.beyond_barriers == urdf.knees
 
 
 def test_dry_friction_becomes_viscous_and_armature_is_the_models(tmp_path: Path) -> None:

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from gaitforge.collectors.robots.commands import (
     ATTITUDE_RAMP_RADS,
-    COMMAND_NAMES,
-    COMMAND_UNITS,
     HEIGHT_RAMP_MS,
     N_COMMANDS,
     NEUTRAL,
@@ -27,12 +25,6 @@ from tests.collectors.making import ROBOT, similar_robot
 
 skills = st.sampled_from(sorted(SKILLS))
 seeds = st.integers(0, 2**32)
-
-
-def test_the_command_has_sixteen_named_numbers_with_units() -> None:
-    assert N_COMMANDS == len(COMMAND_NAMES) == len(COMMAND_UNITS) == 16
-    assert COMMAND_NAMES[0] == "vel_x"
-    assert COMMAND_NAMES[-1] == "locomote"
 
 
 @given(skills, seeds)
@@ -119,24 +111,6 @@ def test_speed_height_and_attitude_ramp_to_their_targets_and_nothing_else_change
     np.testing.assert_array_equal(commands[:, kept], np.tile(target[kept], (len(time), 1)))
 
 
-@pytest.mark.parametrize(
-    ("c", "target", "time_s", "found"),
-    [
-        (C.BODY_HEIGHT, -0.18, 0.25, -0.1),
-        (C.BODY_HEIGHT, 0.05, 0.1, 0.04),
-        (C.BODY_ROLL, -0.5, 0.1, -0.2),
-        (C.BODY_PITCH, 0.3, 0.1, 0.2),
-        (C.BODY_PITCH, 0.3, 0.2, 0.3),
-    ],
-)
-def test_height_moves_at_forty_centimetres_a_second_and_attitude_at_two_radians(
-    c: C, target: float, time_s: float, found: float
-) -> None:
-    command = np.zeros((1, N_COMMANDS))
-    command[0, c] = target
-    assert ramped(command, np.array([time_s]))[0, c] == pytest.approx(found)
-
-
 def test_a_backward_speed_ramps_too() -> None:
     target = np.zeros((1, N_COMMANDS))
     target[0, C.VEL_X], target[0, C.ACCEL_LIMIT] = -1.0, 2.0
@@ -150,13 +124,6 @@ def test_the_commanded_distance_is_that_of_the_ramped_speed(skill: str, seed: in
     time = np.arange(EPISODE_STEPS) * CONTROL_DT_S
     speed = ramped(np.tile(target, (EPISODE_STEPS, 1)), time)[:, C.VEL_X]
     assert commanded_distance_m(target) == pytest.approx(speed.sum() * CONTROL_DT_S)
-
-
-def test_the_commanded_distance_lacks_the_way_that_the_ramp_costs() -> None:
-    command = np.zeros(N_COMMANDS)
-    command[C.VEL_X], command[C.ACCEL_LIMIT] = 1.0, 2.0
-    whole = EPISODE_STEPS * CONTROL_DT_S
-    assert commanded_distance_m(command) == pytest.approx(whole - 0.25, abs=0.02)
 
 
 @given(skills, seeds, st.floats(0.4, 2.0))

@@ -2,54 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gaitforge.collectors.physics import make_backend
 from gaitforge.collectors.robots.commands import NEUTRAL, C, ramped
 from gaitforge.collectors.robots.gait import GaitReference
-from gaitforge.collectors.robots.kinematics import LegKinematics
-from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, N_JOINTS, N_LEGS, RobotCard
 from gaitforge.collectors.rotations import gravity_in_body
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.timing import CONTROL_DT_S
-from tests.collectors.making import ROBOT, SMALL_ROBOT, start_at
-
-STEP_RAD = 1e-5
-
-
-def joint_angles() -> st.SearchStrategy[np.ndarray]:
-    """(1, 12) angles within the joint limits."""
-    limits = zip(ROBOT.joint_lower_rad.tolist(), ROBOT.joint_upper_rad.tolist(), strict=True)
-    return st.tuples(*(st.floats(low, high) for low, high in limits)).map(lambda q: np.array([q]))
-
-
-def directions() -> st.SearchStrategy[np.ndarray]:
-    """(1, 1, 3) unit vectors, upright or tilted."""
-
-    def unit(turned: float, leaned: float) -> np.ndarray:
-        flat = np.sin(leaned)
-        return np.array([[[flat * np.cos(turned), flat * np.sin(turned), np.cos(leaned)]]])
-
-    tilted = st.builds(unit, st.floats(-np.pi, np.pi), st.floats(0.0, np.pi))
-    return st.just(np.array([[[0.0, 0.0, 1.0]]])) | tilted
-
-
-@given(joint_angles(), directions(), st.sampled_from([ROBOT, SMALL_ROBOT]))
-def test_the_rise_of_feet_by_their_joints_is_what_small_turns_do(
-    joint_pos: np.ndarray, up: np.ndarray, robot: RobotCard
-) -> None:
-    kinematics = LegKinematics(robot)
-    turns = STEP_RAD * np.eye(N_JOINTS)
-
-    def rise(joint_pos: np.ndarray) -> np.ndarray:
-        """(12, 4) how far along `up` every foot is after each joint's turn."""
-        return kinematics.foot_positions(joint_pos) @ up[0, 0]
-
-    by_joint = (rise(joint_pos + turns) - rise(joint_pos - turns)) / (2 * STEP_RAD)
-    own_leg = by_joint[np.arange(N_JOINTS), np.repeat(np.arange(N_LEGS), JOINTS_PER_LEG)]
-    found = kinematics.rise_gradient(joint_pos, up)[0]
-    np.testing.assert_allclose(found, own_leg, atol=1e-8)
+from tests.collectors.making import ROBOT, start_at
 
 
 def standing(height_m: float, pitch: float, roll: float) -> np.ndarray:

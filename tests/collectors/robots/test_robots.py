@@ -2,7 +2,6 @@
 
 # MuJoCo's compiled modules come without type stubs.
 # pyright: reportAttributeAccessIssue=false
-import json
 from pathlib import Path
 from typing import Any
 
@@ -22,44 +21,18 @@ from gaitforge.collectors.robots.robot import (
     RobotCard,
     RobotError,
     absolute_robot,
-    find_robot,
     list_robots,
     load_robot,
 )
 from gaitforge.collectors.scenarios.skills import SKILLS
 from tests.collectors.making import (
-    DEFAULT_POSE,
     ROBOT,
-    STANDING_HEIGHT_M,
     robot_of_another_shape,
 )
 from tests.collectors.robots.robot_folders import GO1, MISSING, changed, robot_folder
 
 KINEMATICS = LegKinematics(ROBOT)
 REACH_M = ROBOT.leg_length_m
-
-
-@pytest.fixture(scope="module")
-def model() -> mujoco.MjModel:
-    return mujoco.MjModel.from_xml_path(str(ROBOT.mjcf_path))
-
-
-def joint_angles() -> st.SearchStrategy[np.ndarray]:
-    """(1, 12) angles within the joint limits and short of the straight leg."""
-    margin = 0.05
-    limits = zip(ROBOT.joint_lower_rad + margin, ROBOT.joint_upper_rad - margin, strict=True)
-    return st.tuples(*(st.floats(float(low), float(high)) for low, high in limits)).map(
-        lambda q: np.array([q])
-    )
-
-
-def feet_below_hips() -> st.SearchStrategy[np.ndarray]:
-    """(1, 4, 3) feet under and outside their hips, within reach and limits."""
-    foot = st.tuples(st.floats(-0.15, 0.15), st.floats(0.0, 0.2), st.floats(-0.40, -0.18))
-    signs = np.stack([np.ones(N_LEGS), ROBOT.leg_signs[:, 1], np.ones(N_LEGS)], axis=1)
-    return st.lists(foot, min_size=N_LEGS, max_size=N_LEGS).map(
-        lambda feet: (np.array(feet) * signs + ROBOT.hip_offset_m)[None]
-    )
 
 
 def test_the_shipped_robots_load_by_name() -> None:
@@ -69,46 +42,6 @@ def test_the_shipped_robots_load_by_name() -> None:
         assert robot.name == name
         assert robot.source
     assert load_robot().name == "aliengo"
-
-
-def test_go1_is_smaller_than_aliengo() -> None:
-    assert pytest.approx(13.10, abs=0.01) == GO1.mass_kg
-    assert pytest.approx(0.426) == GO1.leg_length_m
-    assert (GO1.torque_limit_nm < ROBOT.torque_limit_nm).all()
-    assert set(GO1.torque_limit_nm) == {23.7, 35.55}
-
-
-def test_the_default_pose_stands_at_39_cm() -> None:
-    assert pytest.approx(0.39, abs=0.01) == STANDING_HEIGHT_M
-
-
-@given(joint_pos=joint_angles())
-def test_forward_kinematics_agrees_with_the_model(
-    model: mujoco.MjModel, joint_pos: np.ndarray
-) -> None:
-    data = mujoco.MjData(model)
-    data.qpos[:7] = [0, 0, 0, 1, 0, 0, 0]
-    data.qpos[7:] = joint_pos[0]
-    mujoco.mj_kinematics(model, data)
-    feet = np.array([data.geom(name).xpos for name in ROBOT.foot_geoms])
-    np.testing.assert_allclose(KINEMATICS.foot_positions(joint_pos)[0], feet, atol=1e-9)
-
-
-@given(feet_below_hips())
-def test_inverse_kinematics_reaches_the_foot(feet: np.ndarray) -> None:
-    joint_pos = KINEMATICS.joint_positions(feet)
-    np.testing.assert_allclose(KINEMATICS.foot_positions(joint_pos), feet, atol=1e-9)
-
-
-@given(feet_below_hips())
-def test_knees_bend_backwards(feet: np.ndarray) -> None:
-    calves = KINEMATICS.joint_positions(feet).reshape(N_LEGS, 3)[:, 2]
-    assert (calves <= 0.0).all()
-
-
-def test_inverse_kinematics_gives_the_default_pose_back() -> None:
-    feet = KINEMATICS.foot_positions(DEFAULT_POSE[None])
-    np.testing.assert_allclose(KINEMATICS.joint_positions(feet)[0], DEFAULT_POSE, atol=1e-9)
 
 
 @given(st.floats(1.05, 5.0), st.floats(-0.5, 0.5))
@@ -255,9 +188,9 @@ def test_a_card_that_is_none_is_refused(tmp_path: Path, content: bytes, complain
     assert complaint in refusal(tmp_path)
 
 
-@pytest.mark.parametrize("key", CARD_KEYS)
-def test_a_card_without_an_entry_is_refused(tmp_path: Path, key: str) -> None:
-    assert f"its card robot.json lacks {key}" in refusal(robot_folder(tmp_path, {key: MISSING}))
+def test_a_card_without_an_entry_is_refused(tmp_path: Path) -> None:
+    for key in CARD_KEYS:
+        assert f"its card robot.json lacks {key}" in refusal(robot_folder(tmp_path, {key: MISSING}))
 
 
 JOINTS = list(GO1.joint_names)
@@ -270,30 +203,22 @@ JOINTS = list(GO1.joint_names)
         ({"name": 3}, "name has to be a text"),
         ({"name": "my robot"}, "name has to consist of letters, digits"),
         ({"name": "aliengo"}, "that is a shipped robot's name"),
-        ({"trunk_body": ""}, "trunk_body has to be a text"),
         ({"mjcf": "gone.xml"}, "gone.xml does not exist"),
         ({"joint_names": JOINTS[:11]}, "joint_names needs 12 names, not 11"),
         ({"joint_names": [*JOINTS[:11], JOINTS[0]]}, "names FL_hip_joint more than once"),
-        ({"joint_names": "FL_hip_joint"}, "joint_names has to be a list of names"),
-        ({"foot_geoms": ["FL_foot", "FR_foot"]}, "foot_geoms needs 4 names, not 2"),
         ({"knee_geoms": [*GO1.knee_geoms[:3], ""]}, "knee_geoms has to be a list of names"),
         ({"kp_nm_per_rad": [35.0] * 11}, "kp_nm_per_rad needs 1, 3 or 12 numbers, not 11"),
-        ({"kd_nms_per_rad": []}, "kd_nms_per_rad needs 1, 3 or 12 numbers, not 0"),
         ({"kp_nm_per_rad": "35"}, "kp_nm_per_rad has to be a number or a list of numbers"),
         ({"kp_nm_per_rad": True}, "kp_nm_per_rad has to be a number"),
-        ({"kp_nm_per_rad": [[35.0] * 12]}, "kp_nm_per_rad needs 1, 3 or 12 numbers"),
         ({"kp_nm_per_rad": [[35.0], [35.0, 35.0]]}, "kp_nm_per_rad has to be a number"),
         ({"joint_signs": [1, -1, 0]}, "joint_signs has to be 1 or -1"),
         ({"kp_nm_per_rad": -35.0}, "kp_nm_per_rad has to be positive"),
         ({"mass_kg": float("nan")}, "mass_kg has to be a number or a list of numbers, all finite"),
         ({"mass_kg": 10**400}, "mass_kg has to be a number or a list of numbers, all finite"),
-        ({"mass_kg": None}, "mass_kg has to be a number"),
         ({"mass_kg": [13.1, 13.1]}, "mass_kg needs one number, not 2"),
         ({"hip_offset_m": 0.19}, "hip_offset_m needs 3 numbers, the front left leg's, or 4 lists"),
         ({"hip_offset_m": [0.19, 0.05]}, "or 4 lists of 3, not 2 numbers"),
         ({"foot_offset_m": [0.0, 0.01, 0.0]}, "foot_offset_m need a length in x and z"),
-        ({"trunk_half_size_m": [0.3, 0.1, -0.1]}, "trunk_half_size_m has to be positive"),
-        ({"torque_limit_nm": [23.7, 23.7]}, "torque_limit_nm needs 1, 3 or 12 numbers, not 2"),
         (changed("torque_limit_nm", 2, 0.0), "torque_limit_nm has to be positive"),
         (
             {"joint_lower_rad": [2.0, -0.663, -2.722]},
@@ -316,9 +241,3 @@ def test_a_card_that_cannot_be_is_refused(
     message = refusal(robot_folder(tmp_path, card))
     assert message.startswith("robot '")
     assert complaint in message
-
-
-def test_the_shipped_cards_are_complete_json() -> None:
-    for name in list_robots():
-        keys = set(json.loads(find_robot(name).read_text()))
-        assert set(CARD_KEYS) <= keys <= {*CARD_KEYS, "joint_signs"}

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from gaitforge.collectors.robots.commands import C, commanded_distance_m
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.scenarios.passages import (
-    MAX_BARRIERS,
     MAX_STEER_SIDE_MS,
     MAX_STEER_TURN_RADS,
     TRACK_HALF_WIDTH_M,
@@ -20,7 +19,7 @@ from gaitforge.collectors.scenarios.passages import (
     steer,
 )
 from gaitforge.collectors.scenarios.skills import MAX_CRAWL_M, SKILLS
-from gaitforge.collectors.scenarios.terrains import N_LEVELS, TerrainTile, make_tile
+from gaitforge.collectors.scenarios.terrains import N_LEVELS, make_tile
 from gaitforge.collectors.timing import CONTROL_DT_S
 from tests.collectors.making import FLAT, ROBOT, SMALL_ROBOT, height_between, similar_robot
 
@@ -63,12 +62,6 @@ def test_openings_are_those_of_the_level_give_or_take_half_of_one(skill: str, le
     assert all(low - 0.002 <= opening <= high + 0.002 for opening in openings)
 
 
-@given(skills, st.integers(0, N_LEVELS - 2), seeds, robots)
-def test_a_harder_level_is_narrower(skill: str, level: int, seed: int, robot: RobotCard) -> None:
-    easier, harder = (drawn(skill, n, seed, robot)[0].opening_m for n in (level, level + 1))
-    assert harder < easier
-
-
 @given(skills, levels, seeds, speed_scales)
 def test_the_block_lies_where_its_kind_says(
     skill: str, level: int, seed: int, speed_scale: float
@@ -104,13 +97,6 @@ def test_crawling_stays_under_the_bar(level: int, seed: int, robot: RobotCard) -
     assert not np.delete(changed, C.BODY_HEIGHT).any()
 
 
-@given(levels, seeds)
-def test_aliengo_always_has_three_centimetres_under_the_bar(level: int, seed: int) -> None:
-    passage, command, _ = drawn("crawl", level, seed)
-    top = ROBOT.nominal_height_m + command[C.BODY_HEIGHT] + ROBOT.trunk_half_size_m[2]
-    assert passage.opening_m - top >= 0.03 - 1e-9
-
-
 def outline(robot: RobotCard, roll: float) -> float:
     """Width over the hips when the legs hang vertically from a rolled trunk."""
     return robot.width_m - 2 * robot.hip_offset_m[0, 1] * (1 - np.cos(roll))
@@ -128,36 +114,12 @@ def test_a_tilted_robot_fits_its_gap(level: int, seed: int, robot: RobotCard) ->
     assert not np.delete(command != before, [C.BODY_ROLL, C.STANCE_WIDTH]).any()
 
 
-@given(st.integers(0, N_LEVELS - 2), seeds)
-def test_aliengo_fits_every_gap_and_tilts_more_for_a_narrower_one(level: int, seed: int) -> None:
-    rolls = []
-    for harder in (level, level + 1):
-        passage, command, _ = drawn("tilt", harder, seed)
-        rolls.append(abs(command[C.BODY_ROLL]))
-        assert outline(ROBOT, rolls[-1]) < passage.opening_m
-    assert rolls[0] < rolls[1] or rolls[0] == rolls[1] == WIDEST_ROLL_RAD
-
-
 @given(levels, seeds, robots)
 def test_squeezing_feet_fit_between_the_walls(level: int, seed: int, robot: RobotCard) -> None:
     passage, command, before = drawn("squeeze", level, seed, robot)
     assert passage.opening_m > robot.width_m
     assert command[C.STANCE_WIDTH] + 2 * robot.foot_radius_m < passage.opening_m
     np.testing.assert_array_equal(command, before)
-
-
-@given(skills, levels, seeds, robots)
-def test_a_passage_follows_from_its_seed_and_leaves_the_drawn_command_alone(
-    skill: str, level: int, seed: int, robot: RobotCard
-) -> None:
-    first, second = drawn(skill, level, seed, robot), drawn(skill, level, seed, robot)
-    assert first[0] == second[0]
-    np.testing.assert_array_equal(first[1], second[1])
-    np.testing.assert_array_equal(
-        first[2],
-        SKILLS[skill].draw_command(np.random.default_rng(seed), robot),
-        "not changed in place",
-    )
 
 
 @pytest.mark.parametrize(
@@ -175,12 +137,6 @@ def test_elsewhere_is_open_ground_and_nothing_is_drawn(skill: str, terrain: str)
     assert passage is None
     np.testing.assert_array_equal(same, command)
     assert rng.bit_generator.state == untouched
-
-
-def test_passages_stand_where_their_skills_are_asked_for() -> None:
-    for skill, rule in PASSAGES.items():
-        assert rule.kind in DEPTH_M
-        assert all(SKILLS[skill].commanded_on(terrain) for terrain in rule.terrains)
 
 
 @given(skills, levels, seeds, st.floats(0.6, 1.6))
@@ -239,19 +195,6 @@ def test_walls_leave_their_gap_about_the_tracks_middle() -> None:
         assert above == pytest.approx(0.5)
 
 
-@given(passages, st.floats(-1.0, 1.0), angles, st.integers(0, 20))
-def test_barriers_rise_with_the_ground(
-    passage: Passage, rise: float, yaw: float, variant: int
-) -> None:
-    tile = make_tile("rough", 9, variant)
-    raised = TerrainTile(tile.heights + np.float32(rise), tile.resolution_m, tile.period_m)
-    origin = np.array([0.2, -0.1])
-    low, high = (place_barriers(passage, t, origin, yaw) for t in (tile, raised))
-    for below, above in zip(low, high, strict=True):
-        assert above.centre_m[:2] == below.centre_m[:2]
-        assert above.centre_m[2] - below.centre_m[2] == pytest.approx(rise, abs=1e-5)
-
-
 @given(angles, st.integers(0, 20))
 def test_barriers_stand_on_the_mean_ground_of_their_block(yaw: float, variant: int) -> None:
     tile = make_tile("rough", 9, variant)
@@ -278,14 +221,6 @@ def test_barriers_turn_with_the_track(
         assert new.centre_m[2] == old.centre_m[2]
         assert new.half_size_m == old.half_size_m
         assert new.yaw_rad == yaw + turn
-
-
-@given(skills, levels, seeds)
-def test_a_passage_needs_no_more_barriers_than_a_model_holds(
-    skill: str, level: int, seed: int
-) -> None:
-    passage, _, _ = drawn(skill, level, seed)
-    assert 1 <= len(place_barriers(passage, FLAT, np.zeros(2), 0.0)) <= MAX_BARRIERS
 
 
 @given(st.floats(-2.0, 2.0), angles)

@@ -46,15 +46,6 @@ def test_the_nominal_robot_lies_inside_the_ranges() -> None:
         assert draw.low <= value <= draw.high, draw.name
 
 
-def test_the_nominal_draws_are_a_copy() -> None:
-    nominal_draws()[:] = 99.0
-    assert nominal_draws().max() < 99.0
-
-
-def test_names_are_unique() -> None:
-    assert len(set(DRAW_NAMES)) == N_DRAWS
-
-
 def test_standardised_draws_run_from_minus_one_to_one() -> None:
     low = np.array([draw.low for draw in DRAWS])
     high = np.array([draw.high for draw in DRAWS])

@@ -11,11 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays, from_dtype
 
 from gaitforge.datasets import ChannelStatistics, DatasetError, Field, Schema, Selection, Store
-from gaitforge.datasets.analysis.quantiles import (
-    DEFAULT_QUANTILES,
-    DigitCount,
-    interpolated_quantiles,
-)
+from gaitforge.datasets.analysis import quantiles as module
+from gaitforge.datasets.analysis.quantiles import DEFAULT_QUANTILES, row_quantiles
 from gaitforge.datasets.schema import DTYPES
 from tests.datasets.making import part_input, small_schema, small_store
 
@@ -92,20 +89,18 @@ def elements(dtype: str) -> st.SearchStrategy[Any]:
 def test_quantiles_equal_those_of_numpy(dtype: str, data: st.DataObject) -> None:
     shape = st.tuples(st.integers(1, 12), st.just(2))
     rows = arrays(dtype, shape, elements=elements(dtype))
-    parts = data.draw(st.lists(rows, min_size=1, max_size=3))
-    quantiles = np.array(data.draw(QUANTILES))
-
-    def count(digit: DigitCount) -> np.ndarray:
-        return np.sum([digit(part, np.array([len(part)])) for part in parts], axis=0)
-
-    values = np.concatenate(parts)
+    values, quantiles = data.draw(rows), np.array(data.draw(QUANTILES))
     with np.errstate(over="ignore", invalid="ignore"):  # two extremes may be too far apart
-        found = interpolated_quantiles(count, np.dtype(dtype), len(values), 2, quantiles)
+        found = row_quantiles(values, quantiles)
         expected = np.quantile(values.astype(np.float64), quantiles, axis=0)
     np.testing.assert_allclose(found, expected, rtol=1e-14, atol=0)
 
 
-def test_quantiles_of_many_rows_are_exact_in_every_channel(tmp_path: Path) -> None:
+@pytest.mark.parametrize("held", [1, 1 << 29])
+def test_quantiles_of_many_rows_are_exact_in_every_channel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int
+) -> None:
+    monkeypatch.setattr(module, "HELD_BYTES", held)  # one channel at a time, or all
     rng = np.random.default_rng(0)
     normal, skewed = rng.normal(size=30_000), rng.lognormal(0, 3, 30_000)
     values = np.stack([normal, np.round(skewed, 1)], axis=1).astype(np.float32)

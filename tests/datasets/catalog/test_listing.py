@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from gaitforge.datasets import DatasetError, Store, open_store
 from gaitforge.datasets.catalog.listing import episode_id, episode_name
 from gaitforge.datasets.files import write_bytes_durably
-from gaitforge.datasets.layout import CACHE, OLDER_INDICES
 from gaitforge.datasets.stream.config import StreamConfig
 from tests.datasets.making import part_input, small_schema
 
@@ -100,15 +99,6 @@ def test_sizes_of_a_stream_are_whole_numbers() -> None:
         with pytest.raises(DatasetError, match=rf"{name} must be a whole number, not 1\.5"):
             StreamConfig(**dict[str, Any]({name: 1.5}))
     assert StreamConfig(window_len=np.int64(3)).window_len == 3  # type: ignore[arg-type]
-
-
-def test_the_index_of_older_versions_is_removed(store: Store) -> None:
-    folder = store.path / CACHE
-    folder.mkdir(exist_ok=True)
-    for name in OLDER_INDICES:
-        (folder / name).write_bytes(b"PAR1")
-    assert store.gc() == [f"{CACHE}/{name}" for name in OLDER_INDICES]
-    assert not set(OLDER_INDICES) & {path.name for path in folder.iterdir()}
 
 
 def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -261,14 +261,6 @@ def test_fields_of_whole_episodes_forbid_trimming(tmp_path: Path) -> None:
         store.select().trim(tail=1)
 
 
-def test_programs_of_before_edits_refuse_the_store(tmp_path: Path) -> None:
-    store = open_store(small_store(tmp_path / "s", PARTS).path)
-    assert store.info().schema_version == 3
-    store.select(skill="run").drop()
-    assert open_store(store.path).info().schema_version == 4
-    assert '"schema_version": 4' in (store.path / "zarr.json").read_text()
-
-
 DROPS = """
 from gaitforge.datasets import open_store
 

@@ -143,6 +143,7 @@ def test_a_store_of_an_edited_one_is_the_same(edited: Store, tmp_path: Path, way
     assert found.verify() == []
 
 
+@pytest.mark.slow
 def test_a_pushed_store_reads_the_same(edited: Store, url: str, tmp_path: Path) -> None:
     push_store(edited, url)
     assert push_store(edited, url) == []

@@ -46,6 +46,7 @@ def collected_obs(store: Store) -> dict[str, np.ndarray]:
 TWO = Field("two", (2,), unit="rad", description="two channels")
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(

@@ -49,6 +49,7 @@ def leftovers(folder: Path, *known: str) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name not in known)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name for name, (base, _) in VARIANTS.items() if not FORMATS[base].missing]
 )

@@ -64,6 +64,7 @@ def actions(selection: Selection) -> list[bytes]:
     return sorted(selection.episode(i)["action"].tobytes() for i in range(len(selection)))
 
 
+@pytest.mark.slow
 def test_an_episode_with_nan_is_named_or_left_out(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

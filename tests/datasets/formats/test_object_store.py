@@ -79,6 +79,7 @@ def test_several_sources_make_one_store(url: str, tmp_path: Path) -> None:
     assert len(open_store(url).select()) == 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("folder", "allowed", "seen"),
     [("zarr.json", 0, None), ("parts/", 5, 0), ("catalog/", 1, 1)],

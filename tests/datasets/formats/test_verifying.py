@@ -58,6 +58,7 @@ def altered(store: Store, path: Path, field: str = "", column: str = "", value: 
     return other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noted", [True, False])
 def test_what_reads_back_otherwise_is_named(name: str, noted: bool, tmp_path: Path) -> None:
     noted = noted and name != "fcnet"

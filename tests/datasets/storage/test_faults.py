@@ -74,6 +74,7 @@ def test_a_damaged_catalog_file_is_named(tmp_path: Path, damage: str) -> None:
 FLIPS_A_FILE = int(os.environ.get("GAITFORGE_FLIPS", "3"))
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_of_every_file_is_refused_or_changes_nothing(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s", [(5, 1, 9), (30, 4)])
     store.tag("v1")

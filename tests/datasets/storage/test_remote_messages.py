@@ -51,6 +51,7 @@ def with_damage(key: str) -> Callable[[str], None]:
     return lambda url: replace(url, key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "action"),
     [

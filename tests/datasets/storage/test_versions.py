@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,48 +10,14 @@ from typing import Any
 import pytest
 
 from gaitforge.datasets import (
-    SCHEMA_VERSION,
     DatasetError,
     Selection,
     Store,
-    migrate_store,
     open_store,
 )
-from gaitforge.datasets.storage.root import MIGRATIONS, migrated
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
 
 SMALL_PARTS = [(5, 1), (9, 4), (7,), (3, 3, 3), (130, 64)]
-
-
-def make_version_1(store: Store) -> None:
-    """Give a store the root record that version 1 wrote."""
-    path = store.path / "zarr.json"
-    tree = json.loads(path.read_text())
-    record = tree["attributes"]["gaitforge"]
-    del record["schema"]["group_by"]
-    tree["attributes"]["gaitforge"] = {"schema_version": 1, **record["schema"]}
-    path.write_text(json.dumps(tree))
-
-
-def make_version_2(store: Store) -> None:
-    """Give a store the root record that version 2 wrote, and remove the index of this one."""
-    path = store.path / "zarr.json"
-    tree = json.loads(path.read_text())
-    record = tree["attributes"]["gaitforge"]
-    record["schema_version"] = 2
-    del record["schema"]["group_by"]
-    path.write_text(json.dumps(tree))
-    store.files.index_path.unlink(missing_ok=True)
-
-
-def old_gym_store(path: Path) -> Store:
-    """A store of a Gymnasium task as version 2 wrote it, with the columns terrain and skill."""
-    schema = replace(small_schema(), attributes={"format": "gymnasium"})
-    store = Store.create(path, schema)
-    for number, lengths in enumerate(SMALL_PARTS):
-        store.write_part(f"part-{number:03d}", **part_input(lengths, 10 * number))
-    make_version_2(store)
-    return store
 
 
 def observed(store: Store) -> dict[str, Any]:
@@ -58,7 +25,7 @@ def observed(store: Store) -> dict[str, Any]:
     everything = store.select()
     batches = everything.windows(window_len=4, batch_size=16, seed=3, return_to_go=True)
     return {
-        "info": replace(store.info(), bytes=0, schema_version=0),
+        "info": replace(store.info(), bytes=0),
         "parts": store.parts(),
         "selection": everything.hash,
         "refined": everything.where("length > 3").hash,
@@ -69,90 +36,31 @@ def observed(store: Store) -> dict[str, Any]:
     }
 
 
-def test_a_store_of_version_1_is_read_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [2, 4, None, True, "3"])
+def test_another_version_is_refused_with_one_line(tmp_path: Path, version: object) -> None:
     store = small_store(tmp_path / "s")
-    before = observed(store)
-    make_version_1(store)
-    content = (store.path / "zarr.json").read_bytes()
-    old = open_store(store.path)
-    assert observed(old) == before
-    assert old.info().schema_version == 1
-    assert old.plan is None
-    assert old.verify() == []
-    assert (store.path / "zarr.json").read_bytes() == content
+    change_record(store, {"schema_version": version})
+    with pytest.raises(
+        DatasetError, match=f"version {version} is not .* reads version 3"
+    ) as raised:
+        open_store(store.path)
+    assert "\n" not in str(raised.value)
 
 
-def test_writing_to_an_older_store_asks_for_a_migration(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", [{"plan": 3}, {"schema": 3}, {"sha256": None}])
+def test_a_damaged_root_record_is_one_line(tmp_path: Path, change: dict[str, Any]) -> None:
     store = small_store(tmp_path / "s")
-    before = store.info()
-    make_version_1(store)
-    old = open_store(store.path)
-    for write in (
-        lambda: write_small_part(old, "part-009", (4,), 50),
-        lambda: old.tag("v1"),
-        old.compact,
-        lambda: Store.create(store.path, small_schema()),
-    ):
-        with pytest.raises(DatasetError, match="schema version 1 and can only be read; migrate"):
-            write()
-    assert migrate_store(store.path) == 1
-    assert migrate_store(store.path) == SCHEMA_VERSION
-    assert open_store(store.path).info() == before
-    write_small_part(open_store(store.path), "part-009", (4,), 50)
-    assert open_store(store.path).verify() == []
+    change_record(store, change)
+    with pytest.raises(DatasetError, match="damaged") as raised:
+        open_store(store.path)
+    assert "\n" not in str(raised.value)
 
 
-def test_a_migrated_gym_store_takes_parts_of_the_new_names(
-    tmp_path: Path,
-) -> None:
-    written = old_gym_store(tmp_path / "s")
-    before = observed(open_store(written.path))
-    with pytest.raises(DatasetError, match="unknown column 'skill'"):
-        open_store(written.path).select(skill="run")
-    assert migrate_store(written.path) == 2
-    store = open_store(written.path)
-    assert observed(store) == before
-    given = part_input((4, 4), 90)
-    with pytest.raises(DatasetError, match="episode columns are missing: task, quality"):
-        store.write_part("part-900", **given)
-    given["episodes"]["task"] = given["episodes"].pop("terrain")
-    given["episodes"]["quality"] = given["episodes"].pop("skill")
-    store.tag("before")
-    store.write_part("part-900", **given)
-    grown = observed(store)
-    for _ in range(2):  # each file read by itself, then all from the index
-        assert store.verify() == []
-        assert observed(open_store(written.path, tag="before")) == before
-        assert None not in store.select().episodes().column("quality").to_pylist()
-        store.compact()
-        store.gc()
-    assert observed(open_store(written.path)) == grown
-
-
-def test_there_is_a_migration_from_every_older_version() -> None:
-    assert sorted(MIGRATIONS) == list(range(1, SCHEMA_VERSION))
-    old = {"schema_version": 1, "fields": [], "control_dt_s": 0.02, "robot": "r", "attributes": {}}
-    copy = json.loads(json.dumps(old))
-    assert migrated(old)["schema_version"] == SCHEMA_VERSION
-    assert old == copy
-
-
-def test_unknown_versions_and_damaged_root_records_are_one_line(tmp_path: Path) -> None:
-    path = small_store(tmp_path / "s").path / "zarr.json"
+def change_record(store: Store, change: Mapping[str, Any]) -> None:
+    path = store.path / "zarr.json"
     tree = json.loads(path.read_text())
-    record = tree["attributes"]["gaitforge"]
-    for changed, message in (
-        (record | {"schema_version": 5}, r"version 5 .*versions 1 to 4; a newer program"),
-        *((record | {"schema_version": each}, f"version {each} is not") for each in (0, None, "2")),
-        *((each, "damaged") for each in ([], {"schema_version": 2}, {"schema_version": 3})),
-        ({"schema_version": 1, "fields": 3}, "damaged"),
-    ):
-        tree["attributes"]["gaitforge"] = changed
-        path.write_text(json.dumps(tree))
-        for use in (open_store, migrate_store):
-            with pytest.raises(DatasetError, match=message) as raised:
-                use(path.parent)
-            assert "\n" not in str(raised.value)
+    tree["attributes"]["gaitforge"] |= change
+    path.write_text(json.dumps(tree))
 
 
 def test_the_plan_is_kept_as_written_at_creation(tmp_path: Path) -> None:

@@ -1,10 +1,8 @@
-"""A test double of NVIDIA's Isaac Gym: its tensor calls and conventions, on MuJoCo's physics.
+"""A test double of NVIDIA's Isaac Gym: the calls that the worker makes, on MuJoCo's physics.
 
-It stands in where the real package, proprietary and fussy about its GPU, cannot run, for programs
-that drive robots on the CPU pipeline. Call orders that the real package forbids or silently spoils
-are refused with `GymMisuse`, and so is what MuJoCo cannot model faithfully. Where no source is
-named, conventions are those of the public code of legged_gym and IsaacGymEnvs and of the
-declarations in isaacgym-stubs.
+The real package is proprietary and fussy about its GPU. Conventions are those of the public code of
+legged_gym and IsaacGymEnvs; names and arguments are checked against isaacgym-stubs by another test.
+What the real package forbids or silently spoils, and the worker could get wrong, is refused.
 
 Linear velocities are those of centres of mass, positions those of links' origins, as PhysX has them
 (isaac-sim/IsaacLab#942 and #5400 on the same engine).

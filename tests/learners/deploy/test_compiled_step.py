@@ -65,6 +65,7 @@ def assert_equals_torch(step: Any, policy: PolicyNetwork, robots: int, steps: in
         np.testing.assert_allclose(got / scale, wanted / scale, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "robots"), PICKED)
 def test_the_step_that_is_picked_equals_torchs(name: str, robots: int) -> None:
     policy = random_policy(name, {})

@@ -49,6 +49,7 @@ def described(folder: Path) -> dict:
     return json.loads((folder / "policy.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "tokens"), VARIANTS)
 def test_onnx_and_pt2_act_like_the_parallel_form(kind: str, tokens: str, tmp_path: Path) -> None:
     policy, _ = small_policy(kind, tokens)
@@ -98,6 +99,7 @@ def test_the_runner_is_the_learned_policy(kind: str, tokens: str, tmp_path: Path
         np.testing.assert_allclose(action, trained.act(seen), atol=5e-5)
 
 
+@pytest.mark.slow
 def test_a_step_takes_as_many_operations_at_any_context_length() -> None:
     counts = []
     for n in (6, 48):

@@ -42,7 +42,7 @@ def test_attention_reaches_n_steps_back_in_every_layer(layers: int) -> None:
 
 
 def test_the_cache_is_allocated_once() -> None:
-    network = TransformerConfig(8, 2, 2, N).build(OBS, 12)
+    network: Any = TransformerConfig(8, 2, 2, N).build(OBS, 12)
     state = network.init_state(2)
     tensors = [*state.keys, *state.values, state.penalty]
     places = [(tensor.data_ptr(), tensor.shape) for tensor in tensors]

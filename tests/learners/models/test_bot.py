@@ -13,7 +13,6 @@ from torch import Tensor
 from gaitforge.learners.models.bot.body_attention import AttentionMask
 from gaitforge.learners.models.bot.bot import BoT, BoTConfig
 from gaitforge.learners.models.bot.graphs import QUADRUPED_JOINTS, EmbodimentGraph, quadruped_graph
-from gaitforge.learners.models.registry import spec_from_json
 from gaitforge.learners.policy.tokens import TokenLayout
 from tests.learners.making import OBS_SLICES
 
@@ -110,13 +109,6 @@ def test_a_return_is_told_to_all_parts_and_carries_nothing_between_them(layers: 
     expected[:, -1] = True
     expected[[0, -1]] = False  # trunk and return have no action
     assert torch.equal(dependence(net, net.graph), expected)
-
-
-def test_earlier_checkpoints_have_the_return_in_the_roots_token() -> None:
-    layout = TokenLayout("return", OBS_SLICES)
-    net = spec_from_json({"kind": "bot", "config": {}}).config.build(layout, act_dim=12)
-    assert len(net.graph.nodes) == 13
-    assert 12 in net.graph.observations[0]
 
 
 @pytest.mark.parametrize(

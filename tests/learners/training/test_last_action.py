@@ -228,6 +228,7 @@ def legged_policy() -> tuple[PolicyNetwork, dict[str, Any], Any]:
     return policy, policy_card(policy, spec) | {"parameters": 1}, facts
 
 
+@pytest.mark.slow
 def test_an_exported_policy_keeps_it_as_a_part_of_its_state(tmp_path: Path) -> None:
     policy, card, facts = legged_policy()
     result = export_policy(policy, card, facts, tmp_path / "out", ExportOptions(batch_size=2))

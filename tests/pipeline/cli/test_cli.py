@@ -70,10 +70,12 @@ def test_a_training_keeps_its_settings_and_its_folder(run: Run, store: Path, tra
 def test_evaluation_of_a_run_and_of_an_expert(run: Run, trained: Path) -> None:
     grid = ["--terrain", "flat", "--skill", "run", "--level", "1", "--episodes", "1"]
     grid += ["--threads", "1", "--json"]
-    for arguments in (["evaluate", trained], ["expert", "evaluate"]):
-        outcome = run(*arguments, *grid)
+    for policy in (trained, "aliengo-locomotion"):
+        outcome = run("evaluate", policy, *grid)
         assert outcome.code == 0
-        (cell,) = json.loads(outcome.out)
+        record = json.loads(outcome.out)
+        (cell,) = record["cells"]
+        assert (record["task"], record["return"]) == ("legged", cell["return"])
         assert (cell["terrain"], cell["skill"], cell["level"]) == ("flat", "run", 1)
         assert cell["episodes"] == 1
         assert 0.0 <= cell["success"] <= cell["survival"] <= 1.0

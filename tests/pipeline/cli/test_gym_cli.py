@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gaitforge.collectors.gym.tasks import TASKS
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record
-from gaitforge.flows.stages.suites.plan import COMPLETE
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from tests.flows.gym_stores import TINY, make_gym_store
 from tests.pipeline.command_line import Run, assert_refused
@@ -57,21 +57,25 @@ def test_a_missing_package_is_named(
 def test_a_policy_of_each_kind_is_evaluated(run: Run, hopper: Path, tmp_path: Path) -> None:
     store = make_gym_store(tmp_path / "hopper.zarr", episodes=8)
     learner, kept = tmp_path / "fcnet", tmp_path / "fcnet.json"
-    plan = TrainPlan(config=TINY, select=SelectPlan(where=COMPLETE))
+    plan = TrainPlan(config=TINY, select=SelectPlan(where="terminated or truncated"))
     run_training(plan, store, learner, Silent())
 
-    def evaluated(*arguments: str | Path) -> dict:
-        asked = ["--env", "Hopper-v5", "--episodes", "2", "--seed", "3", "--json"]
-        return json.loads(run("gym", "evaluate", *arguments, *asked).out)
+    def evaluated(*words: str | Path) -> dict[str, Any]:
+        outcome = run("evaluate", *words, "--episodes", "2", "--seed", "3", "--json")
+        assert outcome.code == 0, outcome.err
+        return json.loads(outcome.out)
 
-    more = ("--policies", hopper, "--return-target", "0.5", "--out", kept)
-    learned = evaluated(learner, *more)
-    assert learned == read_record(kept)
-    assert (learned["policy"], learned["return_target"]) == ("fcnet", 0.5)
-    expert = evaluated(hopper, "--quality", "medium")
-    assert (expert["policy"], expert["references"]["expert"]) == ("medium", 300.0)
-    assert expert["normalised"]["mean"] is not None, "the experts' own returns are known"
-    random = evaluated("random")
-    assert random["references"]["expert"] > 3000, "by the policies that ship"
-    assert abs(random["normalised"]["mean"]) < 5
-    assert evaluated("expert")["normalised"]["mean"] > 70
+    learned = evaluated(learner, "--set", "return_target=0.5", "--out", kept)
+    record = read_record(kept)
+    assert record is not None
+    assert learned == {name: record[name] for name in learned}
+    assert (learned["policy"], learned["task"]) == ("fcnet", "gym"), "the run knows its task"
+    assert record["plan"]["return_target"] == 0.5
+    assert learned["references"]["hundred"] == 300.0, "as its store says"
+    task = ("--task", "gym", "--set", "env=Hopper-v5")
+    medium = evaluated("medium", *task, "--set", f"policies={hopper}")
+    assert (medium["policy"], medium["references"]["hundred"]) == ("medium", 300.0)
+    random = evaluated("random", *task)
+    assert random["references"]["hundred"] > 3000, "by the policies that ship"
+    assert abs(random["score"]) < 5
+    assert evaluated("expert", *task)["score"] > 70

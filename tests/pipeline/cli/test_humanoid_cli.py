@@ -47,21 +47,20 @@ def test_the_road_from_expert_to_evaluation(
                   "--out", bot, *chosen)  # fmt: skip
     assert trained.code == 0, trained.err
 
-    asked = ["--reference", humanoid_reference, "--train", "squat_00", "--validation", "step_00",
-             "--set", "rollouts.max_steps=4", "--json"]  # fmt: skip
+    clips = [f"reference={humanoid_reference}", "train=squat_00", "validation=step_00"]
+    asked = [word for setting in (*clips, "max_steps=4") for word in ("--set", setting)]
     record = tmp_path / "bot.json"
-    evaluated = run("humanoid", "evaluate", bot, *asked, "--out", record)
+    evaluated = run("evaluate", bot, *asked, "--out", record)
     assert evaluated.code == 0, evaluated.err
-    rows = json.loads(evaluated.out)
+    rows = json.loads(record.read_text())["cells"]
     assert [(row["group"], row["snippet"]) for row in rows] == [
         ("train", "squat_00-0-39"),
         ("validation", "step_00-0-39"),
-        ("train", "(mean)"),
-        ("validation", "(mean)"),
     ]
-    assert json.loads(record.read_text())["train"]["normalised_return"] == pytest.approx(
-        rows[0]["normalised_return"]
-    )
+    for row in rows:
+        mean = f"normalised return {row['normalised_return']:.3f}"
+        assert f"{row['group']}: means over 1 cell: return " in evaluated.out
+        assert mean in evaluated.out
 
 
 def test_an_expert_is_trained_and_used(
@@ -76,6 +75,8 @@ def test_an_expert_is_trained_and_used(
     (row,) = json.loads(trained.out)
     assert 0.0 < row["pd return"] < 1.45
     assert 0.0 < row["expert return"] < 1.45
-    evaluated = run("humanoid", "evaluate", experts, "--reference", humanoid_reference,
-                    "--train", "squat_00-0-18", "--json")  # fmt: skip
-    assert json.loads(evaluated.out)[0]["normalised_return"] == row["expert return"]
+    evaluated = run("evaluate", experts, "--task", "humanoid",
+                    "--set", f"reference={humanoid_reference}",
+                    "--set", "train=squat_00-0-18", "--json")  # fmt: skip
+    (cell,) = json.loads(evaluated.out)["cells"]
+    assert cell["normalised_return"] == row["expert return"]

@@ -31,6 +31,7 @@ def publish(hub: Hub, home: Path, *arguments: str | Path) -> CompletedProcess[st
     return done
 
 
+@pytest.mark.slow
 def test_a_store_is_one_commit_that_opens_again_and_resumes(store: Path, tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub", reason="the extra hub is not installed")
     mine = tmp_path / "legged.zarr"
@@ -73,6 +74,7 @@ def test_a_store_is_one_commit_that_opens_again_and_resumes(store: Path, tmp_pat
         assert "parts/old/zarr.json" in hub.branches["main"]
 
 
+@pytest.mark.slow
 def test_of_an_edited_store_the_present_version_is_published(store: Path, tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub", reason="the extra hub is not installed")
     mine = tmp_path / "legged.zarr"

@@ -113,8 +113,8 @@ evaluate x --episodes 0 | at least 1, not '0'
 evaluate run --sim ode | unknown simulator 'ode'
 report {gone} | no run folder at
 report {empty} | the report needs summary.json
-expert evaluate --expert nobody | no expert 'nobody'
-expert evaluate --sim isaacgym --episodes 1 | simulator 'isaacgym' is not available
+evaluate no.safetensors | no expert 'no.safetensors'
+evaluate aliengo-locomotion --sim isaacgym --episodes 1 | 'isaacgym' is not available
 expert train --out y --steps -5 | at least 1, not '-5'
 expert train --out {file}/x --steps 1 --robots 1 | {file}
 expert train --out {new} --robot rex | no robot 'rex'; allowed: a1, aliengo | , or a card, or a
@@ -135,9 +135,18 @@ sim check isaacgym --isaacgym-python {gone} | {gone} | cannot be started
 sim check mujoco --robots 0 | at least 1, not '0'
 
 compare {store} --out {new} --models mlp,rnn | no model 'rnn'; allowed: fcnet
+compare {store} --out {new} --models '' | an experiment needs learners
 compare {store} --out {new} --seeds one | 'one' is not a list like 0,2,5-9
-compare {store} --out {new} --set own={ | setting 'own' needs JSON
-compare {store} --out {new} --set config.split_seed=none | a config.split_seed
+compare {store} --out {new} --steps 0 | at least 1, not '0'
+compare {store} --out {new} --suite huge | unknown preset 'huge'
+compare {store} --out {new} --set learners={ | setting 'learners' needs JSON
+compare {store} --out {new} --set settings.split_seed=null | a split_seed
+run {file} --out {new} | is not the plan of an experiment
+run huge --out {new} | unknown preset 'huge'; allowed: demo
+run demo | needs --out
+run demo {store} --out {new} | takes no store
+run d4rl --out {new} | needs a store
+dagger {store} --out {new} --rounds 0 | at least 1, not '0'
 
 export {trained} {new} --batch 0 | needs a whole number of at least 1, not '0'
 export {trained} {new} --checkpoint first | invalid choice: 'first'
@@ -164,7 +173,6 @@ view {file} | no evaluation
 view {store} --episode 7 --out {new} | no episode 7 in
 view {store} --video {new}.avi | allowed: gif, webp, mp4
 view {store} --video {store}/film.gif | inside the store
-view {store} --video {new}.gif --against expert | no ghost
 view {store} --where 'return > 100' --out {new} | empty
 view {store} --out {store}/page.html | inside the store
 view {store} --against {gone} --out {new} | no training run
@@ -176,11 +184,12 @@ gym collect {new} --env Hopper-v5 --policies {gone} | no finished training in
 gym collect {new} --env Hopper-v5 --policies {hopper} --quality x | unknown quality 'x'
 gym collect {new} --env Hopper-v5 --policies {hopper} --physics | no simulator state
 gym collect {new} --env Hopper-v5 --policies {hopper} --steps 0 | at least 1, not '0'
-gym evaluate {gone} --env Hopper-v5 | no finished training in
-gym evaluate random --env Ant-v5 | no task 'Ant-v5'
-gym evaluate random --env Hopper-v5 --set environments=0 | at least 1
-gym evaluate random --env Hopper-v5 --set env=HalfCheetah-v5 | --env choo
-gym evaluate random --env Hopper-v5 --set 'references={"random":0}' | is a group of settings
+evaluate none --task gym | no policy 'none'; allowed: medium, expert
+evaluate random --task gym --set env=Ant-v5 | no task 'Ant-v5'
+evaluate random --task gym --set environments=0 | at least 1
+evaluate random --task gym --terrain flat | no 'terrains' here; allowed: env
+evaluate random --task drone | unknown task 'drone'; allowed: legged, gym
+evaluate random --task derive | no policy is evaluated on task 'derive'
 
 serve --host 0.0.0.0 | can be reached from other machines
 serve --schedule '0 2 * * *' | a schedule needs --store
@@ -198,8 +207,6 @@ notify --url http://x.org/a | no Prefect server answers at
 
 humanoid reference --list {gone} | no reference file at
 humanoid reference --out {new} --motion fly | unknown motion 'fly'
-humanoid evaluate pd --reference {clips} | at least one clip
-humanoid evaluate {gone} --reference {clips} --train squat_00 | no expert of
 humanoid collect {new} --reference {clips} --clips run_00 | is no snippet
 humanoid collect {new} --reference {clips} --overlap 999 | overlap < length
 humanoid train-expert --reference {clips} --out {new} --set x=1 | unknown

@@ -123,7 +123,7 @@ def test_upkeep_leaves_the_dataset_as_it_is(run: Run, store: Path, tmp_path: Pat
     path = tmp_path / "kept.zarr"
     shutil.copytree(store, path)
     before = json.loads(run("info", path, "--json").out)["hash"]
-    for command in ("compact", "gc", "migrate"):
+    for command in ("compact", "gc"):
         assert run(command, path).code == 0
     assert json.loads(run("info", path, "--json").out)["hash"] == before
 
@@ -143,6 +143,7 @@ def test_a_fault_is_shown_with_exit_code_1(run: Run, store: Path, tmp_path: Path
     assert len(json.loads(machine.out)["faults"]) == 1
 
 
+@pytest.mark.slow
 def test_an_interrupted_collection_exits_130_and_leaves_no_torn_part(tmp_path: Path) -> None:
     path = tmp_path / "legged.zarr"
     grid = ["--preset", "legged-1m9", "--robots", "8", "--set", "grid.episodes_per_part=8"]

@@ -71,20 +71,16 @@ def expert_card() -> dict[str, Any]:
 
 def summary(rng: np.random.Generator) -> dict[str, Any]:
     cells = list(evaluation_cells(rng))
-    policies = {}
-    for policy, (fidelity, parameters, train_s, latency) in POLICIES.items():
-        mine = [cell for cell in cells if cell["policy"] == policy]
-        policies[policy] = {
-            "return": float(np.mean([cell["return"] for cell in mine])),
-            "return_fraction": fidelity,
-            "success": float(np.mean([cell["success"] for cell in mine])),
-            "survival": float(np.mean([cell["survival"] for cell in mine])),
-            "parameters": parameters,
-            "train_s": train_s,
-            "latency_us_median": latency,
-            "latency_us_p99": latency * 1.9,
-        }
+    rows = {name: row(name, [c for c in cells if c["policy"] == name]) for name in POLICIES}
+    expert = rows.pop("expert")
     return {
+        "name": "demo",
+        "plan": {
+            "learners": {name: {} for name in rows},
+            "train_s": None,
+            "targets": [],
+            "tested": False,
+        },
         "dataset": {
             "steps": 412_160,
             "episodes": 2_318,
@@ -92,13 +88,77 @@ def summary(rng: np.random.Generator) -> dict[str, Any]:
             "hash": "9f2c61d07be2a3c1f0d4",
             "bytes": 138_412_032,
         },
-        "collect": {"steps_per_s": 17_843.0, "terrain_steps_per_s": 14_220.0},
-        "policies": policies,
+        "collect": {"steps_per_s": 17_843.0},
+        "sets": [
+            {
+                "task": "legged",
+                "set": "",
+                "episodes": 2_318,
+                "control_dt_s": 0.02,
+                "zero": 0.0,
+                "score": 98.0,
+                "score_best": 100.0,
+            }
+        ],
+        "expert": expert,
+        "runs": list(rows.values()),
+        "results": [result(each) for each in rows.values()],
+        "overall": [],
         "cells": cells,
+        "evaluated_episodes": 16 * len(cells),
+        "largest_return": 12.288,
         "wall_s": 341.7,
         "versions": {"gaitforge": "0.1.0", "python": "3.11.7", "torch": "2.13.0", "zarr": "3.1.6"},
         "git_revision": "5e0f3b8c21aa",
-        "command": "gaitforge demo --out runs/demo",
+        "command": "gaitforge run runs/demo/plan.json --out runs/demo-again",
+    }
+
+
+def row(name: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
+    """A policy's row, the means of its cells."""
+    fidelity, parameters, train_s, latency = POLICIES[name]
+    means = {
+        key: float(np.mean([c[key] for c in cells])) for key in ("return", "success", "survival")
+    }
+    return means | {
+        "run": name,
+        "task": "legged",
+        "set": "",
+        "learner": name,
+        "value": None,
+        "seed": 0,
+        "steps": 3_000,
+        "score": 100 * fidelity,
+        "return_fraction": fidelity,
+        "parameters": parameters,
+        "train_s": train_s,
+        "test_mse": None,
+        "latency_us_median": latency,
+        "latency_us_p99": latency * 1.9,
+        "return_ci95": None,
+        "success_ci95": None,
+        "return_fraction_ci95": None,
+        "curve": [[3_000, 100 * fidelity]],
+    }
+
+
+def result(run: dict[str, Any]) -> dict[str, Any]:
+    """The result of a learner with one seed."""
+    alike = ("task", "set", "learner", "value", "steps", "parameters")
+    measures = (
+        *("score", "return", "success", "survival", "return_fraction", "train_s", "test_mse"),
+        *("latency_us_median", "latency_us_p99"),
+    )
+    return {
+        **{name: run[name] for name in alike},
+        **{name: {"mean": run[name], "std": None} for name in measures},
+        **dict.fromkeys(("score_ci95", "return_ci95", "success_ci95")),
+        "return_fraction_ci95": None,
+        "runs": [run["run"]],
+        "seeds": [0],
+        "asked": [],
+        "terrains": [],
+        "skills": [],
     }
 
 
@@ -115,6 +175,8 @@ def evaluation_cells(rng: np.random.Generator) -> Iterator[dict[str, Any]]:
                         "skill": skill,
                         "level": level,
                         "return": (14.0 - 1.5 * (j in (1, 5))) * (0.4 + 0.6 * success),
+                        "return_ci95": None,
+                        "success_ci95": None,
                         "success": success,
                         "survival": min(1.0, success + 0.04),
                         "episodes": 16,
@@ -209,9 +271,4 @@ def training_config(policy: str) -> dict[str, Any]:
 
 
 def plan() -> dict[str, Any]:
-    return {
-        "seed": 1,
-        "collect": {"steps": 400_000, "terrains": list(TERRAINS), "skills": list(SKILLS)},
-        "train": {"steps": 3_000, "batch_size": 256, "model": {"context_len": 64, "n_modes": 10}},
-        "evaluate": {"episodes_per_cell": 16, "levels": list(LEVELS), "first_seed": 1_000_000},
-    }
+    return {"kind": "experiment", "name": "demo", "experiment": {}}

@@ -11,14 +11,14 @@ import pytest
 from gaitforge.collectors.experts.training_task import SKILL_SHARES, TERRAIN_SHARES
 from gaitforge.collectors.legged.data import CollectionGrid
 from gaitforge.collectors.legged.environment import LeggedEnvironment
-from gaitforge.collectors.legged.evaluation import EvaluationGrid, cell_result, evaluate
+from gaitforge.collectors.legged.evaluation import EvaluationGrid, cell_measures, evaluate
 from gaitforge.collectors.legged.rollout import run_episodes
 from gaitforge.collectors.rendering.scene import scene_of
 from gaitforge.collectors.robots.commands import C
 from gaitforge.collectors.scenarios.passages import PassageRule
 from gaitforge.collectors.scenarios.skills import SKILLS, Skill
 from gaitforge.collectors.scenarios.terrains import TERRAINS, Terrain
-from gaitforge.flows.records.records import to_tree
+from gaitforge.flows.tasks.evaluation import Cell
 from gaitforge.pipeline.report.pictures import FilmPlan, Take, describe, hardest_terrain, heading
 from gaitforge.pipeline.report.report import write_report
 from tests.collectors.making import ROBOT, Constant
@@ -69,7 +69,8 @@ def test_they_are_simulated_drawn_and_reported(tmp_path: Path) -> None:
         (results,) = evaluate(Constant(), env, grid)
     finally:
         env.close()
-    cell = cell_result("march", results)
+    where = {"terrain": "dunes", "skill": "march", "level": 4}
+    cell = Cell(where, results, cell_measures(results)).row("march")
     assert result.success == (not result.terminated)
     assert result.draws.passage is not None
     scene = scene_of(result, ROBOT)
@@ -84,7 +85,7 @@ def test_they_are_simulated_drawn_and_reported(tmp_path: Path) -> None:
     run = write_run_folder(tmp_path)
     summary = json.loads((run / "summary.json").read_text())
     policy = summary["cells"][0]["policy"]
-    summary["cells"].append(to_tree(cell) | {"policy": policy})
+    summary["cells"].append(cell | {"policy": policy})
     write_json(run / "summary.json", summary)
     page = write_report(run).read_text()
     assert "dunes" in page

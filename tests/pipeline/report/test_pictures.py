@@ -23,6 +23,7 @@ from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.datasets import open_store
 from gaitforge.pipeline.report.picture_files import (
+    FADE_FRAMES,
     FRAME_PX,
     MAX_ANIMATION_BYTES,
     MAX_SHEET_BYTES,
@@ -34,8 +35,8 @@ from gaitforge.pipeline.report.pictures import (
     FilmPlan,
     describe,
     hardest_terrain,
+    make_experiment_sheets,
     make_films,
-    make_run_sheets,
     make_sheets,
     record_takes,
 )
@@ -84,7 +85,7 @@ def renderer() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def sheets(expert: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run") / "pictures"
-    make_sheets(expert, folder, PLAN)
+    make_sheets(folder, load_expert(expert), PLAN)
     return folder
 
 
@@ -149,28 +150,29 @@ def test_sheets_are_drawn_once_for_a_plan(sheets: Path, expert: str, tmp_path: P
         return {path.name: path.stat().st_mtime_ns for path in sheets.iterdir()}
 
     first = stamps()
-    make_sheets(expert, sheets, PLAN)
+    make_sheets(sheets, load_expert(expert), PLAN)
     assert stamps() == first
     (sheets / "stand.png").unlink()
-    make_sheets(expert, sheets, PLAN)
+    make_sheets(sheets, load_expert(expert), PLAN)
     assert set(stamps()) == set(first)
     assert stamps()["stand.png"] != first["stand.png"]
     before = stamps()
-    make_sheets(expert, sheets, replace(PLAN, level=2))
+    make_sheets(sheets, load_expert(expert), replace(PLAN, level=2))
     record = json.loads((sheets / "pictures.json").read_text())
     assert {sheet["level"] for sheet in record["sheets"]} == {2}
     assert stamps()["crawl.png"] != before["crawl.png"]
-    make_sheets(expert, sheets, PLAN)
+    make_sheets(sheets, load_expert(expert), PLAN)
 
 
-def test_a_run_shows_its_own_expert_at_its_middle_level(
+def test_an_experiment_shows_its_own_expert_at_its_middle_level(
     expert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grid = {"skills": ["squeeze"], "terrains": ["flat"], "levels": [8, 1, 4]}
-    plan = {"collect": {"expert": expert}, "evaluate": {"grid": grid}}
-    write_json(tmp_path / "plan.json", {"plan": plan})
+    cells = [{"skill": "squeeze", "terrain": "flat", "level": level} for level in (8, 1, 4)]
+    plan = {"collect": {"expert": expert}, "expert": ""}
+    record = {"plan": plan, "cells": cells, "runs": [], "results": []}
+    write_json(tmp_path / "summary.json", record)
     said: list[str] = []
-    make_run_sheets(tmp_path, said.append)
+    make_experiment_sheets(tmp_path, said.append)
     record = json.loads((tmp_path / "pictures" / "pictures.json").read_text())
     assert said == []
     (sheet,) = record["sheets"]
@@ -183,16 +185,11 @@ def test_a_run_shows_its_own_expert_at_its_middle_level(
 
     monkeypatch.setattr("gaitforge.pipeline.report.pictures.draw", refuse)
     (tmp_path / "pictures" / "pictures.json").unlink()
-    make_run_sheets(tmp_path, said.append)
+    make_experiment_sheets(tmp_path, said.append)
     assert not (tmp_path / "pictures" / "pictures.json").exists()
     assert said == ["no pictures: MuJoCo cannot draw here; install OSMesa"]
-
-
-@pytest.mark.parametrize("content", [{}, {"plan": {"collect": {}}}, {"plan": []}])
-def test_a_folder_without_a_demos_plan_is_one_clear_line(tmp_path: Path, content: object) -> None:
-    write_json(tmp_path / "plan.json", content)
-    with pytest.raises(ValueError, match="is not the plan of a demo"):
-        make_run_sheets(tmp_path)
+    with pytest.raises(ValueError, match="no finished experiment in"):
+        make_experiment_sheets(tmp_path / "other", said.append)
 
 
 def test_films_play_at_25_frames_a_second_in_every_format(expert: str, tmp_path: Path) -> None:
@@ -208,7 +205,7 @@ def test_films_play_at_25_frames_a_second_in_every_format(expert: str, tmp_path:
     (take,) = record_takes(load_expert(expert), plan)
     for path in (written[0], written[2]):
         with Image.open(path) as image:
-            assert getattr(image, "n_frames", 1) == -(-take.result.length // 2)
+            assert getattr(image, "n_frames", 1) == -(-take.result.length // 2) + FADE_FRAMES
             image.seek(1)
             image.load()
             assert image.info["duration"] == 40
@@ -218,7 +215,7 @@ def test_big_animations_are_made_small_enough() -> None:
     rng = np.random.default_rng(0)
     still = rng.integers(0, 256, (1, 250, 400, 3), dtype=np.uint8)
     frames = np.concatenate([np.roll(still, 3 * k, axis=2) for k in range(30)])
-    content = animation(HEADING, frames, np.arange(30) * 0.04, 25, "gif")
+    content = animation([(HEADING, frames)], 40, "gif")
     assert len(content) <= MAX_ANIMATION_BYTES
     with Image.open(io.BytesIO(content)) as image:
         assert image.width < FRAME_PX[0]

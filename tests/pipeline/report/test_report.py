@@ -113,27 +113,25 @@ def edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def test_headline_table_shows_every_policys_numbers(finished_run: Path, page: str) -> None:
-    policies = json.loads((finished_run / "summary.json").read_text())["policies"]
+    summary = json.loads((finished_run / "summary.json").read_text())
     reader = PageReader(page)
     names = {"expert": "Expert", "fcnet": "FCNet", "bot": "BoT", "fcnet_rc": "FCNet (return)"}
-    assert set(policies) == set(names)
-    for policy, row in policies.items():
-        assert reader.row(names[policy])[1:] == [
-            f"{row['return']:.2f}",
-            f"{row['return_fraction']:.3f}",
-            f"{row['success']:.2f}",
-            f"{row['survival']:.2f}",
-            f"{row['parameters']:,}",
-            duration(row["train_s"]),
-            f"{row['latency_us_median']:,.0f}",
-            f"{row['latency_us_p99']:,.0f}",
-        ]
+    heads = reader.row("learner")
+    for row in (summary["expert"], *summary["runs"]):
+        shown = dict(zip(heads, reader.row(names[row["run"]]), strict=True))
+        assert shown["of the expert's return"] == f"{row['return_fraction']:.3f}"
+        assert shown["return"] == f"{row['return']:.2f}"
+        assert shown["success"] == f"{row['success']:.3f}"
+        assert shown["survival"] == f"{row['survival']:.3f}"
+        assert shown["parameters"] == f"{row['parameters']:,}"
+        assert shown["training"] == duration(row["train_s"])
+        assert shown["control step, µs"] == f"{row['latency_us_median']:,.0f}"
+        assert shown["its 99th percentile"] == f"{row['latency_us_p99']:,.0f}"
 
 
 def test_intervals_and_what_a_return_is_out_of_are_said(run_dir: Path) -> None:
     def add(summary: dict[str, Any]) -> None:
-        summary["largest_return"] = 12.288
-        summary["policies"]["fcnet"] |= {
+        summary["results"][0] |= {
             "return_ci95": [9.0, 9.25],
             "return_fraction_ci95": [0.9, 0.95],
             "success_ci95": [0.71, 0.82],
@@ -142,13 +140,14 @@ def test_intervals_and_what_a_return_is_out_of_are_said(run_dir: Path) -> None:
         for cell in summary["cells"]:
             cell |= {"return": 5.0, "return_ci95": [4.0, 6.0], "success_ci95": [0.0, 1.0]}
 
-    assert "largest possible return" not in write_report(run_dir).read_text(), "an older version"
     edit(run_dir / "summary.json", add)
     text = write_report(run_dir).read_text()
-    row = [" ".join(cell.split()) for cell in PageReader(text).row("FCNet")]
-    assert row[1].endswith(" 9.00 to 9.25")
-    assert row[2].endswith(" 0.900 to 0.950")
-    assert row[3].endswith(" 0.71 to 0.82")
+    reader = PageReader(text)
+    shown = dict(zip(reader.row("learner"), reader.row("FCNet"), strict=True))
+    row = {name: " ".join(cell.split()) for name, cell in shown.items()}
+    assert row["return"].endswith(" 9.00 to 9.25")
+    assert row["of the expert's return"].endswith(" 0.900 to 0.950")
+    assert row["success"].endswith(" 0.710 to 0.820")
     assert "terrain level 3 of 0 to 9, 16 held-out episodes per cell" in text
     assert "largest possible return of an episode is 12.288" in text
     heat = text[text.index("<h3>Return</h3>") :]
@@ -158,7 +157,8 @@ def test_intervals_and_what_a_return_is_out_of_are_said(run_dir: Path) -> None:
 def test_heat_map_is_the_episode_weighted_mean_over_levels(run_dir: Path) -> None:
     cells = [
         {"policy": "fcnet", "terrain": "flat", "skill": "run", "level": level, "return": 1.0,
-         "success": success, "survival": 1.0, "episodes": episodes}
+         "return_ci95": None, "success_ci95": None, "success": success, "survival": 1.0,
+         "episodes": episodes}
         for level, success, episodes in ((0, 1.0, 30), (1, 0.5, 10), (2, None, 5))
     ]  # fmt: skip
     edit(run_dir / "summary.json", lambda summary: summary.update(cells=cells))
@@ -175,12 +175,11 @@ def first_table(fragment: str) -> dict[str, list[str]]:
 def test_the_page_shows_the_run_names_its_sources_and_loads_nothing(page: str) -> None:
     for text in ("412,160", "2,318", "17,843", "138.4 MB", "9f2c61d07be2a3c1f0d4"):
         assert text in page
-    for text in ("gaitforge demo --out runs/demo", "5e0f3b8c21aa", "2.13.0", "model.n_modes"):
+    for text in ("gaitforge run runs/demo/plan.json", "5e0f3b8c21aa", "2.13.0", "model.n_modes"):
         assert text in page
     # mode 9 of a window of 64 steps of 20 ms
     assert f"{9 / (64 * 0.02):.2f} Hz" in page
     assert "10 of 64 modes" in page
-    assert "No pictures were drawn in this run" in page
     reader = PageReader(page)
     assert reader.loads == []
     assert reader.unnamed_charts == 0
@@ -193,7 +192,7 @@ def test_the_page_shows_the_run_names_its_sources_and_loads_nothing(page: str) -
         "latency", "repeat",
     ]  # fmt: skip
     for section in page.split("<section")[1:]:
-        assert re.search(r"(summary|dataset|plan|pictures)\.json|history\.jsonl", section)
+        assert re.search(r"(summary|dataset|plan|pictures|expert)\.json|history\.jsonl", section)
 
 
 def add_pictures(run_dir: Path) -> dict[str, bytes]:
@@ -205,8 +204,9 @@ def add_pictures(run_dir: Path) -> dict[str, bytes]:
         Image.new("RGB", (40, 20), colour).save(folder / f"{skill}.png")
         contents[skill] = (folder / f"{skill}.png").read_bytes()
         sheets.append(
-            {"file": f"{skill}.png", "skill": skill, "terrain": "rough", "level": 4,
-             "command": "0.5 m/s", "success": skill == "run", "succeeded": 3, "episodes": 5}
+            {"file": f"{skill}.png", "policy": "expert", "caption": f"median return: {skill}",
+             "skill": skill, "terrain": "rough", "level": 4, "command": "0.5 m/s",
+             "success": skill == "run", "succeeded": 3, "episodes": 5}
         )  # fmt: skip
     write_json(folder / "pictures.json", {"renderer": "side", "sheets": sheets})
     return contents
@@ -214,7 +214,7 @@ def add_pictures(run_dir: Path) -> dict[str, bytes]:
 
 def test_sheets_stages_and_the_experts_card_are_shown(run_dir: Path, page: str) -> None:
     contents = add_pictures(run_dir)
-    assert "The run’s stages" not in page, "of an old run, without their times"
+    assert "The stages:" not in page, "their times are not there"
     copytree(run_dir / "train" / "fcnet", run_dir / "train" / "first")
     stages = [("collect", 30.0), ("train first", 20.0), ("train fcnet", 70.5), ("collect", 5.0)]
     write_json(run_dir / "wall.json", [{"stage": s, "seconds": t} for s, t in stages])
@@ -253,7 +253,7 @@ def test_same_files_give_the_same_bytes_and_nothing_else(run_dir: Path) -> None:
     first = write_report(run_dir).read_bytes()
     assert write_report(run_dir).read_bytes() == first
     after = {path for path in run_dir.rglob("*") if path.is_file()}
-    assert after - before == {run_dir / "report.html"}
+    assert after - before == {run_dir / "report.html", run_dir / "results.md"}
 
 
 def test_names_are_escaped(run_dir: Path) -> None:
@@ -278,34 +278,25 @@ def test_names_are_escaped(run_dir: Path) -> None:
     assert PageReader(page).loads == []
 
 
-def test_nulls_are_dashes(run_dir: Path) -> None:
-    def clear(summary: dict[str, Any]) -> None:
-        summary["policies"] = {
-            name: dict.fromkeys(row) for name, row in summary["policies"].items()
-        }
-        summary["collect"]["terrain_steps_per_s"] = None
-        summary["dataset"]["bytes"] = None
-        for cell in summary["cells"]:
-            cell["success"] = None
-            cell["return"] = None
-
-    edit(run_dir / "summary.json", clear)
-    reader = PageReader(write_report(run_dir).read_text())
-    assert reader.row("FCNet")[1:] == ["–"] * 8
-    assert "None" not in "".join(text for row in reader.rows for text in row)
-
-
 def test_a_run_with_nothing_recorded_still_has_a_report(run_dir: Path) -> None:
     def clear_dataset(dataset: dict[str, Any]) -> None:
         dataset.update(groups=[], levels=[], randomisation=[], spectra=[])
         dataset["episode_lengths"] = {"edges": [], "counts": []}
 
+    def clear(summary: dict[str, Any]) -> None:
+        summary["cells"] = []
+        summary["dataset"]["bytes"] = None
+        for result in summary["results"]:
+            result["success"] = {"mean": None, "std": None}
+
     edit(run_dir / "dataset.json", clear_dataset)
-    edit(run_dir / "summary.json", lambda summary: summary.update(cells=[], policies={}))
+    edit(run_dir / "summary.json", clear)
     (run_dir / "expert.json").unlink()
     text = write_report(run_dir).read_text()
     assert "recorded none" in text
-    assert EXPERTS_ROW not in PageReader(text).rows
+    reader = PageReader(text)
+    assert EXPERTS_ROW not in reader.rows
+    assert "None" not in "".join(cell for row in reader.rows for cell in row)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +307,7 @@ def test_a_run_with_nothing_recorded_still_has_a_report(run_dir: Path) -> None:
         ("train/fcnet/config.json", None, "train/fcnet/config.json"),
         ("summary.json", "{", "summary.json is not JSON"),
         ("summary.json", "[]", "must be a JSON object, not a list"),
-        ("summary.json", "{}", "lacks 'dataset'"),
+        ("summary.json", "{}", "lacks 'name'"),
         ("dataset.json", '{"control_dt_s": 0.02}', "lacks 'groups'"),
         ("train/bot/history.jsonl", "", "is empty"),
         ("train/bot/history.jsonl", '{"step": 1}\n', "lacks 'loss'"),

@@ -16,8 +16,7 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from gaitforge.flows.records.records import write_record
-from gaitforge.flows.runners.shown_pages import PAGES_URL, file_address, pages_folder, view_address
+from gaitforge.flows.runners.shown_pages import PAGES_URL, file_address, view_address
 from gaitforge.pipeline.serve.pages import serving_pages
 from tests.flows.processes import soon
 
@@ -101,12 +100,6 @@ def test_a_page_in_the_home_shows_no_credentials(server: str, tmp_path: Path) ->
         assert httpx.get(f"{folder}/{name}").status_code == 404
 
 
-def test_a_folder_that_an_older_version_registered_is_not_shown(server: str, report: Path) -> None:
-    record = {"folder": str(report.parent)}
-    write_record(pages_folder() / "0123456789abcdef.json", record)
-    assert httpx.get(f"{server}/folder/0123456789abcdef/report.html").status_code == 404
-
-
 def test_other_names_of_this_machine_are_refused(server: str, report: Path) -> None:
     refused = httpx.get(file_address(report), headers={"Host": "evil.example:80"})
     assert refused.status_code == 403
@@ -121,6 +114,7 @@ def test_the_password_of_prefects_server_is_asked_for(server: str, report: Path)
         assert httpx.get(address, auth=("anna", "hunter2")).status_code == 200
 
 
+@pytest.mark.slow
 def test_a_view_that_cannot_be_made_says_why(server: str, tmp_path: Path) -> None:
     address = view_address(tmp_path / "<b>gone</b>.zarr")
     assert address is not None

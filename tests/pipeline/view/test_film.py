@@ -16,13 +16,14 @@ from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.collectors.rotations import from_yaw, rotate, yaw_of
 from gaitforge.datasets import open_store
 from gaitforge.datasets.catalog.listing import episode_name
+from gaitforge.pipeline.report.picture_files import FADE_FRAMES
 from tests.pipeline.command_line import Run, assert_refused
 from tests.pipeline.report.test_pictures import draw_blocks
 
 CELL = ("--terrain", "flat", "--skill", "stand", "--level", "1", "--episodes", "2")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def shots(monkeypatch: pytest.MonkeyPatch) -> list[Shot]:
     """What was drawn, by a stand-in for MuJoCo's renderer, which needs OpenGL."""
     drawn: list[Shot] = []
@@ -47,7 +48,7 @@ def test_a_film_of_stored_states(walked: Path, tmp_path: Path, run: Run, shots: 
     assert len(drawn) == frames
     np.testing.assert_array_equal(drawn[: -(-len(stored) // 2)], stored[::2])
     with Image.open(film) as written:
-        assert (written.size, getattr(written, "n_frames", 1)) == ((640, 430), frames)
+        assert (written.size, getattr(written, "n_frames", 1)) == ((640, 430), frames + FADE_FRAMES)
     assert [*film.parent.iterdir()] == [film]
 
 
@@ -64,11 +65,56 @@ def test_the_first_of_the_list_or_the_chosen_ones_are_filmed(
     )
     told = json.loads(run("view", trained, *CELL, "--video", film, "--json").out)
     assert told == {"episodes": 1, "video": [str(film)]}
-    told = json.loads(
-        run("view", trained, *CELL, "--episode", "1,0", "--video", film, "--json").out
-    )
-    assert told["video"] == [str(tmp_path / f"film-{k}.gif") for k in (1, 0)]
-    assert all(Path(each).is_file() for each in told["video"])
+
+
+def test_several_episodes_are_tiles_of_one_film_each_with_its_ghost(
+    walked: Path, tmp_path: Path, run: Run, shots: list[Shot]
+) -> None:
+    selection, film = open_store(walked).select(), tmp_path / "film.webp"
+    names = [episode_name(id_) for id_ in selection.episode_ids()[:3].tolist()]
+    asked = ("--episode", ",".join(names), "--against", "expert", "--video", film, "--json")
+    told = json.loads(run("view", walked, *asked).out)
+    assert told == {"episodes": 3, "video": [str(film)]}
+    longest = 0
+    for k in range(3):
+        scene = next(
+            s.scene
+            for s in shots
+            if np.array_equal(s.scene.state[:-1], selection.episode(k)["state"])
+        )
+        assert scene.ghost is not None
+        np.testing.assert_array_equal(scene.ghost[0], scene.state[0])
+        assert scene.ghost.shape == scene.state.shape
+        longest = max(longest, len(scene.state))
+    with Image.open(film) as written:
+        assert written.size == (2 * 320, 2 * 230)
+        assert getattr(written, "n_frames", 1) == -(-longest // 3) + FADE_FRAMES
+    assert [*tmp_path.iterdir()] == [film]
+
+
+def test_the_renderer_draws_the_ghost_beside_the_robot(
+    trained: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gaitforge.pipeline.report.stored.TILES_MS", 500)
+    green = []
+    for name, against in (("alone", ()), ("ghost", ("--against", "expert"))):
+        film = tmp_path / f"{name}.webp"
+        done = run("view", trained, *CELL, "--episode", "0,1", *against, "--video", film)
+        if "cannot draw here" in done.err:
+            pytest.skip(done.err)
+        assert done.code == 0, done.err
+        with Image.open(film) as written:
+            assert written.size == (640, 230)
+            written.seek(1)
+            red, grass, blue = np.moveaxis(np.asarray(written.convert("RGB"), int), -1, 0)
+        green.append(
+            [
+                int(half.sum())
+                for half in np.split((grass > red + 15) & (grass > blue + 15), 2, axis=1)
+            ]
+        )
+    assert max(green[0]) < 50
+    assert min(green[1]) > 300
 
 
 def test_mp4_has_all_frames(walked: Path, tmp_path: Path, run: Run, shots: list[Shot]) -> None:

@@ -149,7 +149,8 @@ def test_a_run_on_held_out_episodes(trained: Path, tmp_path: Path, stub: None, r
 
 def test_extremes_of_an_evaluation(trained: Path, tmp_path: Path, stub: None, run: Run) -> None:
     from gaitforge.collectors.legged.evaluation import EvaluationGrid
-    from gaitforge.flows.stages.evaluate import EvaluatePlan, evaluate_policy
+    from gaitforge.flows.stages.evaluate import evaluate_policy
+    from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
     from gaitforge.flows.tasks.policies import run_source
 
     (tmp_path / "train").mkdir()
@@ -157,7 +158,7 @@ def test_extremes_of_an_evaluation(trained: Path, tmp_path: Path, stub: None, ru
     (tmp_path / "train" / "net").symlink_to(trained)
     grid = EvaluationGrid(("flat",), ("stand", "run"), levels=(2,), episodes=5)
     path = tmp_path / "evaluate" / "net.json"
-    found = evaluate_policy(run_source(trained), EvaluatePlan(grid, robots=10), Silent(), path)
+    found = evaluate_policy(run_source(trained), LeggedEvaluation(grid, robots=10), Silent(), path)
     assert run("view", path, "--out", tmp_path / "page.html").code == 0
     index = _index((tmp_path / "page.html").read_text())
     shown = sorted(each["row"]["return"] for each in index["episodes"])

@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-PROTOCOL = 1
-
 BUILD = b"B"
 """Build the world of the world file, robots at the starts in EVENTS."""
 STEP = b"S"

@@ -38,20 +38,12 @@ def main(settings_path: str) -> int:
 
 def start(settings: "dict[str, Any]") -> "tuple[Simulation, dict[str, Any]]":
     """Import Isaac Gym and make the empty simulation, and the greeting."""
-    if settings["protocol"] != protocol.PROTOCOL:
-        raise RuntimeError(
-            f"the worker's files speak protocol {protocol.PROTOCOL}, "
-            f"and were asked for {settings['protocol']}"
-        )
     # Imported here so that a failure is answered with its reason.
     from simulation import Simulation, isaacgym_version
 
     memory = mmap.mmap(settings["memory_fd"], protocol.memory_bytes(settings["robots"]))
     simulation = Simulation(settings, memory)
     hello = {
-        "protocol": protocol.PROTOCOL,
-        "robots": settings["robots"],
-        "blocks": {name: protocol.width(columns) for name, columns in protocol.BLOCKS},
         "isaacgym": isaacgym_version(),
         "python": sys.version.split()[0],
         "device": str(simulation.device),

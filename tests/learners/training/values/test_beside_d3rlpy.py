@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from gaitforge.datasets import Selection, open_store
+from gaitforge.datasets.networks import Ensemble
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.tasks.gym import GymPlan
@@ -25,7 +26,6 @@ from gaitforge.learners.training.building import build_policy, build_values
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
 from gaitforge.learners.training.update import Updater
-from gaitforge.learners.training.values.critics import Ensemble
 from gaitforge.learners.training.values.learner import Transitions
 from tests.datasets.formats.peer_environment import peer_python, run_peer
 

@@ -58,6 +58,7 @@ def gradients(updater: Updater, of: str) -> dict[str, torch.Tensor | None]:
     return {name: each.grad for name, each in module.named_parameters() if each.requires_grad}
 
 
+@pytest.mark.slow
 def test_a_stopped_run_ends_as_one_that_was_not(
     config: TrainConfig, selection: Selection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,7 +178,7 @@ def test_the_multiplier_of_bear_leaves_its_limit_when_it_should(
     assert isinstance(learner, BEAR)
     multiplier = learner.log_multiplier.detach()
     beyond = {**learner.state_dict(), "log_multiplier": torch.tensor(limit - 3.0 * sign)}
-    learner.load_state_dict(beyond)  # as an older checkpoint may hold it
+    learner.load_state_dict(beyond)
     assert float(multiplier) == limit
     batches = TrainingBatches(updater._config, selection, Ranks())
     batch = next(iter(batches))[1]

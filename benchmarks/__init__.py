@@ -1,0 +1,1 @@
+"""Measurements of this project's speeds, run from a clone: `python -m benchmarks`."""

@@ -1,0 +1,169 @@
+"""The harness of the benchmarks: from sizes to a JSON record and tables; timing in turns."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.records import provenance, to_tree, write_record
+from gaitforge.learners.models.registry import ModelSpec, build_network
+from gaitforge.learners.models.spaces import Space
+from gaitforge.learners.policy.normalisation import Normaliser
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.pipeline.tables import show_one, table
+
+Figures = Mapping[str, Any]
+Rows = list[dict[str, Any]]
+Key = TypeVar("Key")
+
+_QUIET_LOAD = 0.5
+"""Busy processes, averaged over the last minute."""
+_PEAK = """
+import re
+print(int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1]) / 1024)
+"""
+"""Not the peak of `getrusage`, which includes the parent's memory at the fork."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A benchmark, as `python -m benchmarks` runs it.
+
+    Attributes:
+        file: name of the record in the output folder.
+        config: sizes of the measurement; the documented figures are of these.
+        quick: sizes that only check that everything runs; their figures mean nothing.
+        measure: (config, temporary folder, reporter) -> figures; "notes" among them are lines.
+        tables: record -> titles and rows to print; without it every figure beside its name.
+    """
+
+    file: str
+    config: Any
+    quick: Any
+    measure: Callable[[Any, Path, Reporter], Figures]
+    tables: Callable[[Figures], Iterable[tuple[str, Rows]]] | None = None
+
+    def run(self, out: Path, config: Any, reporter: Reporter) -> dict[str, Any]:
+        """Measure, and write the record: figures, load, config and provenance.
+
+        Raises:
+            ValueError: the folder cannot be written, or what `measure` raises.
+        """
+        before = os.getloadavg()[0]
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out) as folder:
+            figures = self.measure(config, Path(folder), reporter)
+        load = {"before": before, "after": os.getloadavg()[0], "cores": os.cpu_count()}
+        notes = [f"load average {before:.1f} before, on {os.cpu_count()} cores"]
+        if before > _QUIET_LOAD:
+            notes.append("the machine was busy: judge by the ratios, not by the times")
+        notes += figures.get("notes", ())
+        beside = {"notes": notes, "load_average": load, "config": config, **provenance()}
+        record = to_tree({**figures, **beside})
+        write_record(out / self.file, record)
+        return record
+
+    def show(self, record: Figures, as_json: bool) -> None:
+        """Print a record as JSON, or its figures and notes for people."""
+        if as_json:
+            print(json.dumps(record, indent=1))
+            return
+        if self.tables is None:
+            beside = {"notes", "load_average", "config", "bars", *provenance()}
+            show_one({name: record[name] for name in record if name not in beside}, as_json=False)
+            if "bars" in record:
+                print(f"\nBars\n{table(record['bars'])}")
+        else:
+            for title, rows in self.tables(record):
+                print(f"{title}\n{table(rows)}\n")
+        print("\n".join(record["notes"]))
+
+
+def bar(
+    name: str,
+    value: float | None,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    unit: str = "x",
+) -> dict[str, object]:
+    """A figure beside the limit that it must keep; `value` is None where it was not measured."""
+    limit, wanted = (most, "at most") if least is None else (least, "at least")
+    assert limit is not None
+    met = None if value is None else value <= limit if least is None else value >= limit
+    return {"bar": name, "value": value, "wanted": f"{wanted} {limit:g} {unit}", "met": met}
+
+
+def seconds_of(work: Callable[[], Any]) -> float:
+    """Wall time of one call."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def median(values: Iterable[float]) -> float:
+    """The median as a plain float."""
+    return float(np.median(list(values)))
+
+
+def in_turns(
+    works: Mapping[Key, Callable[[], Any]],
+    rounds: int,
+    after_round: Callable[[], None] = lambda: None,
+) -> dict[Key, list[float]]:
+    """Seconds of each work in each round; taking turns spreads other load over all of them.
+
+    The order changes from round to round. A first round, to warm up, does not count.
+    """
+    seconds: dict[Key, list[float]] = {key: [] for key in works}
+    for number in range(rounds + 1):
+        for key, work in list(works.items())[:: -1 if number % 2 else 1]:
+            took = seconds_of(work)
+            if number > 0:
+                seconds[key].append(took)
+        after_round()
+    return seconds
+
+
+def run_alone(program: str, *arguments: object) -> tuple[str, float]:
+    """What a Python program printed in a process of its own, and that process's peak MiB.
+
+    Raises ValueError if it failed.
+    """
+    command = [sys.executable, "-c", program + _PEAK, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ValueError(f"a process of the benchmark failed: {done.stderr[-300:]}")
+    *printed, peak = done.stdout.splitlines()
+    return "\n".join(printed), float(peak)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """PyTorch on one thread and without gradients."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def untrained_policy(spec: ModelSpec, space: Space, seed: int = 0) -> PolicyNetwork:
+    """A policy with random weights and identity normalisers."""
+    torch.manual_seed(seed)
+    network = build_network(spec, space.layout, space.act_dim)
+    obs, action = Normaliser.identity(space.layout.obs_dim), Normaliser.identity(space.act_dim)
+    return PolicyNetwork(network, space.layout, obs, action)

@@ -1,0 +1,145 @@
+"""Speed of the models: training steps, control steps and attention, beside baselines and limits.
+
+Most bars are ratios of two times of the same run; the times themselves are for two quiet cores.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.attention import AttentionConfig, attention_layers
+from benchmarks.control_step import (
+    DEMO,
+    LEGGED,
+    ControlStepConfig,
+    by_runtime,
+    control_step_us,
+    paper_modes,
+    setting_name,
+    turns,
+)
+from benchmarks.harness import Bench, Figures, Rows, bar
+from benchmarks.train_step import (
+    AS_PRESET,
+    FCNET,
+    FFT_MODES,
+    FOLDED,
+    TrainStepConfig,
+    train_step_ms,
+)
+from gaitforge.flows.progress import Reporter
+
+
+@dataclass(frozen=True)
+class LearnerBenchConfig:
+    """Sizes of the measurements."""
+
+    training: TrainStepConfig
+    control: ControlStepConfig
+    attention: AttentionConfig
+
+
+def _measure(config: LearnerBenchConfig, folder: Path, reporter: Reporter) -> dict[str, Any]:
+    all_turns = config.training.rounds + 1 + turns(config.control) + config.attention.turns
+    with reporter.step("bench learners", all_turns, "turn") as advance:
+        training = train_step_ms(config.training, advance)
+        control, notes = control_step_us(config.control, advance)
+        attention = attention_layers(config.attention, advance)
+    note = f"threads: {torch.get_num_threads()} in training, 1 in control"
+    figures = {"train_step_ms": training, "control_step_us": control, "attention": attention}
+    return figures | {"bars": check_bars(figures), "notes": [note, *notes]}
+
+
+def check_bars(figures: Figures) -> list[dict[str, object]]:
+    """Every bar as {bar, value, wanted, met}."""
+    return [*_train_bars(figures["train_step_ms"]), *_control_bars(figures["control_step_us"])]
+
+
+def _train_bars(steps: Figures) -> Iterator[dict[str, object]]:
+    folded = _time(steps, FCNET, FOLDED, "median_ms")
+    fft = _time(steps, FCNET, FFT_MODES, "median_ms")
+    transformer = _time(steps, "transformer-legged", AS_PRESET, "median_ms")
+    name = "train step: the paper's FFT algorithm over the folded kernel"
+    yield bar(name, _ratio(fft, folded), least=15)
+    name = "train step: FCNet over the Transformer of its size"
+    yield bar(name, _ratio(folded, transformer), most=1.1)
+
+
+def _control_bars(steps: Figures) -> Iterator[dict[str, object]]:
+    def us(model: str, setting: str = LEGGED) -> float | None:
+        return _time(steps, model, setting, "median_us")
+
+    compiled, demo = us("fcnet-compiled"), setting_name(DEMO)
+    longest = "context_len=1024"
+    paper = f"{longest},n_modes={paper_modes(1024)}"
+    yield bar("control step: compiled FCNet", compiled, most=60, unit="µs")
+    yield bar("control step: FCNet in ONNX Runtime", us("fcnet-onnx"), most=150, unit="µs")
+    for name, slow, fast, least in (
+        ("the demo's FCNet, torch", us("fcnet-torch", demo), us("fcnet-compiled", demo), 8),
+        ("BoT, torch", us("bot-torch"), us("bot-compiled"), 4),
+        ("n = 64: Transformer in torch", us("transformer-torch"), compiled, 4),
+        (
+            "n = 512: Transformer in torch",
+            us("transformer-torch", "context_len=512"),
+            us("fcnet-compiled", "context_len=512"),
+            8,
+        ),
+    ):
+        yield bar(f"across runtimes: {name} over compiled", _ratio(slow, fast), least=least)
+    for name, setting in (
+        ("compiled FCNet at n = 1024 over n = 64", longest),
+        ("the same with the paper's modes, 17 over 10", paper),
+    ):
+        ratio = _ratio(us("fcnet-compiled", setting), compiled)
+        yield bar(f"control step: {name}", ratio, most=1.3)
+
+
+def _time(figures: Figures, model: str, setting: str, name: str) -> float | None:
+    return figures.get(model, {}).get(setting, {}).get(name)
+
+
+def _ratio(value: float | None, over: float | None) -> float | None:
+    return None if value is None or over is None else value / over
+
+
+def _tables(record: Figures) -> Iterator[tuple[str, Rows]]:
+    sizes, control = record["config"]["training"], record["control_step_us"]
+    steps = f"Training step, batch {sizes['batch_size']} x {sizes['window_len']}, float32"
+    yield steps, _rows(record["train_step_ms"], "parameters", "median_ms", "tokens_per_s")
+    beside = "median µs; compare networks within a runtime"
+    yield f"Control step of one robot on one thread, {beside}", by_runtime(control)
+    yield "All control steps", _rows(control, "parameters", "median_us", "p99_us")
+    yield (
+        "Attention forward and backward, ms per batch of equally many nodes",
+        [
+            {name: each[name] for name in ("mask", "nodes", "degree", "default")} | each["train_ms"]
+            for each in record["attention"]
+        ],
+    )
+    yield "Bars", record["bars"]
+
+
+def _rows(figures: Figures, *columns: str) -> Rows:
+    return [
+        {"model": model, "setting": setting, **{name: each[name] for name in columns}}
+        for model, settings in figures.items()
+        for setting, each in settings.items()
+    ]
+
+
+BENCH = Bench(
+    "bench_learners.json",
+    LearnerBenchConfig(TrainStepConfig(), ControlStepConfig(), AttentionConfig()),
+    LearnerBenchConfig(
+        TrainStepConfig(batch_size=2, window_len=8, rounds=1),
+        ControlStepConfig(
+            (512, 1024), seeds=1, warm_up=2, blocks=2, block_steps=5, export_all=False
+        ),
+        AttentionConfig(nodes=(16, 128), tokens=256, rounds=1),
+    ),
+    _measure,
+    _tables,
+)

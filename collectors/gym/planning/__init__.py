@@ -1,1 +1,0 @@
-"""Planning by sampling (MPPI), for demonstrations."""

@@ -1,0 +1,1 @@
+"""Experiments: learners on sets of episodes, trained with seeds and scored in closed loop."""

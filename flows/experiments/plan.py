@@ -1,0 +1,240 @@
+"""What an experiment is: learners × sets × seeds, a budget, and how policies are scored."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from typing import Any
+
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import to_tree
+from gaitforge.flows.stages.train import SelectPlan
+from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.flows.tasks.legged_policy import LeggedPolicyPlan
+from gaitforge.learners.models.registry import preset
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.objectives import OBJECTIVES
+
+Settings = Mapping[str, Any]
+Learners = Mapping[str, Settings]
+
+FIRST = "first"
+"""The run of the policy that drives in the first round of corrections."""
+DATA = "data"
+"""What `Experiment.vary` calls the share of the episodes that a learner sees."""
+_RESERVED = ("expert", FIRST)
+
+
+@dataclass(frozen=True)
+class Corrections:
+    """Rounds of DAgger before the trainings: a policy drives, and the expert labels its states.
+
+    Ross et al., "A Reduction of Imitation Learning and Structured Prediction to No-Regret Online
+    Learning" (2011), with the deviation of `gaitforge.collectors.legged.driving`.
+
+    Attributes:
+        collect: the episodes of a round, by the expert that labels; each round adds 1 to the seed
+            of its grid.
+        rounds: how many; more may be added later.
+        driver: settings of the training of the policy that drives, on all episodes so far; empty
+            for the experiment's own learner, which then also learns from a set for every round.
+        share, stretch: as of `LeggedPolicyPlan`.
+        plain: whether the expert alone also collects the same episodes, for sets of plain
+            imitation beside those of the rounds.
+    """
+
+    collect: LeggedPlan = field(default_factory=LeggedPlan)
+    rounds: int = 1
+    driver: Settings = field(default_factory=dict)
+    share: float = LeggedPolicyPlan.share
+    stretch: int = LeggedPolicyPlan.stretch
+    plain: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ValueError(f"{self.rounds} rounds: needs at least 1")
+        if self.plain and self.driver:
+            raise ValueError("plain imitation stands beside the learner's own rounds: no driver")
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Episodes of a store that learners learn from.
+
+    Attributes:
+        name: of the files and stages of its runs; "" for the only one.
+        condition: SQL over the episodes' columns; "" for all.
+        rounds: of corrections that are among them; None for whatever the store holds.
+        plain: whether the expert alone drove in these rounds.
+    """
+
+    name: str = ""
+    condition: str = ""
+    rounds: int | None = None
+    plain: bool = False
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is trained on what, with which budget, and how it is scored.
+
+    Attributes:
+        learners: name -> settings of its training in place of the recommended ones; `model` is the
+            name unless it is given, `best` the share of each cell's episodes, by return, that it
+            sees.
+        seeds: of the trainings, a run each.
+        collect: what is collected first; None where the episodes are those of given stores.
+        corrections: rounds of DAgger before the trainings; None for none.
+        select: the episodes of all sets.
+        sets: name -> SQL condition on the episodes' columns; "" for all.
+        settings: of all trainings, unless a learner has its own.
+        recommended: whether settings that nobody gives are those recommended for the model and the
+            objective, or the same for all.
+        train_s: seconds of training of every run instead of its `steps`; as many steps as fit are
+            measured before the first training.
+        vary: a number's name -> the values that every learner has in turn: a setting of the
+            training (`steps`, `model_overrides.n_modes`), or "data", the share of the episodes.
+        tested: whether policies are also tested on held-out episodes, the same for all.
+        targets: what return-conditioned learners are asked for, in units of the best return of a
+            set's episodes; the first one's is the score. Empty for the evaluation's own target.
+        curve: how many policies of a run are scored, evenly over its updates.
+        evaluate: settings of the evaluation of each store's task, e.g. {"episodes": 20}.
+        expert: whose return scores 100; empty for the task's own, or that which collects.
+    """
+
+    learners: Learners = field(default_factory=lambda: {"fcnet": {}, "bot": {}})
+    seeds: tuple[int, ...] = (0,)
+    collect: LeggedPlan | None = None
+    corrections: Corrections | None = None
+    select: SelectPlan = field(default_factory=SelectPlan)
+    sets: Mapping[str, str] = field(default_factory=lambda: {"": ""})
+    settings: Settings = field(default_factory=dict)
+    recommended: bool = True
+    train_s: float | None = None
+    vary: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    tested: bool = False
+    targets: tuple[float, ...] = ()
+    curve: int = 1
+    evaluate: Settings = field(default_factory=dict)
+    expert: str = ""
+
+    def __post_init__(self) -> None:
+        self._check_names()
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"an experiment needs seeds, each once; got {list(self.seeds)}")
+        if not all(isfinite(each) for each in self.targets):
+            raise ValueError(f"targets must be finite numbers, got {list(self.targets)}")
+        if self.train_s is not None and not (isfinite(self.train_s) and self.train_s > 0):
+            raise ValueError(f"train_s must be above 0, got {self.train_s}")
+        if self.curve < 1:
+            raise ValueError(f"curve must be at least 1 policy, got {self.curve}")
+        if len(self.vary) > 1 or not all(self.vary.values()):
+            raise ValueError("one number may vary, and it needs values")
+        if self.own_rounds and (len(self.learners) > 1 or len(self.seeds) > 1 or self.vary):
+            raise ValueError("one learner with one seed drives in the rounds; or give a driver")
+        if self.corrections is not None and self.select.saved:
+            raise ValueError("a saved selection cannot grow; select by columns instead")
+        for learner in self.learners:
+            self._check_learner(learner)
+        if self.corrections is not None and self.corrections.driver:
+            self.config(FIRST, 0)
+
+    def _check_names(self) -> None:
+        for kind, names in (("learners", self.learners), ("sets", self.sets)):
+            if not isinstance(names, Mapping) or not names:
+                raise ValueError(f"an experiment needs {kind}")
+            unnamed = kind == "sets" and list(names) == [""]
+            for name in () if unnamed else names:
+                if not re.fullmatch(r"\w[\w.-]*", name) or name in _RESERVED:
+                    raise ValueError(
+                        f"{kind}: '{name}' cannot be a name; letters, digits, '_', '-' and '.'"
+                    )
+
+    def _check_learner(self, learner: str) -> None:
+        configs = [self.config(learner, s, value) for s in self.seeds for value in self.values()]
+        if not 0.0 < self.best(learner) <= 1.0:
+            raise ValueError(f"learners: {learner}: best must lie in (0, 1]")
+        splits = {config.split_seed for config in configs if config.held_out_fraction > 0.0}
+        if self.tested and (None in splits or not splits):
+            raise ValueError(
+                "runs that are tested need the same held-out episodes: a split_seed, and a "
+                "held_out_fraction above 0"
+            )
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the folder belongs to this plan alone: it collects, and runs build on that."""
+        return self.collect is not None or self.corrections is not None
+
+    @property
+    def own_rounds(self) -> bool:
+        """Whether the learner itself drives in the rounds of corrections."""
+        return self.corrections is not None and not self.corrections.driver
+
+    def values(self) -> Sequence[float | None]:
+        """The values of the number that varies; (None,) where none does."""
+        return next(iter(self.vary.values()), (None,))
+
+    def data_sets(self) -> list[DataSet]:
+        """The sets, in order; of own rounds, those of every round and of plain imitation."""
+        if not self.own_rounds or self.corrections is None:
+            return [DataSet(name, condition) for name, condition in self.sets.items()]
+        sets = []
+        for k in range(self.corrections.rounds + 1):
+            sets.append(DataSet(f"round-{k}", rounds=k))
+            if self.corrections.plain and k:
+                sets.append(DataSet(f"plain-{k}", rounds=k, plain=True))
+        return sets
+
+    def config(self, learner: str, seed: int, value: float | None = None) -> TrainConfig:
+        """All settings of one run's training. Raises ValueError for settings that do not exist."""
+        try:
+            return self._config(learner, seed, value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"learners: {learner}: {error}") from None
+
+    def _config(self, learner: str, seed: int, value: float | None) -> TrainConfig:
+        own = self._own(learner)
+        if "seed" in own or "seed" in self.settings:
+            raise ValueError("seeds are the experiment's, not a setting")
+        own.pop("best", None)
+        tree = {**to_tree(self.settings), **to_tree(own)}
+        names = ("model", "objective")
+        chosen: dict[str, Any] = {"model": learner, **{k: tree[k] for k in names if k in tree}}
+        if self.recommended or self.train_s is not None:
+            base = TrainConfig.recommended(**chosen, seed=seed)
+        else:
+            base = TrainConfig(**chosen, seed=seed)
+        tree = {**to_tree(base), **tree}
+        for name in self.vary:
+            if value is not None and name != DATA:
+                whole = int(value) if float(value).is_integer() else value
+                tree = _with_value(tree, name.split("."), whole)
+        config = plan_from_tree(TrainConfig, tree)
+        preset(config.model, config.model_overrides)
+        if self.curve > 1:
+            config = replace(config, keep_every=max(1, config.steps // self.curve))
+        return config
+
+    def _own(self, learner: str) -> dict[str, Any]:
+        driven = learner == FIRST and self.corrections is not None
+        own = self.corrections.driver if driven and self.corrections else self.learners[learner]
+        if not isinstance(own, Mapping):
+            raise ValueError(f'settings are like {{"steps": 500}}, not {own!r}')
+        return dict(own)
+
+    def best(self, learner: str) -> float:
+        """The share of each cell's episodes that a learner sees, the best by return."""
+        return float(self._own(learner).get("best", 1.0))
+
+    def asked(self, learner: str) -> tuple[float | None, ...]:
+        """The targets of a learner's evaluations; (None,) where it is asked for none of them."""
+        objective = self.config(learner, self.seeds[0], self.values()[0]).objective
+        return (
+            self.targets if self.targets and OBJECTIVES[objective].tokens == "return" else (None,)
+        )
+
+
+def _with_value(tree: dict[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
+    head, *rest = path
+    return {**tree, head: _with_value(tree.get(head) or {}, rest, value) if rest else value}

@@ -1,0 +1,291 @@
+"""The trainings of an experiment: what each learns from, and its row of results."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gaitforge.collectors.legged.data import StoredForm
+from gaitforge.datasets import Selection, open_store
+from gaitforge.flows.experiments.plan import DATA, FIRST, Corrections, DataSet, Experiment
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.records import kept_record, write_record
+from gaitforge.flows.stages.evaluate import evaluate_policy, with_references
+from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
+from gaitforge.flows.tasks.evaluation import EvaluationPlan, References
+from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.flows.tasks.legged_policy import LeggedPolicyPlan, driven_by
+from gaitforge.flows.tasks.policies import RUN, PolicySource
+from gaitforge.learners.checkpoint import load_policy
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.held_out import HeldOutError, held_out_error, split_episodes
+from gaitforge.learners.training.pace import updates_per_s
+from gaitforge.learners.training.train import finished_result
+
+Row = dict[str, Any]
+
+LEGGED = "legged"
+SCORED = (
+    *("return_", "success", "survival", "length", "episodes"),
+    *("latency_us_median", "latency_us_p99"),
+)
+"""An evaluation's numbers that a row has."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """A learner's measured optimiser steps per second, and the steps of each of its runs."""
+
+    updates_per_s: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """A learner's training on a set with one seed.
+
+    Attributes:
+        out: the experiment's folder; store: what it learns from; task: the store's, by name.
+        evaluation: what its policy is scored on, without the references yet.
+        value: of the number that varies; None where none does.
+    """
+
+    experiment: Experiment
+    out: Path
+    store: Path | str
+    task: str
+    evaluation: EvaluationPlan
+    data: DataSet
+    learner: str
+    seed: int
+    value: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the run's files and stages."""
+        if self.learner == FIRST:
+            return FIRST if self.data.rounds == 0 else f"{FIRST}-{self.data.rounds}"
+        task = self.task if self.data.name and self.task != LEGGED else ""
+        words = [task, self.data.name, self.learner]
+        words += [] if self.value is None else [f"{self.value:g}"]
+        alone = self.experiment.fixed and len(self.experiment.seeds) == 1
+        words += [] if alone else [f"seed-{self.seed}"]
+        return "-".join(word for word in words if word)
+
+    @property
+    def folder(self) -> Path:
+        """The training's folder."""
+        return self.out / "train" / self.name
+
+    @property
+    def record(self) -> Path:
+        """The file of its row."""
+        return self.out / "runs" / f"{self.name}.json"
+
+    @property
+    def evaluated(self) -> Path:
+        """The file of its evaluation."""
+        return evaluations(self.out) / f"{self.name}.json"
+
+    @property
+    def references_folder(self) -> Path:
+        """The folder of the evaluations of what scores 0 and 100."""
+        return evaluations(self.out) / ("" if self.task == LEGGED else self.task)
+
+    @property
+    def pace(self) -> Path:
+        """The file of its learner's speed."""
+        return self.out / "pace" / f"{self.learner}.json"
+
+    def config(self) -> TrainConfig:
+        """The training's settings, as far as they are known before the data."""
+        return self.experiment.config(self.learner, self.seed, self.value)
+
+    def select(self) -> SelectPlan:
+        """Its episodes. Raises ValueError while a policy that collects some is missing."""
+        shares = {DATA: self.value} if DATA in self.experiment.vary else {}
+        return self.selects(
+            best=1.0 if self.learner == FIRST else self.experiment.best(self.learner),
+            share=shares.get(DATA) or 1.0,
+        )
+
+    def selects(self, **narrowed: Any) -> SelectPlan:
+        """The episodes of its set, narrowed by these fields."""
+        select = replace(self.experiment.select, **narrowed)
+        if self.data.condition:
+            where = f"({select.where}) and ({self.data.condition})" if select.where else ""
+            select = replace(select, where=where or self.data.condition)
+        if self.data.rounds is None or self.experiment.corrections is None:
+            return select
+        rounds = range(1, self.data.rounds + 1)
+        made = [self._round(self.experiment.corrections, k) for k in rounds]
+        return replace(select, parts=(*self.first_parts(), *(p for m in made for p in m)))
+
+    def _round(self, corrections: Corrections, k: int) -> tuple[str, ...]:
+        if self.data.plain:
+            return tuple(expert_round(self, corrections, k).part_ids())
+        return tuple(driven_round(self, corrections, k).part_ids())
+
+    def first_parts(self) -> tuple[str, ...]:
+        """The parts before any round of corrections."""
+        collect = self.experiment.collect
+        return self.experiment.select.parts if collect is None else tuple(collect.part_ids())
+
+    def train(self, reporter: Reporter) -> None:
+        """Train, or resume that; see `run_training`."""
+        config, select = self.config(), self.select()
+        if self.experiment.train_s is not None:
+            config = replace(config, steps=self.measure(reporter).steps)
+        if self.data.rounds:  # each training passes over its data as often as the first
+            first = replace(select, parts=self.first_parts()).select(self.store).steps
+            steps = config.steps * select.select(self.store).steps / first
+            config = replace(config, steps=round(steps))
+        if self.experiment.targets and self._asked() != (None,):
+            _, references = self.referred(reporter)
+            scale, zero = references.hundred, references.zero
+            config = replace(config, return_scale=scale, return_zero=zero)
+        run_training(TrainPlan(select, config), self.store, self.folder, reporter)
+
+    def measure(self, reporter: Reporter) -> Pace:
+        """Its learner's speed, unless that is known, and the steps that fit into `train_s`."""
+        seconds = self.experiment.train_s
+        assert seconds is not None, "the experiment gives steps instead"
+        selection = self.select().select(self.store)
+        config = self.experiment.config(self.learner, self.experiment.seeds[0], self.value)
+
+        def make() -> Pace:
+            with reporter.step(f"time {self.learner}", 1, "learner"):
+                rate = updates_per_s(config, selection)
+            return Pace(rate, max(1, round(rate * seconds)))
+
+        key = {"train_s": seconds, "config": config.to_json(), "selection": selection.hash}
+        return kept_record(self.pace, key, Pace, make)
+
+    def score(self, reporter: Reporter) -> None:
+        """Test and score the trained policy, as far as that is not done, and write its row.
+
+        Raises:
+            ValueError: the training has not finished.
+        """
+        trained, config, asked = finished_result(self.folder), self.config(), self._asked()
+        best = 0.0
+        if asked != (None,):
+            returns = episode_returns(self.selects().select(self.store))
+            best = self.referred(reporter)[1].score(float(returns.max()))
+        scores = []
+        for number, target in enumerate(asked):
+            share = None if target is None else target * best / 100.0
+            score = self._score(reporter, share, "last", f"-asked-{number}" if number else "")
+            scores.append({"target": target, "asked": share and 100.0 * share, **score})
+        share = scores[0]["asked"] and scores[0]["asked"] / 100.0
+        kept = config.keep_every or trained.steps
+        curve = [
+            [step, self._score(reporter, share, f"step-{step}", f"-step-{step}")["score"]]
+            for step in range(kept, trained.steps, kept)
+        ]
+        tested = self._tested(reporter)
+        row = {
+            "run": self.name,
+            "task": self.task,
+            "set": self.data.name,
+            "learner": self.learner,
+            "seed": self.seed,
+            "value": self.value,
+            "model": config.model,
+            "objective": config.objective,
+            "parameters": trained.parameters,
+            "steps": trained.steps,
+            "control_steps": trained.control_steps,
+            "train_s": trained.train_s,
+            "validation_loss": trained.validation_loss,
+            "test_mse": tested and tested.mse,
+            **{name: value for name, value in scores[0].items() if name not in _OF_ASKING},
+            "episodes": (len(scores) + len(curve)) * scores[0]["episodes"],
+            "asked": scores if asked != (None,) else [],
+            "curve": [*curve, [trained.steps, scores[0]["score"]]],
+        }
+        write_record(self.record, row)
+
+    def referred(self, reporter: Reporter) -> tuple[EvaluationPlan, References]:
+        """The evaluation with the returns that score 0 and 100, and these."""
+        expert = self.experiment.expert or (
+            self.experiment.collect.expert if self.experiment.collect else ""
+        )
+        return with_references(self.evaluation, self.references_folder, reporter, expert)
+
+    def _asked(self) -> Sequence[float | None]:
+        return self.experiment.asked(self.learner)
+
+    def _score(self, reporter: Reporter, share: float | None, which: str, suffix: str) -> Row:
+        referred, references = self.referred(reporter)
+        plan = self.evaluation if share is None else replace(referred, return_target=share)
+        source = PolicySource(self.name, RUN, str(self.folder), which)
+        path = self.evaluated.with_stem(f"{self.name}{suffix}")
+        evaluation = evaluate_policy(source, plan, reporter, path)
+        row = {name.rstrip("_"): getattr(evaluation, name) for name in SCORED}
+        return row | {"score": references.score(evaluation.return_)}
+
+    @cached_property
+    def held_out(self) -> Selection:
+        """The episodes of its set that policies are tested on."""
+        held_out = split_episodes(self.config(), self.selects().select(self.store)).held_out
+        assert held_out is not None, "an experiment that tests holds some episodes out"
+        return held_out
+
+    def _tested(self, reporter: Reporter) -> HeldOutError | None:
+        """The error on the held-out episodes; None where policies are not tested."""
+        if not self.experiment.tested:
+            return None
+        held_out, source = self.held_out, PolicySource(self.name, RUN, str(self.folder))
+
+        def make() -> HeldOutError:
+            policy = load_policy(self.folder)
+            with reporter.step(f"test {self.name}", held_out.steps, "step") as advance:
+                return held_out_error(policy, held_out, lambda n: advance(n, ""))
+
+        key = {"held_out": held_out.hash, "weights": source.key()}
+        return kept_record(self.out / "test" / f"{self.name}.json", key, HeldOutError, make)
+
+
+_OF_ASKING = ("target", "asked")
+
+
+def evaluations(out: Path) -> Path:
+    """The folder of an experiment's evaluations."""
+    return out / "evaluate"
+
+
+def driver(run: Run, k: int) -> Run:
+    """The run whose policy drives in round k, trained on all episodes before it."""
+    corrections, data = run.experiment.corrections, DataSet(f"round-{k - 1}", rounds=k - 1)
+    if corrections is not None and corrections.driver:
+        return replace(run, data=replace(data, name=""), learner=FIRST, seed=0, value=None)
+    [learner], [seed] = run.experiment.learners, run.experiment.seeds
+    return replace(run, data=data, learner=learner, seed=seed)
+
+
+def driven_round(run: Run, corrections: Corrections, k: int) -> LeggedPolicyPlan:
+    """What is collected in round k. Raises ValueError while the policy that drives is missing."""
+    plan, folder = expert_round(run, corrections, k), str(driver(run, k).folder)
+    turns = {"share": corrections.share, "stretch": corrections.stretch}
+    return driven_by(plan, folder, plan.expert, **turns)
+
+
+def expert_round(run: Run, corrections: Corrections, k: int) -> LeggedPlan:
+    """What the expert alone collects for plain imitation beside round k: the same episodes."""
+    plan = corrections.collect
+    grid = replace(plan.grid, seed=plan.grid.seed + k - 1)
+    if run.experiment.collect is not None:
+        return replace(plan, grid=grid)
+    schema = open_store(run.store).schema
+    names, half = schema.names(), schema.field("obs").dtype == "float16"
+    form = StoredForm("state" in names, "privileged" in names, half)
+    return replace(plan, grid=grid, form=form)
+
+
+def episode_returns(selection: Selection) -> np.ndarray:
+    """(E,) returns of the episodes."""
+    return selection.episodes("return").column("return").to_numpy()

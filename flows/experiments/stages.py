@@ -1,0 +1,368 @@
+"""The stages of an experiment, and the claim of its folder.
+
+plan.json, stages/                what it is, and what is done
+legged.zarr, legged.card/         what it collects
+train/<run>/, pace/<learner>.json
+evaluate/<policy>.json            test/<run>.json    runs/<run>.json, a run's row
+episodes/<policy>.html            summary.json, wall.json, report.html
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gaitforge.collectors.experts.expert import load_expert
+from gaitforge.datasets import open_store
+from gaitforge.flows.experiments.plan import Corrections, DataSet, Experiment
+from gaitforge.flows.experiments.runs import (
+    LEGGED,
+    Run,
+    driven_round,
+    driver,
+    expert_round,
+)
+from gaitforge.flows.experiments.summary import EXPERT_CARD, SUMMARY, write_summary
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.plans import PLAN, plan_from_tree
+from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
+from gaitforge.flows.settings import with_named
+from gaitforge.flows.stages.evaluate import reference_files
+from gaitforge.flows.stages.overview import dataset_overview
+from gaitforge.flows.stages.staging import Stage
+from gaitforge.flows.stages.status import EXPERIMENT
+from gaitforge.flows.tasks.evaluation import EvaluationPlan
+from gaitforge.flows.tasks.interface import CollectionPlan
+from gaitforge.flows.tasks.registry import evaluation_class, evaluation_of
+
+STORE = "legged.zarr"
+_REFERENCES = "evaluate expert"
+
+
+@dataclass(frozen=True)
+class Pages:
+    """What writes an experiment's pages.
+
+    Attributes:
+        card: card(store, reporter) writes `card_of(store)`.
+        episodes: episodes(store, page, reporter) writes a page of stored episodes.
+        policies: policies(out, names, reporter) writes `page_of(out, name)` of evaluations.
+        report: report(out, reporter) writes report.html.
+    """
+
+    card: Callable[[Path, Reporter], Any]
+    episodes: Callable[[Path, Path, Reporter], Any]
+    policies: Callable[[Path, Sequence[str], Reporter], Any]
+    report: Callable[[Path, Reporter], Any]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An experiment and the stores that it learns from, as a folder's plan.json holds them.
+
+    Attributes:
+        name: of the preset; stores: empty where the experiment collects its own.
+    """
+
+    name: str
+    experiment: Experiment
+    stores: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.experiment.collect is not None and self.stores:
+            raise ValueError(f"{self.name} collects its own episodes, and takes no store")
+        if self.experiment.collect is None and not self.stores:
+            raise ValueError(f"{self.name} needs a store to learn from")
+        if self.experiment.corrections is not None and len(self.stores) > 1:
+            raise ValueError("rounds of corrections go into one store")
+
+
+def claim(made: Claim, out: Path) -> None:
+    """Write the plan; learners, seeds, sets and rounds may be added to the one in the folder.
+
+    Raises:
+        ValueError: `out` cannot be written, or holds another experiment.
+    """
+    record = {"kind": EXPERIMENT, **to_tree(made)}
+    if (out / PLAN).exists():
+        there = to_tree(claimed(out))
+        if there == to_tree(made):
+            return
+        if made.experiment.fixed and _grown(there) != _grown(to_tree(made)):
+            raise ValueError(
+                f"{out} holds an experiment with other settings; choose another folder or remove it"
+            )
+    write_record(out / PLAN, record | provenance())
+
+
+def _grown(tree: Any) -> Any:
+    """A claim without the number of its rounds, of which there may be more later."""
+    corrections = tree["experiment"]["corrections"]
+    if corrections is not None and not corrections["driver"]:
+        corrections["rounds"] = 1
+    return tree
+
+
+def claimed(path: Path) -> Claim:
+    """The experiment of a folder, or of its plan's file.
+
+    Raises:
+        ValueError: there is none.
+    """
+    path = path / PLAN if path.is_dir() else path
+    record = read_record(path)
+    if record is None:
+        raise ValueError(f"no plan at {path}")
+    try:
+        names = Claim.__dataclass_fields__
+        return plan_from_tree(Claim, {name: record[name] for name in names if name in record})
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not the plan of an experiment: {error}") from None
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A store, its task's name, and how policies that learn from it are evaluated."""
+
+    store: Path | str
+    task: str
+    evaluation: EvaluationPlan
+
+
+@dataclass
+class _Listing:
+    """The stages of an experiment, as they are listed."""
+
+    made: Claim
+    out: Path
+    pages: Pages
+    sources: Sequence[_Source]
+    stages: list[Stage] = field(default_factory=list)
+    shown: set[str] = field(default_factory=set)
+
+    @property
+    def experiment(self) -> Experiment:
+        """What is listed."""
+        return self.made.experiment
+
+    def run(
+        self, source: _Source, data: DataSet, learner: str, seed: int, value: Any = None
+    ) -> Run:
+        """A run of the experiment."""
+        task = source.task, source.evaluation
+        return Run(self.experiment, self.out, source.store, *task, data, learner, seed, value)
+
+    def runs(self) -> list[Run]:
+        """All runs; seeds come last, so that every learner has been on every set before."""
+        return [
+            self.run(source, data, learner, seed, value)
+            for seed in self.experiment.seeds
+            for source in self.sources
+            for data in self.experiment.data_sets()
+            for value in self.experiment.values()
+            for learner in self.experiment.learners
+        ]
+
+    def add(self, name: str, **more: Any) -> str:
+        """Add a stage; by default it is done for the experiment as a whole. Returns its name."""
+        key = more.pop("key", None) or digest(self.experiment)
+        self.stages.append(Stage(name, key, **more))
+        return name
+
+
+def experiment_stages(made: Claim, out: Path, pages: Pages) -> list[Stage]:
+    """The stages of an experiment, each after those whose results it reads.
+
+    Raises:
+        ValueError: a store of a task that is not simulated here, two of one task, or an empty set.
+    """
+    experiment = made.experiment
+    listing = _Listing(made, out, pages, list(_sources(made, out)))
+    runs = listing.runs()
+    data = _add_collection(listing)
+    if experiment.own_rounds:
+        _add_references(listing)
+    if experiment.corrections is not None:
+        data = _add_rounds(listing, experiment.corrections, runs, data)
+    if experiment.collect is not None:
+        store = out / STORE
+        outputs = (out / "dataset.json", out / EXPERT_CARD, card_of(store))
+        work = partial(_describe, experiment.collect.expert, store, out, pages)
+        page = outputs[-1]
+        listing.add("describe", run=work, outputs=outputs, after=data, page=page)
+    if not experiment.own_rounds:
+        _add_references(listing)
+        for run in runs:
+            _add_run(listing, run, data)
+    names = tuple(stage.name for stage in listing.stages)
+    key = digest([stage.key for stage in listing.stages])
+    work = partial(write_summary, made.name, experiment, runs, out, tuple(listing.stages))
+    listing.add("compare", key=key, run=work, outputs=(out / SUMMARY,), after=names)
+    page = out / "report.html"
+    work = partial(pages.report, out)
+    listing.add("report", key=key, run=work, outputs=(page,), after=("compare",), page=page)
+    return listing.stages
+
+
+def _sources(made: Claim, out: Path) -> Iterator[_Source]:
+    experiment, tasks = made.experiment, set[str]()
+    if experiment.collect is not None:
+        plan = with_named(evaluation_class(LEGGED)(), experiment.evaluate)
+        yield _Source(out / STORE, LEGGED, plan)
+    for address in made.stores:
+        store = open_store(address)
+        plan = evaluation_of(store)
+        if plan is None:
+            raise ValueError(
+                f"{address} is of {store.schema.robot or 'an unknown task'}, in which no policy "
+                "can be evaluated here"
+            )
+        task = LEGGED if plan.kind == LEGGED else store.schema.robot or plan.kind
+        if task in tasks:
+            raise ValueError(f"an experiment takes one store of each task, got two of {task}")
+        tasks.add(task)
+        source = _Source(address, task, with_named(plan, experiment.evaluate))
+        if plan.kind == LEGGED:
+            _check_robot(experiment, store.schema.robot, source)
+        yield source
+
+
+def _check_robot(experiment: Experiment, robot: str, source: _Source) -> None:
+    """Raise ValueError if the expert that is the measure drives another robot."""
+    if not experiment.expert:
+        return
+    driven = load_expert(experiment.expert).policy.robot.name
+    asked = getattr(source.evaluation, "robot", "") or robot
+    if driven != asked:
+        raise ValueError(
+            f"expert {experiment.expert} drives {driven}, but the learners drive {asked}; give an "
+            "expert of that robot"
+        )
+
+
+def _add_collection(listing: _Listing) -> tuple[str, ...]:
+    """Collect and show the episodes; the stages that others wait for."""
+    collect, out, store = listing.experiment.collect, listing.out, listing.out / STORE
+    if collect is None:
+        return ()
+    listing.add("collect", collection=partial(_same, collect), place=store)
+    page = page_of(out, "collected")
+    work = partial(listing.pages.episodes, store, page)
+    listing.add("show collected", run=work, after=("collect",), page=page)
+    return ("collect",)
+
+
+def _add_references(listing: _Listing) -> None:
+    """Evaluate the experts by which policies score, where they are not known."""
+    for source in listing.sources:
+        learner, seed = next(iter(listing.experiment.learners)), listing.experiment.seeds[0]
+        run = listing.run(source, DataSet(), learner, seed)
+        outputs = reference_files(source.evaluation, run.references_folder)
+        if outputs:
+            name = _REFERENCES if source.task == LEGGED else f"{_REFERENCES} of {source.task}"
+            key = digest([source.evaluation, listing.experiment.expert])
+            listing.add(name, key=key, run=run.referred, outputs=outputs)
+
+
+def _add_rounds(
+    listing: _Listing, corrections: Corrections, runs: Sequence[Run], data: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The rounds, with the learner's own runs where it drives; the stages that others wait for."""
+    [source], own = listing.sources, listing.experiment.own_rounds
+    place = Path(source.store)
+    for k in range(1, corrections.rounds + 1):
+        if own:
+            _add_round(listing, runs, k - 1, data)
+        drives = driver(runs[0], k)
+        name = f"collect round-{k}"
+        if not own:
+            _add_training(listing, drives, data)
+            name = "collect corrections" if k == 1 else f"collect corrections-{k}"
+        driven = partial(driven_round, drives, corrections, k)
+        after = (f"train {drives.name}",)
+        data = (listing.add(name, collection=driven, place=place, after=after),)
+        if corrections.plain:
+            alone = partial(expert_round, drives, corrections, k)
+            data += (listing.add(f"collect plain-{k}", collection=alone, place=place),)
+    if own:
+        _add_round(listing, runs, corrections.rounds, data)
+    return data
+
+
+def _add_round(listing: _Listing, runs: Sequence[Run], k: int, data: tuple[str, ...]) -> None:
+    for run in runs:
+        if run.data.rounds == k:
+            _add_run(listing, run, data)
+
+
+def _add_run(listing: _Listing, run: Run, data: tuple[str, ...]) -> None:
+    """Time, train, score and show a run."""
+    if listing.experiment.train_s is not None and run.seed == listing.experiment.seeds[0]:
+        key = digest([listing.experiment.train_s, run.config(), _data_key(run)])
+        work, outputs = run.measure, (run.pace,)
+        data += (
+            listing.add(f"time {run.learner}", key=key, run=work, outputs=outputs, after=data),
+        )
+    trained = _add_training(listing, run, data)
+    key = digest([_train_key(run), run.evaluation, run.experiment.expert, run.experiment.targets,
+                  run.experiment.curve, run.experiment.tested])  # fmt: skip
+    references = [stage.name for stage in listing.stages if stage.name.startswith(_REFERENCES)]
+    after, outputs = (trained, *references), (run.record, run.evaluated)
+    name = f"evaluate {run.name}"
+    listing.add(name, key=key, run=run.score, outputs=outputs, after=after)
+    if run.task == LEGGED and run.learner not in listing.shown:
+        listing.shown.add(run.learner)
+        page = page_of(listing.out, run.name)
+        work = partial(listing.pages.policies, listing.out, (run.name,))
+        listing.add(f"show {run.name}", key=key, run=work, after=(name, *references), page=page)
+
+
+def _add_training(listing: _Listing, run: Run, data: tuple[str, ...]) -> str:
+    paced = [f"time {run.learner}"] if run.experiment.train_s is not None else []
+    known = {stage.name for stage in listing.stages}
+    return listing.add(
+        f"train {run.name}",
+        key=_train_key(run),
+        run=run.train,
+        outputs=(run.folder / "checkpoint.json",),
+        after=(*data, *(name for name in paced if name in known)),
+        place=run.folder,
+        trains=True,
+        device=run.config().device,
+    )
+
+
+def _train_key(run: Run) -> str:
+    scaled = run.experiment.targets and run.experiment.asked(run.learner) != (None,)
+    by = [run.evaluation, run.experiment.expert] if scaled else []
+    return digest([run.config().to_json(), run.experiment.train_s, _data_key(run), by])
+
+
+def _data_key(run: Run) -> Any:
+    """What a run's episodes change with."""
+    if not run.experiment.fixed:
+        return run.select().select(run.store).hash
+    corrections = run.experiment.corrections
+    rounds = corrections and replace(corrections, rounds=run.data.rounds or corrections.rounds)
+    return [run.experiment.collect, rounds, run.experiment.select, run.data]
+
+
+def _same(plan: CollectionPlan) -> CollectionPlan:
+    return plan
+
+
+def page_of(out: Path, name: str) -> Path:
+    """The page of the episodes of an evaluation, or of those that were collected."""
+    return out / "episodes" / f"{name}.html"
+
+
+def card_of(store: Path) -> Path:
+    """The page of a store's card."""
+    return store.with_name(f"{store.name}.card") / "card.html"
+
+
+def _describe(expert: str, store: Path, out: Path, pages: Pages, reporter: Reporter) -> None:
+    write_record(out / EXPERT_CARD, load_expert(expert).card)
+    write_record(out / "dataset.json", dataset_overview(store))
+    pages.card(store, reporter)

@@ -1,0 +1,282 @@
+"""The summary of an experiment: what was learned from, every run's numbers, and means over seeds.
+
+Reading only: a lost file is an error that names it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from gaitforge.collectors.experts.expert import load_expert
+from gaitforge.collectors.intervals import ratio_interval
+from gaitforge.collectors.legged.rewards import LARGEST_RETURN
+from gaitforge.datasets import StoreInfo, open_store
+from gaitforge.flows.experiments.plan import Experiment
+from gaitforge.flows.experiments.runs import LEGGED, Row, Run, episode_returns, evaluations
+from gaitforge.flows.experiments.statistics import (
+    interquartile_mean,
+    mean,
+    mean_and_std,
+    stratified_interval,
+)
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.part_records import collection_rate, part_records
+from gaitforge.flows.records.records import provenance, read_record, to_tree, write_record
+from gaitforge.flows.stages.staging import Stage, seconds_in_all, stage_seconds
+
+SUMMARY, WALL, EXPERT_CARD = "summary.json", "wall.json", "expert.json"
+EXPERT = "expert"
+GROUPINGS = {"cells": ("terrain", "skill", "level"), "terrains": ("terrain",), "skills": ("skill",)}
+_OUTCOMES = ("return", "success", "survival")
+_LATENCIES = ("latency_us_median", "latency_us_p99")
+_MEASURES = (
+    *("score", *_OUTCOMES, "return_fraction", "train_s", "validation_loss", "test_mse"),
+    *_LATENCIES,
+)
+_INTERVALS = ("return_ci95", "success_ci95", "return_fraction_ci95")
+_RESULT = ("task", "set", "learner", "value")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What `summary.json` holds.
+
+    Attributes:
+        name: of the preset; plan: the experiment.
+        dataset: of the collected store; None where stores were given.
+        collect: "steps_per_s" of the collection, nothing where stores were given.
+        sets: a row each: the episodes, their scores, and the returns that score 0 and 100.
+        expert: the expert's row on the cells of the runs; None of tasks without terrains.
+        runs: a row each; results: means over the seeds of a learner on a set, with intervals.
+        overall: means over all sets, of every learner.
+        cells: of every policy, terrain, skill and level; nothing of other tasks.
+        largest_return: possible in a legged episode; wall_s: seconds in which some stage ran.
+        command: that repeats it.
+    """
+
+    name: str
+    plan: Experiment
+    dataset: StoreInfo | None
+    collect: Mapping[str, float]
+    sets: Sequence[Row]
+    expert: Row | None
+    runs: Sequence[Row]
+    results: Sequence[Row]
+    overall: Sequence[Row]
+    cells: Sequence[Row]
+    evaluated_episodes: int
+    largest_return: float | None
+    wall_s: float
+    command: str
+    git_revision: str
+    versions: Mapping[str, str]
+    machine: str
+
+
+def write_summary(
+    name: str,
+    experiment: Experiment,
+    runs: Sequence[Run],
+    out: Path,
+    stages: Sequence[Stage],
+    reporter: Reporter,
+) -> None:
+    """Write `summary.json` and `wall.json` of an experiment whose runs are scored.
+
+    Args:
+        stages: those whose seconds count.
+
+    Raises:
+        ValueError: a file of a run is missing; the line names it.
+    """
+    seconds = stage_seconds(out, stages)
+    write_record(out / WALL, seconds)
+    expert = read_record(evaluations(out) / f"{EXPERT}.json")
+    legged = [run for run in runs if run.task == LEGGED]
+    expert = expert if legged else None
+    rows = [_run_row(run, expert if run.task == LEGGED else None) for run in runs]
+    names = [EXPERT, *(run.name for run in legged)] if expert else []
+    store = runs[0].store if experiment.collect is not None else None
+    parts = experiment.collect.part_ids() if experiment.collect is not None else ()
+    rate = {"steps_per_s": collection_rate(part_records(store, parts))} if store else {}
+    summary = Summary(
+        name=name,
+        plan=experiment,
+        dataset=open_store(store).info() if store else None,
+        collect=rate,
+        sets=[_described(run, reporter) for run in _one_a_set(runs)],
+        expert=_expert_row(expert, legged[0]) if expert else None,
+        runs=rows,
+        results=[_result(group) for group in _grouped_by(rows, _RESULT)],
+        overall=[_overall(group) for group in _grouped_by(rows, ("learner", "value"))],
+        cells=[cell for each in names for cell in _evaluation(out, each)["cells"]],
+        evaluated_episodes=sum(row["episodes"] for row in rows),
+        largest_return=LARGEST_RETURN if legged else None,
+        wall_s=seconds_in_all(seconds),
+        command=_command(name, runs, out),
+        **provenance(),
+    )
+    write_record(out / SUMMARY, summary)
+
+
+def _command(name: str, runs: Sequence[Run], out: Path) -> str:
+    """The command that repeats an experiment."""
+    place = out.name if out.is_absolute() else str(out)
+    stores = {str(run.store): None for run in runs if run.experiment.collect is None}
+    return " ".join(["gaitforge run", f"{place}/plan.json", *stores, f"--out {place}-again"])
+
+
+def _evaluation(out: Path, name: str) -> Row:
+    return _needed(evaluations(out) / f"{name}.json")
+
+
+def _needed(path: Path) -> Row:
+    record = read_record(path)
+    if record is None:
+        raise ValueError(f"{path} is missing, which its run has written; run the experiment again")
+    return record
+
+
+def _run_row(run: Run, expert: Row | None) -> Row:
+    row = _needed(run.record)
+    return row | (_outcomes(_needed(run.evaluated), expert) if expert else {})
+
+
+def _expert_row(expert: Row, run: Run) -> Row:
+    name = run.experiment.expert or (run.experiment.collect or run.evaluation).expert
+    card = load_expert(name).card
+    row = {"run": EXPERT, "task": LEGGED, "set": "", "learner": EXPERT, "seed": None, "value": None}
+    row |= {"parameters": expert["parameters"], "score": 100.0, "train_s": card.get("wall_s")}
+    return row | {name: expert[name] for name in _LATENCIES} | _outcomes(expert, expert)
+
+
+def _outcomes(evaluation: Row, expert: Row) -> Row:
+    """Return, success and survival, over all cells and by terrain and skill.
+
+    `return_fraction` is the mean return over the expert's on the same cells, None where that is not
+    above 0. The 95 % intervals are over episodes.
+    """
+    row = {name: evaluation[name] for name in (*_OUTCOMES, *_INTERVALS[:2])}
+    row["return_fraction"] = _fraction(evaluation["return"], expert["return"])
+    row["return_fraction_ci95"] = ratio_interval(evaluation["returns"], expert["returns"])
+    for name, by in GROUPINGS.items():
+        row[name] = _grouped(evaluation, expert, by)
+    return row
+
+
+def _grouped(evaluation: Row, expert: Row, by: Sequence[str]) -> list[Row]:
+    """A row per group of cells; both evaluations have the same cells in the same order."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for k, cell in enumerate(evaluation["cells"]):
+        groups.setdefault(tuple(cell[name] for name in by), []).append(k)
+    rows = []
+    for key, group in groups.items():
+        own, of = ([each["cells"][k] for k in group] for each in (evaluation, expert))
+        row = dict(zip(by, key, strict=True)) | {"episodes": sum(cell["episodes"] for cell in own)}
+        row |= {name: fmean(cell[name] for cell in own) for name in _OUTCOMES}
+        row["return_fraction"] = _fraction(row["return"], fmean(cell["return"] for cell in of))
+        returns = ([each["returns"][k] for k in group] for each in (evaluation, expert))
+        rows.append(row | {"return_fraction_ci95": ratio_interval(*returns)})
+    return rows
+
+
+def _fraction(value: float, of: float) -> float | None:
+    return value / of if of > 0 else None
+
+
+def _one_a_set(runs: Sequence[Run]) -> list[Run]:
+    return list({(run.task, run.data.name): run for run in reversed(runs)}.values())[::-1]
+
+
+def _described(run: Run, reporter: Reporter) -> Row:
+    """A set: where its episodes are, how many, and how they score."""
+    selection, info = run.selects().select(run.store), open_store(run.store).info()
+    row: Row = {
+        "task": run.task,
+        "set": run.data.name,
+        "store": Path(run.store).name,
+        "dataset": info.hash,
+        "selection": selection.hash,
+        "episodes": len(selection),
+        "steps": selection.steps,
+        "control_dt_s": selection.schema.control_dt_s,
+    }
+    if run.experiment.tested:
+        held_out = run.held_out
+        row["held_out"] = {
+            "episodes": len(held_out),
+            "steps": held_out.steps,
+            "selection": held_out.hash,
+        }
+    _, references = run.referred(reporter)
+    scores = np.array([references.score(each) for each in episode_returns(selection)])
+    row |= {"zero": references.zero, "expert": references.hundred}
+    return row | {"score": scores.mean(), "score_std": scores.std(), "score_best": scores.max()}
+
+
+def _grouped_by(rows: Iterable[Row], names: Sequence[str]) -> list[list[Row]]:
+    """Rows with equal values of these names, in the order in which they first come."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in names), []).append(row)
+    return list(groups.values())
+
+
+def _result(rows: Sequence[Row]) -> Row:
+    """Mean and standard deviation over the seeds, with 95 % intervals.
+
+    That of the score is over the seeds. Those of returns and success are over episodes, which the
+    seeds share: the means of the seeds' limits.
+    """
+    first = rows[0]
+    alike = (*_RESULT, "model", "objective", "parameters", "steps")
+    measures = {name: mean_and_std([row.get(name) for row in rows]) for name in _MEASURES}
+    result: Row = {
+        **{name: first[name] for name in alike},
+        "runs": [row["run"] for row in rows],
+        "seeds": [row["seed"] for row in rows],
+        "control_steps": fmean(row["control_steps"] for row in rows),
+        **to_tree(measures),
+        "score_ci95": stratified_interval([[row["score"] for row in rows]], mean),
+        **{name: _mean_limits([row.get(name) for row in rows]) for name in _INTERVALS},
+        "asked": [
+            {**each, "score": to_tree(mean_and_std([row["asked"][k]["score"] for row in rows]))}
+            for k, each in enumerate(first["asked"])
+        ],
+    }
+    for name, by in GROUPINGS.items():
+        groups = zip(*(row.get(name, []) for row in rows), strict=True)
+        result[name] = [_over_seeds(group, by) for group in groups]
+    return result
+
+
+def _over_seeds(group: Sequence[Row], by: Sequence[str]) -> Row:
+    row = {name: group[0][name] for name in (*by, "episodes")}
+    for name in (*_OUTCOMES, "return_fraction"):
+        row[name] = to_tree(mean_and_std([each[name] for each in group]))
+    limits = _mean_limits([each["return_fraction_ci95"] for each in group])
+    return row | {"return_fraction_ci95": limits}
+
+
+def _mean_limits(intervals: Sequence[Any]) -> list[float] | None:
+    return None if None in intervals else np.mean(intervals, axis=0).tolist()
+
+
+def _overall(rows: Sequence[Row]) -> Row:
+    """Mean and interquartile mean of a learner over all sets, with their intervals."""
+    scores = [[row["score"] for row in group] for group in _grouped_by(rows, ("task", "set"))]
+    every = np.concatenate(scores)
+    return {
+        "learner": rows[0]["learner"],
+        "value": rows[0]["value"],
+        "sets": len(scores),
+        "runs": len(every),
+        "mean": float(mean(every)),
+        "mean_ci95": stratified_interval(scores, mean),
+        "iqm": float(interquartile_mean(every)),
+        "iqm_ci95": stratified_interval(scores, interquartile_mean),
+    }

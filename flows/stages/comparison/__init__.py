@@ -1,1 +1,0 @@
-"""Comparisons of models: their runs, their summary, and the comparison on legged data."""

@@ -1,1 +1,0 @@
-"""A whole pipeline: collect, describe, train, evaluate, compare, report."""

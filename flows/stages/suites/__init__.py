@@ -1,1 +1,0 @@
-"""Suites: fixed learners on fixed sets of episodes, trained, scored and compared with intervals."""

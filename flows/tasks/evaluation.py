@@ -1,0 +1,295 @@
+"""What a task gives to evaluate policies on it, and the record that every evaluation leaves.
+
+`gaitforge.flows.stages.evaluate` runs it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from gaitforge.collectors.intervals import (
+    Interval,
+    combined_interval,
+    mean_interval,
+    success_interval,
+)
+from gaitforge.datasets import Schema
+from gaitforge.flows.records.records import to_tree
+from gaitforge.flows.tasks.policies import (
+    CLASS,
+    EXPERT,
+    RUN,
+    PolicySource,
+    is_run,
+    named_source,
+)
+from gaitforge.learners.deploy.control import LearnedPolicy
+from gaitforge.learners.models.registry import count_parameters
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+
+
+@dataclass(frozen=True)
+class References:
+    """Returns that score 0 and 100, and their source in words."""
+
+    zero: float
+    hundred: float
+    source: str = "measured"
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.zero) and isfinite(self.hundred) and self.hundred > self.zero):
+            raise ValueError(
+                f"the return {self.hundred} that scores 100 is not above {self.zero}, which "
+                "scores 0: returns cannot be scored by them"
+            )
+
+    def score(self, value: float) -> float:
+        """100 x (return - zero) / (hundred - zero)."""
+        return 100.0 * (value - self.zero) / (self.hundred - self.zero)
+
+    def scores(self, returns: Interval) -> Interval:
+        """The scores of an interval's ends."""
+        return self.score(returns[0]), self.score(returns[1])
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Episodes that are averaged together.
+
+    Attributes:
+        where: columns that name the cell, such as terrain and skill; empty for a single cell.
+        episodes: in the order of their seeds, with `episode_return`, `length` in control steps,
+            `success` and `terminated`, which a time limit is not.
+        measures: means of the task's own, such as the speed error.
+    """
+
+    where: Mapping[str, Any]
+    episodes: Sequence[Any]
+    measures: Mapping[str, float] = field(default_factory=dict)
+
+    def row(self, policy: str) -> dict[str, Any]:
+        """The cell as JSON values: what names it, its means and their 95 % intervals."""
+        returns = [float(each.episode_return) for each in self.episodes]
+        successes = [bool(each.success) for each in self.episodes]
+        row = {
+            "policy": policy,
+            **self.where,
+            "return": float(np.mean(returns)),
+            "return_ci95": mean_interval(returns),
+            "success": float(np.mean(successes)),
+            "success_ci95": success_interval(sum(successes), len(successes)),
+            "survival": float(np.mean([not each.terminated for each in self.episodes])),
+            "length": float(np.mean([each.length for each in self.episodes])),
+            "episodes": len(self.episodes),
+            **self.measures,
+        }
+        return to_tree(row)
+
+
+@dataclass(frozen=True)
+class PolicyMeasures:
+    """Means over cells of equal weight, with 95 % intervals; latency of one robot on one thread.
+
+    Attributes:
+        return_: sum of an episode's rewards; survival: share of episodes that did not terminate.
+        length: control steps of an episode.
+        score: see `References`; None without them.
+    """
+
+    return_: float
+    return_ci95: Interval | None = field(default=None, kw_only=True)
+    success: float
+    success_ci95: Interval | None = field(default=None, kw_only=True)
+    survival: float
+    length: float
+    score: float | None = field(default=None, kw_only=True)
+    score_ci95: Interval | None = field(default=None, kw_only=True)
+    parameters: int
+    latency_us_median: float
+    latency_us_p99: float
+
+
+@dataclass(frozen=True)
+class PolicyEvaluation(PolicyMeasures):
+    """The measures of a policy on a task.
+
+    Attributes:
+        task: the task's name; references: what scores 0 and 100.
+        episodes, steps: in all cells together.
+        cells: their rows, see `Cell.row`; returns: of every cell's episodes.
+    """
+
+    task: str
+    policy: str
+    episodes: int
+    steps: int
+    wall_s: float
+    steps_per_s: float
+    cells: tuple[Mapping[str, Any], ...]
+    returns: tuple[tuple[float, ...], ...]
+    references: References | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationPlan(ABC):
+    """What to evaluate on: a frozen dataclass that survives JSON and refuses bad values.
+
+    Attributes:
+        kind: the task's name in `gaitforge.flows.tasks.registry`.
+        expert: name of the policy that scores 100; baseline: of the one that scores 0, empty where
+            a return of 0 does.
+        unit: of the progress; obs_slices: of the stored observation, checked if given.
+        action_limit: trained policies' actions are clipped to it.
+        return_target: of a return-conditioned policy, in units of the return that scores 100, or
+            without references of the return that it was trained with.
+        references: the returns that score 0 and 100.
+        reset_every: control steps after which a trained policy's memory is cleared; 0 for never.
+    """
+
+    kind: ClassVar[str]
+    expert: ClassVar[str]
+    baseline: ClassVar[str] = ""
+    unit: ClassVar[str] = "step"
+    obs_slices: ClassVar[Mapping[str, tuple[int, int]] | None] = None
+    action_limit: ClassVar[float] = inf
+
+    return_target: float = 1.0
+    references: References | None = None
+    reset_every: int = 0
+
+    def __post_init__(self) -> None:
+        if not isfinite(self.return_target):
+            raise ValueError(f"return_target must be a finite number, got {self.return_target}")
+
+    @property
+    def name(self) -> str:
+        """Of the task in tables and file names."""
+        return self.kind.partition(":")[0]
+
+    @classmethod
+    @abstractmethod
+    def of_store(cls, schema: Schema) -> Self | None:
+        """The plan for policies that learn from such a store; None for another task's store."""
+
+    @abstractmethod
+    def expert_hash(self, name: str) -> str:
+        """Changes whenever the expert or baseline does. Raises ValueError where there is none."""
+
+    @abstractmethod
+    def work(self) -> int:
+        """Most units of progress of all episodes."""
+
+    @abstractmethod
+    def roll_out(
+        self, source: PolicySource, advance: Callable[[int], None]
+    ) -> tuple[list[Cell], int]:
+        """Run all episodes: the cells, and the policy's number of parameters.
+
+        Raises:
+            ValueError: no such policy, or one of another task.
+        """
+
+    @abstractmethod
+    def observations(self, source: PolicySource) -> Sequence[Any]:
+        """Observations of one robot, to time a policy on."""
+
+    def versions(self) -> Mapping[str, str]:
+        """What the results change with beside plan and policy."""
+        return {}
+
+    def known_references(self) -> References | None:
+        """The plan's references, or those that the task has without evaluating anything."""
+        return self.references
+
+    def source(self, policy: str, which: str = "last") -> PolicySource:
+        """The policy of a folder or of "module:Class", or else the expert or baseline by name."""
+        place = Path(policy)
+        if ":" in policy or is_run(place) or (len(place.parts) > 1 and not place.exists()):
+            return named_source(policy, which)
+        return PolicySource(Path(policy).stem, EXPERT, policy)
+
+    def load(self, source: PolicySource, robots: int) -> tuple[Any, int]:
+        """A trained policy, or that of a class, for a number of robots, and its size.
+
+        Raises:
+            ValueError: no such policy, or one that the task cannot run.
+        """
+        if source.kind == CLASS:
+            return source.policy_class()(robots), 0
+        if source.kind != RUN:
+            raise ValueError(f"{source.place} is no training run, which task {self.kind} needs")
+        network = source.network(self.obs_slices)
+        return self.driven(source, network, robots), count_parameters(network)
+
+    def driven(self, source: PolicySource, network: PolicyNetwork, robots: int) -> LearnedPolicy:
+        """A trained network as a policy for a number of robots."""
+        target, known = self.return_target, self.known_references()
+        if known is not None:
+            target *= (known.hundred - network.return_at(0.0)) / float(network.return_scale)
+        return LearnedPolicy(
+            network,
+            robots,
+            source.name,
+            target,
+            action_limit=self.action_limit,
+            reset_every=self.reset_every,
+        )
+
+    def key(self, source: PolicySource) -> dict[str, str]:
+        """What changes with the policy's weights and the simulation.
+
+        Raises:
+            ValueError: no such policy.
+        """
+        weights = self.expert_hash(source.place) if source.kind == EXPERT else source.key()
+        return {"weights": weights, **self.versions()}
+
+
+_MEANS = ("return", "success", "survival", "length")
+
+
+def measured(
+    source: PolicySource,
+    plan: EvaluationPlan,
+    cells: Sequence[Cell],
+    parameters: int,
+    wall_s: float,
+    latency_us: tuple[float, float],
+) -> PolicyEvaluation:
+    """The record of a plan's episodes."""
+    rows, references = [cell.row(source.name) for cell in cells], plan.known_references()
+    means = {name: float(np.mean([row[name] for row in rows])) for name in _MEANS}
+    return_ = means.pop("return")
+    low_high, success_ci95 = (
+        combined_interval([row[name] for row in rows], [row[f"{name}_ci95"] for row in rows])
+        for name in ("return", "success")
+    )
+    episodes = [each for cell in cells for each in cell.episodes]
+    steps = sum(each.length for each in episodes)
+    return PolicyEvaluation(
+        return_=return_,
+        **means,
+        return_ci95=low_high,
+        success_ci95=success_ci95,
+        score=references.score(return_) if references else None,
+        score_ci95=references.scores(low_high) if references and low_high else None,
+        parameters=parameters,
+        latency_us_median=latency_us[0],
+        latency_us_p99=latency_us[1],
+        task=plan.kind,
+        policy=source.name,
+        episodes=len(episodes),
+        steps=steps,
+        wall_s=wall_s,
+        steps_per_s=steps / wall_s,
+        cells=tuple(rows),
+        returns=tuple(
+            tuple(float(each.episode_return) for each in cell.episodes) for cell in cells
+        ),
+        references=references,
+    )

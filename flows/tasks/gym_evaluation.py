@@ -1,0 +1,146 @@
+"""Evaluation on Gymnasium's tasks, with D4RL's score (Fu et al. 2020).
+
+The score is 100 x (return - random) / (expert - random) by the returns of our own expert and random
+policy, or by those that a store keeps; `d4rl_score` takes D4RL's reference returns, measured on
+older environments. A return-conditioned policy sees return-to-go on the scale of its training.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from gaitforge.collectors.gym import evaluation
+from gaitforge.collectors.gym.batch import TaskBatch
+from gaitforge.collectors.gym.experts import (
+    RandomPolicy,
+    load_gym_expert,
+    policies_folder,
+    read_recipe,
+)
+from gaitforge.collectors.gym.tasks import TASKS, find_task, package_version
+from gaitforge.collectors.policies import StoredObservation
+from gaitforge.datasets import Schema
+from gaitforge.datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
+from gaitforge.datasets.formats.d4rl.tasks import normalised_return
+from gaitforge.flows.records.plans import PLAN
+from gaitforge.flows.records.records import read_record
+from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan, References
+from gaitforge.flows.tasks.policies import EXPERT, RUN, PolicySource
+
+RANDOM = "random"
+
+
+@dataclass(frozen=True)
+class GymEvaluation(EvaluationPlan):
+    """What to evaluate policies of a Gymnasium task on.
+
+    Attributes:
+        env: an environment's id of `gaitforge.collectors.gym.tasks`.
+        policies: folder of the task's policies "medium" and "expert", whose returns score 0 and 100
+            unless `references` do; empty for the shipped policies.
+        episodes: their starts are drawn from `seed`, the same for every policy.
+        environments: stepped together.
+    """
+
+    kind = "gym"
+    expert = "expert"
+    baseline = RANDOM
+    unit = "episode"
+    action_limit = 1.0
+
+    env: str = "Hopper-v5"
+    policies: str = ""
+    episodes: int = 100
+    environments: int = 20
+    seed: int = evaluation.DEFAULT_SEED
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        find_task(self.env)
+        evaluation.evaluation_seeds(self.episodes, self.seed)
+        if self.environments < 1:
+            raise ValueError(f"environments must be at least 1, got {self.environments}")
+
+    def __str__(self) -> str:
+        return f"{self.env}, {self.episodes} episodes"
+
+    @property
+    def name(self) -> str:
+        """What D4RL calls the task."""
+        return find_task(self.env).name
+
+    @classmethod
+    def of_store(cls, schema: Schema) -> Self | None:
+        """See `EvaluationPlan.of_store`; with the references that the store keeps."""
+        env = next((env for env, task in TASKS.items() if task.name == schema.robot), None)
+        if env is None:
+            return None
+        kept = schema.attributes.get("reference_returns")
+        if not isinstance(kept, Mapping) or not {"random", "expert"} <= kept.keys():
+            return cls(env=env)
+        source = "D4RL's table" if schema.attributes.get("format") == "d4rl" else "the store"
+        references = References(float(kept["random"]), float(kept["expert"]), source)
+        return cls(env=env, references=references)
+
+    def known_references(self) -> References:
+        """See `EvaluationPlan.known_references`."""
+        if self.references is not None:
+            return self.references
+        folder = policies_folder(self.env, self.policies)
+        recipe = read_recipe(folder)
+        if recipe.env != self.env:
+            raise ValueError(f"{folder} holds policies of {recipe.env}, not of {self.env}")
+        return References(recipe.random_return, recipe.expert_return, "the experts' recipe")
+
+    def versions(self) -> Mapping[str, str]:
+        """See `EvaluationPlan.versions`."""
+        return {"simulation": package_version(find_task(self.env))}
+
+    def expert_hash(self, name: str) -> str:
+        """See `EvaluationPlan.expert_hash`."""
+        if name == RANDOM:
+            return RANDOM
+        return load_gym_expert(policies_folder(self.env, self.policies), name).hash
+
+    def work(self) -> int:
+        """See `EvaluationPlan.work`."""
+        return self.episodes
+
+    def roll_out(
+        self, source: PolicySource, advance: Callable[[int], None]
+    ) -> tuple[list[Cell], int]:
+        """See `EvaluationPlan.roll_out`."""
+        task = find_task(self.env)
+        seeds = evaluation.evaluation_seeds(self.episodes, self.seed)
+        with closing(TaskBatch(task, min(self.environments, self.episodes))) as batch:
+            policy, parameters = self.load(source, len(batch))
+            episodes = evaluation.evaluate(policy, batch, seeds, advance)
+        published = [normalised_return(task.name, each.episode_return) for each in episodes]
+        measures = {"d4rl_score": float(np.mean(published))}
+        return [Cell({"env": self.env}, episodes, measures)], parameters
+
+    def observations(self, source: PolicySource) -> list[StoredObservation]:
+        """See `EvaluationPlan.observations`."""
+        with closing(TaskBatch(find_task(self.env), 1)) as batch:
+            return [batch.observation]
+
+    def load(self, source: PolicySource, robots: int) -> tuple[Any, int]:
+        """See `EvaluationPlan.load`; experts and the random policy, too."""
+        task = find_task(self.env)
+        if source.kind == RUN:
+            trained = (read_record(source.folder / PLAN) or {}).get("robot", task.name)
+            if trained in D4RL_TASKS and trained != task.name:
+                raise ValueError(f"{source.place} was trained on {trained}, not on {task.name}")
+        if source.kind != EXPERT:
+            return super().load(source, robots)
+        if source.place == RANDOM:
+            with closing(TaskBatch(task, 1)) as batch:
+                return RandomPolicy(batch.act_dim, self.seed), 0
+        expert = load_gym_expert(policies_folder(self.env, self.policies), source.place)
+        if expert.task != task:
+            folder = policies_folder(self.env, self.policies)
+            raise ValueError(f"{folder} holds policies of {expert.task.env_id}, not of {self.env}")
+        return expert, expert.parameters()

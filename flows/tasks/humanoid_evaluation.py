@@ -1,0 +1,142 @@
+"""Evaluation on the tracking task as in the Body Transformer's paper.
+
+Episodes start at the clip's start; return and length are divided by the possible steps, on training
+and on validation clips (Sferrazza et al. 2024, Section 5.1).
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from gaitforge.collectors.humanoid.clips.reference import clip_digest, clip_lengths
+from gaitforge.collectors.humanoid.clips.snippets import Snippet, whole_clip
+from gaitforge.collectors.humanoid.environment import TrackingEnvironment
+from gaitforge.collectors.humanoid.experts.experts import PD, load_expert
+from gaitforge.collectors.humanoid.observation import OBSERVATION_SLICES
+from gaitforge.collectors.humanoid.rollout import EpisodeResult, EpisodeSpec, run_episode
+from gaitforge.collectors.policies import StoredObservation
+from gaitforge.datasets import Schema
+from gaitforge.flows.records.records import digest
+from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan
+from gaitforge.flows.tasks.policies import EXPERT, PolicySource
+
+
+@dataclass(frozen=True)
+class HumanoidEvaluation(EvaluationPlan):
+    """What to evaluate policies of the humanoid on.
+
+    Attributes:
+        reference: file with the clips.
+        train, validation: clips (the whole clip), or snippets as CLIP-START-END. Deviation: the
+            published evaluation stops at the end of a clip's first snippet. Without either, all
+            clips are validation.
+        episodes: of each; more than one makes sense only with noise.
+        action_noise: standard deviation of the noise on executed actions; seed: of it.
+        max_steps: of an episode; 0 for all of the snippet.
+    """
+
+    kind = "humanoid"
+    expert = PD
+    obs_slices = OBSERVATION_SLICES
+
+    reference: str = ""
+    train: tuple[str, ...] = ()
+    validation: tuple[str, ...] = ()
+    episodes: int = 1
+    action_noise: float = 0.0
+    max_steps: int = 0
+    seed: int = 1_000_003
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        names = (*self.train, *self.validation)
+        if len(set(names)) != len(names):
+            raise ValueError("an evaluation needs each clip once")
+        if self.episodes < 1 or min(self.action_noise, self.max_steps, self.seed) < 0:
+            raise ValueError(
+                f"episodes must be at least 1, got {self.episodes}; action_noise, max_steps and "
+                "seed must not be negative"
+            )
+
+    def __str__(self) -> str:
+        return f"the clips of {self.reference}"
+
+    @classmethod
+    def of_store(cls, schema: Schema) -> Self | None:
+        """See `EvaluationPlan.of_store`."""
+        return cls() if schema.field("obs").slices == OBSERVATION_SLICES else None
+
+    def snippets(self) -> list[tuple[str, Snippet]]:
+        """("train" or "validation", snippet) of every snippet.
+
+        Raises:
+            ValueError: no reference file, or no such clip.
+        """
+        if not self.reference:
+            raise ValueError("needs the file with the clips: --set reference=clips.h5")
+        frames = clip_lengths(Path(self.reference))
+        validation = self.validation if self.train or self.validation else tuple(frames)
+
+        def parsed(name: str) -> Snippet:
+            return whole_clip(name, frames[name]) if name in frames else Snippet.parse(name)
+
+        groups = {"train": self.train, "validation": validation}
+        return [(group, parsed(name)) for group, names in groups.items() for name in names]
+
+    def versions(self) -> dict[str, str]:
+        """See `EvaluationPlan.versions`."""
+        clips = {each.clip for _, each in self.snippets()}
+        return {"clips": digest({clip: clip_digest(Path(self.reference), clip) for clip in clips})}
+
+    def expert_hash(self, name: str) -> str:
+        """See `EvaluationPlan.expert_hash`."""
+        return digest([load_expert(name, each).policy.hash for _, each in self.snippets()])
+
+    def work(self) -> int:
+        """See `EvaluationPlan.work`."""
+        possible = [snippet.steps for _, snippet in self.snippets()]
+        return self.episodes * sum(min(steps, self.max_steps or steps) for steps in possible)
+
+    def roll_out(
+        self, source: PolicySource, advance: Callable[[int], None]
+    ) -> tuple[list[Cell], int]:
+        """See `EvaluationPlan.roll_out`: a cell a snippet."""
+        known = self.snippets()
+        snippets = [snippet for _, snippet in known]
+        drawn = np.random.SeedSequence([0xE7A1, self.seed]).generate_state(self.episodes)
+        noise, most = self.action_noise, self.max_steps
+        several = len(snippets) if source.kind == EXPERT else 1
+        policies = [self.load(source, 1, index) for index in range(several)]
+        cells = []
+        with closing(TrackingEnvironment(Path(self.reference), snippets)) as env:
+            for index, (group, snippet) in enumerate(known):
+                specs = [
+                    EpisodeSpec(i, index, snippet.start, True, noise, seed, most)
+                    for i, seed in enumerate(drawn.tolist())
+                ]
+                policy = policies[index % several][0]
+                results = [run_episode(env, policy, spec, advance) for spec in specs]
+                where = {"group": group, "snippet": snippet.name}
+                cells.append(Cell(where, results, _measures(results)))
+        return cells, policies[0][1]
+
+    def observations(self, source: PolicySource) -> list[StoredObservation]:
+        """See `EvaluationPlan.observations`."""
+        snippets = [snippet for _, snippet in self.snippets()[:1]]
+        with closing(TrackingEnvironment(Path(self.reference), snippets)) as env:
+            return [StoredObservation(env.reset(0)[None], np.zeros(1, np.float32))]
+
+    def load(self, source: PolicySource, robots: int, snippet: int = 0) -> tuple[Any, int]:
+        """See `EvaluationPlan.load`; the expert of one of the snippets, too."""
+        if source.kind != EXPERT:
+            return super().load(source, robots)
+        return load_expert(source.place, self.snippets()[snippet][1]).policy, 0
+
+
+def _measures(results: Sequence[EpisodeResult]) -> dict[str, float]:
+    names = ("normalised_return", "normalised_length")
+    return {name: float(np.mean([getattr(each, name) for each in results])) for name in names}

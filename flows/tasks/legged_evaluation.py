@@ -1,0 +1,140 @@
+"""Evaluation of legged robots: a grid of terrains, skills and levels."""
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, load_expert
+from gaitforge.collectors.legged.environment import LeggedEnvironment
+from gaitforge.collectors.legged.evaluation import EvaluationGrid, cell_measures, evaluate
+from gaitforge.collectors.legged.observations import POLICY_SLICES
+from gaitforge.collectors.legged.rewards import LARGEST_RETURN
+from gaitforge.collectors.policies import Observation
+from gaitforge.collectors.robots.descriptor import body_vector
+from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, RobotCard, load_robot
+from gaitforge.collectors.robots.stored_robots import SEVERAL
+from gaitforge.collectors.timing import EPISODE_STEPS
+from gaitforge.datasets import Schema
+from gaitforge.flows.records.plans import PLAN
+from gaitforge.flows.records.records import read_record
+from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan
+from gaitforge.flows.tasks.legged import check_parallelism
+from gaitforge.flows.tasks.policies import EXPERT, EXPORTED, RUN, PolicySource
+from gaitforge.learners.deploy.onnx_policy import OnnxPolicy, read_description
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+
+
+@dataclass(frozen=True)
+class LeggedEvaluation(EvaluationPlan):
+    """What to evaluate policies of legged robots on.
+
+    Attributes:
+        grid: the episodes; sim: physics back end; robots: parallel ones; threads: that step them.
+        robot: a name or a path; empty for the policy's own.
+    """
+
+    kind = "legged"
+    expert = DEFAULT_EXPERT
+    obs_slices = POLICY_SLICES
+
+    grid: EvaluationGrid = field(default_factory=EvaluationGrid)
+    sim: str = "mujoco"
+    robots: int = 128
+    threads: int = 2
+    robot: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_parallelism(self.robots, self.threads)
+
+    def __str__(self) -> str:
+        return f"{self.grid}; an episode's return is at most {LARGEST_RETURN:.3f}"
+
+    @classmethod
+    def of_store(cls, schema: Schema) -> Self | None:
+        """See `EvaluationPlan.of_store`."""
+        return cls() if schema.field("obs").slices == POLICY_SLICES else None
+
+    def expert_hash(self, name: str) -> str:
+        """See `EvaluationPlan.expert_hash`."""
+        return load_expert(name).hash
+
+    def work(self) -> int:
+        """See `EvaluationPlan.work`."""
+        return len(self.grid.specs()) * EPISODE_STEPS
+
+    def roll_out(
+        self, source: PolicySource, advance: Callable[[int], None]
+    ) -> tuple[list[Cell], int]:
+        """See `EvaluationPlan.roll_out`."""
+        robots = min(self.robots, len(self.grid.specs()))
+        policy, parameters = self.load(source, robots)
+        card = self.card_of(source)
+        with closing(LeggedEnvironment(card, robots, self.threads, self.sim)) as env:
+            by_cell = evaluate(policy, env, self.grid, advance)
+        cells = []
+        for results in by_cell:
+            spec = results[0].spec
+            where = {"terrain": spec.terrain, "skill": spec.skill, "level": spec.level}
+            cells.append(Cell(where, results, cell_measures(results)))
+        return cells, parameters
+
+    def observations(self, source: PolicySource, count: int = 64) -> list[Observation]:
+        """See `EvaluationPlan.observations`: on the grid's first episode, standing still."""
+        observations = []
+        with closing(LeggedEnvironment(self.card_of(source), 1, 1, self.sim)) as env:
+            env.reset(np.arange(1), self.grid.specs()[:1])
+            for _ in range(count):
+                observation = env.observe()
+                # Computed now, so that the sensor's cost does not count as the policy's.
+                assert observation.privileged.size
+                observations.append(observation)
+                env.step(np.zeros((1, len(env.robot.joint_names)), dtype=np.float32))
+        return observations
+
+    def load(self, source: PolicySource, robots: int) -> tuple[Any, int]:
+        """See `EvaluationPlan.load`; experts and exported policies, too."""
+        if source.kind == EXPERT:
+            expert = load_expert(source.place, self.robot).policy
+            expert.name = source.name
+            return expert, expert.parameters()
+        if source.kind == EXPORTED:
+            exported = self._exported(source, robots)
+            return exported, exported.parameters
+        return super().load(source, robots)
+
+    def driven(self, source: PolicySource, network: PolicyNetwork, robots: int) -> Any:
+        """See `EvaluationPlan.driven`."""
+        if network.layout.body_fields:
+            network.drive(body_vector(self.card_of(source)))
+        return super().driven(source, network, robots)
+
+    def card_of(self, source: PolicySource) -> RobotCard:
+        """The robot that a policy drives.
+
+        Raises:
+            ValueError: it drives several, and the plan names none.
+        """
+        robot = self.robot
+        if source.kind == EXPERT and not robot:
+            return load_expert(source.place).policy.robot
+        if source.kind == EXPORTED and not robot:
+            robot = read_description(source.folder)["control"]["robot"]
+        if source.kind == RUN and not robot:
+            robot = (read_record(source.folder / PLAN) or {}).get("robot", DEFAULT_ROBOT)
+            if robot == SEVERAL:
+                raise ValueError(f"{source.place} drives several robots; name one: --robot aliengo")
+        return load_robot(robot or DEFAULT_ROBOT)
+
+    def _exported(self, source: PolicySource, robots: int) -> OnnxPolicy:
+        if source.which != "last":
+            raise ValueError(f"{source.place} is an exported policy, which has no other checkpoint")
+        policy = OnnxPolicy(source.folder, robots, source.name, self.return_target)
+        fields = policy.description["observation"]["fields"]
+        slices = {field: (each["start"], each["stop"]) for field, each in fields.items()}
+        if slices != POLICY_SLICES:
+            raise ValueError(f"{source.place} reads another observation layout than this program's")
+        return policy

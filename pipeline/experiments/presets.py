@@ -1,0 +1,309 @@
+"""The experiments that ship: demo and pipelines, comparisons, suites, and rounds of corrections."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gaitforge.collectors.legged.data import COLLECTION_PRESETS, CollectionGrid
+from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.terrains import TERRAINS
+from gaitforge.collectors.timing import EPISODE_STEPS
+from gaitforge.datasets import Selection, open_store
+from gaitforge.datasets.errors import listed
+from gaitforge.flows.experiments.plan import Corrections, Experiment, Learners, Settings
+from gaitforge.flows.experiments.stages import Claim, claimed
+from gaitforge.flows.settings import override, with_chosen
+from gaitforge.flows.stages.status import is_experiment
+from gaitforge.flows.stages.train import SelectPlan
+from gaitforge.flows.tasks.legged import LeggedPlan, legged_plan
+from gaitforge.flows.tasks.registry import LEGGED, evaluation_of
+from gaitforge.learners.training.config import TrainConfig
+
+COMPARE, DAGGER, DEMO = "compare", "dagger", "demo"
+GRID_EPISODES = 20
+"""Evaluated episodes of a cell."""
+_COMPLETE = "terminated or truncated"
+"""Episodes that were cut off are left out: their return is unknown."""
+
+# A window is a whole episode, so every step has its full history. A training takes a minute.
+_WHOLE_EPISODES: Settings = {
+    "steps": 3000,
+    "batch_size": 8,
+    "window_len": EPISODE_STEPS,
+    "peak_lr": 8e-3,
+    "warmup_fraction": 0.2,
+    "ema_decay": 0.995,
+}
+_ALL_CELLS: Settings = {
+    "terrains": tuple(TERRAINS),
+    "skills": tuple(SKILLS),
+    "levels": (4,),
+    "episodes": GRID_EPISODES,
+    "robots": 240,
+}
+
+
+def _demo() -> Experiment:
+    """Sizes fit two cores, seven minutes and 4 GiB."""
+    grid = COLLECTION_PRESETS[DEMO]
+    corrections = LeggedPlan(grid=replace(grid, parts=grid.parts // 2, seed=1000))
+    return Experiment(
+        {
+            "fcnet": _WHOLE_EPISODES,
+            "bot": {"steps": 3000},
+            "fcnet_rc": {"model": "fcnet", "objective": "return", **_WHOLE_EPISODES},
+        },
+        collect=LeggedPlan(grid=grid),
+        corrections=Corrections(
+            corrections, driver={"model": "fcnet", **_WHOLE_EPISODES, "steps": 1200}
+        ),
+        evaluate=_ALL_CELLS,
+    )
+
+
+def _collecting(name: str) -> Experiment:
+    """FCNet and BoT with three seeds on a collection of another size."""
+    return Experiment(collect=legged_plan(name, {}, {}, ()), seeds=(0, 1, 2), evaluate=_ALL_CELLS)
+
+
+def _compare() -> Experiment:
+    """Models with equal settings on the same episodes."""
+    models = ("fcnet", "transformer", "history-mlp", "mlp")
+    return Experiment(
+        {model: {} for model in models},
+        seeds=(0, 1, 2),
+        settings={"split_seed": 0, "steps": TrainConfig.steps},
+        recommended=False,
+        tested=True,
+    )
+
+
+def _dagger() -> Experiment:
+    """Rounds of corrections beside plain imitation of as many episodes."""
+    corrections = Corrections(LeggedPlan(CollectionGrid(parts=4, seed=1001)), rounds=3, plain=True)
+    return Experiment({"fcnet": {}}, corrections=corrections)
+
+
+# The policies of D4RL's papers: two hidden layers of 256 (ReBRAC: three), trained alike.
+_MLP: Settings = {"model": "mlp", "model_overrides": {"hidden_dim": 256, "n_layers": 2}}
+_ADAM: Settings = {
+    "window_len": 1,
+    "batch_size": 256,
+    "optimiser": "adam",
+    "peak_lr": 3e-4,
+    "warmup_fraction": 0.0,
+    "schedule": "constant",
+    "weight_decay": 0.0,
+}
+# Chen et al. 2021, appendix A: on Gym's tasks the context is 20 steps.
+_SHORT: Settings = {"model_overrides": {"context_len": 20}, "window_len": 20}
+_SUITE: dict[str, Any] = {
+    "seeds": (0, 1, 2),
+    "select": SelectPlan(where=_COMPLETE),
+    "settings": {"split_seed": 0},
+    "curve": 4,
+}
+
+
+def _d4rl() -> Experiment:
+    """The methods of the FCNet paper's Table 2 and later ones, on D4RL's sets.
+
+    Each trains for about a minute of one core: at most 1 % of the papers' million updates.
+    """
+    updates = {
+        "td3-bc": 5000,
+        "iql": 5000,
+        "awr": 3000,
+        "cql": 500,
+        "bear": 2000,
+        "brac-v": 3000,
+        "rebrac": 5000,
+    }
+    valued = {
+        name: {**_MLP, "objective": name, "batch_size": 256, "steps": steps}
+        for name, steps in updates.items()
+    }
+    valued["awr"] |= {"batch_size": 8}  # windows of 32 steps
+    valued["bear"] |= {"values": {"warm_up": 80}}  # the published share of the updates, 1 in 25
+    learners: Learners = {
+        "bc": {**_MLP, **_ADAM, "objective": "bc", "steps": 10_000},
+        **valued,
+        "dt": {"model": "dt", "objective": "return", "steps": 1000, **_SHORT},
+        "dt-retnet": {"model": "retnet", "objective": "return", "steps": 1000},
+        "fcnet": {"model": "fcnet", "objective": "return", "steps": 1000},
+    }
+    qualities = {
+        "medium": ("medium",),
+        "medium-replay": ("medium-replay",),
+        "medium-expert": ("medium", "expert"),
+    }
+    sets = {name: f"quality in ({', '.join(map(repr, each))})" for name, each in qualities.items()}
+    return Experiment(learners, sets=sets, targets=(1.0, 1.15), **_SUITE)
+
+
+def _legged_mixed() -> Experiment:
+    """Imitation, filtered and return-conditioned, and two value-based methods, on mixed quality."""
+    # Imitation learns the clean actions; values the executed ones, as their objectives recommend.
+    shared = {"ema_decay": 0.995}
+    fcnet = {"model": "fcnet", **_WHOLE_EPISODES}
+    # Values need many updates, which a network of single steps makes in the same time.
+    valued = {**shared, **_MLP, "batch_size": 256, "steps": 10_000}
+    learners: Learners = {
+        "bc": fcnet,
+        **{f"bc-top{share}": {**fcnet, "best": share / 100} for share in (50, 25, 10)},
+        "fcnet": {**fcnet, "objective": "return"},
+        "dt": {**shared, "model": "dt", "objective": "return", "steps": 2000, "batch_size": 16},
+        "bot": {**shared, "model": "bot", "objective": "return", "steps": 4000},
+        "bc-mlp": {**shared, **_MLP, **_ADAM, "steps": 10_000},
+        "iql": {**valued, "objective": "iql", "values": {"reward_scale": 1.0}},
+        # Noise makes the range of actions wide, so that distances within it are small.
+        "td3-bc": {
+            **valued,
+            "objective": "td3-bc",
+            "values": {"reward_scale": 16.0, "alpha": 0.02},
+        },
+    }
+    evaluate = {**_ALL_CELLS, "episodes": 4, "robots": 108, "threads": 1}
+    return Experiment(
+        learners, sets={"mixed": ""}, targets=(1.0, 0.25, 0.5, 0.75), evaluate=evaluate, **_SUITE
+    )
+
+
+PRESETS: Mapping[str, Callable[[], Experiment]] = {
+    DEMO: _demo,
+    COMPARE: _compare,
+    "d4rl": _d4rl,
+    "legged-mixed": _legged_mixed,
+    DAGGER: _dagger,
+}
+
+
+def preset(name: str) -> Experiment:
+    """A shipped experiment; ValueError lists them."""
+    if name not in PRESETS:
+        raise ValueError(f"unknown preset '{name}'; allowed: {listed(PRESETS)}")
+    return PRESETS[name]()
+
+
+def collecting_preset(name: str) -> Experiment:
+    """The demo, or FCNet and BoT with three seeds on another collection's size.
+
+    Raises:
+        ValueError: no such preset.
+    """
+    if name not in COLLECTION_PRESETS:
+        raise ValueError(f"unknown preset '{name}'; allowed: {listed(COLLECTION_PRESETS)}")
+    return _demo() if name == DEMO else _collecting(name)
+
+
+def chosen_claim(
+    name: str,
+    experiment: Experiment,
+    stores: Sequence[str],
+    chosen: Mapping[str, Any],
+    settings: Sequence[str],
+    out: Path,
+) -> Claim:
+    """An experiment on stores, with some values replaced; None leaves a value as it is.
+
+    Args:
+        chosen: as `_with_choices`, and `terrains`, `skills`, `levels`, `where`, `saved` of the
+            stores' episodes; settings: as `override` takes them.
+        out: of the experiment; rounds of corrections begin there with the parts of its first call.
+
+    Raises:
+        ValueError: a preset, store, or value that does not fit.
+    """
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    cells = {name: chosen.pop(name) for name in ("terrains", "skills", "levels") if name in chosen}
+    if stores:
+        fields = {"terrain": "terrains", "skill": "skills", "level": "levels"}
+        select = {field: cells[name] for field, name in fields.items() if name in cells}
+        select |= {"saved": chosen.pop("saved")} if "saved" in chosen else {}
+        wheres = [each for each in (experiment.select.where, chosen.pop("where", "")) if each]
+        where = " and ".join(f"({each})" for each in wheres) if len(wheres) > 1 else "".join(wheres)
+        experiment = replace(experiment, select=replace(experiment.select, where=where, **select))
+        cells = {}
+    experiment = _with_choices(experiment, cells, chosen)
+    evaluation = evaluation_of(open_store(stores[0])) if stores else None
+    if stores and experiment.corrections is not None:
+        there = claimed(out).experiment.select.parts if is_experiment(out) else ()
+        parts = experiment.select.parts or there or tuple(open_store(stores[0]).parts())
+        experiment = replace(experiment, select=replace(experiment.select, parts=parts))
+    if getattr(evaluation, "kind", "") == LEGGED and "terrains" not in experiment.evaluate:
+        experiment = _fitted(experiment, experiment.select.select(stores[0]))
+    return Claim(name, override(experiment, settings), tuple(stores))
+
+
+def _with_choices(
+    experiment: Experiment, cells: Mapping[str, Any], chosen: Mapping[str, Any]
+) -> Experiment:
+    """An experiment with some values replaced.
+
+    Args:
+        cells: terrains, skills and levels of what is collected, and of the evaluation, which is
+            then at the middle one of the levels.
+        chosen: `parts` of a collection or round; `episodes` of an evaluation's cell; `learners`,
+            where a name that the experiment has keeps its settings and any other is a model;
+            `seeds`, `train_s`, `expert`, `threads`; `rounds`, `share`, `stretch`, `plain`; and
+            `config`, settings of every training.
+    """
+    evaluate = dict(cells)
+    if "levels" in evaluate:
+        evaluate["levels"] = (middle(evaluate["levels"]),)
+    evaluate |= {name: chosen[name] for name in ("episodes", "threads") if name in chosen}
+    own, config = experiment.learners, chosen.get("config", {})
+    learners = {name: own.get(name, {}) for name in chosen.get("learners", own)}
+    changes = {name: chosen[name] for name in ("seeds", "train_s") if name in chosen}
+    if experiment.collect is not None:
+        changes["collect"] = _collection(experiment.collect, cells, chosen, "parts")
+    elif "expert" in chosen and experiment.corrections is None:
+        changes["expert"] = chosen["expert"]
+    if (corrections := experiment.corrections) is not None:
+        parts = "" if experiment.collect is not None else "parts"
+        rounds = {name: chosen.get(name) for name in ("rounds", "share", "stretch", "plain")}
+        collect = _collection(corrections.collect, cells, chosen, parts)
+        changes["corrections"] = with_chosen(replace(corrections, collect=collect), rounds)
+    return replace(
+        experiment,
+        learners={name: {**each, **config} for name, each in learners.items()},
+        evaluate={**experiment.evaluate, **evaluate},
+        **changes,
+    )
+
+
+def _collection(
+    plan: LeggedPlan, cells: Mapping[str, Any], chosen: Mapping[str, Any], parts: str
+) -> LeggedPlan:
+    grid = with_chosen(plan.grid, {**cells, "parts": chosen.get(parts)})
+    works = {name: chosen.get(name) for name in ("expert", "threads")}
+    return with_chosen(plan, {"grid": grid, **works})
+
+
+def _fitted(experiment: Experiment, selection: Selection) -> Experiment:
+    """An experiment whose evaluation, and rounds, have the terrains and skills of some episodes.
+
+    Raises:
+        ValueError: terrains or skills that this program cannot simulate.
+    """
+    table = selection.episodes()
+
+    def present(column: str, order: Sequence[str]) -> tuple[str, ...]:
+        names = set(table.column(column).to_pylist())
+        return tuple(sorted(names, key=[*order, *sorted(names)].index))
+
+    levels = tuple(sorted(table.column("level").unique().to_pylist()))
+    cells = {"terrains": present("terrain", [*TERRAINS]), "skills": present("skill", [*SKILLS])}
+    evaluate = {**cells, "levels": (middle(levels),), "episodes": GRID_EPISODES}
+    experiment = replace(experiment, evaluate={**evaluate, **experiment.evaluate})
+    if (corrections := experiment.corrections) is None:
+        return experiment
+    grid = with_chosen(corrections.collect.grid, {**cells, "levels": levels})
+    collect = replace(corrections.collect, grid=grid)
+    return replace(experiment, corrections=replace(corrections, collect=collect))
+
+
+def middle(levels: Sequence[int]) -> int:
+    """The middle one of terrain levels; of an even number the lower one."""
+    return sorted(levels)[(len(levels) - 1) // 2]

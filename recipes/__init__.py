@@ -1,0 +1,1 @@
+"""Programs that made shipped policies, run from a clone."""

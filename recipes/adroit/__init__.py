@@ -1,0 +1,1 @@
+"""Policies of door, hammer and relocate: planned demonstrations, imitation, then PPO."""

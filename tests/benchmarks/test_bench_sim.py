@@ -1,0 +1,64 @@
+"""The benchmark of the simulators: its clock, and one small run of all of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import main
+from benchmarks.collection import (
+    OBSERVATION,
+    POLICY,
+    RECORDING,
+    ROLLOUT,
+    STAGES,
+    StageClock,
+)
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_stage_within_another_does_not_count_twice() -> None:
+    clock = StageClock()
+    started = time.perf_counter()
+    with clock.stage(RECORDING):
+        time.sleep(0.02)
+        with clock.stage(POLICY):
+            time.sleep(0.03)
+            with clock.stage(OBSERVATION):
+                time.sleep(0.01)
+        time.sleep(0.01)
+    whole = time.perf_counter() - started
+    time.sleep(0.01)
+    with clock.stage(POLICY):
+        time.sleep(0.01)
+    seconds = clock.seconds
+    assert seconds[RECORDING] >= 0.03
+    assert seconds[POLICY] >= 0.04
+    assert seconds[OBSERVATION] >= 0.01
+    assert seconds[ROLLOUT] == 0.0
+    assert sum(seconds.values()) - 0.01 == pytest.approx(whole, abs=0.01)
+
+
+def test_a_small_run_measures_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backends = {"mujoco": ("gaitforge.collectors.physics.mujoco.backend", "MujocoBackend")}
+    monkeypatch.setattr("benchmarks.sim.BACKENDS", backends)
+    assert main(["sim", "--quick", "--out", str(tmp_path), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record == json.loads((tmp_path / "bench_sim.json").read_text())
+    (row,) = record["backends"]
+    assert (row["simulator"], row["robots"], row["ipc_share"]) == ("mujoco", 4, None)
+    assert row["steps_per_s"] == pytest.approx(4 * 1000 / row["step_ms"])
+    (collected,) = record["collection"]
+    assert collected["threads"] == 1
+    assert 0 < collected["ratio"] < 1.2
+    assert list(record["stages"]) == list(STAGES)
+    assert all(share > 0 for share in record["stages"].values())
+    assert sum(record["stages"].values()) == pytest.approx(1.0)
+    (bar,) = record["bars"]
+    assert bar["met"] == (collected["ratio"] >= 0.90)
