@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 
 from gaitforge.datasets import DatasetError, Field, Selection, Store, open_store
 from gaitforge.datasets.formats.interface import Report
-from gaitforge.datasets.formats.minari import writer as minari_export
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.making import part_input, small_schema, small_store
@@ -335,16 +333,3 @@ def test_arrow_that_the_library_would_cut_is_refused(root: Path, tmp_path: Path)
     change_json(data / "0/metadata.json", total_steps=32768)
     message = r"data: episode_0/total_steps: is 32768; Minari reads back 32,767 steps of an episode"
     assert_refused(data, tmp_path, message)
-
-
-def test_catalog_rows_are_taken_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = small_store(tmp_path / "store", [[1] * 1500, [2, 3]])
-    monkeypatch.setattr(minari_export, "_ROWS", 100)
-    episodes = minari_export._Episodes(store.select(), lambda steps: None)
-    next(episodes.notes(True))  # what is loaded once
-    tracemalloc.start()
-    notes = sum(1 for _ in episodes.notes(True))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert notes == 1502
-    assert peak < 500_000

@@ -28,7 +28,7 @@ from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.held_out import held_out_error
 from gaitforge.learners.training.train import train
 from tests.learners.deploy.exporting import FACTS
-from tests.learners.making import OBS_SLICES, SMALL, Seen
+from tests.learners.making import OBS_SLICES, SHORT, SMALL, Seen
 
 KINDS = ("fcnet", "dt")
 SIZES: dict[str, dict[str, Any]] = {
@@ -69,17 +69,8 @@ def hopper(folder: Path, dtype: str = "float32") -> Selection:
 
 
 def config_for(kind: str, **changes: Any) -> TrainConfig:
-    settings: dict[str, Any] = {
-        "model": kind,
-        "model_overrides": SIZES[kind],
-        "objective": "return",
-        "steps": 12,
-        "batch_size": 8,
-        "window_len": 8,
-        "held_out_fraction": 0.2,
-        "threads": 1,
-    }
-    return TrainConfig(**(settings | changes))
+    own = {"model": kind, "model_overrides": SIZES[kind], "objective": "return", "steps": 12}
+    return replace(SHORT, **(own | changes))
 
 
 @pytest.fixture(scope="module")
