@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
-from gaitforge.datasets import DatasetError, Field, Schema, Selection, Store, open_store
+from gaitforge.datasets import DatasetError, Field, Schema, Selection, Store
 from gaitforge.datasets.analysis.dask_arrays import UnitReader
 from gaitforge.datasets.analysis.xarray_view import channel_names
 from tests.datasets.making import part_input, small_store, write_small_part
@@ -78,13 +78,6 @@ def test_computing_holds_a_few_chunks_and_no_more(tmp_path: Path) -> None:
     np.testing.assert_allclose(mean, 5.5)
     np.testing.assert_allclose(statistics.mean, 5.5)
     assert peak < 5 * values.nbytes < 6 * values.nbytes
-
-
-def test_the_name_of_an_array_says_what_it_holds(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "s", PARTS)
-    assert store.select().dask("obs").name == open_store(store.path).select().dask("obs").name
-    assert store.select().dask("obs").name != store.select().dask("action").name
-    assert store.select().dask("obs").name != store.select(terrain="flat").dask("obs").name
 
 
 def reader_in_another_process(selection: Selection) -> UnitReader:

@@ -86,12 +86,12 @@ def test_any_episodes_come_back_and_importing_again_changes_nothing(
     assert open_store(folder / "again").info() == before
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("name", ["d4rl", "lerobot"])
 def test_two_sources_make_one_store(
-    name: str, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "SHARD_STEPS", 50)
-    whole = case.make(tmp_path / "store", random_episodes(30))
+    whole = CASES[name].make(tmp_path / "store", random_episodes(30))
     for number, part in enumerate(whole.parts()):
         export_selection(name, whole.select(part=part), tmp_path / f"{number}.out")
         import_source(name, tmp_path / f"{number}.out", tmp_path / "again")

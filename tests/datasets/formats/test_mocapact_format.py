@@ -244,43 +244,33 @@ def _replace(key: str, value: np.ndarray | None = None) -> Callable[[Path], None
 
 
 SEEN = "CMU_010-0-35/1/observations/proprioceptive"
-BAD_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "no rollout": (_replace("CMU_010-0-35/2"), "CMU_010-0-35: has 2 rollouts, but metrics of 3"),
-    "no last observation": (
-        _replace(SEEN, OTHER[1].proprioceptive[:-1]),
-        rf"{SEEN}: shape must be \(3, 9\), not \(2, 9\)",
+BAD_FILES: dict[str, Callable[[Path], None]] = {
+    "CMU_010-0-35: has 2 rollouts, but metrics of 3": _replace("CMU_010-0-35/2"),
+    rf"{SEEN}: shape must be \(3, 9\), not \(2, 9\)": _replace(SEEN, OTHER[1].proprioceptive[:-1]),
+    r"CMU_010-0-35/0/actions: shape must be \(9, 4\), not \(8, 4\)": _replace(
+        "CMU_010-0-35/start_metrics/episode_lengths", np.array([9])
     ),
-    "a longer episode than its arrays": (
-        _replace("CMU_010-0-35/start_metrics/episode_lengths", np.array([9])),
-        r"CMU_010-0-35/0/actions: shape must be \(9, 4\), not \(8, 4\)",
+    r"episode_lengths: episode 7 of 2000000000 steps takes .* is the file damaged": _replace(
+        "CMU_010-0-35/start_metrics/episode_lengths", np.array([2_000_000_000])
     ),
-    "a longer episode than there is memory": (
-        _replace("CMU_010-0-35/start_metrics/episode_lengths", np.array([2_000_000_000])),
-        r"episode_lengths: episode 7 of 2000000000 steps takes .* is the file damaged",
+    "episode_lengths: every episode needs 1 to 2147483648 steps": _replace(
+        "CMU_010-0-35/start_metrics/episode_lengths", np.array([2**62])
     ),
-    "a length that no episode has": (
-        _replace("CMU_010-0-35/start_metrics/episode_lengths", np.array([2**62])),
-        "episode_lengths: every episode needs 1 to 2147483648 steps",
+    "CMU_010-0-35/1/rewards: sum to 100": _replace(
+        "CMU_010-0-35/1/rewards", np.array([50.0, 50.0], "f4")
     ),
-    "other returns": (
-        _replace("CMU_010-0-35/1/rewards", np.array([50.0, 50.0], "f4")),
-        "CMU_010-0-35/1/rewards: sum to 100",
+    "observable_indices/walker/joints_vel: must be columns 5 to 7": _replace(
+        "observable_indices/walker/joints_vel", np.array([4, 5, 6])
     ),
-    "overlapping observables": (
-        _replace("observable_indices/walker/joints_vel", np.array([4, 5, 6])),
-        "observable_indices/walker/joints_vel: must be columns 5 to 7",
-    ),
-    "other actions": (
-        _replace("CMU_010-0-35/0/actions", np.zeros((8, ACTIONS + 1), "f4")),
-        "its observables or arrays are not those of",
+    "its observables or arrays are not those of": _replace(
+        "CMU_010-0-35/0/actions", np.zeros((8, ACTIONS + 1), "f4")
     ),
 }
 
 
-@pytest.mark.parametrize("case", BAD_FILES)
-def test_bad_input_is_one_line_and_leaves_nothing(case: str, folder: Path, tmp_path: Path) -> None:
-    spoil, message = BAD_FILES[case]
-    spoil(folder / "CMU_010.hdf5")
+@pytest.mark.parametrize("message", BAD_FILES)
+def test_bad_input_leaves_nothing(message: str, folder: Path, tmp_path: Path) -> None:
+    BAD_FILES[message](folder / "CMU_010.hdf5")
     before = sorted(path.name for path in tmp_path.iterdir())
     with pytest.raises(DatasetError, match=message) as error:
         import_source("mocapact", folder, tmp_path / "store")

@@ -6,10 +6,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from gaitforge.datasets import DatasetError, Field, Schema, Store
+from gaitforge.datasets import DatasetError, Store
 from gaitforge.datasets.files import exclusive_lock
 from gaitforge.datasets.formats import FORMATS, exporter_class
 from gaitforge.datasets.formats.fcnet.writer import FcnetExporter
@@ -23,7 +22,6 @@ from tests.datasets.formats.format_stores import (
     random_episodes,
     rollout_store,
 )
-from tests.datasets.making import part_input
 from tests.datasets.programs import run_program
 
 EPISODES: list[Episode] = [(3, "truncated"), (1, "terminated"), (4, "both"), (2, "cut off")]
@@ -95,17 +93,6 @@ def test_episodes_in_another_order_are_compared(notes: bool, tmp_path: Path) -> 
     mixed.write_part("p", steps, rows, arrays)
     export_selection("mocapact", mixed.select(), tmp_path / "out", {"notes": notes})
     assert len(list((tmp_path / "out").iterdir())) == 3
-
-
-@pytest.mark.skipif(bool(FORMATS["d4rl"].missing), reason="h5py is the extra hdf5")
-def test_next_observations_of_their_own_are_read_as_such(tmp_path: Path) -> None:
-    fields = Field("obs", (2,)), Field("action", (1,)), Field("reward"), Field("next_obs", (2,))
-    store = Store.create(tmp_path / "store", Schema(fields, 0.02, "aliengo"))
-    rng = np.random.default_rng(0)
-    steps = {each.name: rng.normal(size=(7, *each.shape)).astype("f4") for each in fields}
-    store.write_part("p", steps, part_input([3, 4])["episodes"])
-    export_selection("d4rl", store.select(), tmp_path / "out.hdf5", {"notes": False})
-    assert (tmp_path / "out.hdf5").is_file()
 
 
 def test_an_export_that_lost_a_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """Damage, missing objects, and disks that refuse: found, named, and never read as data."""
 
-import io
 import os
 import re
 import shutil
@@ -13,11 +12,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from gaitforge.datasets import DatasetError, Store, open_store
-from gaitforge.datasets.catalog.index import INDEX_KEY, CatalogIndex, sums_and_end
+from gaitforge.datasets.catalog.index import CatalogIndex
 from gaitforge.datasets.files import is_hidden, temporary_file
 from gaitforge.datasets.storage.contents import store_files
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
@@ -233,57 +231,6 @@ def test_clocks_do_not_matter(tmp_path: Path) -> None:
     os.utime(store.path / "catalog" / "part-100.parquet", (1, 1))
     assert len(open_store(store.path).select()) == len(expected) + 1
     assert store.verify() == []
-
-
-def _parquet(path: Path) -> bytes:
-    """An index without what follows its Parquet file."""
-    content = path.read_bytes()
-    return content[: content.rindex(b"PAR1") + 4]
-
-
-def _checked(content: bytes) -> bytes:
-    return content + sums_and_end(io.BytesIO(content))
-
-
-def _without_columns(path: Path) -> bytes:
-    """The index with its record, but with one column of its own."""
-    stored = pq.ParquetFile(pa.BufferReader(_parquet(path)))
-    record = {INDEX_KEY: stored.metadata.metadata[INDEX_KEY]}
-    rows, out = pa.table({"x": range(stored.metadata.num_rows)}), io.BytesIO()
-    pq.write_table(rows.replace_schema_metadata(record), out)
-    return out.getvalue()
-
-
-DAMAGED_INDEXES: dict[str, Callable[[Path], bytes]] = {
-    "empty": lambda path: b"",
-    "truncated": lambda path: path.read_bytes()[:-100],
-    "garbage": lambda path: b"garbage" * 100,
-    "zeros for columns": lambda path: b"PAR1" + bytes(600) + path.read_bytes()[604:],
-    "checked zeros for columns": lambda path: _checked(b"PAR1" + bytes(600) + _parquet(path)[604:]),
-    "another schema": lambda path: _checked(_without_columns(path)),
-}
-
-
-@pytest.mark.parametrize("damage", [*DAMAGED_INDEXES, "a folder"])
-def test_a_damaged_index_is_named_and_rebuilt(tmp_path: Path, damage: str) -> None:
-    store = open_store(small_store(tmp_path / "s", [(5, 1)] * 3).path)
-    store.files.rebuild_index()
-    expected, index = store.select().episodes(), store.files.index_path
-    if damage == "a folder":
-        index.unlink()
-        (index / "folder").mkdir(parents=True)
-    else:
-        index.write_bytes(DAMAGED_INDEXES[damage](index))
-    faults = open_store(store.path).verify()
-    assert faults
-    assert all(str(index) in fault and "it is rebuilt" in fault for fault in faults)
-    for _ in range(2):  # a column that cannot be decoded is found when it is read
-        assert open_store(store.path).select().episodes() == expected
-    assert open_store(store.path).verify() == []
-    assert (
-        not index.exists()
-        or CatalogIndex(index, store.files.read_shown).files().keys() == store.files.stamps().keys()
-    )
 
 
 def test_threads_that_build_the_index_at_once_build_a_whole_one(tmp_path: Path) -> None:

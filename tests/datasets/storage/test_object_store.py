@@ -91,15 +91,6 @@ def test_other_readers_open_it_in_place(url: str, server: str) -> None:
     np.testing.assert_array_equal(dataset["obs"].to_numpy(), selection.read("obs"))
 
 
-def test_a_committed_part_is_left_as_it_is(url: str, tmp_path: Path) -> None:
-    store = make(url)
-    before = store.info()
-    record = write_small_part(opened_elsewhere(url, tmp_path / "other"), "part-000", (7, 7))
-    assert (record.steps, record.episodes) == (15, 3)
-    assert store.info() == before
-    assert store.missing(["part-009", "part-000"]) == ["part-009"]
-
-
 def test_of_writers_at_once_one_commits_and_all_agree(url: str, tmp_path: Path) -> None:
     make(url, ())
     stores = [opened_elsewhere(url, tmp_path / str(number)) for number in range(4)]

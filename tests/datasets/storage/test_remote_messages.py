@@ -57,12 +57,9 @@ def with_damage(key: str) -> Callable[[str], None]:
     [
         (nothing, lambda store, _: store.select(terrain="moon")),
         (nothing, lambda store, _: open_store(store.url, "v9")),
-        (nothing, lambda store, _: open_store(store.url, "v1").tag("v2")),
-        (nothing, lambda store, _: store.files.find("part-077")),
         (nothing, lambda store, _: store.compact()),
         (nothing, lambda store, _: push_store(store, f"{store.url}-2")),
         (without_a_part, lambda store, _: open_store(store.url, "v1").select()),
-        (without_a_part, lambda store, _: store.tag("v1")),
         (without_a_part, lambda store, folder: Selection.load(store, folder / "all.json")),
         (of_another_version, lambda store, _: open_store(store.url)),
         (with_damage("zarr.json"), lambda store, _: open_store(store.url)),

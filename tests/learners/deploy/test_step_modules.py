@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
 
 from gaitforge.learners.deploy.fcnet_step import FCNetStep
-from gaitforge.learners.deploy.step_modules import NetworkStep, PolicyStep
-from gaitforge.learners.deploy.step_state import named_tensors
+from gaitforge.learners.deploy.step_modules import PolicyStep
 from gaitforge.learners.models.fcnet.fcnet import FCNet, FCNetConfig
 from gaitforge.learners.models.registry import KINDS
 from tests.learners.deploy.exporting import LONG, RETURN_SCALE, small_policy
@@ -80,46 +76,6 @@ def test_fcnets_modes_do_not_drift() -> None:
         if index != slot.item():
             expected += step.change[index, :, :1] * row
     torch.testing.assert_close(window, expected, atol=1e-12, rtol=0)
-
-
-@dataclass
-class Memory:
-    """A state as networks may keep it."""
-
-    seen: Tensor
-    scale: Tensor
-    nested: dict[str, list[Tensor]]
-
-
-class Summing(nn.Module):
-    """Adds up what it has seen, in place; the scale in the state is a constant."""
-
-    def init_state(self, batch_size: int) -> Memory:
-        """See `gaitforge.learners.policy.policy_network.Network`."""
-        zeros = torch.zeros(batch_size, 4)
-        return Memory(zeros, torch.full((1,), 2.0), {"clock": [torch.zeros(1)]})
-
-    def step(self, token: Tensor, state: Memory) -> tuple[Tensor, Memory]:
-        """See `gaitforge.learners.policy.policy_network.Network`."""
-        state.seen += token
-        clock = state.nested["clock"][0] + 1
-        return state.seen * state.scale, Memory(state.seen, state.scale, {"clock": [clock]})
-
-
-def test_constants_are_kept_out_of_the_state_and_shared_tensors_are_told_apart() -> None:
-    step = NetworkStep(Summing(), 4, batch_size=2)
-    axes = {each.name: each.batch_axis for each in step.state_tensors}
-    assert axes == {"state_seen": 0, "state_nested_clock_0": None}
-    seen, clock = (each.initial for each in step.state_tensors)
-    action, after, later = step(torch.ones(2, 4), seen, clock)
-    assert action.unique().tolist() == [2.0]
-    assert (after.unique().tolist(), later.tolist()) == ([1.0], [1.0])
-    assert seen.abs().max() == 0
-
-
-def test_a_state_of_something_else_than_tensors_is_refused() -> None:
-    with pytest.raises(ValueError, match="state_nested_clock of the network is of type int"):
-        dict(named_tensors(Memory(torch.zeros(1), torch.zeros(1), {"clock": 3})))  # type: ignore[dict-item]
 
 
 def test_no_robot_is_refused() -> None:

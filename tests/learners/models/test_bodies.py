@@ -7,7 +7,9 @@ from itertools import pairwise
 import pytest
 import torch
 
+from gaitforge.datasets.formats.d4rl.tasks import TASKS
 from gaitforge.learners.models.bot.bodies import BODIES, BODY_NAMES, body_graph, body_view
+from gaitforge.learners.models.bot.body_mlp import BodyMLPConfig
 from gaitforge.learners.models.bot.bot import BoTConfig
 from gaitforge.learners.models.bot.graphs import EmbodimentGraph, quadruped_graph
 from gaitforge.learners.models.registry import count_parameters
@@ -180,3 +182,21 @@ def test_slices_of_a_body_tile_its_observation() -> None:
         assert spans[0][0] == 0
         assert all(a[1] == b[0] for a, b in pairwise(spans))
         assert spans[-1][1] == body.obs_dim
+
+
+@pytest.mark.parametrize("task", ["door", "hammer", "relocate"])
+def test_names_of_the_adroit_tasks_are_those_of_the_bodies(task: str) -> None:
+    body = BODIES[f"adroit-{task}"]
+    assert TASKS[task].obs_slices == body.slices
+    layout = TokenLayout.of_data("return", TASKS[task].obs_slices, body.act_dim)
+    assert body.graph(layout.slices, body.act_dim).obs_dim == layout.dim
+
+
+def test_every_action_of_the_body_mlp_depends_on_every_observation() -> None:
+    torch.manual_seed(0)
+    config = BodyMLPConfig(embed_dim=4, feedforward_dim=16)
+    net = config.build(TokenLayout("obs", OBS_SLICES), act_dim=12).double()
+    token = torch.randn(1, 1, 70, dtype=torch.float64)
+    jacobian = torch.autograd.functional.jacobian(net, token)
+    assert isinstance(jacobian, torch.Tensor)
+    assert (jacobian[0, 0, :, 0, 0] != 0).all()

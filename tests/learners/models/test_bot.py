@@ -66,16 +66,6 @@ def test_a_node_reaches_a_hop_a_layer(nodes: int, layers: int, seed: int) -> Non
     assert torch.equal(reached, graph.hop_distances() <= layers)
 
 
-@pytest.mark.parametrize("layers", [1, 3, 6])
-def test_quadruped_reach_follows_the_body(layers: int) -> None:
-    torch.manual_seed(0)
-    graph = quadruped_graph(OBS_SLICES)
-    net = BoT(BoTConfig(embed_dim=8, n_layers=layers, feedforward_dim=8), graph)
-    expected = graph.hop_distances() <= layers
-    expected[0] = False  # the trunk has no action
-    assert torch.equal(dependence(net, graph), expected)
-
-
 def test_quadruped_graph_is_the_papers_body() -> None:
     graph = quadruped_graph(OBS_SLICES)
     assert len(graph.nodes) == 13

@@ -26,20 +26,9 @@ from gaitforge.learners.training.distributed import Ranks, process_group, proces
 from gaitforge.learners.training.held_out import split_episodes
 from gaitforge.learners.training.records.history import HistoryRow
 from gaitforge.learners.training.train import train
-from tests.learners.making import SMALL, make_selection
+from tests.learners.making import SHORT, make_selection
 
-CONFIG = TrainConfig(
-    model_overrides=SMALL["fcnet"],
-    objective="gaussian-bc",
-    steps=30,
-    batch_size=8,
-    window_len=8,
-    ema_decay=0.9,
-    held_out_fraction=0.2,
-    history_every=1,
-    validation_every=9,
-    checkpoint_every=7,
-)
+CONFIG = replace(SHORT, objective="gaussian-bc", steps=30, ema_decay=0.9, threads=None)
 SET_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -91,6 +80,7 @@ def test_ranks_share_the_batches(world_size: int, batch_size: int, selection: Se
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_go_on_where_one_stopped_and_end_alike(
     selection: Selection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,6 @@ from gaitforge.datasets.networks import gaussian_kl, gaussian_nll
 from gaitforge.learners.checkpoint import load_policy, policy_card, save_checkpoint
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.policy.gaussian import GaussianSpread
-from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.objectives import (
     OBJECTIVES,
     masked_sum,
@@ -25,21 +24,9 @@ from gaitforge.learners.training.objectives import (
     summed_loss,
 )
 from gaitforge.learners.training.train import NonFiniteError, train
-from tests.learners.making import SMALL, make_policy, make_selection
+from tests.learners.making import SHORT, SMALL, make_policy, make_selection
 
-CONFIG = TrainConfig(
-    model="fcnet",
-    model_overrides=SMALL["fcnet"],
-    objective="gaussian-bc",
-    steps=60,
-    batch_size=8,
-    window_len=8,
-    peak_lr=0.02,
-    held_out_fraction=0.2,
-    validation_every=20,
-    history_every=20,
-    threads=1,
-)
+CONFIG = replace(SHORT, objective="gaussian-bc", steps=60, peak_lr=0.02, validation_every=20)
 MASK = torch.tensor([[1] * 6, [1] * 2 + [0] * 4, [1] * 3 + [0] * 3], dtype=torch.bool)
 
 

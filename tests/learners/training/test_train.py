@@ -14,7 +14,6 @@ import torch
 from gaitforge.datasets import Field, Schema, Selection, Store
 from gaitforge.datasets.history import read_history
 from gaitforge.learners.checkpoint import load_policy, read_checkpoint
-from gaitforge.learners.models.registry import PRESETS
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.optimisation import learning_rate
 from gaitforge.learners.training.records.history import HistoryRow
@@ -75,15 +74,6 @@ def test_actions_may_stay_in_their_units(selection: Selection, tmp_path: Path) -
     recorded = read_checkpoint(tmp_path)[1]["train_config"]
     assert config.differences(recorded) == []
     assert replace(config, normalise_actions=True).differences(recorded) == ["normalise_actions"]
-
-
-def test_given_settings_win_over_those_that_suit_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    suited = replace(PRESETS["mlp"], training={"window_len": 1, "batch_size": 256})
-    monkeypatch.setitem(PRESETS, "mlp", suited)
-    config = TrainConfig.recommended("mlp", batch_size=32)
-    assert (config.model, config.window_len, config.batch_size) == ("mlp", 1, 32)
-    plain = "transformer-legged"
-    assert TrainConfig.recommended(plain) == TrainConfig(model=plain)
 
 
 def test_settings_are_saved_beside_the_run(selection: Selection, tmp_path: Path) -> None:

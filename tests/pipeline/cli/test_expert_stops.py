@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,77 +14,13 @@ import pytest
 from safetensors.numpy import load_file
 
 from gaitforge.datasets.history import HISTORY, read_history
-from tests.flows.processes import ROOT, soon
+from tests.flows.processes import gaitforge, soon
 from tests.pipeline.command_line import Run, assert_refused
-
-SERVER = """
-import json, os, sys
-import gaitforge.collectors.experts.ppo, gaitforge.collectors.gym.training.training
-import gaitforge.collectors.humanoid.experts.training, gaitforge.flows.stages.gym.training
-import gaitforge.flows.stages.humanoid.training, gaitforge.flows.stages.legged.training
-from gaitforge.pipeline.cli.main import main
-for line in sys.stdin:
-    words, errors = json.loads(line)
-    child = os.fork()
-    if not child:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-        sys.exit(main(words))
-    print(child, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-"""Forks a command line for each line that it reads: the imports are done once."""
 
 SMALL_PPO = ["horizon=8", "hidden=8", "epochs=1", "mini_batches=1", "checkpoint_every_s=0.3"]
 SMALL_SAC = ["evaluate_every=40", "evaluation_episodes=1", "random_steps=40", "sac.hidden=8",
              "sac.batch_size=8", "checkpoint_every_s=0.3"]  # fmt: skip
-STOPS = [
-    (signal.SIGTERM, 143),
-    (signal.SIGKILL, -signal.SIGKILL),
-    (signal.SIGINT, 130),
-]
-
-
-class CommandLine:
-    """`gaitforge …` in processes that share their imports, one at a time."""
-
-    def __init__(self, errors: Path) -> None:
-        self.errors = errors
-        self._server = subprocess.Popen(
-            [sys.executable, "-c", SERVER],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def start(self, words: Sequence[str]) -> int:
-        """Start a command; returns its process id."""
-        assert self._server.stdin is not None
-        print(json.dumps([words, str(self.errors)]), file=self._server.stdin, flush=True)
-        return self._read()
-
-    def wait(self) -> int:
-        """The exit code of the command; a signal's number is negative."""
-        return self._read()
-
-    def _read(self) -> int:
-        assert self._server.stdout is not None
-        return int(self._server.stdout.readline())
-
-    def close(self) -> None:
-        """End the server."""
-        assert self._server.stdin is not None
-        self._server.stdin.close()
-        self._server.wait(60)
-
-
-@pytest.fixture(scope="module")
-def command_line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
-    pytest.importorskip("dm_control")
-    server = CommandLine(tmp_path_factory.mktemp("stops") / "stderr")
-    yield server
-    server.close()
+STOPS = [(signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)]
 
 
 def training(kind: str, out: Path, reference: Path) -> tuple[list[str], Path]:
@@ -128,26 +60,27 @@ def has_begun(folder: Path, before: int, resumed_from: int) -> bool:
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["legged", "gym", "humanoid"])
 def test_a_training_that_is_stopped_anyhow_goes_on_without_gap_or_repeat(
-    kind: str, command_line: CommandLine, humanoid_reference: Path, tmp_path: Path, run: Run
+    kind: str, humanoid_reference: Path, tmp_path: Path, run: Run
 ) -> None:
     words, folder = training(kind, tmp_path / "out", humanoid_reference)
     moments = random.Random(kind)
     for number, exit_code in STOPS:
         resumed_from = checkpoint(folder)["steps"]
         begun = partial(has_begun, folder, inode(folder), resumed_from)
-        child = command_line.start(words)
+        process = gaitforge(*words)
         soon(begun, 120.0)
         if number == STOPS[0][0]:
             assert_refused(run(*words), "another process trains in")
         time.sleep(moments.uniform(0.0, 0.4))
-        os.kill(child, number)
-        assert command_line.wait() == exit_code, command_line.errors.read_text()
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == exit_code, errors
         steps = [row["steps"] for row in read_history(folder)]
         assert steps == [steps[0] * i for i in range(1, len(steps) + 1)], "every row, once"
         last = checkpoint(folder)["steps"]
         assert last >= resumed_from
         if number != signal.SIGKILL:
             assert last >= steps[-1] > resumed_from
-            said = command_line.errors.read_text().splitlines()[-1]
+            said = errors.splitlines()[-1]
             assert said.startswith("gaitforge: ")
             assert said.endswith("; run the same command again to resume")

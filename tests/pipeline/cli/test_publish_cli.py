@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import numpy as np
 import pytest
 
 from gaitforge.datasets import open_store
 from gaitforge.datasets.formats.transfer import publishing
+from tests.datasets.programs import run_program
 from tests.pipeline.command_line import Run, assert_refused
 from tests.pipeline.hub_double import Hub, hub_double
 
-ROOT = Path(__file__).parents[3]
+COMMAND = "import sys; from gaitforge.pipeline.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
 
-def publish(hub: Hub, home: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def publish(hub: Hub, home: Path, *arguments: str | Path) -> CompletedProcess[str]:
     """The command in a process of its own: the library reads its settings when it is imported."""
     settings = {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token, "HF_HOME": str(home)}
-    settings |= {"HF_HUB_DISABLE_XET": "1", "PYTHONPATH": str(ROOT), "NO_PROXY": "127.0.0.1"}
-    command = [sys.executable, "-m", "gaitforge", "publish", *map(str, arguments)]
-    done = subprocess.run(
-        [*command, "--no-pictures"],
-        env={**os.environ, **settings},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    settings |= {"HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        done = run_program(COMMAND, "publish", *arguments, "--no-pictures")
     assert hub.token not in done.stdout + done.stderr
     return done
 

@@ -101,7 +101,7 @@ def test_episodes_of_a_store_are_simulated_again(run: Run, store: Path) -> None:
 
 def test_a_card_is_beside_the_store_or_elsewhere(run: Run, store: Path, tmp_path: Path) -> None:
     run("card", store, "--no-channels", "--no-pictures")
-    run("card", store, "--no-pictures", "--out", tmp_path / "card")
+    run("card", store, "--no-channels", "--no-pictures", "--out", tmp_path / "card")
     for folder in (store.with_name("legged.zarr.card"), tmp_path / "card"):
         written = {p.name for p in folder.iterdir()}
         assert written == {"card.html", "card.md", "card.json", "explorer.html"}
@@ -146,7 +146,7 @@ def test_a_fault_is_shown_with_exit_code_1(run: Run, store: Path, tmp_path: Path
 @pytest.mark.slow
 def test_an_interrupted_collection_exits_130_and_leaves_no_torn_part(tmp_path: Path) -> None:
     path = tmp_path / "legged.zarr"
-    grid = ["--preset", "legged-1m9", "--robots", "16", "--set", "grid.episodes_per_part=16"]
+    grid = ["--preset", "legged-1m9", "--robots", "8", "--set", "grid.episodes_per_part=8"]
     running = gaitforge("collect", path, *grid)
     # Some parts are in, others in work.
     deadline = time.monotonic() + 60

@@ -15,7 +15,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaitforge.datasets import Selection, Store, open_store
@@ -63,6 +63,7 @@ def arrow(values: list[Any]) -> pa.Array:
     return pa.array(values, next((named[kind] for kind in kinds), pa.float64()))
 
 
+@settings(max_examples=40)
 @given(columns, st.sampled_from(["friction", "order"]))
 def test_codes_hold_the_rows_of_their_conditions(values: list[Any], name: str) -> None:
     array = arrow(values)

@@ -26,6 +26,7 @@ from tests.pipeline.report.run_folder import (
 )
 
 LOADING_TAGS = {"script", "link", "img", "iframe", "object", "embed", "audio", "video", "source"}
+EXPERTS_ROW = ["rough", "crawl", "0.98", "0.95", "0.91", "1.00", "11.00", "0.12", "33.3", "27.7"]
 VOID_TAGS = {"meta", "br", "hr", "img", "input", "link", "wbr"}
 
 
@@ -211,49 +212,33 @@ def add_pictures(run_dir: Path) -> dict[str, bytes]:
     return contents
 
 
-def test_page_embeds_every_contact_sheet_whole(run_dir: Path) -> None:
+def test_sheets_stages_and_the_experts_card_are_shown(run_dir: Path, page: str) -> None:
     contents = add_pictures(run_dir)
-    page = write_report(run_dir).read_text()
-    reader = PageReader(page)
-    assert reader.loads == []
-    shown = {alt.split()[0]: b64decode(data) for alt, data in reader.pictures.items()}
-    assert shown == contents
-    assert "no success, 3 of 5 episodes succeed" in page
-    assert "<code>pictures/crawl.png</code>" in page
-
-
-def test_stages_are_shown_with_the_policy_that_only_drove(run_dir: Path, page: str) -> None:
     assert "The stages:" not in page, "their times are not there"
     copytree(run_dir / "train" / "fcnet", run_dir / "train" / "first")
     stages = [("collect", 30.0), ("train first", 20.0), ("train fcnet", 70.5), ("collect", 5.0)]
     write_json(run_dir / "wall.json", [{"stage": s, "seconds": t} for s, t in stages])
-    reader = PageReader(write_report(run_dir).read_text())
+    text = write_report(run_dir).read_text()
+    reader = PageReader(text)
+    assert reader.loads == []
+    assert {alt.split()[0]: b64decode(data) for alt, data in reader.pictures.items()} == contents
+    assert "no success, 3 of 5 episodes succeed" in text
+    assert "<code>pictures/crawl.png</code>" in text
     assert reader.row("collect")[-1] == "35 s", "of both runs of an interrupted stage"
     assert reader.row("train FCNet, first stage")[-1] == "20 s"
     assert reader.row("train FCNet")[-1] == "70 s"
     assert reader.row("FCNet, first stage")[1] == "3,000"
+    assert EXPERTS_ROW in reader.rows
     write_json(run_dir / "wall.json", {"collect": 30.0})
     with pytest.raises(ValueError, match=r"wall\.json must be a JSON list"):
         write_report(run_dir)
 
 
-def test_the_experts_card_is_a_row_a_terrain_and_skill(run_dir: Path) -> None:
-    reader = PageReader(write_report(run_dir).read_text())
-    row = ["rough", "crawl", "0.98", "0.95", "0.91", "1.00", "11.00", "0.12", "33.3", "27.7"]
-    assert row in reader.rows
-    (run_dir / "expert.json").unlink()
-    assert row not in PageReader(write_report(run_dir).read_text()).rows
-
-
-def test_a_missing_sheet_is_one_clear_line(run_dir: Path) -> None:
+def test_sheets_are_read_from_the_pictures_folder_alone(run_dir: Path) -> None:
     add_pictures(run_dir)
     (run_dir / "pictures" / "crawl.png").unlink()
     with pytest.raises(ValueError, match=re.escape("the report needs pictures/crawl.png")):
         write_report(run_dir)
-
-
-def test_sheets_are_only_read_from_the_pictures_folder(run_dir: Path) -> None:
-    add_pictures(run_dir)
 
     def point_outside(index: dict[str, Any]) -> None:
         index["sheets"][0]["file"] = "../summary.json"
@@ -306,9 +291,12 @@ def test_a_run_with_nothing_recorded_still_has_a_report(run_dir: Path) -> None:
 
     edit(run_dir / "dataset.json", clear_dataset)
     edit(run_dir / "summary.json", clear)
+    (run_dir / "expert.json").unlink()
     text = write_report(run_dir).read_text()
     assert "recorded none" in text
-    assert "None" not in "".join(cell for row in PageReader(text).rows for cell in row)
+    reader = PageReader(text)
+    assert EXPERTS_ROW not in reader.rows
+    assert "None" not in "".join(cell for row in reader.rows for cell in row)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
-"""Computes losses and trains with d3rlpy; run by an interpreter that has it.
+"""Losses and gradients of one given batch by d3rlpy; run by an interpreter that has it.
 
-python d3rlpy_program.py losses REQUEST RESULT        losses and gradients of one given batch
-python d3rlpy_program.py transitions REQUEST RESULT   the transitions that it learns from
+python d3rlpy_program.py REQUEST RESULT
 
 A request is a .npz file with arrays and, as "settings", JSON, which `test_beside_d3rlpy` writes.
 Everything runs on one thread.
@@ -47,12 +46,6 @@ def algorithm(given: Arrays, settings: dict[str, Any]) -> Any:
         reward_scaler=MultiplyRewardScaler(settings["reward_scale"]),
         **rest,
     ).create(device="cpu")
-
-
-def dataset(given: Arrays) -> Any:
-    """The stored steps; a time-out ends an episode and is no terminal."""
-    names = ("observations", "actions", "rewards", "terminals", "timeouts")
-    return d3rlpy.dataset.MDPDataset(**{name: given[name] for name in names})
 
 
 def losses(given: Arrays, settings: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -130,28 +123,9 @@ def same_noise(noise: Tensor, uniform: Tensor) -> None:
     torch.Tensor.uniform_ = fill
 
 
-def transitions(given: Arrays, settings: dict[str, Any]) -> dict[str, np.ndarray]:
-    """All transitions in the order of the steps."""
-    del settings
-    data = dataset(given)
-    pick = data.transition_picker
-    found = [
-        pick(episode, index)
-        for episode in data.episodes
-        for index in range(episode.transition_count)
-    ]
-    names = ("observation", "action", "reward", "next_observation", "next_action", "terminal")
-    return {name: np.stack([getattr(each, name) for each in found]) for name in names}
-
-
-MODES = {
-    "losses": losses,
-    "transitions": transitions,
-}
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    mode, request, result = sys.argv[1:]
+    request, result = sys.argv[1:]
     with np.load(request) as archive:
         arrays = dict(archive)
-    np.savez(result, **MODES[mode](arrays, json.loads(str(arrays.pop("settings")))))
+    np.savez(result, **losses(arrays, json.loads(str(arrays.pop("settings")))))

@@ -302,21 +302,21 @@ def test_values_go_on_unless_it_failed(objective: str, terminated: bool, tmp_pat
     going_on = 1.0 - terminated / length
     expected = 1.0 / (1.0 - gamma * going_on)
     selection = constant_store(tmp_path / "s", terminated)
-    values = {"hidden": [16], "gamma": gamma, "tau": 0.1, "reward_scale": 1.0}
+    values = {"hidden": [16], "gamma": gamma, "tau": 0.2, "reward_scale": 1.0}
     values |= {"expectile": 0.5} if objective == "iql" else {}
     values |= {"trace": 0.0} if objective == "awr" else {}
     values |= {"conservative": 0.0} if objective == "cql" else {}
     values |= {"value_weight": 0.0} if objective == "rebrac" else {}
     values |= {"penalty": 0.0} if objective == "brac-v" else {}
     config = TrainConfig.recommended(
-        "mlp", objective=objective, values=values, peak_lr=3e-3, batch_size=64, threads=1
+        "mlp", objective=objective, values=values, peak_lr=1e-2, batch_size=64, threads=1
     )
     config = replace(config, model_overrides={"hidden_dim": 8}, window_len=1).settled(None)
     updater = updater_of(config, selection)
     assert updater.values is not None
     batches = TrainingBatches(config, selection, Ranks())
     batch: dict[str, torch.Tensor] = {}
-    for number, (_, batch) in zip(range(600), batches, strict=False):
+    for number, (_, batch) in zip(range(150), batches, strict=False):
         updater.step(batch, number, config.peak_lr)
     learner: Any = updater.values
     step = learner.transitions(updater.policy, batch)
