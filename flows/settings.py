@@ -1,9 +1,8 @@
-"""Changes to a plan by name: the command line's `--set` and the field `settings` of a form."""
+"""Changes to a plan by name: the command line's `--set`."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from operator import attrgetter
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -32,26 +31,6 @@ def override(plan: Any, settings: Sequence[str]) -> Any:
             raise ValueError(f"--set needs NAME=VALUE, not '{setting}'")
         plan = _replaced(plan, path.split("."), text, path)
     return plan
-
-
-def override_form(plan: Any, settings: Sequence[str], chosen: Mapping[str, Any]) -> Any:
-    """`override` of a plan by a form's settings, which must not contradict the form's own fields.
-
-    Args:
-        chosen: path.to.field -> the value that the form gave it; None where it gave none.
-
-    Raises:
-        ValueError: as `override`, or a field has one value in the form and another in the settings.
-    """
-    changed = override(plan, settings)
-    for path, value in chosen.items():
-        other = attrgetter(path)(changed)
-        if value is not None and other != value:
-            name = path.rpartition(".")[2]
-            raise ValueError(
-                f"'{name}' is {value} and the setting '{path}' is {other}: give only one of them"
-            )
-    return changed
 
 
 def with_chosen(plan: Any, chosen: Mapping[str, Any]) -> Any:

@@ -23,7 +23,7 @@ from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.datasets import Schema
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.records import digest
-from gaitforge.flows.settings import override, with_chosen
+from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.tasks.interface import MAX_WORKERS, CollectionPlan, PartData, Simulation
 
 MAX_ROBOTS = 100_000
@@ -214,17 +214,13 @@ def _pairs(experts: str, robots: str) -> tuple[tuple[RobotCard, str], ...]:
 
 
 def legged_plan(
-    preset: str,
-    grid: Mapping[str, Any],
-    top: Mapping[str, Any],
-    settings: Sequence[str],
-    form: Mapping[str, Any] | None = None,
+    preset: str, values: Mapping[str, Any] | None = None, settings: Sequence[str] = ()
 ) -> LeggedPlan:
     """The plan of a preset with some values replaced.
 
     Args:
-        grid, top, form: field -> value of the grid, of the plan and of what it stores; None leaves
-            the field as it is. settings: as `override` takes them.
+        values: field -> value, of the plan, its grid or what it stores; settings: as `override`
+            takes them.
 
     Raises:
         ValueError: no such preset, or values that the plan refuses.
@@ -233,8 +229,7 @@ def legged_plan(
         raise ValueError(
             f"unknown preset '{preset}'; allowed: {', '.join(data.COLLECTION_PRESETS)}"
         )
-    chosen = with_chosen(data.COLLECTION_PRESETS[preset], grid)
-    plan = LeggedPlan(grid=chosen, form=with_chosen(data.StoredForm(), form or {}))
+    plan = LeggedPlan(grid=data.COLLECTION_PRESETS[preset])
     if preset == MIXED:
         plan = replace(plan, expert=",".join(data.MIXED_EXPERTS))
-    return override(with_chosen(plan, top), settings)
+    return override(with_named(plan, values or {}), settings)

@@ -86,18 +86,13 @@ def _legged_plan(arguments: argparse.Namespace) -> CollectionPlan:
     from gaitforge.collectors.experts.expert import shipped_experts
     from gaitforge.flows.tasks.legged import legged_plan
 
-    top = given(arguments, "expert", "sim", "robots", "threads")
+    names = ("expert", "sim", "robots", "threads", "seed", "state", "privileged", "half")
+    values = given(arguments, *names, **CELL_FIELDS)
     if arguments.robot:
-        top["robot"] = ",".join(map(absolute_robot, arguments.robot))
+        values["robot"] = ",".join(map(absolute_robot, arguments.robot))
         if own := shipped_experts(arguments.robot):
-            top = {"expert": ",".join(own)} | top
-    plan = legged_plan(
-        arguments.preset,
-        given(arguments, "seed", **CELL_FIELDS),
-        top,
-        arguments.settings,
-        given(arguments, "state", "privileged", "half"),
-    )
+            values = {"expert": ",".join(own)} | values
+    plan = legged_plan(arguments.preset, values, arguments.settings)
     turns = given(arguments, "share", "stretch")
     if (turns or arguments.labeller) and not (arguments.policy and arguments.labeller):
         raise ValueError("--labeller goes with --policy, --share and --stretch with both")

@@ -64,7 +64,7 @@ def _demo() -> Experiment:
 
 def _collecting(name: str) -> Experiment:
     """FCNet and BoT with three seeds on a collection of another size."""
-    return Experiment(collect=legged_plan(name, {}, {}, ()), seeds=(0, 1, 2), evaluate=_ALL_CELLS)
+    return Experiment(collect=legged_plan(name), seeds=(0, 1, 2), evaluate=_ALL_CELLS)
 
 
 def _compare() -> Experiment:

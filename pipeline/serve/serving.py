@@ -91,8 +91,8 @@ def serve_flows(plan: ServePlan, flows: Mapping[str, Flow[..., Any]]) -> None:
 def _collecting(plan: ServePlan) -> dict[str, object]:
     """The default parameters of collect/gaitforge; wrong values are refused here."""
     values: dict[str, object] = fields_of(plan, "preset", "threads", "settings", "new_every_day")
-    made = legged_plan(plan.preset, {}, {"threads": plan.threads}, plan.settings)  # raises
-    if plan.new_every_day and made.grid.seed != legged_plan(plan.preset, {}, {}, []).grid.seed:
+    made = legged_plan(plan.preset, {"threads": plan.threads}, plan.settings)  # raises
+    if plan.new_every_day and made.grid.seed != legged_plan(plan.preset).grid.seed:
         raise ValueError("with --new-every-day the day is the seed: drop --set grid.seed")
     if plan.store is None:
         return values

@@ -82,7 +82,7 @@ def test_collected_trained_and_evaluated_by_jobs_that_are_tasks(
     store, run = tmp_path / "a.zarr", tmp_path / "mlp"
     FLOWS["collect"](store=str(store), **SMALL, slurm=SLURM)
     grid = {f"{name}s": tuple(value) for name, value in CELL.items()}
-    plan = legged_plan("demo", {**grid, "parts": 2, "episodes_per_part": 12}, {}, [])
+    plan = legged_plan("demo", {**grid, "parts": 2, "episodes_per_part": 12})
     stage.collect(plan, tmp_path / "plain.zarr", Silent())
     assert open_store(store).info().hash == open_store(tmp_path / "plain.zarr").info().hash
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaitforge.flows.records.records import to_tree
-from gaitforge.flows.settings import override, override_form, setting_names
+from gaitforge.flows.settings import override, setting_names
 from gaitforge.pipeline.experiments.presets import preset
 
 
@@ -160,18 +160,3 @@ def as_text(value: Any) -> str:
 def test_numbers_come_back_as_they_were_written(whole: int, number: float) -> None:
     plan = override(Outer(), [f"seed={whole}", f"inner.rate={number!r}"])
     assert (plan.seed, plan.inner.rate) == (whole, number)
-
-
-@given(st.none() | st.integers(0, 3), st.none() | st.integers(0, 3))
-def test_a_setting_and_a_field_of_the_form_never_beat_each_other(
-    field: int | None, setting: int | None
-) -> None:
-    plan = Outer() if field is None else Outer(Inner(count=field))
-    settings = [] if setting is None else [f"inner.count={setting}"]
-    if None not in (field, setting) and field != setting:
-        with pytest.raises(ValueError, match=f"'count' is {field} and the setting 'inner.count'"):
-            override_form(plan, settings, {"inner.count": field})
-    else:
-        made = override_form(plan, settings, {"inner.count": field})
-        given = [value for value in (field, setting) if value is not None]
-        assert made.inner.count == (given[0] if given else Inner.count)

@@ -156,7 +156,7 @@ def test_the_page_shows_the_records_numbers(done: Path) -> None:
 
 def test_legged_policies_are_scored_by_the_expert(tmp_path: Path) -> None:
     grid = {"parts": 2, "episodes_per_part": 6, "terrains": ("flat",), "skills": ("stand", "run")}
-    plan = legged_plan("legged-mixed", grid, {"robots": 6, "threads": 1}, ())
+    plan = legged_plan("legged-mixed", {**grid, "robots": 6, "threads": 1})
     experts = plan.expert.split(",")
     collect(plan, tmp_path / "mixed.zarr", Silent())
     rows = open_store(tmp_path / "mixed.zarr").select().episodes().to_pylist()
