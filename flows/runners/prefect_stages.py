@@ -107,7 +107,7 @@ def run_in_flow(out: Path, stages: Sequence[Stage], dask: DaskSettings | None = 
 
 def _do(out: Path, stage: Stage, client: Any) -> Any:
     if stage.collection is not None:
-        return run_stage(out, stage, shown_progress(), partial(collect_parts, client=client))
+        return run_stage(out, stage, shown_progress(), partial(_collect_and_show, client))
     made = stage.place if stage.place is not None and stage.reads else None
     task = do_stage if made is None else making(do_stage, made, *stage.reads)
     return task(out, stage, client)
@@ -217,7 +217,18 @@ def collect_parts(
             if missing:
                 made = _in_tasks(collection, client, collection.followed(advance))
         collection.finish()
-    _show_collected(address, made)
+    return made
+
+
+def _collect_and_show(
+    client: Any,
+    plan: CollectionPlan,
+    store: Path | str,
+    reporter: Reporter,
+    parts: Sequence[str] | None,
+) -> list[PartCollected]:
+    made = collect_parts(plan, store, reporter, parts, client)
+    _show_collected(store_address(store), made)
     return made
 
 
