@@ -12,7 +12,6 @@ from gaitforge.collectors.legged.observations import (
     PRIVILEGED_SLICES,
     policy_observation,
 )
-from gaitforge.collectors.robots.commands import C
 from gaitforge.collectors.robots.robot import N_JOINTS
 from gaitforge.collectors.rotations import gravity_in_body
 from tests.collectors.making import DEFAULT_POSE, ROBOT, spec
@@ -98,22 +97,6 @@ def test_a_running_robots_observation_is_its_state_plus_its_episodes_noise() -> 
             action = rng.normal(0, 0.3, (3, N_JOINTS))
     finally:
         env.close()
-
-
-def test_the_first_observation_is_level_at_the_default_pose_with_no_action_before() -> None:
-    env = LeggedEnvironment(ROBOT, 1, threads=1)
-    try:
-        env.reset(np.arange(1), [spec(seed=3)])
-        policy = env.observe().policy
-    finally:
-        env.close()
-    np.testing.assert_allclose(block(policy, "projected_gravity")[0], [0, 0, -1], atol=0.051)
-    # The start's joints lie within 0.1 rad of the default pose, their noise within 0.01.
-    sines, cosines = block(policy, "sin_joint_pos")[0], block(policy, "cos_joint_pos")[0]
-    np.testing.assert_allclose(np.arctan2(sines, cosines), DEFAULT_POSE, atol=0.111)
-    assert np.abs(block(policy, "joint_vel")).max() <= 1.5
-    assert not block(policy, "last_action").any()
-    assert block(policy, "command")[0, C.VEL_X] == 0.0, "the ramp starts at rest"
 
 
 def test_the_privileged_block_is_laid_out_without_gaps_and_without_noise() -> None:

@@ -54,13 +54,6 @@ def test_a_robot_among_others_of_its_family_walks_as_alone(family: list[RobotCar
                 np.testing.assert_array_equal(both[row], own[0])
 
 
-def test_bodies_differ_in_what_they_do(family: list[RobotCard]) -> None:
-    same = [spec(0, seed=5)] * len(family)
-    last = walk(family, same, np.zeros((STEPS, len(family), 12), np.float32))[-1]
-    for values in (last[0], last[4]):
-        assert not np.allclose(values[0], values[1], atol=1e-3)
-
-
 def test_one_simulation_refuses_robots_of_other_structures(tmp_path: Path) -> None:
     foot = '<geom name="FL_foot"'
     other = load_robot(str(robot_folder(tmp_path, mjcf=[(foot, '<geom size="0.01"/>' + foot)])))

@@ -16,7 +16,6 @@ from gaitforge.collectors.physics.interface import PhysicsBackend, RobotStart
 from gaitforge.collectors.physics.isaacgym.backend import FRICTION_BUCKETS, IsaacGymBackend
 from gaitforge.collectors.physics.isaacgym.process import WorkerError
 from gaitforge.collectors.physics.mujoco.backend import MujocoBackend
-from gaitforge.collectors.scenarios.passages import Barrier
 from gaitforge.collectors.scenarios.randomisation import DRAW_INDEX, DRAWS, draw_randomisation
 from gaitforge.collectors.scenarios.terrains import make_tile
 from tests.collectors.making import (
@@ -27,7 +26,6 @@ from tests.collectors.making import (
     draws_with,
     hold,
     in_the_air,
-    start_at,
 )
 from tests.collectors.physics.isaacgym import CONFIG, use_the_double
 
@@ -98,24 +96,6 @@ def test_robots_move_as_the_mujoco_back_ends_do(backend: IsaacGymBackend) -> Non
         np.testing.assert_allclose(backend.state.joint_torque, other.state.joint_torque, atol=1e-3)
     assert (backend.state.base_pos[:, 0] > 5.5).all(), "they crossed the seam"
     other.close()
-
-
-def test_a_foot_on_a_barrier_in_the_air_feels_no_ground_and_one_on_the_ground_does(
-    backend: IsaacGymBackend,
-) -> None:
-    beam = Barrier((0.2407, 0.138, 50.0 - 0.40), (0.3, 0.1, 0.05), 0.0)
-    wall = Barrier((0.0, 0.155 + 0.05 - 0.005, 0.4), (0.5, 0.05, 0.16), 0.0)
-    backend.reset(0, in_the_air(barriers=[beam]))
-    backend.reset(1, start_at(joint_pos=FIRM_STANCE, barriers=[wall]))
-    carried = pressed = 0.0
-    for _ in range(40):
-        hold(backend, 1, FIRM_STANCE)
-        carried = max(carried, float(backend.state.barrier_force[0]))
-        pressed = max(pressed, float(backend.state.barrier_force[1]))
-        assert not backend.state.foot_force[0].any()
-    assert carried > 10.0
-    assert pressed > 5.0
-    assert backend.state.foot_force[1, :, 2].sum() == pytest.approx(WEIGHT_N, rel=0.1)
 
 
 def test_friction_is_the_nearest_of_few_values(backend: IsaacGymBackend) -> None:

@@ -25,10 +25,7 @@ from gaitforge.collectors.robots.robot import (
     load_robot,
 )
 from gaitforge.collectors.scenarios.skills import SKILLS
-from tests.collectors.making import (
-    ROBOT,
-    robot_of_another_shape,
-)
+from tests.collectors.making import ROBOT, robot_of_another_shape
 from tests.collectors.robots.robot_folders import GO1, MISSING, changed, robot_folder
 
 KINEMATICS = LegKinematics(ROBOT)
