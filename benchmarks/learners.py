@@ -107,7 +107,8 @@ def _ratio(value: float | None, over: float | None) -> float | None:
 
 def _tables(record: Figures) -> Iterator[tuple[str, Rows]]:
     sizes, control = record["config"]["training"], record["control_step_us"]
-    steps = f"Training step, batch {sizes['batch_size']} x {sizes['window_len']}, float32"
+    where = f"{sizes['precision']}, {sizes['device']}"
+    steps = f"Training step, batch {sizes['batch_size']} x {sizes['window_len']}, {where}"
     yield steps, _rows(record["train_step_ms"], "parameters", "median_ms", "tokens_per_s")
     beside = "median µs; compare networks within a runtime"
     yield f"Control step of one robot on one thread, {beside}", by_runtime(control)

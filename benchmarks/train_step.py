@@ -33,6 +33,7 @@ class TrainStepConfig:
     Attributes:
         models: presets beside FCNet; convolutions: of FCNet.
         batch_size, window_len: the FCNet paper's.
+        device, precision, compile: of `TrainConfig`.
     """
 
     models: tuple[str, ...] = BASELINES
@@ -40,22 +41,27 @@ class TrainStepConfig:
     batch_size: int = 128
     window_len: int = 64
     rounds: int = 5
+    device: str = "cpu"
+    precision: str = "float32"
+    compile: bool = False
 
 
 def train_step_ms(config: TrainStepConfig, advance: Advance) -> dict[str, dict[str, object]]:
     """Model -> setting -> times of one step in ms, parameters, and tokens per second.
 
-    In float32, with as many threads as PyTorch uses. A token is one control step, whatever the
-    network makes of it.
+    With as many threads as PyTorch uses. A token is one control step, whatever the network makes
+    of it.
     """
+    device = torch.device(config.device)
     steps: dict[tuple[str, str], Callable[[], Any]] = {}
     parameters: dict[tuple[str, str], int] = {}
     fcnet = ((FCNET, convolution) for convolution in config.convolutions)
     for model, setting in (*fcnet, *((model, AS_PRESET) for model in config.models)):
         overrides = {} if setting == AS_PRESET else {"convolution": setting}
         policy = untrained_policy(preset(model, overrides), SPACES[PRESETS[model].space])
-        updater = Updater(policy, TrainConfig(model=model), Ranks())
-        steps[model, setting] = partial(updater.step, _random_batch(policy, config), 0, 1e-3)
+        how = {"precision": config.precision, "compile": config.compile}
+        updater = Updater(policy, TrainConfig(model=model, **how), Ranks(device=device))
+        steps[model, setting] = partial(_one_step, updater, _random_batch(policy, config))
         parameters[model, setting] = count_parameters(policy)
     times = in_turns(steps, config.rounds, lambda: advance(1, "train step"))
     records: dict[str, dict[str, object]] = {}
@@ -68,6 +74,12 @@ def train_step_ms(config: TrainStepConfig, advance: Advance) -> dict[str, dict[s
             "repeats": len(seconds),
         }
     return records
+
+
+def _one_step(updater: Updater, batch: dict[str, Tensor]) -> None:
+    updater.step(batch, 0, 1e-3)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def _random_batch(policy: PolicyNetwork, config: TrainStepConfig) -> dict[str, Tensor]:

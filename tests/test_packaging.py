@@ -70,8 +70,8 @@ def run(*words: object, cwd: Path) -> str:
 TINY = (
     *("collect.grid.parts=1", "collect.grid.episodes_per_part=8", "collect.grid.terrains=flat"),
     *("collect.grid.skills=stand,run", "collect.grid.levels=4", "corrections=none"),
-    *("evaluate.grid.terrains=flat", "evaluate.grid.skills=stand,run", "evaluate.grid.episodes=2"),
-    'models={"fcnet":{"steps":3,"batch_size":4,"window_len":16,"threads":1}}',
+    'evaluate={"terrains":["flat"],"skills":["stand","run"],"episodes":2}',
+    'learners={"fcnet":{"model":"fcnet","steps":3,"batch_size":4,"window_len":16,"threads":1}}',
 )
 
 

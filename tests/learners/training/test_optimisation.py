@@ -101,9 +101,9 @@ def batch() -> dict[str, Tensor]:
     }
 
 
-def updater(**changes: object) -> Updater:
+def updater(model: str = "fcnet", **changes: object) -> Updater:
     config = replace(TrainConfig(grad_clip=None), **changes)
-    return Updater(make_policy(), config, Ranks())
+    return Updater(make_policy(model), config, Ranks())
 
 
 @pytest.mark.parametrize("parts", [2, 4, 50])
@@ -130,9 +130,10 @@ def test_the_gradient_is_clipped_to_its_limit() -> None:
     assert norms[1] == pytest.approx(1e-3, rel=1e-3)
 
 
-def test_bf16_finds_about_the_same_loss() -> None:
+@pytest.mark.parametrize("model", ["fcnet", "bot"])
+def test_bf16_finds_about_the_same_loss(model: str) -> None:
     expected, found = (
-        updater(precision=each).step(batch(), 0, 1e-3) for each in ("float32", "bf16")
+        updater(model, precision=each).step(batch(), 0, 1e-3) for each in ("float32", "bf16")
     )
     assert found.loss == pytest.approx(expected.loss, rel=0.02)
     assert found.loss != expected.loss

@@ -132,14 +132,14 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Serves a collection once a day, in a minute; in the end Ctrl-C stops all that was started."""
+    """Serves a collection once a day, soon; in the end Ctrl-C stops all that was started."""
     home = tmp_path_factory.mktemp("served")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PREFECT_HOME", str(home / "prefect"))
         patch.setenv("PREFECT_RUNNER_POLL_FREQUENCY", "2")
         patch.delenv("PREFECT_API_URL", raising=False)
         store = home / "data" / "legged.zarr"
-        soon_once = time.gmtime(time.time() + 100)  # the server needs some time to start
+        soon_once = time.gmtime(time.time() + 180)  # the server needs some time to start
         cron = time.strftime("%M %H * * *", soon_once)
         when = ["--schedule", cron, "--new-every-day", "--port", "0"]
         process = gaitforge("serve", "--store", store, *when, *SIZES)
@@ -300,7 +300,7 @@ def test_the_schedule_fires_and_nothing_is_done_twice(served: Served) -> None:
         runs = served.server.runs("collect", state={"type": {"any_": ["COMPLETED"]}})
         return [run["state"]["message"] for run in runs if "auto-scheduled" in run["tags"]]
 
-    assert soon(completed, 180) == ["2 parts collected, 0 already stored"]
+    assert soon(completed, 300) == ["2 parts collected, 0 already stored"]
     again = served.start("collect")
     served.completes(again)
     assert served.state(again)["message"] == "0 parts collected, 2 already stored"
