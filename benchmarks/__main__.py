@@ -15,7 +15,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
     option,
     setting,
 )
-from gaitforge.pipeline.environment import prepare_process
+from gaitforge.pipeline.process_setup import prepare_process
 from gaitforge.pipeline.progress import TerminalReporter
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from benchmarks.harness import in_turns, median
 from gaitforge.collectors.legged import environment
 from gaitforge.collectors.legged.data import CollectionGrid
 from gaitforge.collectors.physics.mujoco.backend import MujocoBackend
-from gaitforge.collectors.physics.mujoco_warp.backend import MujocoWarpBackend
+from gaitforge.collectors.physics.mujoco_warp.warp_backend import MujocoWarpBackend
 from gaitforge.collectors.policies import Observation
 from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Advance, no_progress

@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.harness import Bench, run_alone
 from gaitforge.collectors.gym.tasks import find_task
-from gaitforge.collectors.humanoid.data import humanoid_schema
+from gaitforge.collectors.humanoid.snippet_grid import humanoid_schema
 from gaitforge.datasets import Field, Schema, create_store, open_store
 from gaitforge.datasets.formats.sources import catalog_columns, episode_returns
 from gaitforge.datasets.formats.transfer.exporting import export_selection

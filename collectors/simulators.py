@@ -2,7 +2,7 @@
 
 BACKENDS = {
     "mujoco": ("gaitforge.collectors.physics.mujoco.backend", "MujocoBackend"),
-    "mujoco_warp": ("gaitforge.collectors.physics.mujoco_warp.backend", "MujocoWarpBackend"),
+    "mujoco_warp": ("gaitforge.collectors.physics.mujoco_warp.warp_backend", "MujocoWarpBackend"),
     "isaacgym": ("gaitforge.collectors.physics.isaacgym.backend", "IsaacGymBackend"),
 }
 """Module and class by name."""

@@ -33,8 +33,8 @@ from gaitforge.datasets.storage.integrity import remove_leftovers, verify_store
 from gaitforge.datasets.storage.s3 import object_store as remote
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.datasets.stream import materialise as copies
-from gaitforge.datasets.stream.config import StreamConfig, StreamSettings
 from gaitforge.datasets.stream.pool import SelectionSource
+from gaitforge.datasets.stream.stream_config import StreamConfig, StreamSettings
 
 if TYPE_CHECKING:
     from gaitforge.datasets.stream.window_stream import WindowStream

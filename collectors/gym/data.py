@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.collectors.gym.algorithms.replay import ReplayReader
+from gaitforge.collectors.gym.algorithms.replay_buffer import ReplayReader
 from gaitforge.collectors.gym.batch import TaskBatch
 from gaitforge.collectors.gym.experts import RECIPE, Recipe, load_gym_expert, read_recipe
-from gaitforge.collectors.gym.rollout import Actor, Episode, SampledActor, UniformActor
+from gaitforge.collectors.gym.gym_rollout import Actor, Episode, SampledActor, UniformActor
 from gaitforge.collectors.gym.tasks import GymTask, find_task, package_version
 from gaitforge.collectors.gym.training.record import read_training
 from gaitforge.datasets import Field, Schema

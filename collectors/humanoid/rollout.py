@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gaitforge.collectors.humanoid.environment import TrackingEnvironment
+from gaitforge.collectors.humanoid.humanoid_policies import ExpertPolicy
 from gaitforge.collectors.humanoid.observation import N_JOINTS
-from gaitforge.collectors.humanoid.policies import ExpertPolicy
 from gaitforge.collectors.policies import StoredObservation, TaskPolicy
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from gaitforge.datasets.errors import DatasetError, listed, missing_package
 
 if TYPE_CHECKING:
-    from gaitforge.datasets.formats.interface import Exporter, Importer
+    from gaitforge.datasets.formats.protocol import Exporter, Importer
 
 
 @dataclass(frozen=True)

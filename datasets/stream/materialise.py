@@ -28,7 +28,7 @@ from gaitforge.datasets.selection.returns import returns_to_go
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.parts import object_hashes
 from gaitforge.datasets.stream import pool
-from gaitforge.datasets.stream.config import StreamConfig, StreamSettings
+from gaitforge.datasets.stream.stream_config import StreamConfig, StreamSettings
 
 if TYPE_CHECKING:
     from gaitforge.datasets.stream.window_stream import WindowStream

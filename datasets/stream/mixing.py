@@ -18,9 +18,9 @@ import numpy as np
 from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.hashing import hashed
 from gaitforge.datasets.selection.selection import Selection
-from gaitforge.datasets.stream.config import StreamConfig, StreamSettings
 from gaitforge.datasets.stream.materialise import Materialised
 from gaitforge.datasets.stream.pool import SelectionSource
+from gaitforge.datasets.stream.stream_config import StreamConfig, StreamSettings
 
 if TYPE_CHECKING:
     from gaitforge.datasets.stream.window_stream import WindowStream

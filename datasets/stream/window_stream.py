@@ -17,7 +17,6 @@ from torch.utils.data import get_worker_info
 
 from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.selection.returns import TERMINATED, check_complete
-from gaitforge.datasets.stream.config import StreamConfig
 from gaitforge.datasets.stream.order import ORDER_VERSION, EpochOrder, Windows, epoch_order
 from gaitforge.datasets.stream.pool import (
     ACTION,
@@ -30,6 +29,7 @@ from gaitforge.datasets.stream.pool import (
     gather,
 )
 from gaitforge.datasets.stream.prefetch import Ahead, PoolsAhead
+from gaitforge.datasets.stream.stream_config import StreamConfig
 
 BATCH_KEYS = ("mask", "episode", "offset", "ending", "last", "terminal")
 """Names that a batch adds to the fields; no field may have one."""

@@ -18,7 +18,7 @@ from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.evaluation import EvaluationPlan, References
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.legged_policy import LeggedPolicyPlan, driven_by
-from gaitforge.flows.tasks.policies import RUN, PolicySource
+from gaitforge.flows.tasks.policy_source import RUN, PolicySource
 from gaitforge.learners.checkpoint import load_policy
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.held_out import HeldOutError, held_out_error, split_episodes

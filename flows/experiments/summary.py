@@ -15,14 +15,14 @@ from gaitforge.collectors.experts.expert import load_expert
 from gaitforge.collectors.intervals import ratio_interval
 from gaitforge.collectors.legged.rewards import LARGEST_RETURN
 from gaitforge.datasets import StoreInfo, open_store
-from gaitforge.flows.experiments.plan import Experiment
-from gaitforge.flows.experiments.runs import LEGGED, Row, Run, episode_returns, evaluations
-from gaitforge.flows.experiments.statistics import (
+from gaitforge.flows.experiments.intervals import (
     interquartile_mean,
     mean,
     mean_and_std,
     stratified_interval,
 )
+from gaitforge.flows.experiments.plan import Experiment
+from gaitforge.flows.experiments.runs import LEGGED, Row, Run, episode_returns, evaluations
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import collection_rate, part_records
 from gaitforge.flows.records.records import provenance, read_record, to_tree, write_record

@@ -1,7 +1,7 @@
 """Addresses of pages that `gaitforge serve` shows: reports, cards, and episodes to play.
 
 A browser follows no `file://` link from a server's page, so `gaitforge serve` has a server of pages
-(`pipeline/serve/pages.py`). It shows what a flow has registered, and nothing else:
+(`pipeline/serve/page_server.py`). It shows what a flow has registered, and nothing else:
 
     <PREFECT_HOME>/gaitforge-pages/<id>.json    {"page": FILE} or {"view": STORE or EVALUATION}
 """

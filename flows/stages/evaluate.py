@@ -19,7 +19,7 @@ from gaitforge.flows.tasks.evaluation import (
     References,
     measured,
 )
-from gaitforge.flows.tasks.policies import EXPERT, RUN, PolicySource
+from gaitforge.flows.tasks.policy_source import EXPERT, RUN, PolicySource
 
 LATENCY_REPEATS = 1000
 EVALUATION = "evaluation.json"

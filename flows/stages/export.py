@@ -17,7 +17,7 @@ from gaitforge.datasets.files import sha256_file
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import provenance, read_record
-from gaitforge.flows.tasks.policies import run_source
+from gaitforge.flows.tasks.policy_source import run_source
 from gaitforge.learners.checkpoint import policy_from, read_checkpoint
 from gaitforge.learners.deploy.export import ExportOptions, ExportResult, export_policy
 from gaitforge.learners.deploy.export_metadata import CommandFacts, FieldFacts, RobotFacts

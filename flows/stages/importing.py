@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gaitforge.datasets.formats import find_format, importer_class
-from gaitforge.datasets.formats.interface import Advance, Report
+from gaitforge.datasets.formats.protocol import Advance, Report
 from gaitforge.datasets.formats.transfer.importing import WORKERS, import_source
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.logs import log_event

@@ -20,7 +20,7 @@ from gaitforge.collectors.intervals import (
 )
 from gaitforge.datasets import Schema
 from gaitforge.flows.records.records import to_tree
-from gaitforge.flows.tasks.policies import (
+from gaitforge.flows.tasks.policy_source import (
     CLASS,
     EXPERT,
     RUN,

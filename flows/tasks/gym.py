@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gaitforge.collectors.gym import data
-from gaitforge.collectors.gym.algorithms.replay import ReplayReader
+from gaitforge.collectors.gym.algorithms.replay_buffer import ReplayReader
 from gaitforge.collectors.gym.batch import TaskBatch
 from gaitforge.collectors.gym.experts import Recipe, policies_folder, read_recipe
-from gaitforge.collectors.gym.rollout import Episode, run_episode
+from gaitforge.collectors.gym.gym_rollout import Episode, run_episode
 from gaitforge.collectors.gym.tasks import GymTask, find_task
 from gaitforge.collectors.gym.training.record import read_training
 from gaitforge.collectors.part_arrays import joined_arrays

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from gaitforge.collectors.gym import evaluation
+from gaitforge.collectors.gym import gym_evaluation as evaluation
 from gaitforge.collectors.gym.batch import TaskBatch
 from gaitforge.collectors.gym.experts import (
     RandomPolicy,
@@ -28,7 +28,7 @@ from gaitforge.datasets.formats.d4rl.tasks import normalised_return
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan, References
-from gaitforge.flows.tasks.policies import EXPERT, RUN, PolicySource
+from gaitforge.flows.tasks.policy_source import EXPERT, RUN, PolicySource
 
 RANDOM = "random"
 

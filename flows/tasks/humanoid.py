@@ -5,10 +5,10 @@ from pathlib import Path
 
 from gaitforge.collectors.humanoid.clips.reference import clip_digest
 from gaitforge.collectors.humanoid.clips.snippets import Snippet
-from gaitforge.collectors.humanoid.data import SnippetGrid, humanoid_schema, part_catalog
 from gaitforge.collectors.humanoid.environment import TrackingEnvironment
 from gaitforge.collectors.humanoid.experts.experts import PD, Expert, load_expert
 from gaitforge.collectors.humanoid.rollout import run_episode
+from gaitforge.collectors.humanoid.snippet_grid import SnippetGrid, humanoid_schema, part_catalog
 from gaitforge.collectors.part_arrays import joined_arrays
 from gaitforge.datasets import Schema
 from gaitforge.flows.progress import Advance

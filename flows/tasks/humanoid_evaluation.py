@@ -22,7 +22,7 @@ from gaitforge.collectors.policies import StoredObservation
 from gaitforge.datasets import Schema
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan
-from gaitforge.flows.tasks.policies import EXPERT, PolicySource
+from gaitforge.flows.tasks.policy_source import EXPERT, PolicySource
 
 
 @dataclass(frozen=True)

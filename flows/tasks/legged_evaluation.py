@@ -22,7 +22,7 @@ from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan
 from gaitforge.flows.tasks.legged import check_parallelism
-from gaitforge.flows.tasks.policies import EXPERT, EXPORTED, RUN, PolicySource
+from gaitforge.flows.tasks.policy_source import EXPERT, EXPORTED, RUN, PolicySource
 from gaitforge.learners.deploy.onnx_policy import OnnxPolicy, read_description
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 

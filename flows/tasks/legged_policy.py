@@ -16,7 +16,7 @@ from gaitforge.flows.progress import Advance
 from gaitforge.flows.tasks.interface import PartData
 from gaitforge.flows.tasks.legged import LeggedPlan, LeggedSimulation
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-from gaitforge.flows.tasks.policies import PolicySource, named_source
+from gaitforge.flows.tasks.policy_source import PolicySource, named_source
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from gaitforge.learners.models.config_checks import check_counts
-from gaitforge.learners.models.history import HistoryNetwork
+from gaitforge.learners.models.observation_history import HistoryNetwork
 from gaitforge.learners.policy.tokens import TokenLayout
 
 MOST_STEPS = 4

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gaitforge.learners.models.config_checks import NoPrefix, check_counts
-from gaitforge.learners.models.history import HistoryNetwork
+from gaitforge.learners.models.observation_history import HistoryNetwork
 from gaitforge.learners.policy.tokens import TokenLayout
 
 

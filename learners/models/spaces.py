@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gaitforge.datasets.formats.fcnet.schema import OBS_SLICES
+from gaitforge.datasets.formats.fcnet.fcnet_schema import OBS_SLICES
 from gaitforge.learners.models.bot.bodies import BODIES
 from gaitforge.learners.policy.tokens import TokenLayout
 

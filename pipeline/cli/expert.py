@@ -45,7 +45,7 @@ def _train(arguments: argparse.Namespace) -> Work:
     from gaitforge.collectors.experts.ppo import WEIGHTS, ExpertTrainingConfig
     from gaitforge.collectors.physics.contract.robot_check import check_robot
     from gaitforge.collectors.robots.robot import absolute_robot, load_robots
-    from gaitforge.flows.stages.legged.training import run_expert_training
+    from gaitforge.flows.stages.legged.expert_training import run_expert_training
     from gaitforge.flows.stages.staging import Stage
 
     config = planned(ExpertTrainingConfig(), arguments, "steps", "robots", "seed", "threads")
@@ -71,7 +71,7 @@ def _train(arguments: argparse.Namespace) -> Work:
 )
 def _average(arguments: argparse.Namespace) -> None:
     """Average the weights of experts, and measure the mean."""
-    from gaitforge.flows.stages.legged.training import average_into
+    from gaitforge.flows.stages.legged.expert_training import average_into
 
     weights = arguments.shares or [1.0] * len(arguments.experts)
     threads = arguments.threads or 2
@@ -81,7 +81,7 @@ def _average(arguments: argparse.Namespace) -> None:
 def _gym_training(arguments: argparse.Namespace) -> Work:
     from gaitforge.collectors.gym.experts import RECIPE
     from gaitforge.collectors.gym.training.recommended import recommended_training
-    from gaitforge.flows.stages.gym.training import run_gym_training
+    from gaitforge.flows.stages.gym_experts import run_gym_training
     from gaitforge.flows.stages.staging import Stage
 
     if arguments.robots is not None:

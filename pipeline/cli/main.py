@@ -22,7 +22,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
     command,
     option,
 )
-from gaitforge.pipeline.environment import finish_output, prepare_process
+from gaitforge.pipeline.process_setup import finish_output, prepare_process
 
 COMMANDS = {
     "demo": ("experiments", "run a small pipeline end to end: collect, train, evaluate, report"),

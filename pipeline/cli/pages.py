@@ -168,7 +168,7 @@ def _stored(arguments: argparse.Namespace, limit: int) -> "Show":
 
 
 def _haunted(arguments: argparse.Namespace, only_chosen: bool) -> "Show":
-    from gaitforge.pipeline.view.policies import ghost_source, with_ghosts
+    from gaitforge.pipeline.view.policy_pages import ghost_source, with_ghosts
 
     source = ghost_source(arguments.against)  # before the work
     return with_ghosts(_episodes(arguments, only_chosen), source, TerminalReporter())
@@ -179,8 +179,8 @@ def _run(arguments: argparse.Namespace) -> "Show":
     from gaitforge.collectors.scenarios.skills import SKILLS
     from gaitforge.collectors.scenarios.terrains import TERRAINS
     from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-    from gaitforge.flows.tasks.policies import run_source
-    from gaitforge.pipeline.view.policies import evaluation_files, evaluation_show, policy_show
+    from gaitforge.flows.tasks.policy_source import run_source
+    from gaitforge.pipeline.view.policy_pages import evaluation_files, evaluation_show, policy_show
 
     source = arguments.source
     if arguments.where is not None:

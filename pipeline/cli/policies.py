@@ -32,7 +32,7 @@ from gaitforge.pipeline.tables import show
 if TYPE_CHECKING:
     from gaitforge.flows.tasks.evaluation import PolicyEvaluation
     from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-    from gaitforge.flows.tasks.policies import PolicySource
+    from gaitforge.flows.tasks.policy_source import PolicySource
     from gaitforge.learners.training.train import TrainResult
 
 SELECTED = ("terrain", "skill", "level", "where")

@@ -35,7 +35,7 @@ from gaitforge.pipeline.progress import TerminalReporter
 from gaitforge.pipeline.tables import cell, show, show_one
 
 if TYPE_CHECKING:
-    from gaitforge.datasets.formats.interface import Advance, Report
+    from gaitforge.datasets.formats.protocol import Advance, Report
 
 _OF_POLICY = ("formats", "checkpoint", "batch", "robot")
 _OF_DATA = ("terrain", "skill", "level", "where", "tag", "settings")

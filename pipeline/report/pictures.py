@@ -26,7 +26,7 @@ from gaitforge.datasets.files import write_bytes_durably
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import digest, read_record, write_record
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-from gaitforge.flows.tasks.policies import PolicySource, run_source
+from gaitforge.flows.tasks.policy_source import PolicySource, run_source
 from gaitforge.pipeline.report.picture_files import (
     FRAME_PX,
     SHEET_FRAMES,

@@ -21,7 +21,7 @@ from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.flows.runners.prefect_jobs import SITE
 from gaitforge.flows.runners.shown_pages import PAGES_URL
 from gaitforge.flows.tasks.legged import legged_plan
-from gaitforge.pipeline.serve.pages import serving_pages
+from gaitforge.pipeline.serve.page_server import serving_pages
 from gaitforge.pipeline.serve.prefect_server import check_host, prefect_api
 from gaitforge.pipeline.tables import fields_of
 

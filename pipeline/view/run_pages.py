@@ -8,7 +8,7 @@ from gaitforge.datasets.files import sha256_file
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import read_record, write_record
 from gaitforge.pipeline.view.page import bundle, write_page
-from gaitforge.pipeline.view.policies import evaluation_show, ghost_source, with_ghosts
+from gaitforge.pipeline.view.policy_pages import evaluation_show, ghost_source, with_ghosts
 
 PAGES = Path("episodes")
 _EXPERT = "expert"

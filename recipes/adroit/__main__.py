@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaitforge.flows.settings import override
-from gaitforge.flows.stages.gym.training import run_gym_training
+from gaitforge.flows.stages.gym_experts import run_gym_training
 from gaitforge.pipeline.cli.parsing.parser import (
     WRONG_INPUT,
     Parser,
@@ -13,7 +13,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
     option,
     setting,
 )
-from gaitforge.pipeline.environment import prepare_process
+from gaitforge.pipeline.process_setup import prepare_process
 from gaitforge.pipeline.progress import TerminalReporter
 from recipes.adroit.config import recommended
 from recipes.adroit.demonstrations import demonstrate, planned_episodes

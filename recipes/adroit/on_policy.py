@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gaitforge.collectors.gym.algorithms.replay import REPLAY_FILE, ReplayBuffer
+from gaitforge.collectors.gym.algorithms.replay_buffer import REPLAY_FILE, ReplayBuffer
 from gaitforge.collectors.gym.batch import TaskBatch
 from gaitforge.collectors.gym.tasks import find_task
 from gaitforge.datasets.networks import squashed_log_density
@@ -38,7 +38,7 @@ def action_noise(env_id: str, act_dim: int, strength: float) -> np.ndarray:
 
 
 class OnPolicy:
-    """Behaviour cloning and PPO; see `gaitforge.collectors.gym.training.training.Learner`."""
+    """Behaviour cloning and PPO; see `gaitforge.collectors.gym.training.train_gym.Learner`."""
 
     kind: ClassVar[str] = "ppo"
 

@@ -23,7 +23,7 @@ from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.stages.evaluate import control_latency, evaluate_policy
 from gaitforge.flows.tasks.evaluation import PolicyEvaluation, References
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-from gaitforge.flows.tasks.policies import CLASS, EXPERT, PolicySource
+from gaitforge.flows.tasks.policy_source import CLASS, EXPERT, PolicySource
 from tests.flows.making import Counting
 
 ROBOT = load_robot()

@@ -15,7 +15,7 @@ from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.export import ExportPlan, robot_facts, run_export
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-from gaitforge.flows.tasks.policies import run_source
+from gaitforge.flows.tasks.policy_source import run_source
 from gaitforge.learners.checkpoint import CHECKPOINT, read_checkpoint
 from gaitforge.learners.deploy.export import ExportOptions
 from tests.flows.making import small_run

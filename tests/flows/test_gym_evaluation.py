@@ -15,7 +15,7 @@ from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.evaluation import References
 from gaitforge.flows.tasks.gym_evaluation import GymEvaluation
-from gaitforge.flows.tasks.policies import PolicySource, run_source
+from gaitforge.flows.tasks.policy_source import PolicySource, run_source
 from gaitforge.flows.tasks.registry import run_evaluation
 from gaitforge.learners.training.config import TrainConfig
 from tests.collectors.gym.making import RETURNS as MEASURED

@@ -13,18 +13,18 @@ import pytest
 from gaitforge.collectors.humanoid.clips.motions import synthetic_clip
 from gaitforge.collectors.humanoid.clips.reference import write_reference
 from gaitforge.collectors.humanoid.clips.snippets import Snippet
-from gaitforge.collectors.humanoid.data import SnippetGrid, humanoid_schema
 from gaitforge.collectors.humanoid.observation import OBSERVATION_SLICES
+from gaitforge.collectors.humanoid.snippet_grid import SnippetGrid, humanoid_schema
 from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Advance, Silent
 from gaitforge.flows.records.part_records import records_folder, records_of_commits
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.evaluate import evaluate_policy
-from gaitforge.flows.stages.humanoid.training import train_humanoid_expert
+from gaitforge.flows.stages.humanoid_experts import train_humanoid_expert
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.humanoid import HumanoidPlan
 from gaitforge.flows.tasks.humanoid_evaluation import HumanoidEvaluation
-from gaitforge.flows.tasks.policies import run_source
+from gaitforge.flows.tasks.policy_source import run_source
 from gaitforge.flows.tasks.registry import run_evaluation
 from gaitforge.learners.training.config import TrainConfig
 
@@ -175,7 +175,7 @@ def test_an_evaluation_is_kept_for_the_same_weights_and_plan(
 def test_data_of_a_trained_expert_hold_its_values(
     humanoid_reference: Path, store: Path, tmp_path: Path
 ) -> None:
-    from gaitforge.collectors.humanoid.experts.training import ResidualTrainingConfig
+    from gaitforge.collectors.humanoid.experts.train_residual import ResidualTrainingConfig
 
     config = ResidualTrainingConfig(
         steps=32, humanoids=4, horizon=8, hidden=(8,), mini_batches=1, epochs=1, threads=1

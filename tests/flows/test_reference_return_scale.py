@@ -12,7 +12,7 @@ from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.gym_evaluation import GymEvaluation
-from gaitforge.flows.tasks.policies import run_source
+from gaitforge.flows.tasks.policy_source import run_source
 from gaitforge.flows.tasks.registry import run_evaluation
 from gaitforge.learners.checkpoint import load_policy
 from gaitforge.learners.training.config import TrainConfig

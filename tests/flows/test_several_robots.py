@@ -34,7 +34,7 @@ from gaitforge.flows.stages.replay import replay
 from gaitforge.flows.stages.train import TrainPlan, run_training
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-from gaitforge.flows.tasks.policies import PolicySource, run_source
+from gaitforge.flows.tasks.policy_source import PolicySource, run_source
 from gaitforge.learners.training.batches import TrainingBatches
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
-from gaitforge.collectors.humanoid.data import SnippetGrid
+from gaitforge.collectors.humanoid.snippet_grid import SnippetGrid
 from gaitforge.datasets import create_store, open_store
 from gaitforge.flows.progress import Silent, no_progress
 from gaitforge.flows.records.part_records import plan_records, records_folder

@@ -73,7 +73,7 @@ def test_a_command_does_its_work_and_says_nothing_else(folder: Path, line: str, 
 
 def test_what_the_terminal_cannot_show_is_a_question_mark(folder: Path) -> None:
     program = (
-        "from gaitforge.pipeline.environment import prepare_process as p; p(); print('2 \\xd7 3')"
+        "from gaitforge.pipeline.process_setup import prepare_process as p; p(); print('2 \\xd7 3')"
     )
     done = shell(f'{sys.executable} -c "{program}"', folder, **ASCII)
     assert (done.stdout, done.stderr) == ("2 ? 3\n", "")

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gaitforge.collectors.gym.algorithms.replay import REPLAY_FILE, ReplayBuffer
+from gaitforge.collectors.gym.algorithms.replay_buffer import REPLAY_FILE, ReplayBuffer
 from gaitforge.collectors.gym.algorithms.sac import BATCH_KEYS, SAC
 from gaitforge.collectors.gym.batch import TaskBatch
 from gaitforge.collectors.gym.tasks import find_task

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from gaitforge.collectors.gym.batch import TaskBatch
-from gaitforge.collectors.gym.evaluation import evaluate, evaluation_seeds
 from gaitforge.collectors.gym.experts import RECIPE, RandomPolicy, load_actor
+from gaitforge.collectors.gym.gym_evaluation import evaluate, evaluation_seeds
 from gaitforge.collectors.gym.tasks import GymTask, find_task, package_version
 from gaitforge.collectors.gym.training.record import Row, TrainingRecord, read_training
-from gaitforge.collectors.gym.training.training import snapshot_path
+from gaitforge.collectors.gym.training.train_gym import snapshot_path
 from gaitforge.collectors.policies import TaskPolicy
 from gaitforge.datasets.files import write_bytes_durably
 from gaitforge.datasets.history import read_history

@@ -9,7 +9,7 @@ from pathlib import Path
 import h5py
 
 from gaitforge.datasets.formats.checks import damage_named
-from gaitforge.datasets.formats.d4rl.schema import NOTES
+from gaitforge.datasets.formats.d4rl.d4rl_schema import NOTES
 from gaitforge.datasets.formats.hdf5 import datasets_of
 
 METADATA = "metadata"

@@ -11,7 +11,7 @@ import pyarrow as pa
 from gaitforge.datasets.errors import amount
 from gaitforge.datasets.formats.checks import read_json, refuse
 from gaitforge.datasets.formats.lerobot.info import data_files, read_info
-from gaitforge.datasets.formats.lerobot.schema import INFO, STATS, TASKS
+from gaitforge.datasets.formats.lerobot.lerobot_schema import INFO, STATS, TASKS
 from gaitforge.datasets.formats.parquet_rows import ParquetRows, to_rows
 
 _NUMBERS = ("episode_index", "length", "dataset_from_index", "dataset_to_index")

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gaitforge.datasets.formats.checks import read_json, refuse
-from gaitforge.datasets.formats.lerobot.schema import MOST_AXES
+from gaitforge.datasets.formats.lerobot.lerobot_schema import MOST_AXES
 
 _NEEDED = ("codebase_version", "fps", "features", "data_path")
 _PLACE = re.compile(r"\{(chunk|file)_index(?::(?:0([1-9]))?d)?\}")

@@ -13,7 +13,7 @@ import numpy as np
 
 from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.formats.checks import read_json, refuse
-from gaitforge.datasets.formats.minari.schema import METADATA_FILE, NOTES, most_steps
+from gaitforge.datasets.formats.minari.minari_schema import METADATA_FILE, NOTES, most_steps
 
 SEED, LARGE_SEED = "seed", "minari_seed"
 STEPS, EPISODES = "total_steps", "total_episodes"

@@ -21,7 +21,7 @@ from gaitforge.datasets.files import (
     replace_durably,
 )
 from gaitforge.datasets.formats import exporter_class, options_of
-from gaitforge.datasets.formats.interface import Begin, Report, no_progress
+from gaitforge.datasets.formats.protocol import Begin, Report, no_progress
 from gaitforge.datasets.formats.transfer.verifying import verify_export
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.files import create_durably, fsync_path
-from gaitforge.datasets.formats.interface import Importer
+from gaitforge.datasets.formats.protocol import Importer
 from gaitforge.datasets.formats.sources import CONTENT_DIGITS
 from gaitforge.datasets.layout import IMPORTS
 from gaitforge.datasets.selection.selection import Selection

@@ -31,7 +31,7 @@ from gaitforge.datasets.files import (
 )
 from gaitforge.datasets.formats import importer_class, options_of
 from gaitforge.datasets.formats.checks import refuse
-from gaitforge.datasets.formats.interface import Advance, Begin, Importer, Report, no_progress
+from gaitforge.datasets.formats.protocol import Advance, Begin, Importer, Report, no_progress
 from gaitforge.datasets.formats.transfer import staging
 from gaitforge.datasets.formats.transfer.imported import ImportedSource
 from gaitforge.datasets.formats.transfer.not_finite import read_finite

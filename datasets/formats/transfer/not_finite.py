@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.formats.checks import NotFiniteError, not_finite_allowed
-from gaitforge.datasets.formats.interface import Importer, PartInput
+from gaitforge.datasets.formats.protocol import Importer, PartInput
 
 HINT = "--drop-nan (drop_nan=True) leaves such episodes out"
 

@@ -18,7 +18,7 @@ from gaitforge.datasets.catalog.episodes import episode_table, episodes_digest
 from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.formats import importer_class, options_of
 from gaitforge.datasets.formats.blocks import blocks
-from gaitforge.datasets.formats.interface import Exporter, Importer
+from gaitforge.datasets.formats.protocol import Exporter, Importer
 from gaitforge.datasets.schema import Field
 from gaitforge.datasets.selection.selection import Selection
 

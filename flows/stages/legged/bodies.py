@@ -9,7 +9,7 @@ from gaitforge.datasets.files import check_outside_stores
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-from gaitforge.flows.tasks.policies import EXPERT, PolicySource
+from gaitforge.flows.tasks.policy_source import EXPERT, PolicySource
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gaitforge.learners.models.bot.graphs import EmbodimentGraph
-from gaitforge.learners.models.history import HistoryNetwork
+from gaitforge.learners.models.observation_history import HistoryNetwork
 
 
 def node_of_index(groups: tuple[tuple[int, ...], ...]) -> Tensor:

@@ -95,8 +95,8 @@ def _snippets(arguments: argparse.Namespace) -> "list[Snippet]":
 )
 def _train_expert(arguments: argparse.Namespace) -> Work:
     """Train an expert per snippet, a stage each."""
-    from gaitforge.collectors.humanoid.experts.training import ResidualTrainingConfig
-    from gaitforge.flows.stages.humanoid.training import card_file, train_humanoid_expert
+    from gaitforge.collectors.humanoid.experts.train_residual import ResidualTrainingConfig
+    from gaitforge.flows.stages.humanoid_experts import card_file, train_humanoid_expert
     from gaitforge.flows.stages.staging import Stage
 
     config = planned(ResidualTrainingConfig(), arguments, "steps", "seed", "threads")
@@ -138,8 +138,8 @@ def _train_expert(arguments: argparse.Namespace) -> Work:
 )
 def _collect(arguments: argparse.Namespace) -> Work:
     """Collect rollouts of experts, one part per snippet."""
-    from gaitforge.collectors.humanoid.data import SnippetGrid
     from gaitforge.collectors.humanoid.experts.experts import PD
+    from gaitforge.collectors.humanoid.snippet_grid import SnippetGrid
     from gaitforge.flows.tasks.humanoid import HumanoidPlan
 
     chosen = given(arguments, "start_rollouts", "random_rollouts", "action_noise", "seed")

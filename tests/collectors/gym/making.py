@@ -7,7 +7,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from gaitforge.collectors.gym.batch import TaskBatch
-from gaitforge.collectors.gym.rollout import UniformActor, run_episode
+from gaitforge.collectors.gym.gym_rollout import UniformActor, run_episode
 from gaitforge.collectors.gym.tasks import find_task
 
 HIDDEN = 8

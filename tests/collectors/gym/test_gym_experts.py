@@ -12,13 +12,13 @@ from safetensors.torch import save_file
 
 from gaitforge.collectors.gym.algorithms.networks import Actor
 from gaitforge.collectors.gym.batch import TaskBatch
-from gaitforge.collectors.gym.evaluation import evaluate, evaluation_seeds
 from gaitforge.collectors.gym.experts import (
     GymExpert,
     load_gym_expert,
     policies_folder,
     read_recipe,
 )
+from gaitforge.collectors.gym.gym_evaluation import evaluate, evaluation_seeds
 from gaitforge.collectors.gym.tasks import TASKS, find_task
 from gaitforge.collectors.gym.training.config import check_same
 from gaitforge.collectors.gym.training.recommended import recommended_training

@@ -9,7 +9,13 @@ import pytest
 from gaitforge.collectors.gym.batch import TaskBatch
 from gaitforge.collectors.gym.data import gym_schema, open_replay, replayed_episodes
 from gaitforge.collectors.gym.experts import load_gym_expert, read_recipe
-from gaitforge.collectors.gym.rollout import Actor, Episode, SampledActor, UniformActor, run_episode
+from gaitforge.collectors.gym.gym_rollout import (
+    Actor,
+    Episode,
+    SampledActor,
+    UniformActor,
+    run_episode,
+)
 from gaitforge.collectors.gym.tasks import find_task
 from tests.collectors.gym.making import make_training
 

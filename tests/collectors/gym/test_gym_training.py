@@ -15,7 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gaitforge.collectors.gym.training.recipe as recipe_module
-from gaitforge.collectors.gym.algorithms.replay import REPLAY_FILE, ReplayBuffer, ReplayReader
+from gaitforge.collectors.gym.algorithms.replay_buffer import (
+    REPLAY_FILE,
+    ReplayBuffer,
+    ReplayReader,
+)
 from gaitforge.collectors.gym.algorithms.sac import SAC, SACConfig
 from gaitforge.collectors.gym.experts import load_gym_expert, read_recipe
 from gaitforge.collectors.gym.training.config import GymTrainingConfig
@@ -25,12 +29,12 @@ from gaitforge.collectors.gym.training.recipe import (
     medium_candidates,
 )
 from gaitforge.collectors.gym.training.record import read_training
-from gaitforge.collectors.gym.training.training import train_gym, trained_gym_steps
+from gaitforge.collectors.gym.training.train_gym import train_gym, trained_gym_steps
 from gaitforge.datasets.files import exclusive_lock
 from gaitforge.datasets.history import read_history
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import TRAINING_LOCK
-from gaitforge.flows.stages.gym.training import run_gym_training
+from gaitforge.flows.stages.gym_experts import run_gym_training
 
 SMALL = GymTrainingConfig(
     env="Hopper-v5",

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from gaitforge.collectors.gym.batch import TaskBatch
-from gaitforge.collectors.gym.evaluation import evaluate, evaluation_seeds
 from gaitforge.collectors.gym.experts import RandomPolicy
+from gaitforge.collectors.gym.gym_evaluation import evaluate, evaluation_seeds
 from gaitforge.collectors.gym.tasks import find_task, make_environment
 
 pytest.importorskip("gymnasium_robotics")

@@ -21,7 +21,7 @@ from gaitforge.collectors.humanoid.walker import load_humanoid
 from gaitforge.collectors.policies import StoredObservation
 from tests.collectors.humanoid.conftest import SNIPPETS
 
-training = pytest.importorskip("gaitforge.collectors.humanoid.experts.training")
+training = pytest.importorskip("gaitforge.collectors.humanoid.experts.train_residual")
 pytest.importorskip("dm_control")
 
 TINY = training.ResidualTrainingConfig(

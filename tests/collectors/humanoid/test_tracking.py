@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from gaitforge.collectors.humanoid.clips.reference import read_clip
 from gaitforge.collectors.humanoid.clips.snippets import Snippet
 from gaitforge.collectors.humanoid.environment import TERMINATION_ERROR, TrackingEnvironment
-from gaitforge.collectors.humanoid.experts.batch import TrackingBatch
 from gaitforge.collectors.humanoid.experts.experts import PDExpert
 from gaitforge.collectors.humanoid.experts.features import observed_features
+from gaitforge.collectors.humanoid.experts.humanoid_batch import TrackingBatch
 from gaitforge.collectors.humanoid.walker import load_humanoid
 from gaitforge.collectors.policies import StoredObservation
 from tests.collectors.humanoid.conftest import SNIPPETS

@@ -26,7 +26,7 @@ from gaitforge.collectors.physics.contract.scene import (
 )
 from gaitforge.collectors.physics.interface import BackendUnavailable, PhysicsBackend
 from gaitforge.collectors.physics.mujoco.model import GROUND, build_model, write_tile
-from gaitforge.collectors.physics.mujoco_warp.backend import MujocoWarpBackend
+from gaitforge.collectors.physics.mujoco_warp.warp_backend import MujocoWarpBackend
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotError, load_robot
 from gaitforge.collectors.scenarios.passages import Passage, place_barriers
 from gaitforge.collectors.scenarios.randomisation import draw_randomisation

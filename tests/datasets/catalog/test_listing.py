@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gaitforge.datasets import DatasetError, Store, open_store
 from gaitforge.datasets.catalog.listing import episode_id, episode_name
 from gaitforge.datasets.files import write_bytes_durably
-from gaitforge.datasets.stream.config import StreamConfig
+from gaitforge.datasets.stream.stream_config import StreamConfig
 from tests.datasets.making import part_input, small_schema
 
 PLAN = 0xA293CB << 32

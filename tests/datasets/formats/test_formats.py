@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gaitforge.datasets import DatasetError, Field, Schema, Store, open_store
 from gaitforge.datasets.formats import FORMATS, FormatEntry, find_format, sources
-from gaitforge.datasets.formats.interface import Advance
+from gaitforge.datasets.formats.protocol import Advance
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.format_stores import (

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gaitforge.datasets import DatasetError, Field, Selection, Store, open_store
-from gaitforge.datasets.formats.interface import Report
+from gaitforge.datasets.formats.protocol import Report
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.making import part_input, small_schema, small_store

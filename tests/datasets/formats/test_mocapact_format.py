@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from gaitforge.datasets import DatasetError, Field, Store, open_store
-from gaitforge.datasets.formats.mocapact.schema import BODY_OBSERVABLES
-from gaitforge.datasets.formats.mocapact.writer import MocapactExporter
+from gaitforge.datasets.formats.mocapact.mocapact_schema import BODY_OBSERVABLES
+from gaitforge.datasets.formats.mocapact.mocapact_writer import MocapactExporter
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from gaitforge.learners.models.bot.bodies import BODIES

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaitforge.datasets import DatasetError, Selection, Store, open_store
-from gaitforge.datasets.formats.mocapact.schema import Snippet, clip_name, clip_of
+from gaitforge.datasets.formats.mocapact.mocapact_schema import Snippet, clip_name, clip_of
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.format_stores import rollout_store

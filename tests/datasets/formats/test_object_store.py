@@ -12,7 +12,7 @@ import pytest
 from gaitforge.datasets import DatasetError, open_store
 from gaitforge.datasets.errors import StorageError
 from gaitforge.datasets.formats import sources
-from gaitforge.datasets.formats.interface import Advance
+from gaitforge.datasets.formats.protocol import Advance
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from gaitforge.datasets.storage.s3.bucket import Bucket

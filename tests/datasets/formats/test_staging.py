@@ -11,8 +11,8 @@ import pytest
 from gaitforge.datasets import Store, open_store
 from gaitforge.datasets.files import exclusive_lock
 from gaitforge.datasets.formats import sources
-from gaitforge.datasets.formats.fcnet.reader import FcnetImporter
-from gaitforge.datasets.formats.interface import Advance
+from gaitforge.datasets.formats.fcnet.fcnet_reader import FcnetImporter
+from gaitforge.datasets.formats.protocol import Advance
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.format_stores import (

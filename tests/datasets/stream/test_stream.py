@@ -260,7 +260,7 @@ def test_only_the_stream_imports_torch() -> None:
     code = (
         "import sys, gaitforge.datasets.storage.store, gaitforge.datasets.stream.order;"
         "import gaitforge.datasets.stream.pool, gaitforge.datasets.stream.materialise;"
-        "import gaitforge.datasets.stream.mixing, gaitforge.datasets.stream.config;"
+        "import gaitforge.datasets.stream.mixing, gaitforge.datasets.stream.stream_config;"
         "sys.exit('torch' in sys.modules)"
     )
     assert run_afresh(code).returncode == 0

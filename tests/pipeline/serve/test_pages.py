@@ -17,7 +17,7 @@ from prefect.settings import (
 )
 
 from gaitforge.flows.runners.shown_pages import PAGES_URL, file_address, view_address
-from gaitforge.pipeline.serve.pages import serving_pages
+from gaitforge.pipeline.serve.page_server import serving_pages
 from tests.flows.processes import soon
 
 REPORT = """

@@ -151,7 +151,7 @@ def test_extremes_of_an_evaluation(trained: Path, tmp_path: Path, stub: None, ru
     from gaitforge.collectors.legged.evaluation import EvaluationGrid
     from gaitforge.flows.stages.evaluate import evaluate_policy
     from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-    from gaitforge.flows.tasks.policies import run_source
+    from gaitforge.flows.tasks.policy_source import run_source
 
     (tmp_path / "train").mkdir()
     (tmp_path / "evaluate").mkdir()

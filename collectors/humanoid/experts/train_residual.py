@@ -27,8 +27,8 @@ from gaitforge.collectors.experts.ppo_algorithm import (
 from gaitforge.collectors.humanoid.clips.reference import ReferenceClip
 from gaitforge.collectors.humanoid.clips.snippets import Snippet
 from gaitforge.collectors.humanoid.environment import TERMINATION_ERROR
-from gaitforge.collectors.humanoid.experts.batch import TrackingBatch
 from gaitforge.collectors.humanoid.experts.experts import WEIGHTS, PDLaw
+from gaitforge.collectors.humanoid.experts.humanoid_batch import TrackingBatch
 from gaitforge.collectors.humanoid.observation import N_JOINTS
 from gaitforge.collectors.humanoid.walker import load_humanoid
 from gaitforge.collectors.training_folder import training_files

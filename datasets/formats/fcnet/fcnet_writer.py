@@ -9,8 +9,8 @@ import numpy as np
 
 from gaitforge.datasets.errors import DatasetError, amount, listed
 from gaitforge.datasets.formats.blocks import blocks, check_fields
-from gaitforge.datasets.formats.fcnet import schema as layout
-from gaitforge.datasets.formats.interface import Advance, Carried, Exporter
+from gaitforge.datasets.formats.fcnet import fcnet_schema as layout
+from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter
 from gaitforge.datasets.schema import Field, Schema
 from gaitforge.datasets.selection.selection import Selection
 

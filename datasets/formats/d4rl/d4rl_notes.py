@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from gaitforge.datasets.errors import listed
 from gaitforge.datasets.formats.checks import refuse
-from gaitforge.datasets.formats.d4rl import schema as keys
+from gaitforge.datasets.formats.d4rl import d4rl_schema as keys
 from gaitforge.datasets.formats.notes import check_notes
 from gaitforge.datasets.formats.sources import stored_dtype
 from gaitforge.datasets.schema import Schema

@@ -16,9 +16,9 @@ import pyarrow as pa
 from gaitforge.datasets.catalog.catalog import STORE_COLUMNS
 from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.formats.blocks import blocks, check_fields, check_room
-from gaitforge.datasets.formats.interface import Advance, Carried, Exporter
 from gaitforge.datasets.formats.minari.metadata import LARGE_SEED, catalog_seed
-from gaitforge.datasets.formats.minari.schema import NOTES, most_steps, schema_note
+from gaitforge.datasets.formats.minari.minari_schema import NOTES, most_steps, schema_note
+from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter
 from gaitforge.datasets.formats.readme import README, readme
 from gaitforge.datasets.schema import Field
 from gaitforge.datasets.selection.selection import Selection

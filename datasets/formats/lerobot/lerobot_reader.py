@@ -8,10 +8,9 @@ import numpy as np
 
 from gaitforge.datasets.errors import DatasetError, amount
 from gaitforge.datasets.formats.checks import read_json, refuse
-from gaitforge.datasets.formats.interface import Carried, Importer, NoOptions, PartInput
-from gaitforge.datasets.formats.lerobot import schema as layout
+from gaitforge.datasets.formats.lerobot import lerobot_schema as layout
 from gaitforge.datasets.formats.lerobot.files import LerobotFolder
-from gaitforge.datasets.formats.lerobot.schema import (
+from gaitforge.datasets.formats.lerobot.lerobot_schema import (
     DONE,
     NOTES,
     SUCCESS,
@@ -21,6 +20,7 @@ from gaitforge.datasets.formats.lerobot.schema import (
 )
 from gaitforge.datasets.formats.notes import check_notes
 from gaitforge.datasets.formats.parquet_rows import ParquetRows, to_rows
+from gaitforge.datasets.formats.protocol import Carried, Importer, NoOptions, PartInput
 from gaitforge.datasets.formats.sources import (
     Parts,
     catalog_columns,

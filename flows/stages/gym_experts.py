@@ -9,7 +9,7 @@ from gaitforge.collectors.gym.training.config import TrainingSettings, check_sam
 from gaitforge.collectors.gym.training.off_policy import OffPolicy
 from gaitforge.collectors.gym.training.recipe import choose_policies, total_episodes
 from gaitforge.collectors.gym.training.record import Row
-from gaitforge.collectors.gym.training.training import Learner, train_gym, trained_gym_steps
+from gaitforge.collectors.gym.training.train_gym import Learner, train_gym, trained_gym_steps
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import provenance, read_record, training_lock
 

@@ -16,7 +16,7 @@ from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-from gaitforge.flows.tasks.policies import EXPERT, PolicySource, run_source
+from gaitforge.flows.tasks.policy_source import EXPERT, PolicySource, run_source
 from gaitforge.pipeline.view.recording import record, recorded_charts
 from gaitforge.pipeline.view.show import MOST_PARALLEL, Ghost, Show, spec_of, viewed
 

@@ -23,7 +23,7 @@ from gaitforge.flows.records.records import provenance, training_lock, write_rec
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.legged.bodies import evaluate_bodies
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-from gaitforge.flows.tasks.policies import EXPERT, PolicySource
+from gaitforge.flows.tasks.policy_source import EXPERT, PolicySource
 
 CARD_GRID = EvaluationGrid(tuple(TERRAINS), tuple(SKILLS), levels=(1, 4, 8), episodes=200)
 """Of the card's table: easy, middle and hard levels, fully randomised, held-out tiles."""

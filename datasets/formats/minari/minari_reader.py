@@ -16,10 +16,10 @@ from gaitforge.datasets.files import check_inside, files_under
 from gaitforge.datasets.formats import sources
 from gaitforge.datasets.formats.checks import check_finite, damage_named, refuse
 from gaitforge.datasets.formats.hdf5 import open_hdf5
-from gaitforge.datasets.formats.interface import Carried, Importer, PartInput
 from gaitforge.datasets.formats.minari import metadata as meta
-from gaitforge.datasets.formats.minari import schema as layout
+from gaitforge.datasets.formats.minari import minari_schema as layout
 from gaitforge.datasets.formats.notes import check_notes
+from gaitforge.datasets.formats.protocol import Carried, Importer, PartInput
 from gaitforge.datasets.schema import TASK_AND_QUALITY, Field, Schema
 
 UNKNOWN_DT_S = 0.02

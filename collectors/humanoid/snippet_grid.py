@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gaitforge.collectors.humanoid.clips.snippets import Snippet
+from gaitforge.collectors.humanoid.humanoid_policies import ExpertPolicy
 from gaitforge.collectors.humanoid.observation import (
     CONTROL_DT_S,
     JOINT_NAMES,
@@ -16,7 +17,6 @@ from gaitforge.collectors.humanoid.observation import (
     OBSERVATION_SLICES,
     REF_STEPS,
 )
-from gaitforge.collectors.humanoid.policies import ExpertPolicy
 from gaitforge.collectors.humanoid.rollout import EpisodeResult, EpisodeSpec
 from gaitforge.datasets import Field, Schema
 

@@ -13,9 +13,8 @@ import pyarrow.parquet as pq
 
 from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.formats.blocks import Block, blocks
-from gaitforge.datasets.formats.interface import Advance, Carried, Exporter
-from gaitforge.datasets.formats.lerobot import schema as layout
-from gaitforge.datasets.formats.lerobot.schema import NOTES, feature_of
+from gaitforge.datasets.formats.lerobot import lerobot_schema as layout
+from gaitforge.datasets.formats.lerobot.lerobot_schema import NOTES, feature_of
 from gaitforge.datasets.formats.lerobot.statistics import (
     Stats,
     episode_stats,
@@ -23,6 +22,7 @@ from gaitforge.datasets.formats.lerobot.statistics import (
     scalar_stats,
 )
 from gaitforge.datasets.formats.parquet_rows import to_arrow, to_lists
+from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter
 from gaitforge.datasets.formats.readme import README, readme
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.selection import Selection

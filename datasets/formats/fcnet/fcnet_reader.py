@@ -16,8 +16,8 @@ from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.formats.checks import check_finite, check_option, refuse, refuse_unreadable
 from gaitforge.datasets.formats.d4rl.file_names import named_dataset
 from gaitforge.datasets.formats.d4rl.tasks import TASKS, task_columns
-from gaitforge.datasets.formats.fcnet import schema as layout
-from gaitforge.datasets.formats.interface import Carried, Importer, PartInput
+from gaitforge.datasets.formats.fcnet import fcnet_schema as layout
+from gaitforge.datasets.formats.protocol import Carried, Importer, PartInput
 from gaitforge.datasets.formats.sources import Parts, catalog_columns, identity
 
 _KINDS = ("src", "tgt", "meta")

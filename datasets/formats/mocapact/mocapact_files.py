@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from gaitforge.datasets.formats.checks import check_finite, damage_named, first_line, refuse
 from gaitforge.datasets.formats.hdf5 import open_hdf5, read_notes
-from gaitforge.datasets.formats.mocapact import schema as layout
+from gaitforge.datasets.formats.mocapact import mocapact_schema as layout
 from gaitforge.datasets.schema import Schema, consecutive_slices
 
 _COUNTS = ("n_start_rollouts", "n_rsi_rollouts")

@@ -7,12 +7,15 @@ from gaitforge.collectors.experts.ppo_checkpoint import trained_steps
 from gaitforge.collectors.humanoid.clips.reference import ReferenceClip, read_clip
 from gaitforge.collectors.humanoid.clips.snippets import Snippet
 from gaitforge.collectors.humanoid.experts.experts import PD, WEIGHTS
-from gaitforge.collectors.humanoid.experts.training import ResidualTrainingConfig, train_residual
+from gaitforge.collectors.humanoid.experts.train_residual import (
+    ResidualTrainingConfig,
+    train_residual,
+)
 from gaitforge.flows.progress import Reporter, from_totals
 from gaitforge.flows.records.records import provenance, training_lock, write_record
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.tasks.humanoid_evaluation import HumanoidEvaluation
-from gaitforge.flows.tasks.policies import EXPERT, PolicySource
+from gaitforge.flows.tasks.policy_source import EXPERT, PolicySource
 
 
 def card_file(out: Path, snippet: Snippet) -> Path:

@@ -14,15 +14,19 @@ from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.files import visible
 from gaitforge.datasets.formats.checks import damage_named, refuse
 from gaitforge.datasets.formats.hdf5 import open_hdf5
-from gaitforge.datasets.formats.interface import Carried, Importer, PartInput
-from gaitforge.datasets.formats.mocapact import schema as keys
-from gaitforge.datasets.formats.mocapact.files import (
+from gaitforge.datasets.formats.mocapact import mocapact_schema as keys
+from gaitforge.datasets.formats.mocapact.mocapact_files import (
     FileContents,
     Rollouts,
     read_contents,
     read_float32,
 )
-from gaitforge.datasets.formats.mocapact.schema import ObservableLayout, clip_of, final_name
+from gaitforge.datasets.formats.mocapact.mocapact_schema import (
+    ObservableLayout,
+    clip_of,
+    final_name,
+)
+from gaitforge.datasets.formats.protocol import Carried, Importer, PartInput
 from gaitforge.datasets.formats.sources import (
     Parts,
     catalog_columns,

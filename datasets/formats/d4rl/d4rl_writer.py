@@ -10,8 +10,7 @@ import numpy as np
 
 from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.formats.blocks import blocks, check_fields, check_room
-from gaitforge.datasets.formats.d4rl.metadata import unpack_metadata
-from gaitforge.datasets.formats.d4rl.schema import (
+from gaitforge.datasets.formats.d4rl.d4rl_schema import (
     NEXT,
     NOTES,
     NOTES_FIELDS,
@@ -19,8 +18,9 @@ from gaitforge.datasets.formats.d4rl.schema import (
     TIMEOUTS,
     keys_of,
 )
+from gaitforge.datasets.formats.d4rl.metadata import unpack_metadata
 from gaitforge.datasets.formats.hdf5 import dataset_at, write_notes
-from gaitforge.datasets.formats.interface import Advance, Carried, Exporter
+from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter
 from gaitforge.datasets.formats.transfer.imported import imported_metadata
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.selection import Selection

@@ -24,16 +24,14 @@ import pyarrow as pa
 
 from gaitforge.datasets.errors import amount, listed
 from gaitforge.datasets.formats.checks import check_option, damage_named, refuse
-from gaitforge.datasets.formats.d4rl import schema as keys
-from gaitforge.datasets.formats.d4rl.file_names import named_dataset
-from gaitforge.datasets.formats.d4rl.metadata import METADATA, packed_metadata
-from gaitforge.datasets.formats.d4rl.notes import (
+from gaitforge.datasets.formats.d4rl import d4rl_schema as keys
+from gaitforge.datasets.formats.d4rl.d4rl_notes import (
     REMEDY,
     keys_of_notes,
     lengths_of_notes,
     refuse_options,
 )
-from gaitforge.datasets.formats.d4rl.schema import (
+from gaitforge.datasets.formats.d4rl.d4rl_schema import (
     INFOS,
     NEXT,
     NOTES,
@@ -41,6 +39,8 @@ from gaitforge.datasets.formats.d4rl.schema import (
     TERMINALS,
     TIMEOUTS,
 )
+from gaitforge.datasets.formats.d4rl.file_names import named_dataset
+from gaitforge.datasets.formats.d4rl.metadata import METADATA, packed_metadata
 from gaitforge.datasets.formats.d4rl.success import UNKNOWN
 from gaitforge.datasets.formats.d4rl.tasks import TASKS, obs_slices, task_columns
 from gaitforge.datasets.formats.hdf5 import (
@@ -50,8 +50,8 @@ from gaitforge.datasets.formats.hdf5 import (
     read_notes,
     read_rows,
 )
-from gaitforge.datasets.formats.interface import Carried, Importer, PartInput
 from gaitforge.datasets.formats.notes import check_notes
+from gaitforge.datasets.formats.protocol import Carried, Importer, PartInput
 from gaitforge.datasets.formats.sources import (
     Parts,
     catalog_columns,

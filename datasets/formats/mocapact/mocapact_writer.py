@@ -11,8 +11,8 @@ import pyarrow as pa
 from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.formats.blocks import Block, blocks, check_fields, check_room
 from gaitforge.datasets.formats.hdf5 import write_notes
-from gaitforge.datasets.formats.interface import Advance, Carried, Exporter
-from gaitforge.datasets.formats.mocapact import schema as keys
+from gaitforge.datasets.formats.mocapact import mocapact_schema as keys
+from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.selection import Selection
 

@@ -18,9 +18,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from gaitforge.collectors.gym.algorithms.algorithm import Algorithm
-from gaitforge.collectors.gym.algorithms.replay import ReplayBuffer
+from gaitforge.collectors.gym.algorithms.replay_buffer import ReplayBuffer
 from gaitforge.collectors.gym.batch import TaskBatch
-from gaitforge.collectors.gym.evaluation import evaluate
+from gaitforge.collectors.gym.gym_evaluation import evaluate
 from gaitforge.collectors.gym.tasks import find_task
 from gaitforge.collectors.gym.training.config import TrainingSettings, check_same
 from gaitforge.collectors.gym.training.off_policy import OffPolicy

@@ -1,1 +1,0 @@
-"""Training, evaluating and comparing on Gymnasium's tasks."""

@@ -1,1 +1,0 @@
-"""Training experts of the CMU humanoid, and evaluating on its task."""
