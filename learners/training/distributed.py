@@ -124,6 +124,9 @@ def _check_device(device: torch.device) -> None:
             "use device=cpu or fewer processes"
         )
     torch.cuda.set_device(device)
+    # In bfloat16 cuDNN's attention refuses the Body Transformer's 65,536 sequences of 1,024 windows of
+    # 64 steps, and PyTorch's own is as fast, see docs/results.md.
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def _number(name: str, default: int) -> int:
