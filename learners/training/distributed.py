@@ -124,8 +124,8 @@ def _check_device(device: torch.device) -> None:
             "use device=cpu or fewer processes"
         )
     torch.cuda.set_device(device)
-    # In bfloat16 cuDNN's attention refuses the Body Transformer's 65,536 sequences of 1,024 windows of
-    # 64 steps, and PyTorch's own is as fast, see docs/results.md.
+    # In bfloat16 cuDNN's attention refuses 65,536 sequences, as the Body Transformer makes of 1,024
+    # windows of 64 steps; PyTorch's own is as fast, see docs/results.md.
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
