@@ -156,7 +156,15 @@ def run_by_jobs(
     lost = [s.name for s in left if (s.key or s.collection) and not is_done(out, s)]
     if lost:
         raise ValueError(f"not done: {', '.join(lost)}; run this again to do the rest")
+    for stage in left:
+        if stage.place is not None and stage.reads:
+            making(made_by_job, stage.place, *stage.reads)(stage.name)
     return None
+
+
+@retried_task("made by a job", "{stage} was made by a job")
+def made_by_job(stage: str) -> None:
+    """Tells Prefect's assets what a job made and read."""
 
 
 def _committed(store: Path | str) -> set[str]:
