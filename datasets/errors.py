@@ -1,6 +1,8 @@
 """Errors that a user can cause."""
 
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class DatasetError(ValueError):
@@ -22,7 +24,12 @@ def listed(values: Iterable[object], limit: int = 24) -> str:
 
 def install_extra(extra: str) -> str:
     """The command that installs an optional extra of the project, for a message."""
-    return f"run .venv/bin/python -m pip install -e '.[{extra}]' in gaitforge's folder"
+    if (Path(__file__).resolve().parents[1] / "Makefile").is_file():
+        return f"run .venv/bin/python -m pip install -e '.[{extra}]' in gaitforge's folder"
+    from importlib.metadata import version
+
+    wheel = f"gaitforge-{version('gaitforge')}-py3-none-any.whl"
+    return f"run {sys.executable} -m pip install '{wheel}[{extra}]' in the wheel's folder"
 
 
 def missing_package(user: str, package: str, extra: str) -> str:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import runpy
+import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
 from setuptools import find_packages
+
+from gaitforge.datasets.errors import install_extra
 
 ROOT = Path(__file__).resolve().parent.parent
 FLOORS = ("collectors", "datasets", "flows", "learners", "pipeline")
@@ -37,6 +42,16 @@ def test_an_old_name_says_the_new_one(name: str) -> None:
     )
     assert done.returncode == 1
     assert f"import gaitforge.{name}; to import another package called {name}" in done.stderr
+
+
+def test_an_extra_is_installed_as_gaitforge_was(tmp_path: Path) -> None:
+    assert "pip install -e '.[onnx]' in gaitforge's folder" in install_extra("onnx")
+    installed = tmp_path / "site-packages/gaitforge/datasets/errors.py"
+    installed.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "datasets/errors.py", installed)
+    line = runpy.run_path(str(installed))["install_extra"]("onnx")
+    wheel = f"gaitforge-{version('gaitforge')}-py3-none-any.whl"
+    assert line == f"run {sys.executable} -m pip install '{wheel}[onnx]' in the wheel's folder"
 
 
 def run(*words: object, cwd: Path) -> str:
