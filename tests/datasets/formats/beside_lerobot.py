@@ -33,7 +33,8 @@ if __name__ == "__main__":
     store, export, trained = folder / "legged.zarr", folder / "lerobot", folder / "fcnet"
     _command("collect", store, *(f"--set=grid.{each}" for each in TINY))
     _command("export", store, "lerobot", export)
-    _command("train", store, "--out", trained, "--steps", 1, "--batch-size", 4)
+    no_validation = "--set=config.held_out_fraction=0"
+    _command("train", store, "--out", trained, "--steps", 1, "--batch-size", 4, no_validation)
     loaded = LeRobotDataset("local/legged", root=export)
     batch = next(iter(DataLoader(loaded, batch_size=32)))
     obs = open_store(store).select().read("obs")

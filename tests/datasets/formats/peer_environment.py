@@ -102,8 +102,9 @@ def _find_python(version: str) -> Path:
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     installed = sorted(pyenv.glob(f"versions/{version}.*/bin/python"))
     for python in (shutil.which(f"python{version}"), *installed):
+        command = [str(python), "-c", "import venv"]
         # pyenv's plain names fail unless their version is chosen.
-        if python and subprocess.run([python, "-c", "import venv"], check=False).returncode == 0:
+        if python and not subprocess.run(command, capture_output=True, check=False).returncode:
             return Path(python)
     raise Unavailable(f"no Python {version}")
 
