@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import shutil
@@ -15,6 +16,7 @@ import pytest
 from setuptools import find_packages
 
 from gaitforge.datasets.errors import install_extra
+from tests.datasets.formats.peer_environment import peer_python, run_peer, uv_pip
 
 ROOT = Path(__file__).resolve().parent.parent
 FLOORS = ("collectors", "datasets", "flows", "learners", "pipeline")
@@ -75,20 +77,18 @@ TINY = (
 )
 
 
-@pytest.mark.long
-def test_the_wheel_works_outside_the_tree(tmp_path: Path) -> None:
-    """Built, installed with the lock into an empty environment, and used from there alone."""
-    run(
-        "make",
-        "-C",
-        ROOT,
-        "-o",
-        ".venv/.stamp",  # as the Makefile has it; else make builds the tests' own .venv anew
-        "wheel",
-        f"BIN={Path(sys.executable).parent}",
-        cwd=tmp_path,
-    )
+@pytest.fixture(scope="module")
+def wheel() -> Path:
+    bin_folder = f"BIN={Path(sys.executable).parent}"
+    # The stamp as the Makefile names it: else make builds the tests' own .venv anew.
+    run("make", "-o", ".venv/.stamp", "wheel", bin_folder, cwd=ROOT)
     [wheel] = (ROOT / "dist").glob("gaitforge-*.whl")
+    return wheel
+
+
+@pytest.mark.long
+def test_the_wheel_works_outside_the_tree(wheel: Path, tmp_path: Path) -> None:
+    """Installed with the lock into an empty environment, and used from there alone."""
     modules = {path.relative_to(ROOT) for floor in FLOORS for path in (ROOT / floor).rglob("*.py")}
     with ZipFile(wheel) as packed:
         names = set(packed.namelist())
@@ -111,3 +111,18 @@ def test_the_wheel_works_outside_the_tree(tmp_path: Path) -> None:
     text = [path.read_text() for path in (tmp_path / "demo").rglob("*.json")]
     assert text
     assert not [each for each in text if any(f"{name}." in each for name in FLOORS)]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_the_wheel_works_beside_lerobot_and_hugging_faces_datasets(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """In one process: collected, exported, loaded by lerobot, read by torch, and trained on."""
+    python = peer_python("lerobot")
+    uv_pip(python.parents[1], "--no-deps", "--reinstall", wheel)
+    seen = json.loads(run_peer(python, "beside_lerobot.py", tmp_path, folder=tmp_path))
+    assert len(set(seen["frames"])) == 1
+    assert seen["frames"][0] > 32
+    assert seen["same"]
+    assert seen["checkpoint"]

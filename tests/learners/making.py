@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,12 +143,14 @@ def make_policy(
     seed: int = 0,
     gaussian: GaussianSpread | None = None,
     return_zero: float = 0.0,
+    settings: Mapping[str, Any] | None = None,
+    layout: TokenLayout | None = None,
 ) -> PolicyNetwork:
     """A small untrained policy with uneven normalisers."""
-    layout = TokenLayout(tokens, OBS_SLICES)
+    layout = layout or TokenLayout(tokens, OBS_SLICES)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = build_network(preset(model, SMALL[model]), layout, act_dim=12)
+        network = build_network(preset(model, settings or SMALL[model]), layout, act_dim=12)
     ramp = np.linspace(0.5, 2.0, 70)
     return PolicyNetwork(
         network,

@@ -1,20 +1,23 @@
 """Virtual environments with other projects' own packages, built once and kept in `build/`.
 
-Such packages ask for other versions than this project's, and lerobot for Hugging Face's `datasets`,
-which has the name of a package here. So each gets an environment of its own with what its file
-`NAME_requirements.txt` lists (lerobot: 380 MB, d4rl: 80 MB), and sees the rest, torch above all, in
-the environment that runs the tests: that one's folder of packages is the last on its path. Only the
-folder is: its `.pth` files are not followed, so what is installed there in place, this project,
-stays unseen.
+Such packages ask for other versions than this project's. So each gets an environment of its own
+with what its file `NAME_requirements.txt` lists (d4rl: 80 MB), and sees the rest, torch above all,
+in the environment that runs the tests: that one's folder of packages is the last on its path. Only
+the folder is: its `.pth` files are not followed, so what is installed there in place, this project,
+stays unseen. A peer with a Python of its own (`_PYTHONS`) gets this project's locked packages and
+torch installed in its environment instead.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
+import shutil
 import subprocess
 import sys
 import sysconfig
+import warnings
 from pathlib import Path
 
 import pytest
@@ -23,7 +26,11 @@ from gaitforge.datasets.files import exclusive_lock, write_bytes_durably
 from tests.datasets.programs import ROOT
 
 _STAMP = "complete"
-_LIMIT_S = 240.0
+_LIMIT_S = 900.0
+_PYTHONS = {"lerobot": "3.12"}
+_LOCK = ROOT / "requirements.lock"
+_FREE_BYTES = 12e9
+"""What an environment with torch's CUDA build and the cache that it is linked to may take."""
 
 
 class Unavailable(Exception):
@@ -33,8 +40,8 @@ class Unavailable(Exception):
 def peer_python(name: str) -> Path:
     """The interpreter that has a project's package; its environment is built where it is not there.
 
-    `GAITFORGE_LEROBOT_PYTHON` and the like name one to be used instead. Where pip
-    cannot install the packages, as without a network, the test that asks is skipped.
+    `GAITFORGE_LEROBOT_PYTHON` and the like name one to be used instead. Where the packages cannot
+    be installed, as without a network, the test that asks is skipped with a warning.
 
     Args:
         name: begins the file of requirements beside this one.
@@ -43,16 +50,21 @@ def peer_python(name: str) -> Path:
         return Path(given)
     requirements = Path(__file__).with_name(f"{name}_requirements.txt")
     folder = ROOT / "build" / f"{name}-env"
-    packages = sysconfig.get_path("purelib")
-    wanted = hashlib.sha256(f"{packages}\n{requirements.read_text()}".encode()).hexdigest()
+    rest = _LOCK.read_text() if name in _PYTHONS else sysconfig.get_path("purelib")
+    wanted = hashlib.sha256(f"{rest}\n{requirements.read_text()}".encode()).hexdigest()
     stamp = folder / _STAMP
     folder.parent.mkdir(exist_ok=True)
     with exclusive_lock(folder.with_name(f"{folder.name}.lock")):
         if not stamp.is_file() or stamp.read_text() != wanted:
             try:
-                _build(folder, requirements, packages)
+                if name in _PYTHONS:
+                    _build_apart(folder, requirements, _find_python(_PYTHONS[name]))
+                else:
+                    _build(folder, requirements)
             except Unavailable as reason:
-                pytest.skip(f"{name}'s own package cannot be installed here: {reason}")
+                message = f"NOT TESTED: {name}'s own package cannot be installed here: {reason}"
+                warnings.warn(message, stacklevel=2)
+                pytest.skip(message)
             write_bytes_durably(stamp, wanted.encode())
     return folder / "bin" / "python"
 
@@ -64,7 +76,7 @@ def run_peer(python: Path, program: str | Path, *arguments: str | Path, folder: 
         program: a file of this folder, or a path.
     """
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hub")}
-    environment.pop("PYTHONPATH", None)  # our package `datasets` would hide Hugging Face's
+    environment.pop("PYTHONPATH", None)
     done = subprocess.run(
         [python, Path(__file__).parent / program, *arguments],
         capture_output=True,
@@ -77,17 +89,47 @@ def run_peer(python: Path, program: str | Path, *arguments: str | Path, folder: 
     return done.stdout.splitlines()[-1] if done.stdout else ""
 
 
-def _build(folder: Path, requirements: Path, packages: str) -> None:
-    _run("-m", "venv", "--clear", "--without-pip", str(folder))
-    install = ("install", "--no-deps", "-r", str(requirements))
-    _run("-m", "pip", "--python", str(folder), "--disable-pip-version-check", "-q", *install)
+def uv_pip(folder: Path, *arguments: str | Path) -> None:
+    """Install into an environment, with links to uv's cache; from pip's further index too."""
+    uv = Path(sys.executable).parent / "uv"
+    if not uv.is_file():
+        raise Unavailable("no uv beside the Python that runs the tests")
+    index = {"UV_EXTRA_INDEX_URL": os.environ.get("PIP_EXTRA_INDEX_URL", "")}
+    _run(uv, "pip", "install", "-q", "--python", folder / "bin/python", *arguments, **index)
+
+
+def _find_python(version: str) -> Path:
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    installed = sorted(pyenv.glob(f"versions/{version}.*/bin/python"))
+    for python in (shutil.which(f"python{version}"), *installed):
+        command = [str(python), "-c", "import venv"]
+        # pyenv's plain names fail unless their version is chosen.
+        if python and not subprocess.run(command, capture_output=True, check=False).returncode:
+            return Path(python)
+    raise Unavailable(f"no Python {version}")
+
+
+def _build_apart(folder: Path, requirements: Path, python: Path) -> None:
+    if shutil.disk_usage(folder.parent).free < _FREE_BYTES:
+        raise Unavailable(f"less than {_FREE_BYTES / 1e9:.0f} GB of disk are free")
+    _run(python, "-m", "venv", "--clear", "--without-pip", folder)
+    torch = re.findall(r"^# (torch==\S+)", _LOCK.read_text(), re.MULTILINE)
+    uv_pip(folder, "--no-deps", "--require-hashes", "-r", _LOCK)
+    uv_pip(folder, *torch)
+    uv_pip(folder, "--no-deps", "-r", requirements)
+
+
+def _build(folder: Path, requirements: Path) -> None:
+    _run(sys.executable, "-m", "venv", "--clear", "--without-pip", folder)
+    pip = (sys.executable, "-m", "pip", "--python", folder, "--disable-pip-version-check", "-q")
+    _run(*pip, "install", "--no-deps", "-r", requirements)
     [own] = folder.glob("lib/python*/site-packages")
-    (own / "the_tests_own.pth").write_text(f"{packages}\n")
+    (own / "the_tests_own.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
 
 
-def _run(*arguments: str) -> None:
-    command = [sys.executable, *arguments]
+def _run(*command: str | Path, **variables: str) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment |= {"UV_LINK_MODE": "hardlink", **variables}
     try:
         subprocess.run(
             command, capture_output=True, text=True, check=True, env=environment, timeout=_LIMIT_S
@@ -96,4 +138,4 @@ def _run(*arguments: str) -> None:
         reason = (error.stderr.strip().splitlines() or ["no message"])[-1]
         raise Unavailable(reason) from error
     except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"pip did not end within {_LIMIT_S:.0f} s") from error
+        raise Unavailable(f"the installation did not end within {_LIMIT_S:.0f} s") from error

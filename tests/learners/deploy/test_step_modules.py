@@ -69,7 +69,7 @@ def test_fcnets_modes_do_not_drift() -> None:
     step = FCNetStep(FCNet(config, 5, 2), 1)
     ring, window, slot = (each.initial for each in step.state_tensors)
     with torch.no_grad():
-        for token in torch.randn(4000, 1, 5):
+        for token in torch.randn(1000, 1, 5):
             _, ring, window, slot = step(token, ring, window, slot)
     expected = torch.zeros_like(window)
     for index, row in enumerate(ring.double()):

@@ -28,7 +28,7 @@ from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.held_out import held_out_error
 from gaitforge.learners.training.train import train
 from tests.learners.deploy.exporting import FACTS
-from tests.learners.making import OBS_SLICES, SHORT, SMALL, Seen
+from tests.learners.making import OBS_SLICES, SHORT, SMALL, Seen, make_policy
 
 KINDS = ("fcnet", "dt")
 SIZES: dict[str, dict[str, Any]] = {
@@ -209,13 +209,7 @@ def legged_policy() -> tuple[PolicyNetwork, dict[str, Any], Any]:
     facts = replace(FACTS, observation=fields)
     layout = TokenLayout.of_data("return", facts.obs_slices, 12)
     spec = preset("fcnet", SIZES["fcnet"])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        network = build_network(spec, layout, 12)
-    ramp = np.linspace(0.5, 2.0, 70)
-    policy = PolicyNetwork(
-        network, layout, Normaliser(ramp - 1.0, ramp), Normaliser(ramp[:12], ramp[:12]), 7.0
-    ).eval()
+    policy = make_policy("fcnet", return_scale=7.0, layout=layout).eval()
     return policy, policy_card(policy, spec) | {"parameters": 1}, facts
 
 
