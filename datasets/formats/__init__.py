@@ -6,7 +6,7 @@
     import_source("d4rl", "hopper_medium.hdf5", "hopper.zarr")
     export_selection("d4rl", open_store("hopper.zarr").select(), "again.hdf5")
 
-To add a format, write a folder with an `Importer` and an `Exporter` (`interface.py`) and add
+To add a format, write a folder with an `Importer` and an `Exporter` (`protocol.py`) and add
 one entry here. A format's modules load when it is used, so its packages are optional. Bad input
 raises DatasetError everywhere: one line that names the file and the key.
 """
@@ -49,8 +49,8 @@ class FormatEntry:
 
 def _own(name: str, summary: str, layout: str, **packages: Any) -> FormatEntry:
     reader, writer = (
-        f"gaitforge.datasets.formats.{name}.reader",
-        f"gaitforge.datasets.formats.{name}.writer",
+        f"gaitforge.datasets.formats.{name}.{name}_reader",
+        f"gaitforge.datasets.formats.{name}.{name}_writer",
     )
     prefix = name.capitalize()
     classes = f"{reader}:{prefix}Importer", f"{writer}:{prefix}Exporter"

@@ -1,4 +1,4 @@
-"""Export of a selection as a D4RL file; `reader.py` describes the layout."""
+"""Export of a selection as a D4RL file; `d4rl_reader.py` describes the layout."""
 
 from dataclasses import dataclass
 from itertools import combinations

@@ -1,4 +1,4 @@
-"""Import of FCNet's memory maps, which `schema.py` describes.
+"""Import of FCNet's memory maps, which `fcnet_schema.py` describes.
 
 Of quadrupeds, the last action in the observation is rebuilt from the actions. The data were
 collected to a fixed length, so the longest episodes count as timed out and shorter ones as failed.

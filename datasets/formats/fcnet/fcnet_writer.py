@@ -1,4 +1,4 @@
-"""Export of a selection as FCNet's memory maps, which `schema.py` describes."""
+"""Export of a selection as FCNet's memory maps, which `fcnet_schema.py` describes."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""Export of a selection as a LeRobot dataset; `schema.py` describes the layout."""
+"""Export of a selection as a LeRobot dataset; `lerobot_schema.py` describes the layout."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Import of MoCapAct's rollouts; `schema.py` describes both sides."""
+"""Import of MoCapAct's rollouts; `mocapact_schema.py` describes both sides."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence

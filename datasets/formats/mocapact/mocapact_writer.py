@@ -1,4 +1,4 @@
-"""Export of a selection as MoCapAct's HDF5; `schema.py` describes the layout."""
+"""Export of a selection as MoCapAct's HDF5; `mocapact_schema.py` describes the layout."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
