@@ -1,4 +1,4 @@
-"""Collection by stage, and beside bare `mujoco.rollout`: the share that is not physics.
+"""Collection beside bare `mujoco.rollout`: the share of the time that is not physics, by stage.
 
 Collection and the bare calls alternate in one run, with the same models and inputs: the calls are
 those that collecting the same parts made in a first round, which is not measured.
@@ -17,16 +17,14 @@ import numpy as np
 
 from benchmarks.harness import in_turns, median
 from gaitforge.collectors.legged import environment
-from gaitforge.collectors.legged.data import CollectionGrid
 from gaitforge.collectors.physics.mujoco.backend import MujocoBackend
-from gaitforge.collectors.physics.mujoco_warp.warp_backend import MujocoWarpBackend
 from gaitforge.collectors.policies import Observation
 from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Advance, no_progress
 from gaitforge.flows.stages.collect import prepare
 from gaitforge.flows.tasks.legged import LeggedPlan
 
-ROLLOUT, BACKEND, OBSERVATION = "the simulator", "back end around it", "observation"
+ROLLOUT, BACKEND, OBSERVATION = "mujoco.rollout", "back end around it", "observation"
 REWARD, RESET, POLICY = "reward and signals", "randomisation and reset", "policy"
 RECORDING, WRITING = "recording", "writing"
 STAGES = (ROLLOUT, BACKEND, OBSERVATION, REWARD, RESET, POLICY, RECORDING, WRITING)
@@ -123,27 +121,6 @@ def measure_collection(
     }
 
 
-def collection_stages(simulator: str, robots: int, folder: Path) -> dict[str, Any]:
-    """Collect an episode of each parallel robot in this process: speed, and shares by stage.
-
-    Of the second of two rounds.
-    """
-    grid = CollectionGrid(parts=1, episodes_per_part=robots)
-    plan = LeggedPlan(grid=grid, sim=simulator, robots=robots)
-    worker, steps = _Worker(plan, *plan.part_ids()), 0
-    try:
-        for k in range(2):
-            store = folder / f"{simulator}-{robots}-{k}.zarr"
-            prepare(plan, store)
-            worker.clock.clear()
-            steps = worker.collect(store)
-    finally:
-        worker.close()
-    speed = steps / sum(worker.clock.seconds.values())
-    of_what = {"simulator": simulator, "robots": robots, "collect_steps_per_s": speed}
-    return of_what | worker.clock.shares()
-
-
 class _KeptCalls:
     """Wraps a `mujoco.rollout.Rollout` and can repeat the calls made through it."""
 
@@ -172,22 +149,19 @@ class _Worker:
         self.simulation = plan.simulate()
         self._part_id = part_id
         physics = self.simulation.env.physics
-        if isinstance(physics, MujocoBackend):
-            self.pool = _KeptCalls(physics.pool)
-            physics.pool = self.pool
-            self.clock.wrap(self.pool, "rollout", ROLLOUT)
-        elif isinstance(physics, MujocoWarpBackend):
-            self.clock.wrap(physics.worlds, "run", ROLLOUT)
+        if not isinstance(physics, MujocoBackend):
+            raise ValueError(f"only mujoco can be measured beside mujoco.rollout, not {plan.sim}")
+        self.pool = _KeptCalls(physics.pool)
+        physics.pool = self.pool
         self._time_stages()
 
-    def collect(self, store: Path) -> int:
-        """Collect the part into a store; returns its control steps."""
+    def collect(self, store: Path) -> None:
+        """Collect the part into a store."""
         opened = open_store(store)
         with self.clock.stage(RECORDING):
             data = self.simulation.roll_out(self._part_id, opened.schema, no_progress)
         with self.clock.stage(WRITING):
             opened.write_part(self._part_id, data.steps, data.catalog, data.per_episode)
-        return len(data.steps["obs"])
 
     def end_first_round(self) -> None:
         """Keep no more calls; forget the times of the round that recorded them."""
@@ -210,6 +184,7 @@ class _Worker:
         env, clock, policy = self.simulation.env, self.clock, self.simulation.policy
         clock.wrap(env.physics, "step", BACKEND)
         clock.wrap(env.physics, "push", BACKEND)
+        clock.wrap(self.pool, "rollout", ROLLOUT)
         clock.wrap(env, "step", OBSERVATION)
         clock.wrap(env, "observe", OBSERVATION)
         clock.wrap(env, "reset", RESET)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.collection import collection_stages, measure_collection
+from benchmarks.collection import measure_collection
 from benchmarks.harness import Bench, Figures, Rows, bar
 from gaitforge.collectors.legged.data import CollectionGrid
 from gaitforge.collectors.physics import availability, make_backend
@@ -36,7 +36,6 @@ class SimBenchConfig:
         steps: most steps of a measurement, after `warm_up`; it ends after `enough_s` anyway.
         threads: numbers of simulators that collect in parallel, measured besides one alone.
         episodes: per part; rounds: of collection and bare physics in turn.
-        warp_robots: parallel robots of `mujoco_warp`, whose collection is measured by stage.
     """
 
     robots: tuple[int, ...] = (64, 256, 1024, 2048, 4096, 8192)
@@ -47,7 +46,6 @@ class SimBenchConfig:
     threads: tuple[int, ...] = (min(2, os.cpu_count() or 1),)
     episodes: int = 300
     rounds: int = 3
-    warp_robots: tuple[int, ...] = ()
 
 
 def _measure(config: SimBenchConfig, folder: Path, reporter: Reporter) -> dict[str, Any]:
@@ -63,7 +61,6 @@ def _measure(config: SimBenchConfig, folder: Path, reporter: Reporter) -> dict[s
         "backends": backends,
         "collection": collected,
         "stages": stages[0],
-        "warp": [collection_stages("mujoco_warp", n, folder) for n in config.warp_robots],
         "bars": _bars(backends, collected),
         "notes": notes,
     }
@@ -149,8 +146,6 @@ def _tables(record: Figures) -> Iterator[tuple[str, Rows]]:
     )
     shares = [{"stage": stage, "share": share} for stage, share in record["stages"].items()]
     yield "Share of a collecting thread's time", shares
-    if record["warp"]:
-        yield "Collection with mujoco_warp, and shares of its time", record["warp"]
     yield "Bars", record["bars"]
 
 

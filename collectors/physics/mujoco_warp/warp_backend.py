@@ -81,7 +81,7 @@ class MujocoWarpBackend:
         self._rows = RobotRows(self._nominal, robot, num_robots)
         ground = self._nominal.geom(GROUND).id
         try:
-            self.worlds = WarpWorlds(self._nominal, num_robots, DECIMATION, ground, limits)
+            self._worlds = WarpWorlds(self._nominal, num_robots, DECIMATION, ground, limits)
         except NotImplementedError as error:
             lacks = " ".join(str(error).split())
             raise robot.wrong(f"MuJoCo Warp cannot simulate it: {lacks}") from None
@@ -104,7 +104,7 @@ class MujocoWarpBackend:
         self._sensors[index] = 0.0
         data.qpos[:] = self._pos[index]
         mujoco.mj_kinematics(model, data)
-        self.worlds.place(index, model, data, start.tile)
+        self._worlds.place(index, model, data, start.tile)
         self.state.show_start(index, start, self._rows.feet(data))
 
     def push(self, ids: np.ndarray, velocity_xy: np.ndarray) -> None:
@@ -120,7 +120,7 @@ class MujocoWarpBackend:
             lagging = (substep < rows.lag)[:, None]
             self._control[substep] = np.where(lagging, rows.targets, new)
         rows.targets[:] = new
-        pos, vel, sensors = self.worlds.run(self._control, self._pos, self._vel)
+        pos, vel, sensors = self._worlds.run(self._control, self._pos, self._vel)
         self._pos[:], self._vel[:], self._sensors[:] = pos, vel, sensors
         self._restart_diverged()
         rows.sensor_origin[:] = rows.origin
@@ -132,8 +132,8 @@ class MujocoWarpBackend:
 
     def close(self) -> None:
         """Free the device's memory."""
-        if hasattr(self, "worlds"):
-            del self.worlds
+        if hasattr(self, "_worlds"):
+            del self._worlds
 
     def _restart_diverged(self) -> None:
         """Reset diverged robots to the model's own start, as MuJoCo does."""
