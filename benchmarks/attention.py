@@ -47,7 +47,7 @@ class AttentionConfig:
 def attention_layers(config: AttentionConfig, advance: Advance) -> list[dict[str, object]]:
     """A record per mask of one attention layer with the heads of the legged BoT.
 
-    ``forward_ms`` and ``train_ms`` (with the gradient) are medians by implementation; ``default``
+    `forward_ms` and `train_ms` (with the gradient) are medians by implementation; `default`
     is what the networks use.
     """
     sizes: Any = preset("bot").config

@@ -81,8 +81,8 @@ def measure_collection(
 ) -> dict[str, Any]:
     """Collect every part of a plan, a simulator and a process each, and repeat its physics alone.
 
-    The plan is of the default back end. ``robots`` are a simulator's, ``ratio`` is the median over
-    the rounds, ``stages`` are shares of the first process's time.
+    The plan is of the default back end. `robots` are a simulator's, `ratio` is the median over
+    the rounds, `stages` are shares of the first process's time.
     """
     stores = [folder / f"{plan.grid.parts}-{k}.zarr" for k in range(rounds + 1)]
     for store in stores:

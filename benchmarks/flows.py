@@ -62,7 +62,7 @@ class FlowBenchConfig:
 def _measure(config: FlowBenchConfig, folder: Path, reporter: Reporter) -> dict[str, Any]:
     """The figures by name.
 
-    Overheads are shares of the bare loop's wall time; ``efficiency`` is ideal over actual time.
+    Overheads are shares of the bare loop's wall time; `efficiency` is ideal over actual time.
     """
     recorded = None if config.recorded is None else _recorded(config.recorded)
     with reporter.step("bench flows", config.grid.parts - 1, "part") as advance:

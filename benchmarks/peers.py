@@ -1,6 +1,6 @@
 """Loaders of public libraries on the same steps, beside the store's streams.
 
-They belong to the extra ``bench``; a missing one is left out with a note. Unlike the stream, which
+They belong to the extra `bench`; a missing one is left out with a note. Unlike the stream, which
 gives every step once per epoch, TorchRL's sampler and the HDF5 reader draw random windows: they
 repeat or leave out steps.
 """
@@ -26,7 +26,7 @@ class PeerData:
 
     Attributes:
         obs: (T, Do) float32; action: (T, Da) float32.
-        lengths: (E,) steps of each episode, at least ``window_len``.
+        lengths: (E,) steps of each episode, at least `window_len`.
         window_len, batch_size: steps per window, windows per batch.
     """
 

@@ -83,8 +83,8 @@ class StoreBenchConfig:
 def _measure(config: StoreBenchConfig, folder: Path, reporter: Reporter) -> dict[str, Any]:
     """The figures by name.
 
-    ``catalog`` and ``stream_peak_mib`` are of separate processes, ``write_share`` is of a
-    collecting worker's time, and ``ratio_to_gather`` (name -> ratio) is the median over the rounds.
+    `catalog` and `stream_peak_mib` are of separate processes, `write_share` is of a
+    collecting worker's time, and `ratio_to_gather` (name -> ratio) is the median over the rounds.
     """
     with reporter.step("bench store", 5, "stage") as advance:
         figures = _collection(folder / "collected.zarr", config)
@@ -235,7 +235,7 @@ def _peers(
 
 
 def _repeated(path: Path, source: Selection, steps: int) -> Store:
-    """A store of about ``steps`` steps, in parts of one shard that repeat the source's episodes."""
+    """A store of about `steps` steps, in parts of one shard that repeat the source's episodes."""
     names = source.store.schema.names()
     store = Store.create(path, _schema_of(source.store.schema, (*STORED, *({BODY} & {*names}))))
     repeats = max(1, round(min(PART_STEPS, steps) / source.steps))

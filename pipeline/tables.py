@@ -1,6 +1,7 @@
 """Results on standard output: an aligned table for people, or JSON."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,20 @@ def show_result(record: Any, rows: Sequence[Mapping[str, Any]], as_json: bool, *
 def fields_of(value: object, *names: str) -> dict[str, Any]:
     """Some attributes of an object, as a record."""
     return {name: getattr(value, name) for name in names}
+
+
+def duration(seconds: float | None, unknown: str = "-") -> str:
+    """Seconds as `8.4 s`, `95 s`, `12 min 05 s` or `3 h 20 min`."""
+    if seconds is None or not math.isfinite(seconds):
+        return unknown
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if round(seconds) < 120:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 120:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def table(records: Sequence[Mapping[str, Any]]) -> str:

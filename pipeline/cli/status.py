@@ -21,7 +21,7 @@ from gaitforge.flows.stages.status import (
 from gaitforge.pipeline.cli.parsing.parser import command, flag, group, option, setting
 from gaitforge.pipeline.cli.parsing.runners import SITE_SLURM, site_settings
 from gaitforge.pipeline.cli.parsing.values import names, port, positive, store_address
-from gaitforge.pipeline.tables import table
+from gaitforge.pipeline.tables import duration, table
 
 _WATCH_S = 2.0
 _MOST_FAILED = 5
@@ -103,18 +103,6 @@ def _look_at_experiment(place: Path | str) -> Seen:
     state = "complete" if states == {"done"} else "working" if works else "stopped"
     tree = {"kind": "experiment", "experiment": str(out), "state": state, "stages": rows}
     return tree, [f"{out}: {state}", "", table(rows)], not works
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds as 3 s, 4 min 05 s or 6 h 07 min; a dash if unknown."""
-    if seconds is None:
-        return "-"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
 
 
 def _collection_lines(found: CollectionStatus) -> list[str]:

@@ -36,8 +36,8 @@ def card_table(run: RunFiles) -> Record | None:
     """The expert's card as a table; None where the run holds no card with an evaluation.
 
     Returns:
-        ``levels``, ``middle_level``, ``episodes`` (of a cell), ``steps``, mean ``success`` and
-        ``survival``, and ``rows``: terrain, skill, success by level, and the cell of the middle
+        `levels`, `middle_level`, `episodes` (of a cell), `steps`, mean `success` and
+        `survival`, and `rows`: terrain, skill, success by level, and the cell of the middle
         level.
     """
     card = run.expert or {}

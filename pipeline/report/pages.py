@@ -5,6 +5,7 @@ import math
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -12,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from gaitforge.datasets.errors import amount
 from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
+from gaitforge.pipeline.tables import duration
 
 Record = Mapping[str, Any]
 
@@ -30,20 +32,6 @@ def fixed(value: float | None, digits: int = 2) -> str:
 def count(value: float | None) -> str:
     """A whole number with separators; a dash for none."""
     return fixed(value, 0)
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds as `8.4 s`, `95 s`, `12 min 05 s` or `3 h 20 min`."""
-    if not is_number(seconds):
-        return DASH
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if round(seconds) < 120:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 120:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def size(n_bytes: float | None) -> str:
@@ -127,9 +115,10 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    shared = (amount, cell, count, duration, fixed, flattened, interval, policy, short, size)
+    shared = (amount, cell, count, fixed, flattened, interval, policy, short, size)
     for each in (*shared, spread, words, quoted):
         environment.filters[each.__name__] = each
+    environment.filters["duration"] = partial(duration, unknown=DASH)
     environment.filters.update(filters or {})
     return environment.get_template(template).render(**shown)
 

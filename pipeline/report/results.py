@@ -9,13 +9,13 @@ from gaitforge.pipeline.report.pages import (
     DASH,
     Record,
     count,
-    duration,
     fixed,
     interval,
     policy,
     spread,
     words,
 )
+from gaitforge.pipeline.tables import duration
 
 SOURCE = "Tan et al. 2024 (FCNet), Table 2"
 PUBLISHED_LEARNERS = ("bc", "cql", "bear", "brac-v", "awr", "dt", "dt-retnet", "fcnet")
@@ -65,7 +65,7 @@ def _row(result: Record, several: bool) -> dict[str, str]:
         "test MSE": spread(result["test_mse"], 4),
         "parameters": count(result["parameters"]),
         "updates": count(result["steps"]),
-        "training": duration(result["train_s"]["mean"]),
+        "training": duration(result["train_s"]["mean"], DASH),
         "control step, µs": count(result["latency_us_median"]["mean"]),
         "its 99th percentile": count(result["latency_us_p99"]["mean"]),
     }
@@ -80,7 +80,7 @@ def _expert_row(expert: Record, like: Mapping[str, str]) -> dict[str, str]:
         "success": with_interval(expert["success"], expert["success_ci95"], 3),
         "survival": fixed(expert["survival"], 3),
         "parameters": count(expert["parameters"]),
-        "training": duration(expert["train_s"]),
+        "training": duration(expert["train_s"], DASH),
         "control step, µs": count(expert["latency_us_median"]),
         "its 99th percentile": count(expert["latency_us_p99"]),
     }

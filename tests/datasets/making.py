@@ -41,7 +41,7 @@ def part_input(
     terrain: Sequence[str] = ("flat", "rough"),
     skill: Sequence[str] = ("stand", "run", "crawl"),
 ) -> dict[str, Any]:
-    """Arguments of ``Store.write_part`` for episodes of the given lengths."""
+    """Arguments of `Store.write_part` for episodes of the given lengths."""
     rng = np.random.default_rng(first_episode)
     count, total = len(lengths), int(sum(lengths))
     rewards = rng.normal(size=total).astype(np.float32)
@@ -95,12 +95,12 @@ def fill_store(store: Store, parts: Sequence[Sequence[int]]) -> None:
 def write_small_part(
     store: Store, part_id: str, lengths: Sequence[int], first_episode: int = 0
 ) -> PartRecord:
-    """Write ``part_input`` under a part id."""
+    """Write `part_input` under a part id."""
     return store.write_part(part_id, **part_input(lengths, first_episode))
 
 
 def store_of_many_parts(path: Path, names: Sequence[str]) -> Store:
-    """A store of parts of one episode of two steps each, merged into one as ``compact`` does."""
+    """A store of parts of one episode of two steps each, merged into one as `compact` does."""
     store = Store.create(path, small_schema())
     given = part_input([2] * len(names))
     table = episode_table(given["episodes"], "", store.schema.group_by)

@@ -25,7 +25,7 @@ IMPORTED = [
 
 
 class Program:
-    """Python code that runs in a process and finds the arguments in ``sys.argv[1:]``."""
+    """Python code that runs in a process and finds the arguments in `sys.argv[1:]`."""
 
     def __init__(self, code: str, *arguments: object) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -44,7 +44,7 @@ class Program:
         return self._process.pid
 
     def wait(self) -> int:
-        """Wait for the process; a signal's number is negative, as in ``subprocess``."""
+        """Wait for the process; a signal's number is negative, as in `subprocess`."""
         self._process.join(120)
         assert self._process.exitcode is not None, "the program does not end"
         return self._process.exitcode

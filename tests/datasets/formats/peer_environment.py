@@ -70,7 +70,7 @@ def peer_python(name: str) -> Path:
 
 
 def run_peer(python: Path, program: str | Path, *arguments: str | Path, folder: Path) -> str:
-    """Run a program there, in ``folder``; gives the last line that it prints.
+    """Run a program there, in `folder`; gives the last line that it prints.
 
     Args:
         program: a file of this folder, or a path.

@@ -1,4 +1,4 @@
-"""D4RL files as others write and read them; what holds for any format is in ``test_formats``."""
+"""D4RL files as others write and read them; what holds for any format is in `test_formats`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OBS, ACTION = 4, 2
 
 
 def rows(count: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """The arrays of a file of ``count`` rows in which nothing ends."""
+    """The arrays of a file of `count` rows in which nothing ends."""
     rng = np.random.default_rng(seed)
     obs = rng.normal(size=(count + 1, OBS)).astype(np.float32)
     return {

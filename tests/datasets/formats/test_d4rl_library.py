@@ -1,6 +1,6 @@
 """D4RL's own package and TorchRL load what is exported, and what D4RL writes is imported.
 
-Run by another interpreter; see ``peer_environment``.
+Run by another interpreter; see `peer_environment`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """LeRobot's own package and TorchRL load what is exported, and what LeRobot writes is imported.
 
-Run by another interpreter, with lerobot 0.6 on Python 3.12; see ``peer_environment``.
+Run by another interpreter, with lerobot 0.6 on Python 3.12; see `peer_environment`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Minari datasets, written and read beside the library itself; any format: ``test_formats``."""
+"""Minari datasets, written and read beside the library itself; any format: `test_formats`."""
 
 from __future__ import annotations
 

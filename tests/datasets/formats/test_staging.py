@@ -48,7 +48,7 @@ def stop_at_once(total: int) -> Advance:
 
 
 def exported(folder: Path, name: str, episodes: list[Episode]) -> Store:
-    """A store and the memory maps of it, ``name``.out."""
+    """A store and the memory maps of it, `name`.out."""
     store = legged_store(folder / f"{name}.zarr", episodes)
     export_selection("fcnet", store.select(), folder / f"{name}.out")
     return store

@@ -18,8 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from gaitforge.pipeline.report.pages import count, duration, fixed, size
+from gaitforge.pipeline.report.pages import DASH, count, fixed, size
 from gaitforge.pipeline.report.report import HeatCell, write_report
+from gaitforge.pipeline.tables import duration
 from tests.pipeline.report.run_folder import (
     write_json,
     write_run_folder,
@@ -124,7 +125,7 @@ def test_headline_table_shows_every_policys_numbers(finished_run: Path, page: st
         assert shown["success"] == f"{row['success']:.3f}"
         assert shown["survival"] == f"{row['survival']:.3f}"
         assert shown["parameters"] == f"{row['parameters']:,}"
-        assert shown["training"] == duration(row["train_s"])
+        assert shown["training"] == duration(row["train_s"], DASH)
         assert shown["control step, µs"] == f"{row['latency_us_median']:,.0f}"
         assert shown["its 99th percentile"] == f"{row['latency_us_p99']:,.0f}"
 
@@ -326,7 +327,7 @@ def test_a_bad_file_keeps_the_report(run_dir: Path, name: str, text: str | None,
 
 def test_numbers_read_well() -> None:
     assert [fixed(0.98765, 3), fixed(float("nan")), fixed(None)] == ["0.988", "–", "–"]
-    shown = [duration(each) for each in (8.44, 119.4, 119.6, 7325, None)]
+    shown = [duration(each, DASH) for each in (8.44, 119.4, 119.6, 7325, None)]
     assert shown == ["8.4 s", "119 s", "2 min 00 s", "2 h 02 min", "–"]
     assert [count(1234567), size(999), size(1_500_000)] == ["1,234,567", "999 B", "1.5 MB"]
 
