@@ -220,9 +220,9 @@ def check_layout(
     layout: TokenLayout, obs_slices: Mapping[str, tuple[int, int]], owner: str
 ) -> None:
     """Raise ValueError naming the first field whose place in the observation differs."""
-    given = {name: (int(start), int(stop)) for name, (start, stop) in obs_slices.items()}
-    for name in sorted(layout.stored_slices.keys() | given.keys()):
-        trained, offered = layout.stored_slices.get(name), given.get(name)
+    slices = {name: (int(start), int(stop)) for name, (start, stop) in obs_slices.items()}
+    for name in sorted(layout.stored_slices.keys() | slices.keys()):
+        trained, offered = layout.stored_slices.get(name), slices.get(name)
         if trained != offered:
             raise ValueError(
                 f"{owner} was trained on another observation layout: {name} at "

@@ -44,12 +44,12 @@ def average_experts(
         key: np.average([each[key] for each in mine], axis=0, weights=parts).astype(np.float32)
         for key in shapes
     }
-    made = [
+    sources = [
         {"share": float(part), "hash": expert.hash, "steps": expert.card.get("steps")}
         for part, expert in zip(parts, experts, strict=True)
     ]
-    kept = {key: first.card[key] for key in ("skills", "terrains") if key in first.card}
-    return mean, {"robot": absolute_robot_of(names[0])} | kept | {"average_of": made}
+    coverage = {key: first.card[key] for key in ("skills", "terrains") if key in first.card}
+    return mean, {"robot": absolute_robot_of(names[0])} | coverage | {"average_of": sources}
 
 
 def _with_inputs_of(

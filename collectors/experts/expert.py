@@ -58,8 +58,7 @@ class ExpertFeatures:
         targets = gait.joint_targets(observation.command, observation.clock)
         reference = (targets - robots.default_joint_pos_rad) / robots.action_scale_rad
         reference = reference.astype(np.float32)
-        known = observation.policy[:, _KNOWN]
-        parts = [known, observation.privileged, reference]
+        parts = [observation.policy[:, _KNOWN], observation.privileged, reference]
         features = np.concatenate(parts if bodies is None else [*parts, bodies], axis=1)
         return cls(features, reference)
 
@@ -161,8 +160,8 @@ def load_expert(name: str = DEFAULT_EXPERT, robot: str = "") -> Expert:
     """
     path, card = _files(name)
     weights, digest = read_weights(path, f"expert {path.name}")
-    chosen = robot if robot and drives_a_family(weights) else ""
-    driven = load_robot(chosen) if chosen else _robots_of(card["robot"], path)[0]
+    member = robot if robot and drives_a_family(weights) else ""
+    driven = load_robot(member) if member else _robots_of(card["robot"], path)[0]
     policy = ExpertPolicy(path.stem, driven, weights)
     return Expert(policy, card, digest, weights)
 
@@ -198,9 +197,9 @@ def _robots_of(robot: str, expert: Path) -> list[RobotCard]:
     place = folder / robot
     name = Path(place.parent.name, place.name) if place.suffix == ".json" else Path(place.name)
     places = (place, folder / name, folder.parent / name)
-    for found in places:
-        if found.exists():
-            return load_robots(str(found))
+    for candidate in places:
+        if candidate.exists():
+            return load_robots(str(candidate))
     tried = ", ".join(dict.fromkeys(map(str, places)))
     raise ValueError(
         f"expert {expert.name}: its robot '{robot}' is neither shipped "

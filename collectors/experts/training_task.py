@@ -127,13 +127,13 @@ class ExpertTask:
 
     def skill_levels(self) -> dict[str, float]:
         """Mean level of each skill, over the robots on terrains where it is trained."""
-        found = {}
+        means = {}
         for column, name in enumerate(SKILL_NAMES):
             skill = SKILLS[name]
             rows = [i for i, terrain in enumerate(self._terrain) if skill.commanded_on(terrain)]
             if rows:
-                found[name] = float(self.levels[rows, column].mean())
-        return found
+                means[name] = float(self.levels[rows, column].mean())
+        return means
 
     def close(self) -> None:
         """Free the simulator."""
@@ -187,8 +187,8 @@ class ExpertTask:
             if spec is None or (not fell and self._env.step_count[index] < EPISODE_STEPS):
                 continue
             track = self._env.track(index)
-            asked = track.commanded_distance_m()
-            share = track.distance_m() / asked if asked > 0.5 else float(not fell)
+            commanded_m = track.commanded_distance_m()
+            share = track.distance_m() / commanded_m if commanded_m > 0.5 else float(not fell)
             skill = SKILL_NAMES.index(spec.skill)
             level = int(self.levels[index, skill])
             stuck = track.passage is not None and not track.passed()

@@ -108,8 +108,8 @@ def open_replay(folder: Path, env: str, rows: int = 0) -> ReplayReader:
 
 def replayed_episodes(reader: ReplayReader, first: int, stop: int) -> list[Episode]:
     """Episodes [first, stop) of the replay buffer; their success is unknown."""
-    found = reader.episodes(reader.rows)
-    starts, stops = found.starts[first:stop], (found.starts + found.lengths)[first:stop]
+    spans = reader.episodes(reader.rows)
+    starts, stops = spans.starts[first:stop], (spans.starts + spans.lengths)[first:stop]
     rows = reader.read(int(starts[0]), int(stops[-1]))
     episodes = []
     for k, (begin, end) in enumerate(zip(starts - starts[0], stops - starts[0], strict=True)):
@@ -122,8 +122,8 @@ def replayed_episodes(reader: ReplayReader, first: int, stop: int) -> list[Episo
                 action=rows["action"][span],
                 log_prob=rows["log_prob"][span],
                 reward=rows["reward"][span],
-                terminated=bool(found.terminated[first + k]),
-                truncated=bool(found.truncated[first + k]),
+                terminated=bool(spans.terminated[first + k]),
+                truncated=bool(spans.truncated[first + k]),
             )
         )
     return episodes

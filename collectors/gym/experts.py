@@ -52,9 +52,9 @@ class Recipe:
         return 100.0 * (returns - self.random_return) / span
 
 
-def policies_folder(env_id: str, given: str = "") -> Path:
-    """The given folder, or else that of the task's shipped policies."""
-    return Path(given) if given else SHIPPED / find_task(env_id).name
+def policies_folder(env_id: str, folder: str = "") -> Path:
+    """`folder`, or by default that of the task's shipped policies."""
+    return Path(folder) if folder else SHIPPED / find_task(env_id).name
 
 
 def read_recipe(source: Path | str) -> Recipe:

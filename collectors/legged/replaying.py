@@ -55,10 +55,10 @@ class StoredEpisode:
         for name, value in zip(DRAW_NAMES, again.draws.draws, strict=True):
             if float(value) != self.row[name]:
                 return f"the draw {name} is not what its seed gives"
-        found = self._differing_steps(again.record, robot)
-        if found:
-            name = min(found, key=lambda each: found[each])
-            return f"{name} of step {found[name]} differs from the stored one"
+        starts = self._differing_steps(again.record, robot)
+        if starts:
+            name = min(starts, key=lambda each: starts[each])
+            return f"{name} of step {starts[name]} differs from the stored one"
         if again.length != self.row["length"] or again.terminated != self.row["terminated"]:
             return "its end differs from the stored one"
         return ""
@@ -74,13 +74,13 @@ class StoredEpisode:
             "reward": (again.reward, self.reward),
             "final_obs": (again.final_obs[None], self.final_obs[None]),
         }
-        found = {}
+        starts = {}
         for name, (got, stored) in pairs.items():
             steps = min(len(got), len(stored))
             unequal = (got[:steps] != stored[:steps]).reshape(steps, -1).any(axis=1)
             if unequal.any():
-                found[name] = int(unequal.argmax()) + (len(self.obs) if name == "final_obs" else 0)
-        return found
+                starts[name] = int(unequal.argmax()) + (len(self.obs) if name == "final_obs" else 0)
+        return starts
 
     @cached_property
     def _driven(self) -> np.ndarray:

@@ -124,10 +124,10 @@ def run_episodes(
     slots.fill(np.arange(env.num_robots))
     observation = env.observe()
     while slots.running.any():
-        action = chosen = policy.act(observation)
+        action = executed = policy.act(observation)
         if driver is not None:
-            chosen = driver.replaced(action, observation, env.step_count)
-        executed = chosen + np.where(slots.running[:, None], env.action_noise(), np.float32(0.0))
+            executed = driver.replaced(action, observation, env.step_count)
+        executed = executed + np.where(slots.running[:, None], env.action_noise(), np.float32(0.0))
         if recorder is not None:
             recorder.before_step(observation, action)
         transition = env.step(executed)

@@ -151,17 +151,17 @@ def _parts(robot: RobotCard, factors: Factors) -> dict[str, Stretch]:
 
 def _offsets(robot: RobotCard, parts: Mapping[str, Stretch]) -> dict[str, np.ndarray]:
     """The card's four offsets (4, 3) after the stretch of the parts that they run through."""
-    found: dict[str, np.ndarray] = {}
+    stretched: dict[str, np.ndarray] = {}
     for part, key in enumerate(_OFFSETS):
         carriers = [
             robot.trunk_body if part == 0 else robot.joint_names[leg * JOINTS_PER_LEG + part - 1]
             for leg in range(N_LEGS)
         ]
         offsets = getattr(robot, key)
-        found[key] = np.stack(
+        stretched[key] = np.stack(
             [parts[name].matrix @ offsets[leg] for leg, name in enumerate(carriers)]
         )
-    return found
+    return stretched
 
 
 _OFFSETS = ("hip_offset_m", "thigh_offset_m", "knee_offset_m", "foot_offset_m")

@@ -211,11 +211,11 @@ def load_robots(robot: str) -> list[RobotCard]:
 
     RobotError as `load_robot`.
     """
-    found = []
+    robots = []
     for name in robot.split(","):
         folders = [] if name in list_robots() else _family(name)
-        found += [load_robot(str(folder)) for folder in folders] or [load_robot(name)]
-    return found
+        robots += [load_robot(str(folder)) for folder in folders] or [load_robot(name)]
+    return robots
 
 
 def _family(robot: str) -> list[Path]:

@@ -172,9 +172,9 @@ def tile_heights(tile: TerrainTile, points: np.ndarray) -> np.ndarray:
 
     A range sensor resolves no more than the grid's 0.1 m.
     """
-    found = np.empty(len(points), dtype=np.float32)
-    _look_up(tile.heights.ravel(), points, tile.period_m, tile.resolution_m, found)
-    return found
+    out = np.empty(len(points), dtype=np.float32)
+    _look_up(tile.heights.ravel(), points, tile.period_m, tile.resolution_m, out)
+    return out
 
 
 @compiled
@@ -191,7 +191,7 @@ def cell_height(
 
 @compiled
 def _look_up(
-    heights: np.ndarray, points: np.ndarray, period_m: float, resolution_m: float, found: np.ndarray
+    heights: np.ndarray, points: np.ndarray, period_m: float, resolution_m: float, out: np.ndarray
 ) -> None:
     for k in range(len(points)):
-        found[k] = cell_height(heights, points[k, 0], points[k, 1], period_m, resolution_m)
+        out[k] = cell_height(heights, points[k, 0], points[k, 1], period_m, resolution_m)

@@ -137,10 +137,10 @@ class FlowPolicy(HistoryNetwork):
         steps = (last - (self.chunk - 1)).clamp(min=0)
         after = torch.arange(self.chunk, device=last.device)
         ahead = (last - steps)[:, None]
-        known = after <= ahead
+        valid = after <= ahead
         chunk = actions[rows[:, None], steps[:, None] + after.minimum(ahead)].flatten(1)
         noise, time = torch.randn_like(chunk), torch.rand_like(chunk[:, :1])
         context = self.history_in(self.histories(tokens)[rows, steps])
         end = self.path_end(context, torch.lerp(noise, chunk, time), time).float()
         error = (end - chunk).square().unflatten(-1, (self.chunk, -1)).mean(-1)
-        return (error * known).sum(-1) / known.sum(-1)
+        return (error * valid).sum(-1) / valid.sum(-1)

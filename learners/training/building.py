@@ -114,8 +114,8 @@ def _bounds(selection: Selection, shown: slice | None) -> Normaliser:
     Args:
         shown: where an observation has the executed action; None for the stored ones.
     """
-    found = selection.statistics("action" if shown is None else "obs", scheduler="threads")
-    low, high = (each[shown or slice(None)] for each in (found.min, found.max))
+    statistics = selection.statistics("action" if shown is None else "obs", scheduler="threads")
+    low, high = (each[shown or slice(None)] for each in (statistics.min, statistics.max))
     return Normaliser((high + low) / 2, (high - low) / 2)
 
 
@@ -146,6 +146,6 @@ def _return_range(config: TrainConfig, selection: Selection) -> tuple[float, flo
 
 def _reference_return(schema: Schema, policy: str) -> float | None:
     """A policy's number in the attribute `reference_returns`, if the store has it."""
-    known = schema.attributes.get("reference_returns")
-    value = known.get(policy) if isinstance(known, Mapping) else None
+    returns = schema.attributes.get("reference_returns")
+    value = returns.get(policy) if isinstance(returns, Mapping) else None
     return float(value) if isinstance(value, int | float) else None

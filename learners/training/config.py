@@ -110,9 +110,9 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "betas", tuple(self.betas))
-        for name, known in _CHOICES.items():
-            if getattr(self, name) not in known:
-                raise ValueError(f"no {name} {getattr(self, name)!r}; allowed: {', '.join(known)}")
+        for name, words in _CHOICES.items():
+            if getattr(self, name) not in words:
+                raise ValueError(f"no {name} {getattr(self, name)!r}; allowed: {', '.join(words)}")
         counts = ("steps", "batch_size", "window_len", "accumulate", "history_every")
         more = (
             "validation_every",
@@ -147,12 +147,12 @@ class TrainConfig:
                 raise ValueError(f"{name} must not be negative, got {value}")
 
     @classmethod
-    def recommended(cls, model: str = model, **given: Any) -> "TrainConfig":
-        """The settings that suit a preset and an objective, replaced by the given ones."""
+    def recommended(cls, model: str = model, **overrides: Any) -> "TrainConfig":
+        """The settings that suit a preset and an objective, with the overrides."""
         suited = dict(PRESETS[model].training if model in PRESETS else {})
-        if (objective := given.get("objective")) in OBJECTIVES:
+        if (objective := overrides.get("objective")) in OBJECTIVES:
             suited |= OBJECTIVES[objective].training
-        return cls(**{"model": model, **suited, **given})
+        return cls(**{"model": model, **suited, **overrides})
 
     def to_json(self) -> dict[str, object]:
         """JSON values."""

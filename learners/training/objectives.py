@@ -83,19 +83,19 @@ def value_class(objective: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def value_settings(objective: str, given: Mapping[str, Any]) -> Any:
+def value_settings(objective: str, overrides: Mapping[str, Any]) -> Any:
     """The settings of a value-based objective, some replaced; None for imitation.
 
     Raises:
         ValueError: a setting that the objective does not have, or a value outside its range.
     """
     learner = value_class(objective)
-    known = [each.name for each in fields(learner.settings_class)] if learner else []
-    for name in given:
-        if name not in known:
-            allowed = f"; allowed: {', '.join(known)}" if known else ", as it learns no values"
+    names = [each.name for each in fields(learner.settings_class)] if learner else []
+    for name in overrides:
+        if name not in names:
+            allowed = f"; allowed: {', '.join(names)}" if names else ", as it learns no values"
             raise ValueError(f"objective {objective} has no setting {name!r}{allowed}")
-    return learner.settings_class(**given) if learner else None
+    return learner.settings_class(**overrides) if learner else None
 
 
 def objective_fields(objective: Objective, schema: Schema, executed: bool) -> tuple[str, ...]:
@@ -115,10 +115,10 @@ def objective_fields(objective: Objective, schema: Schema, executed: bool) -> tu
         return ("obs", "action")
     action = schema.field("action")
     for name in EXPERT_FIELDS:
-        given = schema.field(name)
-        if (given.shape, given.per) != (action.shape, "step"):
+        field = schema.field(name)
+        if (field.shape, field.per) != (action.shape, "step"):
             raise ValueError(
-                f"field {name} is {given.shape} per {given.per}, but the expert's distribution "
+                f"field {name} is {field.shape} per {field.per}, but the expert's distribution "
                 f"must be {action.shape} per step, like the action"
             )
     return ("obs", *EXPERT_FIELDS)

@@ -146,9 +146,9 @@ class _Training:
     ) -> None:
         config, since = self.config, (self.steps, self.wall_s)
         while self.steps < config.steps:
-            taken, ended = self._learner.advance(progress)
+            steps, ended = self._learner.advance(progress)
             evaluated = self.steps // config.evaluate_every
-            self.steps, self.episodes = self.steps + taken, self.episodes + ended
+            self.steps, self.episodes = self.steps + steps, self.episodes + ended
             done = self.steps >= config.steps
             if done or self.steps // config.evaluate_every > evaluated:
                 report(self._evaluate((self.steps - since[0]) / (self.wall_s - since[1])))
@@ -159,17 +159,17 @@ class _Training:
         """Evaluate and save the actor; the starts are the same every time."""
         seeds = range(_EVALUATION_SEED, _EVALUATION_SEED + self.config.evaluation_episodes)
         episodes = evaluate(_MeanAction(self._learner), self._judge, seeds)
-        found = {
+        scores = {
             "return": float(np.mean([episode.episode_return for episode in episodes])),
             "length": float(np.mean([episode.length for episode in episodes])),
             **self._learner.measured(),
         }
-        if not all(map(isfinite, found.values())):
-            self._stop(", ".join(f"{name} {value}" for name, value in found.items()))
+        if not all(map(isfinite, scores.values())):
+            self._stop(", ".join(f"{name} {value}" for name, value in scores.items()))
         row = {
             "steps": self.steps,
             "episodes": self.episodes,
-            **found,
+            **scores,
             "steps_per_s": steps_per_s,
             "wall_s": self.wall_s,
         }

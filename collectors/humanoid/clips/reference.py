@@ -72,10 +72,10 @@ def clip_digest(path: Path, name: str) -> str:
 
 def read_clip(path: Path, name: str) -> ReferenceClip:
     """A clip by dm_control's own loader; ValueError for no such clip or another walker."""
-    known = clip_lengths(path)
-    if name not in known:
-        first = ", ".join(list(known)[:5])
-        raise ValueError(f"{path} has no clip {name}; allowed: {first} … ({len(known)} in all)")
+    clips = clip_lengths(path)
+    if name not in clips:
+        first = ", ".join(list(clips)[:5])
+        raise ValueError(f"{path} has no clip {name}; allowed: {first} … ({len(clips)} in all)")
     loader = load_mocapact("dm_control.locomotion.mocap.loader")
     with quiet_loading():
         trajectory = loader.HDF5TrajectoryLoader(str(path)).get_trajectory(
@@ -84,10 +84,9 @@ def read_clip(path: Path, name: str) -> ReferenceClip:
     if abs(trajectory.dt - CONTROL_DT_S) > 1e-9:
         raise ValueError(f"clip {name} has a time step of {trajectory.dt} s, not {CONTROL_DT_S}")
     features = {key.removeprefix(PREFIX): value for key, value in trajectory.as_dict().items()}
-    bodies = len(load_humanoid().bodies)
-    if features["body_positions"].shape[1] != bodies:
-        found = features["body_positions"].shape[1]
-        raise ValueError(f"clip {name} has {found} bodies, not {bodies}: use the clips of 2020")
+    bodies, expected = features["body_positions"].shape[1], len(load_humanoid().bodies)
+    if bodies != expected:
+        raise ValueError(f"clip {name} has {bodies} bodies, not {expected}: use the clips of 2020")
     root_first = ("position", "quaternion", "joints")
     velocities = ("velocity", "angular_velocity", "joints_velocity")
     poses = TrackedPoses(

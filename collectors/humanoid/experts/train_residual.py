@@ -75,8 +75,8 @@ class ResidualTrainingConfig(PPOSettings):
         if not 0.0 <= self.clip_starts <= 1.0:
             raise ValueError(f"clip_starts must lie in [0, 1], got {self.clip_starts}")
         if not 0.0 < self.termination_error <= TERMINATION_ERROR:
-            given = self.termination_error
-            raise ValueError(f"termination_error must lie in (0, {TERMINATION_ERROR}], got {given}")
+            value = self.termination_error
+            raise ValueError(f"termination_error must lie in (0, {TERMINATION_ERROR}], got {value}")
 
 
 class ResidualTask:

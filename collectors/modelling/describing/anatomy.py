@@ -97,8 +97,8 @@ def find_anatomy(mjcf: Mjcf, weld: tuple[str, ...], notes: Notes) -> Anatomy:
     legs = _check_legs(branches, reasons, names, model.body(trunk).name, notes)
     hips = data.xanchor[[leg[0] for leg in legs]] @ axes
     joints = _in_order(legs, hips - hips.mean(axis=0), names, notes)
-    made = [f"{leg}_{kind}" for leg in LEGS for kind in JOINTS_OF_A_LEG]
-    joint_names = tuple(model.joint(j).name or made[i] for i, j in enumerate(joints))
+    defaults = [f"{leg}_{kind}" for leg in LEGS for kind in JOINTS_OF_A_LEG]
+    joint_names = tuple(model.joint(j).name or defaults[i] for i, j in enumerate(joints))
     anatomy = Anatomy(model, data, trunk, joints, joint_names, _parts(model, trunk, joints))
     source = "its free joint" if floating else "it carries the legs; a free joint is added"
     _note(anatomy, source, notes)
@@ -138,9 +138,9 @@ def _why_no_leg(
         if model.jnt_type[j] != mujoco.mjtJoint.mjJNT_HINGE:
             return f"{names[j]} is no hinge"
         if np.linalg.norm(np.abs(axes[j]) - np.eye(3)[_AXES[kind]]) > _AXIS_TOLERANCE:
-            found = ", ".join(f"{value + 0.0:.3f}" for value in axes[j])
+            vector = ", ".join(f"{value + 0.0:.3f}" for value in axes[j])
             return (
-                f"the axis of {names[j]}, a leg's {kind}, is ({found}) in the trunk's frame; it "
+                f"the axis of {names[j]}, a leg's {kind}, is ({vector}) in the trunk's frame; it "
                 f"has to be along {'xy'[_AXES[kind]]}"
             )
     return ""

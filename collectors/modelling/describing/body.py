@@ -129,8 +129,8 @@ def _body_of(anatomy: Anatomy, index: int) -> int:
 
 
 def _body_name(anatomy: Anatomy, index: int) -> str:
-    made = f"{LEGS[index // JOINTS_PER_LEG]}_{JOINTS_OF_A_LEG[index % JOINTS_PER_LEG]}"
-    return anatomy.model.body(_body_of(anatomy, index)).name or made
+    default = f"{LEGS[index // JOINTS_PER_LEG]}_{JOINTS_OF_A_LEG[index % JOINTS_PER_LEG]}"
+    return anatomy.model.body(_body_of(anatomy, index)).name or default
 
 
 def _clean(values: np.ndarray) -> np.ndarray:

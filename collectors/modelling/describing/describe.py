@@ -96,7 +96,7 @@ def describe(mjcf: Path, folder: Path, answers: Answers) -> tuple[RobotCard, tup
     robot = _with_sizes(robot, shapes, answers, notes)
     write_body(robot.mjcf_path, robot, anatomy, shapes, drives)
     robot = choose_gains(robot, build_model(robot), drives, answers, notes)
-    robot = replace(robot, source=_told(mjcf, notes.decisions))
+    robot = replace(robot, source=_source_text(mjcf, notes.decisions))
     write_body(robot.mjcf_path, robot, anatomy, shapes, drives)
     write_card(robot)
     return load_robot(str(folder)), tuple(notes.decisions)
@@ -182,8 +182,8 @@ def _on_feet(
 
 def _note_feet(robot: RobotCard, old: Sequence[Shape], added: int, notes: Notes) -> None:
     kinds = {foot.kind.name.removeprefix("mjGEOM_").lower() for foot in old} - {"sphere"}
-    made = f"; each {' or '.join(sorted(kinds))} now a sphere that touches the ground where it did"
-    source = f"the shapes that reach farthest from the knees{made if kinds else ''}"
+    text = f"; each {' or '.join(sorted(kinds))} now a sphere that touches the ground where it did"
+    source = f"the shapes that reach farthest from the knees{text if kinds else ''}"
     notes.decide("feet", ", ".join(robot.foot_geoms), source)
     source = f"{added} spheres added at the knee joints" if added else "the file's spheres there"
     notes.decide("knees", ", ".join(robot.knee_geoms), source)
@@ -207,9 +207,9 @@ def _with_sizes(
     )
 
 
-def _told(mjcf: Path, decisions: Sequence[Decision]) -> str:
+def _source_text(mjcf: Path, decisions: Sequence[Decision]) -> str:
     """The card's source: the file, and what was not simply read from it."""
-    kept = ("damping", "armature", "default pose", "kp", "kd", "trunk box")
-    told = {d.what.split(",")[0]: d.source for d in decisions if d.what.startswith(kept)}
-    listed = [f"{what}: {source}" for what, source in told.items() if source != "the file's"]
+    topics = ("damping", "armature", "default pose", "kp", "kd", "trunk box")
+    sources = {d.what.split(",")[0]: d.source for d in decisions if d.what.startswith(topics)}
+    listed = [f"{what}: {source}" for what, source in sources.items() if source != "the file's"]
     return "; ".join([f"{mjcf.name}, by gaitforge robot init", *listed])

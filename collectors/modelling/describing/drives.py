@@ -70,9 +70,9 @@ def find_drives(anatomy: Anatomy, answers: Answers, notes: Notes) -> Drives:
     if friction.any():
         damping = damping + friction / FRICTION_SPEED_RADS
         source += f", plus its dry friction as it is at {FRICTION_SPEED_RADS:g} rad/s"
-    told = joint_values("--damping", answers.damping, names)
-    damping = np.where(np.isfinite(told), told, damping)
-    source = _source("--damping", told, source)
+    answer = joint_values("--damping", answers.damping, names)
+    damping = np.where(np.isfinite(answer), answer, damping)
+    source = _source("--damping", answer, source)
     notes.decide("damping, Nms/rad", shown(damping), source)
     return Drives(lower, upper, torque, damping, _armature(anatomy, answers), kp, kd)
 
@@ -82,11 +82,11 @@ def _limits(anatomy: Anatomy, answers: Answers, notes: Notes) -> tuple[np.ndarra
     model, joints, ends = anatomy.model, list(anatomy.joints), []
     ranged = np.array(model.jnt_limited[joints], dtype=bool)
     for side, (what, far) in enumerate((("lower", -_ASKED), ("upper", _ASKED))):
-        given = {joint: limits[side] for joint, limits in answers.limits.items()}
-        told = joint_values("--limit", given, anatomy.joint_names)
+        bounds = {joint: limits[side] for joint, limits in answers.limits.items()}
+        answer = joint_values("--limit", bounds, anatomy.joint_names)
         own = np.where(ranged, model.jnt_range[joints][:, side], far)
-        ends.append(np.where(np.isfinite(told), told, own).round(5))
-        source = _source("--limit", told, "joint ranges")
+        ends.append(np.where(np.isfinite(answer), answer, own).round(5))
+        source = _source("--limit", answer, "joint ranges")
         notes.decide(f"{what} limits, rad", shown(ends[side]), source)
     for name, low, high in zip(anatomy.joint_names, *ends, strict=True):
         if low >= high:
@@ -100,16 +100,16 @@ def _ask(notes: Notes, option: str, form: str, which: np.ndarray, names: tuple[s
         notes.ask(f"{option} {','.join(f'{each}={form}' for each in joints_of(which, names))}")
 
 
-def _source(option: str, told: np.ndarray, own: str = "the file's") -> str:
-    """Where values (12,) come from, some or all of them told (not NaN)."""
-    if np.isfinite(told).all():
+def _source(option: str, answer: np.ndarray, own: str = "the file's") -> str:
+    """Where values (12,) come from: the option where its answer (12,) is not NaN, else `own`."""
+    if np.isfinite(answer).all():
         return option
-    return f"{own}, and {option}" if np.isfinite(told).any() else own
+    return f"{own}, and {option}" if np.isfinite(answer).any() else own
 
 
 def _torques(anatomy: Anatomy, answers: Answers, notes: Notes) -> np.ndarray:
     """(12,) the smallest limit of actuators and joint."""
-    model, found, sources = anatomy.model, np.full(N_JOINTS, _ASKED), set[str]()
+    model, torque_nm, sources = anatomy.model, np.full(N_JOINTS, _ASKED), set[str]()
     for i, joint in enumerate(anatomy.joints):
         limits = []
         for a in _actuators(model, joint):
@@ -125,14 +125,14 @@ def _torques(anatomy: Anatomy, answers: Answers, notes: Notes) -> np.ndarray:
         if model.jnt_actfrclimited[joint]:
             limits.append((float(np.abs(model.jnt_actfrcrange[joint]).min()), "actuatorfrcrange"))
         if limits := [limit for limit in limits if limit[0] > 0]:  # 0 to 25 is no limit both ways
-            found[i], source = min(limits)
+            torque_nm[i], source = min(limits)
             sources.add(source)
-    told = joint_values("--torque", answers.torque_nm, anatomy.joint_names)
-    found = np.where(np.isfinite(told), told, found)
-    _ask(notes, "--torque", "NM", found == _ASKED, anatomy.joint_names)
-    source = _source("--torque", told, "; ".join(sorted(sources)))
-    notes.decide("torque limits, Nm", shown(found), source)
-    return found
+    answer = joint_values("--torque", answers.torque_nm, anatomy.joint_names)
+    torque_nm = np.where(np.isfinite(answer), answer, torque_nm)
+    _ask(notes, "--torque", "NM", torque_nm == _ASKED, anatomy.joint_names)
+    source = _source("--torque", answer, "; ".join(sorted(sources)))
+    notes.decide("torque limits, Nm", shown(torque_nm), source)
+    return torque_nm
 
 
 def _actuators(model: mujoco.MjModel, joint: int) -> list[int]:
@@ -154,8 +154,8 @@ def _servos(anatomy: Anatomy) -> tuple[np.ndarray, np.ndarray]:
 def _armature(anatomy: Anatomy, answers: Answers) -> np.ndarray:
     model = anatomy.model
     own = model.dof_armature[model.jnt_dofadr[list(anatomy.joints)]]
-    told = joint_values("--armature", answers.armature, anatomy.joint_names)
-    return np.where(np.isfinite(told), told, own)
+    answer = joint_values("--armature", answers.armature, anatomy.joint_names)
+    return np.where(np.isfinite(answer), answer, own)
 
 
 def with_armature(drives: Drives, robot: RobotCard, answers: Answers, notes: Notes) -> Drives:
@@ -181,18 +181,18 @@ def choose_gains(
     """
     stiff = replace(robot, kp_nm_per_rad=np.full(N_JOINTS, _VERY_STIFF))
     torque = np.abs(standing_load(stiff).torque_nm)
-    told = joint_values("--kp", answers.kp, robot.joint_names)
-    kp, source = np.where(np.isfinite(told), told, drives.kp), _source("--kp", told)
+    answer = joint_values("--kp", answers.kp, robot.joint_names)
+    kp, source = np.where(np.isfinite(answer), answer, drives.kp), _source("--kp", answer)
     if why := _why_not_kp(robot, model, kp, torque):
-        kp = np.where(np.isfinite(told), told, _rounded_up(float(torque.max()) / _SAG_RAD))
-        source = _source("--kp", told, f"{_SAG_RAD:g} rad of sag under the weight; {why}")
+        kp = np.where(np.isfinite(answer), answer, _rounded_up(float(torque.max()) / _SAG_RAD))
+        source = _source("--kp", answer, f"{_SAG_RAD:g} rad of sag under the weight; {why}")
     notes.decide("kp, Nm/rad", shown(kp), source)
-    told = joint_values("--kd", answers.kd, robot.joint_names)
-    kd, source = np.where(np.isfinite(told), told, drives.kd), _source("--kd", told)
+    answer = joint_values("--kd", answers.kd, robot.joint_names)
+    kd, source = np.where(np.isfinite(answer), answer, drives.kd), _source("--kd", answer)
     if why := why or _why_not_kd(robot, model, kp, kd):
-        chosen, ratio = _choose_kd(robot, model, kp)
-        kd = np.where(np.isfinite(told), told, chosen)
-        source = _source("--kd", told, f"damping ratio {ratio:.2f} of the heaviest joint; {why}")
+        own_kd, ratio = _choose_kd(robot, model, kp)
+        kd = np.where(np.isfinite(answer), answer, own_kd)
+        source = _source("--kd", answer, f"damping ratio {ratio:.2f} of the heaviest joint; {why}")
     notes.decide("kd, Nms/rad", shown(kd), source)
     _caution(robot, drives, float(torque.max()), notes)
     return replace(robot, kp_nm_per_rad=kp, kd_nms_per_rad=kd)

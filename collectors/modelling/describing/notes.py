@@ -84,10 +84,10 @@ def as_argument(name: str) -> str:
 
 
 def joint_values(
-    option: str, given: Mapping[str, float], joint_names: tuple[str, ...]
+    option: str, answers: Mapping[str, float], joint_names: tuple[str, ...]
 ) -> np.ndarray:
-    """(12,) given values, NaN where there is none; a joint's own goes before its kind's."""
-    unknown = sorted(set(given) - {*JOINTS_OF_A_LEG, *joint_names})
+    """(12,) answers by joint, NaN where there is none; a joint's own replaces its kind's."""
+    unknown = sorted(set(answers) - {*JOINTS_OF_A_LEG, *joint_names})
     if unknown:
         raise RobotError(
             f"{option} names {', '.join(unknown)}; allowed: {', '.join(JOINTS_OF_A_LEG)}, or a "
@@ -95,19 +95,19 @@ def joint_values(
         )
     kinds = JOINTS_OF_A_LEG * N_LEGS
     values = [
-        given.get(name, given.get(kind, np.nan))
+        answers.get(name, answers.get(kind, np.nan))
         for name, kind in zip(joint_names, kinds, strict=True)
     ]
     return np.array(values, dtype=np.float64)
 
 
-def joints_of(chosen: np.ndarray, joint_names: tuple[str, ...]) -> list[str]:
-    """Joints chosen by a mask (12,): hip, thigh and calf where all legs' are, else their names."""
-    kinds = [kind for k, kind in enumerate(JOINTS_OF_A_LEG) if chosen[k::JOINTS_PER_LEG].all()]
+def joints_of(mask: np.ndarray, joint_names: tuple[str, ...]) -> list[str]:
+    """Joints where a mask (12,) is true: hip, thigh and calf where all legs' are, else their names."""
+    kinds = [kind for k, kind in enumerate(JOINTS_OF_A_LEG) if mask[k::JOINTS_PER_LEG].all()]
     others = [
         as_argument(name)
         for i, name in enumerate(joint_names)
-        if chosen[i] and JOINTS_OF_A_LEG[i % JOINTS_PER_LEG] not in kinds
+        if mask[i] and JOINTS_OF_A_LEG[i % JOINTS_PER_LEG] not in kinds
     ]
     return kinds + others
 

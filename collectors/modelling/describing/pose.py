@@ -29,10 +29,10 @@ def choose_pose(robot: RobotCard, poses: Sequence[Pose], answers: Answers, notes
         robot: a card that lacks only its default pose and gains.
         poses: of the file, to be taken if the robot stands in them.
     """
-    given = joint_values("--pose", answers.pose_rad, robot.joint_names)
-    if np.isfinite(given).all():
-        return "--pose", given
-    if np.isfinite(given).any():
+    answer = joint_values("--pose", answers.pose_rad, robot.joint_names)
+    if np.isfinite(answer).all():
+        return "--pose", answer
+    if np.isfinite(answer).any():
         raise notes.wrong("--pose has to name all joints: hip=RAD,thigh=RAD,calf=RAD")
     if answers.knees is None:
         for name, angles in poses:

@@ -98,13 +98,13 @@ def collision_shapes(anatomy: Anatomy, answers: Answers, notes: Notes) -> list[S
 
 def _enclosing(vertices: np.ndarray, axes: np.ndarray) -> Shape:
     """The smallest of: boxes along the mesh's principal axes and the trunk's, and a capsule."""
-    found = []
+    candidates = []
     for frame in (axes, np.eye(3)):
         local = vertices @ frame
         low, high = local.min(axis=0), local.max(axis=0)
         half, middle = (high - low) / 2, (high + low) / 2
         box = Shape(0, _G.mjGEOM_BOX, half, frame @ middle, frame, vertices=vertices)
-        found.append((8 * half.prod(), box))
+        candidates.append((8 * half.prod(), box))
         along = int(np.argmax(half))
         turned = np.roll(frame, 2 - along, axis=1)  # its z is the longest axis
         around = (local - middle) @ np.roll(np.eye(3), 2 - along, axis=1)
@@ -115,8 +115,8 @@ def _enclosing(vertices: np.ndarray, axes: np.ndarray) -> Shape:
         size = np.array([radius, max(length, 1e-4), 0.0])
         volume = np.pi * radius**2 * (2 * length + 4 / 3 * radius)
         capsule = Shape(0, _G.mjGEOM_CAPSULE, size, frame @ middle, turned, vertices=vertices)
-        found.append((volume, capsule))
-    return min(found, key=lambda each: each[0])[1]
+        candidates.append((volume, capsule))
+    return min(candidates, key=lambda each: each[0])[1]
 
 
 def foot_shapes(anatomy: Anatomy, shapes: Sequence[Shape], notes: Notes) -> list[Shape]:

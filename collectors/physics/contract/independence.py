@@ -47,12 +47,12 @@ def neighbours(make: scene.Make) -> str:
             scene.require(bumped[1::2].any(), "none of the robots between walls touched them")
         runs[name] = scene.snapshot(backend)
     one = runs["one thread"]
-    found = [
+    differences = [
         _require_same(backend, one, runs["two threads"], what="on two threads"),
         _require_same(backend, one, _rows(runs["reversed"], numbers[::-1]), what="in reverse"),
         _require_same(backend, _rows(one, [3]), runs["alone"], what="alone"),
     ]
-    return found[0] if len(set(found)) == 1 else "; ".join(found)
+    return differences[0] if len(set(differences)) == 1 else "; ".join(differences)
 
 
 def partial_reset(make: scene.Make) -> str:

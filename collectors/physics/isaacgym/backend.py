@@ -97,8 +97,8 @@ def _isaacgym_version(python: str, limit_s: float) -> str:
     for line in done.stdout.decode(errors="replace").splitlines():
         if line.startswith(_VERSION_MARK):
             return line.removeprefix(_VERSION_MARK).strip()
-    said = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-    reason = said[-1].strip() if said else f"it ended with exit status {done.returncode}"
+    errors = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+    reason = errors[-1].strip() if errors else f"it ended with exit status {done.returncode}"
     raise BackendUnavailable(f"{python} cannot import isaacgym: {reason}")
 
 

@@ -219,8 +219,8 @@ class WorkerProcess:
         if what.startswith(_FAILED):
             text = text.rpartition(_TRACEBACK)[0]  # the rest is the failure itself
         lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
-        said = " | ".join(lines[-_QUOTED_LINES:])[-_QUOTED_CHARACTERS:]
-        printed = f"it last printed: {said}" if said else "it printed nothing"
+        output = " | ".join(lines[-_QUOTED_LINES:])[-_QUOTED_CHARACTERS:]
+        printed = f"it last printed: {output}" if output else "it printed nothing"
         return WorkerError(f"{self._title}: {what}; {printed}")
 
 

@@ -97,9 +97,9 @@ def sensor_slices(model: mujoco.MjModel) -> dict[str, slice]:
     slices = {}
     sensors = [model.sensor(i) for i in range(model.nsensor)]
     for kind in SENSOR_KINDS:
-        found = [sensor for sensor in sensors if sensor.name.startswith(f"{kind}/")]
-        start = int(found[0].adr[0])
-        slices[kind] = slice(start, start + sum(int(s.dim[0]) for s in found))
+        group = [sensor for sensor in sensors if sensor.name.startswith(f"{kind}/")]
+        start = int(group[0].adr[0])
+        slices[kind] = slice(start, start + sum(int(s.dim[0]) for s in group))
     return slices
 
 
@@ -113,15 +113,15 @@ def _or_wrong(robot: RobotCard, make: Callable[[], _Made]) -> _Made:
 
 
 def _check_names(spec: mujoco.MjSpec, robot: RobotCard) -> None:
-    wanted = [
+    references = [
         ("body", (robot.trunk_body,), spec.bodies),
         ("geom", (*robot.foot_geoms, *robot.knee_geoms), spec.geoms),
         ("joint", robot.joint_names, spec.joints),
     ]
-    for kind, names, elements in wanted:
-        known = {element.name for element in elements}
+    for kind, names, elements in references:
+        element_names = {element.name for element in elements}
         for name in names:
-            if name not in known:
+            if name not in element_names:
                 raise robot.wrong(f"{robot.mjcf_path.name} has no {kind} '{name}'")
 
 
@@ -129,8 +129,8 @@ def _set_collisions(spec: mujoco.MjSpec, robot: RobotCard) -> None:
     """Let shapes collide with ground and barriers only; with contype 0, conaffinity says which."""
     for geom in spec.geoms:
         if geom.contype or geom.conaffinity:
-            chosen = 0 if geom.contype else geom.conaffinity & _BOTH_BITS
-            geom.contype, geom.conaffinity = 0, chosen or _BOTH_BITS
+            bits = 0 if geom.contype else geom.conaffinity & _BOTH_BITS
+            geom.contype, geom.conaffinity = 0, bits or _BOTH_BITS
         if geom.name in robot.foot_geoms:
             # The foot's friction decides, for it is randomised.
             geom.priority, geom.condim = _FOOT_PRIORITY, 3

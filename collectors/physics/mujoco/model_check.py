@@ -69,10 +69,10 @@ def _check_legs(robot: RobotCard, model: mujoco.MjModel) -> None:
                     f"are named together, {', '.join(JOINTS_OF_A_LEG)}, from the trunk outwards"
                 )
             above = below
-            found = data.xaxis[joint.id]
-            if not np.allclose(found, axis, atol=1e-3):
+            direction = data.xaxis[joint.id]
+            if not np.allclose(direction, axis, atol=1e-3):
                 raise robot.wrong(
-                    f"the axis of {joint.name}, {part} of {LEGS[leg]}, is {_vector(found)} "
+                    f"the axis of {joint.name}, {part} of {LEGS[leg]}, is {_vector(direction)} "
                     f"in the trunk's frame; by joint_signs it has to be {_vector(axis)}"
                 )
         if not (hips[leg, :2] * signs > 0).all():

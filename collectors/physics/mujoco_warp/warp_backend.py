@@ -67,12 +67,12 @@ class MujocoWarpBackend:
     def __init__(
         self, robot: RobotCard, num_robots: int, threads: int, limits: "WorldLimits | None" = None
     ) -> None:
-        found = availability()
-        if not found.available:
-            raise BackendUnavailable(found.why_not)
+        status = availability()
+        if not status.available:
+            raise BackendUnavailable(status.why_not)
         from gaitforge.collectors.physics.mujoco_warp.worlds import WarpWorlds
 
-        self.version = found.version
+        self.version = status.version
         self.num_robots = num_robots
         self._robot = robot
         self._nominal = build_model(robot)

@@ -64,11 +64,11 @@ def chosen_device() -> Any:
     """Warp's device: the environment's (ValueError if unknown), else the first GPU or the CPU."""
     wp.config.log_level = wp.LOG_WARNING
     wp.init()
-    known = [device.alias for device in wp.get_devices()]
-    default = "cuda:0" if "cuda:0" in known else "cpu"
+    devices = [device.alias for device in wp.get_devices()]
+    default = "cuda:0" if "cuda:0" in devices else "cpu"
     name = os.environ.get(DEVICE_VARIABLE) or default
-    if name not in known:
-        raise ValueError(f"{DEVICE_VARIABLE} is '{name}'; allowed: {', '.join(known)}")
+    if name not in devices:
+        raise ValueError(f"{DEVICE_VARIABLE} is '{name}'; allowed: {', '.join(devices)}")
     device = wp.get_device(name)
     if not any(Path(str(wp.config.kernel_cache_dir)).glob("wp_mujoco_warp*")):
         _log.warning("mujoco_warp compiles its kernels now, once: this takes a minute or more")
@@ -184,8 +184,8 @@ class WarpWorlds:
         for field, width in zip(fields, self._widths, strict=True):
             shape = (self._num_worlds, width)
             flat = wp.array(ptr=field.ptr, dtype=wp.float32, shape=shape, copy=False)
-            chosen: Any = wp.indexedarray(flat, indices)
-            wp.copy(chosen, rows[:, start : start + width])
+            target: Any = wp.indexedarray(flat, indices)
+            wp.copy(target, rows[:, start : start + width])
             start += width
 
     def _launch(self) -> None:

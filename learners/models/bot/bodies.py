@@ -225,8 +225,8 @@ def body_view(name: str, slices: Slices, act_dim: int) -> BodyView:
     of another known body.
     """
     body = BODIES.get(name)
-    for other, known in BODIES.items():
-        fits = known.act_dim == act_dim and known.fields.keys() <= slices.keys()
+    for other, candidate in BODIES.items():
+        fits = candidate.act_dim == act_dim and candidate.fields.keys() <= slices.keys()
         if name == QUADRUPED and fits:
             raise ValueError(
                 f"these data are of the body {other}, not {name}; "

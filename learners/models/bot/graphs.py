@@ -136,9 +136,9 @@ class EmbodimentGraph:
         pairs = torch.tensor(list(combinations(range(size), 2)), device="cpu").view(-1, 2)
         generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(len(pairs), generator=generator, device="cpu")
-        chosen = pairs[order[: int(self.adjacency().sum()) // 2]]
+        picked = pairs[order[: int(self.adjacency().sum()) // 2]]
         mask = torch.eye(size, dtype=torch.bool, device="cpu")
-        mask[chosen[:, 0], chosen[:, 1]] = True
+        mask[picked[:, 0], picked[:, 1]] = True
         return self._telling_all(mask | mask.T)
 
     def _telling_all(self, mask: Tensor) -> Tensor:

@@ -70,12 +70,12 @@ class AWR(ValueLearner):
         spread = following.new_zeros(3, *mask.shape)
         spread[:, mask] = torch.stack([reward, going_on, following])
         rewards, going, values = spread
-        found, later = torch.zeros_like(rewards), values[:, -1]
+        returns, later = torch.zeros_like(rewards), values[:, -1]
         for t in range(mask.shape[1] - 1, -1, -1):
             last = ~mask[:, t + 1] if t + 1 < mask.shape[1] else torch.ones_like(mask[:, t])
             ahead = torch.where(last, values[:, t], (1 - trace) * values[:, t] + trace * later)
-            later = found[:, t] = rewards[:, t] + gamma * going[:, t] * ahead
-        return found[mask]
+            later = returns[:, t] = rewards[:, t] + gamma * going[:, t] * ahead
+        return returns[mask]
 
     def after_step(self, policy: PolicyNetwork, number: int) -> None:
         """Nothing follows."""

@@ -114,8 +114,8 @@ class ActionVAE(nn.Module):
 
     def losses(self, obs: Tensor, action: Tensor) -> Tensor:
         """(N,) squared errors of the reconstruction plus half the KL divergence to N(0, 1)."""
-        found = self.encoder(obs, action)[0]
-        mean, log_std = found[:, : self._latent], found[:, self._latent :].clamp(-4.0, 15.0)
+        encoded = self.encoder(obs, action)[0]
+        mean, log_std = encoded[:, : self._latent], encoded[:, self._latent :].clamp(-4.0, 15.0)
         latent = mean + log_std.exp() * torch.randn_like(mean)
         error = (self._decoded(obs, latent).tanh() - action).square().mean(-1)
         divergence = -0.5 * (1.0 + 2.0 * log_std - mean.square() - (2.0 * log_std).exp()).mean(-1)

@@ -67,9 +67,9 @@ class CQL(ValueLearner):
             following = self.spread.sample(next_mean, step.next_obs, 1)[0][0]
             value = self.target_q(step.next_obs, following).amin(0)
             target = step.reward + settings.gamma * step.going_on * value
-        known = self.q(step.obs, step.action)
+        stored_q = self.q(step.obs, step.action)
         others = self._others(step.obs, mean, next_mean, step.next_obs)
-        loss = squared_errors(known, target) + settings.conservative * (others - known).sum()
+        loss = squared_errors(stored_q, target) + settings.conservative * (others - stored_q).sum()
         with frozen_parameters(self.q):
             value = self.q(step.obs, action).amin(0)
         temperature = self.log_temperature.exp()

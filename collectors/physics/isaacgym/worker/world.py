@@ -94,8 +94,8 @@ class World:
             raise RuntimeError(f"Isaac Gym could not load {settings['urdf']}")
         self.body_names = list(gym.get_asset_rigid_body_names(self._robot))
         self.joint_names = list(gym.get_asset_dof_names(self._robot))
-        wanted = [settings["trunk"], *settings["hips"], *settings["feet"], *settings["knees"]]
-        missing = [name for name in wanted if name not in self.body_names]
+        bodies = [settings["trunk"], *settings["hips"], *settings["feet"], *settings["knees"]]
+        missing = [name for name in bodies if name not in self.body_names]
         missing += [name for name in settings["joints"] if name not in self.joint_names]
         if missing or len(self.joint_names) != len(settings["joints"]):
             raise RuntimeError(
