@@ -52,8 +52,7 @@ class ExpertFeatures:
         observation's noisy measurements are left out. reference (N, 12): the gait's action.
 
         Args:
-            bodies: (N, BODY_DIM) body vectors, which end the features of an expert for
-                a family of robots.
+            bodies: (N, BODY_DIM) body vectors, the last features where an expert drives a family.
         """
         targets = gait.joint_targets(observation.command, observation.clock)
         reference = (targets - robots.default_joint_pos_rad) / robots.action_scale_rad
@@ -99,7 +98,7 @@ def drives_a_family(weights: Mapping[str, np.ndarray]) -> bool:
 
 
 def reading_the_body(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The same expert with a family's inputs: it acts as before, whatever the body vector."""
+    """The same expert with a family's inputs: zero weights for the body vector."""
     added = dict(weights)
     for name, value in {"mean": 0.0, "std": 1.0}.items():
         old = weights[name].ravel()
@@ -142,7 +141,7 @@ def robots_of_expert(name: str) -> list[RobotCard]:
 
 
 def absolute_robot_of(name: str) -> str:
-    """What an expert's card names, to be read from anywhere; ValueError as `load_expert`."""
+    """The robot that an expert's card names, a path made absolute; ValueError as `load_expert`."""
     path, card = _files(name)
     robot = card["robot"]
     return robot if robot in list_robots() else str((path.resolve().parent / robot).resolve())
@@ -152,8 +151,8 @@ def load_expert(name: str = DEFAULT_EXPERT, robot: str = "") -> Expert:
     """Load a shipped expert by name, or one from its `.safetensors` file.
 
     Args:
-        robot: what an expert for a family of robots drives (by default the first of those that it
-            was trained on); others drive their own.
+        robot: the robot that an expert for a family drives, by default the first that it was
+            trained on; ignored for other experts, which drive their own.
 
     Raises:
         ValueError: no such expert or robot, no card, or weights that do not fit.
@@ -167,7 +166,7 @@ def load_expert(name: str = DEFAULT_EXPERT, robot: str = "") -> Expert:
 
 
 def _files(name: str) -> tuple[Path, dict[str, Any]]:
-    """An expert's file of weights, and its card."""
+    """Path of an expert's weights, and its card."""
     path = Path(name) if name.endswith(".safetensors") else EXPERTS / f"{name}.safetensors"
     if not path.is_file():
         raise ValueError(
@@ -186,10 +185,10 @@ def _files(name: str) -> tuple[Path, dict[str, Any]]:
 
 
 def _robots_of(robot: str, expert: Path) -> list[RobotCard]:
-    """The robot that an expert's card names: a shipped one, or a path of one or of a family.
+    """The robots of an expert's card, which names a shipped robot, or the path of one or a family.
 
-    A path is relative to the expert's folder; the robot is also found, by its own name, in that
-    folder or beside it, so that both can be moved together.
+    A path is relative to the expert's folder. That folder and the one above it are searched for
+    the robot's name, too, so that expert and robot can be moved together.
     """
     if robot in list_robots():
         return [load_robot(robot)]

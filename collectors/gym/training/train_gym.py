@@ -1,4 +1,4 @@
-"""Training a task's policies, with all that D4RL's recipe needs kept.
+"""Train a task's policies and keep what D4RL's recipe needs.
 
 The replay buffer keeps every transition, and actors are evaluated and saved at regular steps:
 D4RL's "medium" depends on the expert's return, so `recipe.py` chooses it at the end.
@@ -44,7 +44,7 @@ class Learner(Protocol):
     buffer: ReplayBuffer
 
     def __init__(self, config: Any, out: Path, steps: int) -> None:
-        """In a training's folder, after so many environment steps."""
+        """Continue after `steps` environment steps in a training's folder."""
 
     @property
     def algorithm(self) -> Algorithm:
@@ -85,9 +85,9 @@ def train_gym(
 
     Args:
         report: called after every evaluation with its row of `history.jsonl`: steps, episodes, mean
-            return and length, what the algorithm measures, steps_per_s since the last one, wall_s.
+            return and length, the algorithm's numbers, steps_per_s since the last row, wall_s.
         progress: called a few times a second with the steps since its last call.
-        learner: the algorithm, of this kind of config.
+        learner: the algorithm that the config belongs to.
 
     Raises:
         ValueError: another training is in `out`, or weights or returns are not finite.
@@ -135,7 +135,7 @@ class _Training:
 
     @property
     def wall_s(self) -> float:
-        """Seconds of training so far, with those before the checkpoint."""
+        """Seconds of training so far, over all processes."""
         return time.perf_counter() - self._started
 
     def run(

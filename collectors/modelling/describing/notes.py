@@ -102,7 +102,7 @@ def joint_values(
 
 
 def joints_of(mask: np.ndarray, joint_names: tuple[str, ...]) -> list[str]:
-    """Joints where a mask (12,) is true: hip, thigh and calf where all legs' are, else their names."""
+    """Joints where a mask (12,) is true: a kind where it is for all legs, else the joint's name."""
     kinds = [kind for k, kind in enumerate(JOINTS_OF_A_LEG) if mask[k::JOINTS_PER_LEG].all()]
     others = [
         as_argument(name)
