@@ -26,11 +26,11 @@ TERRAIN, SKILL = "flat", "tracking"
 
 @dataclass(frozen=True)
 class SnippetGrid:
-    """A dataset's episodes; a snippet is a part.
+    """A dataset's episodes; each snippet is one part.
 
     Attributes:
         snippets: their names, CLIP-START-END, each once.
-        start_rollouts, random_rollouts: episodes per snippet from its start and random frames.
+        start_rollouts: episodes per snippet from its start; random_rollouts: from random frames.
         action_noise: std of the noise on executed actions, as in MoCapAct; seed: random seed.
     """
 

@@ -18,7 +18,7 @@ HELD_OUT_VARIANTS = (1000, 1008)
 """Half-open ranges of tile variants: evaluation never uses a tile of the collection."""
 
 ACTION_NOISE_CORRELATION = 0.9
-"""From step to step (0.2 s at 50 Hz): a learner's errors persist, so the noise does too."""
+"""Between steps; a time constant of 0.2 s at 50 Hz, since a learner's errors persist, too."""
 
 PUSH_CHANCE = 0.5
 PUSH_SPEED_MS = 0.5

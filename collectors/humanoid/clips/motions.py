@@ -11,7 +11,7 @@ from gaitforge.collectors.humanoid.observation import CONTROL_DT_S, JOINT_NAMES
 from gaitforge.collectors.humanoid.walker import Humanoid, load_humanoid
 
 STANDING_HEIGHT_M = 1.08
-"""Of the root above the floor, with knees slightly bent."""
+"""Height of the root above the floor, with knees slightly bent."""
 
 _SHOULDER_RAD = 1.05
 _ARM_BACK_RAD = -0.45
@@ -107,7 +107,7 @@ class _Poser:
         self._standing = self._legs.place(standing, self._feet)
 
     def qpos(self, pose: Pose, before: np.ndarray | None) -> np.ndarray:
-        """(63,) the pose, found from the one before."""
+        """(63,) the pose, solved from the previous one, `before`."""
         target = self._upper_body(pose, self._standing if before is None else before)
         feet = {side: foot.copy() for side, foot in self._feet.items()}
         for side, lift in zip("lr", pose.lift, strict=True):

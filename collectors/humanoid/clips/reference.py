@@ -1,6 +1,6 @@
 """Reference clips, and files of them in dm_control's HDF5 form.
 
-Files are the user's `cmu_2020_*.h5` with the CMU clips, or made by `write_reference`.
+Files are the user's `cmu_2020_*.h5` with the CMU clips, or written by `write_reference`.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ class ReferenceClip:
 
     @property
     def digest(self) -> str:
-        """What `clip_digest` gives for the clip in a file."""
+        """A short hash, equal to `clip_digest` of the clip in a file."""
         qpos, count = self.poses.qpos, self.frames
         parts = (qpos[:, :3], qpos[:, 3:7], qpos[:, 7:], self.poses.body_pos.reshape(count, -1))
         return _digest([part.T for part in parts])

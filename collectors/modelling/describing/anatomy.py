@@ -21,11 +21,11 @@ class Anatomy:
 
     Attributes:
         model: the MJCF's.
-        data: kinematics with the legs' joints at 0, welded ones where they stay.
-        trunk: id of its body.
-        joints: ids.
-        joint_names: the MJCF's, or made of leg and kind where it has none.
-        parts: of every body of the robot, 0 for the trunk or 1 + i for what joint i moves.
+        data: kinematics with the legs' joints at 0 and welded joints at their fixed angles.
+        trunk: id of the trunk's body.
+        joints: ids of the joints.
+        joint_names: the MJCF's, or leg and kind for joints without a name.
+        parts: body -> part, for every body of the robot: 0 is the trunk, 1 + i what joint i moves.
     """
 
     model: mujoco.MjModel
@@ -108,7 +108,7 @@ def find_anatomy(mjcf: Mjcf, weld: tuple[str, ...], notes: Notes) -> Anatomy:
 
 
 def _branches(model: mujoco.MjModel, moving: list[int]) -> list[list[int]]:
-    """Joints in trees: each list starts with one that has no other between it and the root."""
+    """Joints by branch: each list starts with the joint nearest to the root."""
     heads: dict[int, int] = {}
     branches: dict[int, list[int]] = {}
     for j in moving:
@@ -169,7 +169,7 @@ def _check_legs(
 def _in_order(
     legs: list[list[int]], hips: np.ndarray, names: list[str], notes: Notes
 ) -> tuple[int, ...]:
-    """The legs' joints as FL, FR, RL, RR by places (4, 3) of hips about their middle."""
+    """The legs' joints as FL, FR, RL, RR, by hip positions (4, 3) about their middle."""
     places = sorted(range(N_LEGS), key=lambda i: (hips[i, 0] < 0, hips[i, 1] < 0))
     signs = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]])
     if not (hips[places, :2] * signs > 0).all():

@@ -1,4 +1,4 @@
-"""What a robot's joints can do: limits, torques, armature, damping and gains."""
+"""A robot's joints and motors: limits, torques, armature, damping and gains."""
 
 from dataclasses import dataclass, replace
 
@@ -22,12 +22,12 @@ from gaitforge.collectors.timing import SUBSTEP_S
 MAX_SAG_RAD = 0.15
 MAX_STIFFNESS = 0.6
 _SAG_RAD = 0.14
-"""Go1's under its own weight."""
+"""Sag of Go1's joints under its own weight."""
 _DAMPING_RATIO, _LEAST_DAMPING_RATIO = 0.5, 0.1
-"""Of the joint with the most inertia; 0.5 is Aliengo's."""
+"""Damping ratios of the joint with the most inertia; 0.5 is Aliengo's."""
 _AIM_STIFFNESS = 0.5
 _ARMATURE_SHARES = (0.0015, 0.0025, 0.0037)
-"""Of mass x leg length squared, for hip, thigh and calf; Aliengo's and Go1's, nearly."""
+"""Armature over mass x leg length squared, of hip, thigh and calf; near Aliengo's and Go1's."""
 _VERY_STIFF = 1e6
 _ASKED = 1e5
 """Stands for a value that the user still has to give."""
@@ -40,7 +40,7 @@ _FAST_RADS = 10.0
 class Drives:
     """The joints' drives, arrays (12,) in SI units; NaN where the file says nothing.
 
-    `kp` and `kd` are those of its position actuators.
+    `kp` and `kd` are the gains of the file's position actuators.
     """
 
     lower: np.ndarray
@@ -53,7 +53,7 @@ class Drives:
 
 
 def find_drives(anatomy: Anatomy, answers: Answers, notes: Notes) -> Drives:
-    """Read the joints and their actuators; asks for limits and torques that are missing."""
+    """Read the joints and their actuators; ask for limits and torques that are missing."""
     model, names, joints = anatomy.model, anatomy.joint_names, list(anatomy.joints)
     springs = [n for n, j in zip(names, joints, strict=True) if model.jnt_stiffness[j]]
     if springs:
@@ -78,7 +78,7 @@ def find_drives(anatomy: Anatomy, answers: Answers, notes: Notes) -> Drives:
 
 
 def _limits(anatomy: Anatomy, answers: Answers, notes: Notes) -> tuple[np.ndarray, np.ndarray]:
-    """(12,) lowest and highest angles; far ones where they are still to be asked."""
+    """(12,) lowest and highest angles; -+_ASKED where the user has to give them."""
     model, joints, ends = anatomy.model, list(anatomy.joints), []
     ranged = np.array(model.jnt_limited[joints], dtype=bool)
     for side, (what, far) in enumerate((("lower", -_ASKED), ("upper", _ASKED))):
@@ -108,7 +108,7 @@ def _source(option: str, answer: np.ndarray, own: str = "the file's") -> str:
 
 
 def _torques(anatomy: Anatomy, answers: Answers, notes: Notes) -> np.ndarray:
-    """(12,) the smallest limit of actuators and joint."""
+    """(12,) smallest torque limit of actuators and joint; _ASKED where the user has to give it."""
     model, torque_nm, sources = anatomy.model, np.full(N_JOINTS, _ASKED), set[str]()
     for i, joint in enumerate(anatomy.joints):
         limits = []
@@ -159,7 +159,7 @@ def _armature(anatomy: Anatomy, answers: Answers) -> np.ndarray:
 
 
 def with_armature(drives: Drives, robot: RobotCard, answers: Answers, notes: Notes) -> Drives:
-    """Armature of the shipped robots, for weight and leg length, where a joint has none."""
+    """Drives with armature, by mass and leg length, for joints whose file has none."""
     none = drives.armature == 0
     size = robot.mass_kg * robot.leg_length_m**2
     derived = np.tile(_ARMATURE_SHARES, N_LEGS) * size
@@ -175,7 +175,7 @@ def with_armature(drives: Drives, robot: RobotCard, answers: Answers, notes: Not
 def choose_gains(
     robot: RobotCard, model: mujoco.MjModel, drives: Drives, answers: Answers, notes: Notes
 ) -> RobotCard:
-    """The robot with the file's gains where they hold its weight and are stable, else own ones.
+    """The robot with the file's gains if they hold its weight and are stable, else computed gains.
 
     RobotError for limits or torques that do not allow standing, or too little inertia.
     """
@@ -234,7 +234,7 @@ def _critical_damping(
 
 
 def _choose_kd(robot: RobotCard, model: mujoco.MjModel, kp: np.ndarray) -> tuple[float, float]:
-    """A kd of half of critical damping, or what the step bears; and its damping ratio."""
+    """A kd of half of critical damping, or the largest stable one; and its damping ratio."""
     critical, own = _critical_damping(robot, model, kp)
     kd = max(_DAMPING_RATIO * critical - own, 0.01 * float(kp.max()))
     while stiffness(robot, model, kp, np.full(N_JOINTS, kd))[0] > _AIM_STIFFNESS:
@@ -248,7 +248,7 @@ def _choose_kd(robot: RobotCard, model: mujoco.MjModel, kp: np.ndarray) -> tuple
 
 
 def _caution(robot: RobotCard, drives: Drives, standing_nm: float, notes: Notes) -> None:
-    """Note what a file says and a robot hardly has."""
+    """Note implausible values of the file."""
     turning = drives.upper - drives.lower > 2 * np.pi
     if turning.any():
         what = f"{', '.join(joints_of(turning, robot.joint_names))} can turn all round"

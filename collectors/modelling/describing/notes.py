@@ -1,4 +1,4 @@
-"""What describing a robot is told, decides and asks for."""
+"""The user's answers, decisions, and open questions while a robot is described."""
 
 import shlex
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ from gaitforge.collectors.robots.robot import (
 
 @dataclass(frozen=True)
 class Answers:
-    """What the user says of a robot; the file decides what is left out.
+    """The user's options for a robot; the file's values stand in for missing ones.
 
-    Values of joints are by the joint's name, or by hip, thigh and calf for every leg.
+    Keys of joint values are joint names, or hip, thigh and calf for every leg.
 
     Attributes:
-        weld: names of joints to fix where the file's key frame, or its own pose, has them.
+        weld: names of joints to fix at their angles in the file's key frame or initial pose.
         limits: lowest and highest angle in rad.
         trunk_half_size_m: a box that replaces the trunk's shapes.
         leave_out_meshes: go on without colliding meshes whose files are missing.
@@ -44,7 +44,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Decision:
-    """One thing that was decided, and where it comes from."""
+    """One decided value and its source."""
 
     what: str
     value: str
@@ -52,7 +52,7 @@ class Decision:
 
 
 class Notes:
-    """Decisions in their order, and the options that the user still has to give."""
+    """Decisions in order, and the options that the user still has to give."""
 
     def __init__(self, file: str):
         self.file = file
@@ -78,7 +78,7 @@ class Notes:
 
 
 def as_argument(name: str) -> str:
-    """A name as the shell and comma-separated options take it."""
+    """A name, quoted for the shell and for comma-separated options."""
     quoted = '"' + name.replace('"', '""') + '"'
     return shlex.quote(quoted if set(name) & {",", '"'} else name)
 
@@ -113,7 +113,7 @@ def joints_of(mask: np.ndarray, joint_names: tuple[str, ...]) -> list[str]:
 
 
 def shown(values: np.ndarray) -> str:
-    """Numbers of joints (12,), as short as they are alike."""
+    """Numbers of joints (12,) as text, equal ones written once."""
     legs = values.reshape(N_LEGS, JOINTS_PER_LEG)
     if np.ptp(values) == 0:
         return f"{values[0]:g}"
