@@ -28,7 +28,7 @@ def make_backend(
     """Build a back end; BackendUnavailable if that cannot be done here.
 
     Args:
-        robot: of all rows; or one for each row, of one structure, where the back end has
+        robot: one robot for all rows, or one for each row, of one structure, if the back end has
             `several_robots`.
 
     Raises:

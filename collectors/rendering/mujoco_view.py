@@ -36,7 +36,7 @@ _SUN = (0.22, 0.16, -1.0)
 _FOG_M = (2.6, 7.0)
 _SHADOW_HALF_WIDTH_M = 3.0
 _LAST_SHOWN_GROUP = 2
-"""Of geoms, by the defaults of `mujoco.MjvOption`."""
+"""Last group of geoms that `mujoco.MjvOption` shows by default."""
 
 
 @dataclass(frozen=True)

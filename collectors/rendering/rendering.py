@@ -14,11 +14,11 @@ import numpy as np
 from gaitforge.collectors.rendering.scene import Scene
 
 OPENGL_BACKENDS = ("egl", "osmesa")
-"""Tried in this order: GPU, then software; MUJOCO_GL, where set, replaces them."""
+"""Back ends in the order they are tried, GPU before software; MUJOCO_GL replaces them if set."""
 START_LIMIT_S = 20.0
 FRAME_LIMIT_S = 1.0
-"""One busy core takes about 0.1 s per frame."""
-# MuJoCo first, with its renderer: this package imports it without.
+"""Time limit per frame; one busy core takes about 0.1 s."""
+# MuJoCo is imported first, with its renderer: this package imports it without one.
 _PROGRAM = "import mujoco; from gaitforge.collectors.rendering.mujoco_view import main; main()"
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception)\b")
 _REASON_LENGTH = 160
@@ -30,7 +30,7 @@ class RenderingError(ValueError):
 
 @dataclass(frozen=True)
 class Shot:
-    """Which steps (F,) of a scene to draw."""
+    """The steps (F,) of a scene to draw."""
 
     scene: Scene
     steps: np.ndarray

@@ -16,7 +16,7 @@ from gaitforge.collectors.robots.kinematics import LegKinematics
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.timing import CONTROL_DT_S
 
-# numba takes plain integers.
+# numba needs plain integers.
 _VEL_X, _VEL_Y, _YAW_RATE = int(C.VEL_X), int(C.VEL_Y), int(C.YAW_RATE)
 _HEIGHT, _STANCE_WIDTH = int(C.BODY_HEIGHT), int(C.STANCE_WIDTH)
 _STANCE_LENGTH, _SWING_HEIGHT = int(C.STANCE_LENGTH), int(C.SWING_HEIGHT)

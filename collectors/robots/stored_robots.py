@@ -38,7 +38,7 @@ def robots_attribute(robots: Sequence[RobotCard]) -> dict[str, dict[str, Any]]:
 def stored_robot(attributes: Mapping[str, Any], name: str) -> RobotCard:
     """The robot of a store by name: shipped, or from the schema's attributes.
 
-    Its MJCF is written to a folder for temporary files, whose name depends on the content alone.
+    The MJCF of the latter is written to a temporary folder whose name depends on the content alone.
     RobotError if it is neither.
     """
     record = attributes.get(ROBOTS, {}).get(name)

@@ -1,7 +1,7 @@
 """Checks of barriers: they stop robots, and the state reports the force.
 
-Robots fly at most of them, so that nothing else acts. In float32 a robot that touches nothing may
-differ by 1 mm from one on open ground.
+In most checks robots fly at the barriers, so that nothing else acts. In float32 a robot that
+touches nothing may differ by 1 mm from one on open ground.
 """
 
 from collections.abc import Sequence
@@ -174,7 +174,7 @@ def _require_stop(
 ) -> tuple[PhysicsBackend, float, str]:
     """Fly robots at nothing, at barriers that stop one, and at others that let it pass.
 
-    Returns the back end, the force that stopped the robot, and what was found.
+    Returns the back end, the force in N that stopped the robot, and the measurements in words.
     """
     backend = _fly(make, (), stopping, passing)
     force, on_body = _hardest(backend)
@@ -215,7 +215,7 @@ def _bar(low_m: float) -> list[Barrier]:
 
 
 def _hardest(backend: PhysicsBackend) -> tuple[np.ndarray, np.ndarray]:
-    """(N,) the largest force in flight, on any part and on the body."""
+    """(N,) the largest force in flight in N, on any part and on the body."""
     force, on_body = np.zeros(backend.num_robots), np.zeros(backend.num_robots)
     for _ in range(_FLIGHT_STEPS):
         scene.hold(backend, 1, scene.DEFAULT_POSE)
@@ -231,7 +231,7 @@ def _require_alike(
     float32_m: float = 1e-3,
     other: PhysicsBackend | None = None,
 ) -> float:
-    """The difference of two robots' states; of positions only where not exact."""
+    """The difference of two robots' states; of positions only if the back end is not exact."""
     one, two = scene.snapshot(backend), scene.snapshot(other or backend)
     names = scene.STATE_NAMES if backend.exact else ("base_pos", "joint_pos")
     allowed = scene.tolerance(backend, 0.0, float32_m)

@@ -22,8 +22,8 @@ _HIGH_M = 100.0
 _JUMP_RAD = 0.1
 _JUMP_S = 0.2
 MAX_SAG_RAD = 1.0
-"""Softer gains are refused: the target that carries the weight would pass a joint's limits by more
-than the half a rad that targets may. Mostly a wrong unit."""
+"""Softer gains are refused, and mostly have a wrong unit: the target that carries the weight would
+exceed a joint's limits by more than the 0.5 rad that targets may."""
 _SOFT_SAG_RAD = 0.4
 _HEIGHT_SHARE = 0.1
 _FALLEN_HEIGHT_SHARE = 0.15
@@ -48,7 +48,7 @@ class Stance:
 
 @dataclass(frozen=True)
 class Trial:
-    """What a simulated stand, and a small step of all joint targets in the air, led to.
+    """Results of a simulated stand, and of a small step of all joint targets in the air.
 
     Trunk height and tilt at the end of the stand; the largest joint speed of its last second, and
     of the last second in the air.
@@ -62,7 +62,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class RobotFindings:
-    """Findings about a usable robot; default_height_m is the trunk's in the default pose."""
+    """Findings about a usable robot; default_height_m: height of the trunk in the default pose."""
 
     robot: RobotCard
     default_height_m: float

@@ -1,4 +1,4 @@
-"""What the checks share: the robot, its poses and starts, and comparisons."""
+"""Shared parts of the checks: the robot, its poses and starts, and comparisons."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields

@@ -11,13 +11,15 @@ import numpy as np
 from isaacgym import gymapi
 
 BODY_FRICTION = 0.6
-"""Of all shapes but feet: 0.3 on barriers, as in MuJoCo, and on the ground, where that has 1."""
+"""Friction of all shapes but feet: averaged 0.3 on barriers, as in MuJoCo, and on the ground, where
+MuJoCo has 1."""
 ROBOT_BIT, BARRIER_BIT = 1, 2
 """Shapes that share a filter bit do not collide."""
 MAX_JOINT_SPEED = 100.0
 MAX_BODY_SPEED = 1000.0
 EFFORT_MARGIN = 10.0
-"""Over the motors' torque limits, which the PD law applies: friction adds to them."""
+"""Simulator's effort limit over the motors' torque limit. The PD law applies the latter, and
+friction adds to it."""
 
 
 class World:
