@@ -1,4 +1,4 @@
-"""The program's git revision, which records and checkpoints hold."""
+"""The program's git revision, for records and checkpoints."""
 
 import subprocess
 from pathlib import Path

@@ -119,7 +119,7 @@ def knee_collision(view: StepView) -> np.ndarray:
 
 
 def barrier_contact(view: StepView) -> np.ndarray:
-    """1 while any part of the robot presses on a bar or a wall with more than 1 N."""
+    """1 while any part presses on a bar or a wall with more than 1 N."""
     return (view.state.barrier_force > 1.0).astype(np.float64)
 
 

@@ -34,7 +34,7 @@ class CompiledStep:
         state: tuple[np.ndarray, ...],
         period: int,
     ) -> None:
-        """Compile, which takes seconds the first time; later the code comes from the disk."""
+        """Compile, which takes seconds the first time; later the code is read from disk."""
         self._kernel, self._network, self._state, self._period = kernel, network, state, period
         self._slot = 0
         robots = len(state[0])

@@ -31,7 +31,7 @@ class NetworkStep(nn.Module):
     network: Any
 
     def __init__(self, network: nn.Module, token_dim: int, batch_size: int) -> None:
-        """Raises ValueError if the state holds something else than tensors."""
+        """Raises ValueError if the state holds anything but tensors."""
         super().__init__()
         self.network = network
         self._initial = self.network.init_state(batch_size)
@@ -73,7 +73,7 @@ class BoundedStep(nn.Module):
         self.state_tensors = step.state_tensors
 
     def forward(self, token: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        """As of the other step."""
+        """See the wrapped step."""
         action, *following = self.step(token, *state)
         return action.tanh(), *following
 
@@ -123,13 +123,13 @@ class PolicyStep(nn.Module):
 
     @property
     def input_names(self) -> list[str]:
-        """In the order of `forward`'s arguments."""
+        """Names of `forward`'s arguments, in order."""
         target = ["return_to_go"] if self.policy.conditioned else []
         return ["observation", *target, *(each.name for each in self.state_tensors)]
 
     @property
     def output_names(self) -> list[str]:
-        """In the order of `forward`'s results."""
+        """Names of `forward`'s results, in order."""
         return ["action", *(f"next_{each.name}" for each in self.state_tensors)]
 
     def initial_state(self) -> tuple[Tensor, ...]:

@@ -144,7 +144,7 @@ def draws_replaced(make: scene.Make) -> str:
 
 
 def impossible_draws(make: scene.Make) -> str:
-    """Draws that no robot can have are refused, in words that name the robot and the draw."""
+    """Draws that no robot can have are refused, by the robot's and the draw's name."""
     backend = make(1, 1)
     impossible = {draw.name: draw.least - 1 for draw in DRAWS if draw.least > -np.inf}
     for name, value in (impossible | {"base_mass_offset_kg": -100.0}).items():

@@ -16,7 +16,7 @@ _WARM_UP, _STEPS = 3, 20
 
 
 def throughput(make: Make, robots: int = ROBOTS) -> str:
-    """Control steps per second of robots that stand on flat ground; never fails."""
+    """Control steps a second of robots that stand on flat ground; no bar."""
     backend = placed(make, *[start_at(joint_pos=FIRM_STANCE)] * robots)
     hold(backend, _WARM_UP, FIRM_STANCE)
     started = time.perf_counter()

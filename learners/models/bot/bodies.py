@@ -220,9 +220,9 @@ def _models_of(body: str) -> str:
 def body_view(name: str, slices: Slices, act_dim: int) -> BodyView:
     """The graph and the channels that a policy over a named body reads from tokens with `slices`.
 
-    If all fields of the body are there, other fields are left out (of MoCapAct's 35 fields the
-    paper's policy reads 13). Raises ValueError as `body_graph`, and for "quadruped" if the data are
-    of another known body.
+    If the token has all fields of the body, other fields are left out (of MoCapAct's 35 fields the
+    paper's policy reads 13). Raises ValueError as `body_graph`, and for "quadruped" if the data
+    come from another known body.
     """
     body = BODIES.get(name)
     for other, candidate in BODIES.items():

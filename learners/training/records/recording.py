@@ -36,5 +36,5 @@ class RunFiles:
     def save_policy(
         self, policy: PolicyNetwork, card: Mapping[str, object], name: str = BEST
     ) -> None:
-        """Write or replace the best policy, or that of another name."""
+        """Write or replace the checkpoint `name` with a policy alone, by default the best one."""
         save_checkpoint(self._run_dir, policy, None, card, name=name)
