@@ -1,5 +1,6 @@
 """A robot's joints and motors: limits, torques, armature, damping and gains."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import mujoco
@@ -70,9 +71,7 @@ def find_drives(anatomy: Anatomy, answers: Answers, notes: Notes) -> Drives:
     if friction.any():
         damping = damping + friction / FRICTION_SPEED_RADS
         source += f", plus its dry friction as it is at {FRICTION_SPEED_RADS:g} rad/s"
-    answer = joint_values("--damping", answers.damping, names)
-    damping = np.where(np.isfinite(answer), answer, damping)
-    source = _source("--damping", answer, source)
+    damping, source = _answered("--damping", answers.damping, names, damping, source)
     notes.decide("damping, Nms/rad", shown(damping), source)
     return Drives(lower, upper, torque, damping, _armature(anatomy, answers), kp, kd)
 
@@ -83,10 +82,9 @@ def _limits(anatomy: Anatomy, answers: Answers, notes: Notes) -> tuple[np.ndarra
     ranged = np.array(model.jnt_limited[joints], dtype=bool)
     for side, (what, far) in enumerate((("lower", -_ASKED), ("upper", _ASKED))):
         bounds = {joint: limits[side] for joint, limits in answers.limits.items()}
-        answer = joint_values("--limit", bounds, anatomy.joint_names)
         own = np.where(ranged, model.jnt_range[joints][:, side], far)
-        ends.append(np.where(np.isfinite(answer), answer, own).round(5))
-        source = _source("--limit", answer, "joint ranges")
+        values, source = _answered("--limit", bounds, anatomy.joint_names, own, "joint ranges")
+        ends.append(values.round(5))
         notes.decide(f"{what} limits, rad", shown(ends[side]), source)
     for name, low, high in zip(anatomy.joint_names, *ends, strict=True):
         if low >= high:
@@ -100,11 +98,20 @@ def _ask(notes: Notes, option: str, form: str, which: np.ndarray, names: tuple[s
         notes.ask(f"{option} {','.join(f'{each}={form}' for each in joints_of(which, names))}")
 
 
-def _source(option: str, answer: np.ndarray, own: str = "the file's") -> str:
-    """Where values (12,) come from: the option where its answer (12,) is not NaN, else `own`."""
-    if np.isfinite(answer).all():
-        return option
-    return f"{own}, and {option}" if np.isfinite(answer).any() else own
+def _answered(
+    option: str,
+    answers: Mapping[str, float],
+    names: tuple[str, ...],
+    own: np.ndarray | float,
+    source: str = "the file's",
+) -> tuple[np.ndarray, str]:
+    """The user's values (12,) for an option, or `own` without an answer; and their source."""
+    answer = joint_values(option, answers, names)
+    answered = np.isfinite(answer)
+    values = np.where(answered, answer, own)
+    if answered.all():
+        return values, option
+    return values, f"{source}, and {option}" if answered.any() else source
 
 
 def _torques(anatomy: Anatomy, answers: Answers, notes: Notes) -> np.ndarray:
@@ -127,10 +134,9 @@ def _torques(anatomy: Anatomy, answers: Answers, notes: Notes) -> np.ndarray:
         if limits := [limit for limit in limits if limit[0] > 0]:  # 0 to 25 is no limit both ways
             torque_nm[i], source = min(limits)
             sources.add(source)
-    answer = joint_values("--torque", answers.torque_nm, anatomy.joint_names)
-    torque_nm = np.where(np.isfinite(answer), answer, torque_nm)
-    _ask(notes, "--torque", "NM", torque_nm == _ASKED, anatomy.joint_names)
-    source = _source("--torque", answer, "; ".join(sorted(sources)))
+    names, source = anatomy.joint_names, "; ".join(sorted(sources))
+    torque_nm, source = _answered("--torque", answers.torque_nm, names, torque_nm, source)
+    _ask(notes, "--torque", "NM", torque_nm == _ASKED, names)
     notes.decide("torque limits, Nm", shown(torque_nm), source)
     return torque_nm
 
@@ -154,8 +160,7 @@ def _servos(anatomy: Anatomy) -> tuple[np.ndarray, np.ndarray]:
 def _armature(anatomy: Anatomy, answers: Answers) -> np.ndarray:
     model = anatomy.model
     own = model.dof_armature[model.jnt_dofadr[list(anatomy.joints)]]
-    answer = joint_values("--armature", answers.armature, anatomy.joint_names)
-    return np.where(np.isfinite(answer), answer, own)
+    return _answered("--armature", answers.armature, anatomy.joint_names, own)[0]
 
 
 def with_armature(drives: Drives, robot: RobotCard, answers: Answers, notes: Notes) -> Drives:
@@ -181,18 +186,18 @@ def choose_gains(
     """
     stiff = replace(robot, kp_nm_per_rad=np.full(N_JOINTS, _VERY_STIFF))
     torque = np.abs(standing_load(stiff).torque_nm)
-    answer = joint_values("--kp", answers.kp, robot.joint_names)
-    kp, source = np.where(np.isfinite(answer), answer, drives.kp), _source("--kp", answer)
+    names = robot.joint_names
+    kp, source = _answered("--kp", answers.kp, names, drives.kp)
     if why := _why_not_kp(robot, model, kp, torque):
-        kp = np.where(np.isfinite(answer), answer, _rounded_up(float(torque.max()) / _SAG_RAD))
-        source = _source("--kp", answer, f"{_SAG_RAD:g} rad of sag under the weight; {why}")
+        own = _rounded_up(float(torque.max()) / _SAG_RAD)
+        source = f"{_SAG_RAD:g} rad of sag under the weight; {why}"
+        kp, source = _answered("--kp", answers.kp, names, own, source)
     notes.decide("kp, Nm/rad", shown(kp), source)
-    answer = joint_values("--kd", answers.kd, robot.joint_names)
-    kd, source = np.where(np.isfinite(answer), answer, drives.kd), _source("--kd", answer)
+    kd, source = _answered("--kd", answers.kd, names, drives.kd)
     if why := why or _why_not_kd(robot, model, kp, kd):
-        own_kd, ratio = _choose_kd(robot, model, kp)
-        kd = np.where(np.isfinite(answer), answer, own_kd)
-        source = _source("--kd", answer, f"damping ratio {ratio:.2f} of the heaviest joint; {why}")
+        own, ratio = _choose_kd(robot, model, kp)
+        source = f"damping ratio {ratio:.2f} of the heaviest joint; {why}"
+        kd, source = _answered("--kd", answers.kd, names, own, source)
     notes.decide("kd, Nms/rad", shown(kd), source)
     _caution(robot, drives, float(torque.max()), notes)
     return replace(robot, kp_nm_per_rad=kp, kd_nms_per_rad=kd)

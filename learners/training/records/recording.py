@@ -29,9 +29,8 @@ class RunFiles:
     def save(self, updater: Updater, card: Mapping[str, object]) -> None:
         """Replace the checkpoint to resume from."""
         self.history.sync()
-        averages = updater.averages()
-        kept = updater.policy, updater.optimiser, card, averages, updater.values
-        save_checkpoint(self._run_dir, *kept)
+        state = updater.policy, updater.optimiser, card, updater.averages(), updater.values
+        save_checkpoint(self._run_dir, *state)
 
     def save_policy(
         self, policy: PolicyNetwork, card: Mapping[str, object], name: str = BEST
