@@ -1,4 +1,4 @@
-"""All that makes rollouts: robots, terrains, skills, physics back ends and driving policies."""
+"""Rollouts and what they need: robots, terrains, skills, physics back ends, expert policies."""
 
 import os
 

@@ -38,10 +38,10 @@ class compiled:
 
 
 class elementwise(compiled):
-    """A function of numbers, compiled to one of float64 arrays, which broadcast.
+    """Compiles a function of numbers to one of float64 arrays, which broadcast.
 
-    Sines and exponentials of `math` are then the C library's. NumPy's own are others where a
-    processor has AVX-512, and differ in the last bit.
+    Sines and exponentials of `math` then come from the C library. NumPy has its own for processors
+    with AVX-512, which differ in the last bit.
     """
 
     def _compile(self, **options: Any) -> Callable[..., Any]:

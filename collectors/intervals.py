@@ -29,7 +29,7 @@ def success_interval(successes: int, episodes: int) -> Interval:
     """Wilson's score interval (1927), as in Brown, Cai and DasGupta (2001), Stat. Sci. 16."""
     p, z2 = successes / episodes, Z_95**2 / episodes
     centre, half = p + z2 / 2, float(np.sqrt(z2 * (p * (1 - p) + z2 / 4)))
-    # Against rounding of the last bit.
+    # Clipped against rounding errors in the last bit.
     low, high = min(p, (centre - half) / (1 + z2)), max(p, (centre + half) / (1 + z2))
     return max(0.0, low), min(1.0, high)
 

@@ -23,7 +23,7 @@ def load_mocapact(module: str) -> Any:
 
 
 def _load(module: str, user: str, extra: str) -> Any:
-    """Import without what the module prints or warns about (versions, a missing display)."""
+    """Import a module and silence its prints and warnings (versions, a missing display)."""
     try:
         with (
             warnings.catch_warnings(),

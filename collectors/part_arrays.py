@@ -14,7 +14,7 @@ def joined_arrays(
     """Fields {name: (T, ...)} of a part's steps and {name: (E, ...)} of its episodes.
 
     Args:
-        episodes: their arrays as attributes; renamed: field -> attribute of another name.
+        episodes: objects whose attributes are the arrays; renamed: field -> name of its attribute.
     """
     attributes = {name: name for name in schema.names("step")} | dict(renamed or {})
     steps = {

@@ -1,4 +1,4 @@
-"""The protocol of policies, expert or learned, and what they read."""
+"""The protocol of policies, expert or learned, and their inputs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ import numpy as np
 
 @dataclass
 class StoredObservation:
-    """What every policy may read before a control step, of N robots, float32.
+    """Inputs of every policy before a control step, for N robots, float32.
 
     Attributes:
         policy: (N, D) the stored observation: all that a learned policy sees.
-        reward: (N,) of the previous step, 0 at an episode's start, for return conditioning.
+        reward: (N,) reward of the previous step, 0 at an episode's start, for return conditioning.
     """
 
     policy: np.ndarray
@@ -56,7 +56,7 @@ class TaskPolicy(Protocol):
         ...
 
     def act(self, observation: StoredObservation) -> np.ndarray:
-        """(N, A) actions of all N robots, of which -1 to 1 are executed."""
+        """(N, A) actions of all N robots, clipped to [-1, 1] when executed."""
         ...
 
 

@@ -67,14 +67,14 @@ def wrapped(angle: float) -> float:
 
 def lengths(vectors: np.ndarray) -> np.ndarray:
     """Euclidean lengths of vectors (N, K, 3): (N, K)."""
-    found = np.empty(vectors.shape[:2])
-    _lengths(vectors, found)
-    return found
+    norms = np.empty(vectors.shape[:2])
+    _lengths(vectors, norms)
+    return norms
 
 
 @compiled
-def _lengths(vectors: np.ndarray, found: np.ndarray) -> None:
-    for i in range(found.shape[0]):
-        for k in range(found.shape[1]):
+def _lengths(vectors: np.ndarray, norms: np.ndarray) -> None:
+    for i in range(norms.shape[0]):
+        for k in range(norms.shape[1]):
             x, y, z = vectors[i, k, 0], vectors[i, k, 1], vectors[i, k, 2]
-            found[i, k] = sqrt(x * x + y * y + z * z)
+            norms[i, k] = sqrt(x * x + y * y + z * z)

@@ -17,11 +17,11 @@ from gaitforge.datasets.interrupts import Notices, Stopped, deferred_signals
 
 TRAINING = "training.json"
 CHECKPOINT_EVERY_S = 60.0
-"""Seconds between checkpoints. They wait for an update's end: two minutes may be lost."""
+"""Seconds between checkpoints. They wait for an update's end, so up to two minutes may be lost."""
 
 
 class TrainingFiles:
-    """Writes a training's history, and its checkpoints: now and then, at its end, at a signal."""
+    """Writes a training's history, and its checkpoints: regularly, at its end, and at a signal."""
 
     def __init__(self, history: HistoryFile, every_s: float, notices: Notices) -> None:
         self._history, self._every_s, self._notices = history, every_s, notices
@@ -37,7 +37,7 @@ class TrainingFiles:
         """Call `save` if a checkpoint is due; raises Stopped if a signal came, after saving.
 
         Args:
-            steps: done so far; last: whether these are all.
+            steps: steps done so far; last: whether these are all.
             convenient: whether a checkpoint that is due may be written now.
         """
         received = self._notices.received
@@ -66,7 +66,7 @@ def check_period(every_s: float) -> None:
 def write_checkpoint(
     out: Path, number: int, tensors: Mapping[str, torch.Tensor], record: Mapping[str, Any]
 ) -> None:
-    """Write the tensors, then the record with their file as "tensors"; removes older tensors."""
+    """Write the tensors, then the record with their file as "tensors"; remove older tensors."""
     check_outside_stores(out)
     name = f"training-{number}.safetensors"
     content = save({key: value.contiguous() for key, value in tensors.items()})

@@ -76,7 +76,7 @@ def save_checkpoint(
         optimiser: None if no run will resume from the file.
         card: `policy_card`'s and any further JSON values.
         averages: parameter name -> its moving average, if the run keeps one.
-        values: what a run that resumes from the file keeps beside the policy.
+        values: critics and other modules beside the policy that a resumed run needs.
     """
     tensors = {f"{_POLICY}.{key}": value for key, value in policy.state_dict().items()}
     tensors |= {f"{_AVERAGE}.{key}": value for key, value in (averages or {}).items()}
@@ -177,7 +177,7 @@ def load_weights(
 
 
 def load_values(values: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Load what a checkpoint keeps beside the policy; ValueError if it does not fit."""
+    """Load a checkpoint's modules beside the policy; ValueError if they do not fit."""
     try:
         values.load_state_dict(tensors_below(_VALUES, tensors))
     except RuntimeError:
@@ -220,9 +220,9 @@ def check_layout(
     layout: TokenLayout, obs_slices: Mapping[str, tuple[int, int]], owner: str
 ) -> None:
     """Raise ValueError naming the first field whose place in the observation differs."""
-    given = {name: (int(start), int(stop)) for name, (start, stop) in obs_slices.items()}
-    for name in sorted(layout.stored_slices.keys() | given.keys()):
-        trained, offered = layout.stored_slices.get(name), given.get(name)
+    slices = {name: (int(start), int(stop)) for name, (start, stop) in obs_slices.items()}
+    for name in sorted(layout.stored_slices.keys() | slices.keys()):
+        trained, offered = layout.stored_slices.get(name), slices.get(name)
         if trained != offered:
             raise ValueError(
                 f"{owner} was trained on another observation layout: {name} at "

@@ -7,7 +7,7 @@ from numba import njit
 
 
 def compiled(**options: Any) -> Callable[[Any], Any]:
-    """The njit of numba with its cache on disk, or in memory where no folder can be written.
+    """The njit of numba with its cache on disk, or in memory if no folder can be written.
 
     fastmath may reorder sums and fuse products, but keeps NaN.
     """

@@ -1,4 +1,4 @@
-"""The program's git revision, which records and checkpoints hold."""
+"""The program's git revision, for records and checkpoints."""
 
 import subprocess
 from pathlib import Path
@@ -8,7 +8,7 @@ def git_revision() -> str:
     """The commit this program runs from, or "unknown" outside a checkout."""
     try:
         command, here = ["git", "rev-parse", "HEAD"], Path(__file__).parent
-        found = subprocess.check_output(command, cwd=here, stderr=subprocess.DEVNULL, text=True)
+        commit = subprocess.check_output(command, cwd=here, stderr=subprocess.DEVNULL, text=True)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return found.strip()
+    return commit.strip()

@@ -1,3 +1,3 @@
-"""Checkpoints of a run folder by name; without torch, for those who only name them."""
+"""Names of a run folder's checkpoints; imports no torch."""
 
 KEPT = {"last": "checkpoint.safetensors", "best": "best.safetensors"}

@@ -13,12 +13,12 @@ def average_experts(
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Weights and card of the mean of experts that come from one training, or from each other.
 
-    Such networks are close enough to each other for the mean to act as well as any of them, and
-    often better than all ("model soups", Wortsman et al., 2022, https://arxiv.org/abs/2203.05482):
-    what one forgot, another knows. Inputs are normalised as the first expert's.
+    The mean of such networks acts as well as any of them, and often better ("model soups",
+    Wortsman et al., 2022, https://arxiv.org/abs/2203.05482). Inputs are normalised as the first
+    expert's.
 
     Args:
-        shares: of each, above 0; made to add up to 1.
+        shares: weight of each expert, above 0; divided by their sum.
 
     Raises:
         ValueError: fewer than two experts, as `load_expert`, for other robots or networks, or
@@ -44,18 +44,18 @@ def average_experts(
         key: np.average([each[key] for each in mine], axis=0, weights=parts).astype(np.float32)
         for key in shapes
     }
-    made = [
+    sources = [
         {"share": float(part), "hash": expert.hash, "steps": expert.card.get("steps")}
         for part, expert in zip(parts, experts, strict=True)
     ]
-    kept = {key: first.card[key] for key in ("skills", "terrains") if key in first.card}
-    return mean, {"robot": absolute_robot_of(names[0])} | kept | {"average_of": made}
+    coverage = {key: first.card[key] for key in ("skills", "terrains") if key in first.card}
+    return mean, {"robot": absolute_robot_of(names[0])} | coverage | {"average_of": sources}
 
 
 def _with_inputs_of(
     weights: dict[str, np.ndarray], reference: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """The same network, float64, for inputs that are normalised as the reference's.
+    """The same network, float64, for inputs normalised like the reference's.
 
     W (x - m) / s + b = W (r / s) (x - n) / r + b + W (n - m) / s, with the reference's n and r.
     """

@@ -52,14 +52,12 @@ class ExpertFeatures:
         observation's noisy measurements are left out. reference (N, 12): the gait's action.
 
         Args:
-            bodies: (N, BODY_DIM) body vectors, which end the features of an expert for
-                a family of robots.
+            bodies: (N, BODY_DIM) body vectors, the last features where an expert drives a family.
         """
         targets = gait.joint_targets(observation.command, observation.clock)
         reference = (targets - robots.default_joint_pos_rad) / robots.action_scale_rad
         reference = reference.astype(np.float32)
-        known = observation.policy[:, _KNOWN]
-        parts = [known, observation.privileged, reference]
+        parts = [observation.policy[:, _KNOWN], observation.privileged, reference]
         features = np.concatenate(parts if bodies is None else [*parts, bodies], axis=1)
         return cls(features, reference)
 
@@ -100,7 +98,7 @@ def drives_a_family(weights: Mapping[str, np.ndarray]) -> bool:
 
 
 def reading_the_body(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The same expert with a family's inputs: it acts as before, whatever the body vector."""
+    """The same expert with a family's inputs: zero weights for the body vector."""
     added = dict(weights)
     for name, value in {"mean": 0.0, "std": 1.0}.items():
         old = weights[name].ravel()
@@ -143,7 +141,7 @@ def robots_of_expert(name: str) -> list[RobotCard]:
 
 
 def absolute_robot_of(name: str) -> str:
-    """What an expert's card names, to be read from anywhere; ValueError as `load_expert`."""
+    """The robot that an expert's card names, a path made absolute; ValueError as `load_expert`."""
     path, card = _files(name)
     robot = card["robot"]
     return robot if robot in list_robots() else str((path.resolve().parent / robot).resolve())
@@ -153,22 +151,22 @@ def load_expert(name: str = DEFAULT_EXPERT, robot: str = "") -> Expert:
     """Load a shipped expert by name, or one from its `.safetensors` file.
 
     Args:
-        robot: what an expert for a family of robots drives (by default the first of those that it
-            was trained on); others drive their own.
+        robot: the robot that an expert for a family drives, by default the first that it was
+            trained on; ignored for other experts, which drive their own.
 
     Raises:
         ValueError: no such expert or robot, no card, or weights that do not fit.
     """
     path, card = _files(name)
     weights, digest = read_weights(path, f"expert {path.name}")
-    chosen = robot if robot and drives_a_family(weights) else ""
-    driven = load_robot(chosen) if chosen else _robots_of(card["robot"], path)[0]
+    member = robot if robot and drives_a_family(weights) else ""
+    driven = load_robot(member) if member else _robots_of(card["robot"], path)[0]
     policy = ExpertPolicy(path.stem, driven, weights)
     return Expert(policy, card, digest, weights)
 
 
 def _files(name: str) -> tuple[Path, dict[str, Any]]:
-    """An expert's file of weights, and its card."""
+    """Path of an expert's weights, and its card."""
     path = Path(name) if name.endswith(".safetensors") else EXPERTS / f"{name}.safetensors"
     if not path.is_file():
         raise ValueError(
@@ -187,10 +185,10 @@ def _files(name: str) -> tuple[Path, dict[str, Any]]:
 
 
 def _robots_of(robot: str, expert: Path) -> list[RobotCard]:
-    """The robot that an expert's card names: a shipped one, or a path of one or of a family.
+    """The robots of an expert's card, which names a shipped robot, or the path of one or a family.
 
-    A path is relative to the expert's folder; the robot is also found, by its own name, in that
-    folder or beside it, so that both can be moved together.
+    A path is relative to the expert's folder. That folder and the one above it are searched for
+    the robot's name, too, so that expert and robot can be moved together.
     """
     if robot in list_robots():
         return [load_robot(robot)]
@@ -198,9 +196,9 @@ def _robots_of(robot: str, expert: Path) -> list[RobotCard]:
     place = folder / robot
     name = Path(place.parent.name, place.name) if place.suffix == ".json" else Path(place.name)
     places = (place, folder / name, folder.parent / name)
-    for found in places:
-        if found.exists():
-            return load_robots(str(found))
+    for candidate in places:
+        if candidate.exists():
+            return load_robots(str(candidate))
     tried = ", ".join(dict.fromkeys(map(str, places)))
     raise ValueError(
         f"expert {expert.name}: its robot '{robot}' is neither shipped "

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 
 def read_weights(path: Path, owner: str) -> tuple[dict[str, np.ndarray], str]:
-    """Tensors of a safetensors file, and its hash; ValueError names the owner of a damaged one."""
+    """Tensors of a safetensors file, and its hash; ValueError names the owner of a damaged file."""
     try:
         return load_file(path), hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     except SafetensorError as error:

@@ -33,9 +33,9 @@ from gaitforge.datasets.files import write_bytes_durably
 
 WEIGHTS, KEPT = "expert.safetensors", "kept"
 _FIXED = ("robot", "robots", "hidden", "horizon")
-"""Settings that a resumed training keeps."""
+"""Settings that must not change when a training resumes."""
 _FIRST_LEVELS = 4
-"""Of a training from nothing."""
+"""Levels at which the robots of a new actor start: 0 to 3."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,16 @@ class ExpertTrainingConfig(PPOSettings):
     Attributes:
         robot: a robot's name, folder or card; or a folder of robots' folders, one family, for an
             expert that also reads the body.
-        robots: in parallel.
-        full_speed_steps: environment steps over which commanded speeds widen to their range; with
-            `start_from` they have all of it.
+        robots: number of parallel robots.
+        full_speed_steps: environment steps over which commanded speeds widen to their full range;
+            with `start_from` the range is full at once.
         start_from: an expert (name or file) whose actor training starts from, with `initial_std`
-            as its exploration and robots at all levels; one robot's may start a family's. Empty
-            for an actor that leaves the gait as it is, and robots at the lower levels.
-        critic_updates: first updates that train the critic alone, where there is such an expert.
-        tracking_weight: of tracking the linear velocity, on top of the reward's own.
-        keep_every: environment steps between experts that are kept in the folder `kept`, named by
-            their steps: half-trained ones, for data of mixed quality. 0 keeps none.
+            as its exploration and robots at all levels; one robot's expert may start a family's.
+            Empty for an actor that leaves the gait as it is, and robots at the lower levels.
+        critic_updates: first updates that train the critic alone, with `start_from` only.
+        tracking_weight: extra weight of tracking the linear velocity, added to the reward's own.
+        keep_every: environment steps between half-trained experts that are saved to the folder
+            `kept`, named by their steps, for data of mixed quality. 0 saves none.
     """
 
     robot: str = DEFAULT_ROBOT
@@ -129,7 +129,7 @@ def _card(config: ExpertTrainingConfig, progress: checkpoint.Progress) -> dict[s
 def _keep(
     config: ExpertTrainingConfig, out: Path, algorithm: PPO, progress: checkpoint.Progress
 ) -> None:
-    """Write the present expert to `kept`, with a card."""
+    """Save the half-trained expert to `kept`, with a card."""
     path = out / KEPT / f"{progress.steps}.safetensors"
     path.parent.mkdir(exist_ok=True)
     write_bytes_durably(path, save(checkpoint.network_weights(algorithm.get_policy())))

@@ -33,10 +33,10 @@ class PPOSettings:
     """Settings of every expert's training.
 
     Attributes:
-        steps: environment steps in all; horizon: of each robot in a rollout.
+        steps: environment steps in all; horizon: steps of each robot in a rollout.
         max_learning_rate: ceiling of the adaptive schedule, which else reaches 4e-3;
             falling_steps: the last steps, over which the ceiling falls to 0.
-        initial_std: of the exploration noise, in units of the network's output.
+        initial_std: std of the exploration noise, in units of the network's output.
         checkpoint_every_s: seconds between checkpoints, which wait for an update's end.
     """
 
@@ -65,7 +65,7 @@ class PPOSettings:
 
 @dataclass(frozen=True)
 class Update:
-    """One update: what it reports, PPO's losses, and the simulation's share of the time."""
+    """One update: episodes that ended, PPO's losses, and the simulation's share of the time."""
 
     summary: dict[str, Any]
     losses: dict[str, float]

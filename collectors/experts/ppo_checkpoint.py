@@ -20,7 +20,7 @@ from gaitforge.datasets.optimiser_state import (
 )
 
 _STARTED_COUNT = 2_000_000
-"""Observations that a given actor's normaliser counts as seen."""
+"""Observations that the normaliser of a loaded actor counts as seen."""
 
 
 @dataclass
@@ -58,9 +58,9 @@ def network_weights(network: Any) -> dict[str, np.ndarray]:
 
 
 def set_actor(algorithm: PPO, weights: Mapping[str, np.ndarray]) -> None:
-    """Give an actor shipped weights, see `network_weights`; ValueError if they do not fit.
+    """Load weights (see `network_weights`) into the actor; ValueError if they do not fit.
 
-    Its normaliser goes on from `_STARTED_COUNT` observations.
+    Its normaliser continues as after `_STARTED_COUNT` observations.
     """
     network = algorithm.get_policy()
     normaliser, layers = network.obs_normalizer, linear_layers(network)
@@ -107,7 +107,7 @@ def load_training(
 ) -> tuple[Progress, dict[str, torch.Tensor]]:
     """Restore an algorithm from `save_training`; returns the progress and the extra tensors.
 
-    Torch is seeded anew where there is one.
+    Seeds torch anew if there is a checkpoint.
     ValueError for a checkpoint that differs in one of the `fixed` settings, or in its inputs.
     """
     path = out / TRAINING

@@ -1,8 +1,8 @@
 """The expert's training task: curriculum, restarts, and inputs of actor and critic.
 
-Every robot keeps one terrain and has a level for each skill: up after 80 % of the commanded
-distance and, where one stands, the passage; down below 40 % or after a fall (legged_gym's rule,
-relative to the command as windows are short).
+Every robot keeps one terrain and has a level for each skill. The level rises after 80 % of the
+commanded distance, through the passage if there is one; it falls below 40 % or after a fall
+(legged_gym's rule, but relative to the command because windows are short).
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 
 TERRAIN_SHARES = {t.name: t.share for t in TERRAINS.values() if t.share > 0}
 SKILL_SHARES = {s.name: s.share for s in SKILLS.values() if s.share > 0}
-"""What experts are trained on; the critic's one-hot inputs are in this order."""
+"""Skills that experts are trained on; the critic's one-hot inputs are in this order."""
 SKILL_NAMES = tuple(SKILL_SHARES)
 MAX_RESIDUAL = 6.0
 _EVEN = 1.0
@@ -41,10 +41,10 @@ class ExpertTask:
     """The parts of `rsl_rl.env.VecEnv` that PPO reads: actions correct the gait.
 
     Args:
-        bodies: of the parallel robots, taken in turn; more than one have their descriptors in the
-            features.
-        tracking_weight: of `track_linear_velocity` on top of the reward's own, per second.
-        first_levels: levels start anywhere below.
+        bodies: robots that the parallel rows take in turn; with more than one, the features hold
+            their descriptors.
+        tracking_weight: extra weight of `track_linear_velocity` per second.
+        first_levels: starting levels are drawn below this one.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ExpertTask:
         self._rng = np.random.default_rng([self._seed, iteration])
         ids = np.arange(self.num_envs)
         self._restart(ids)
-        # Updates see every phase of an episode.
+        # Robots start at different steps, so that updates see every phase of an episode.
         early = self._rng.integers(20, EPISODE_STEPS, len(ids))
         self._end_at = np.where(ids % 4 == 0, EPISODE_STEPS, early)
         self._inputs = self._features(self._env.observe())
@@ -127,13 +127,13 @@ class ExpertTask:
 
     def skill_levels(self) -> dict[str, float]:
         """Mean level of each skill, over the robots on terrains where it is trained."""
-        found = {}
+        means = {}
         for column, name in enumerate(SKILL_NAMES):
             skill = SKILLS[name]
             rows = [i for i, terrain in enumerate(self._terrain) if skill.commanded_on(terrain)]
             if rows:
-                found[name] = float(self.levels[rows, column].mean())
-        return found
+                means[name] = float(self.levels[rows, column].mean())
+        return means
 
     def close(self) -> None:
         """Free the simulator."""
@@ -145,7 +145,8 @@ class ExpertTask:
     def _critic_only(self) -> np.ndarray:
         """(N, CRITIC_DIM) float32 for the critic only.
 
-        Time left of the window, level, terrain, skill, forces on feet and of barriers (weights).
+        Time left in the window, level, terrain, skill, then forces on the feet and of barriers in
+        units of the weight.
         """
         state = self._env.physics.state
         weight_n = self._env.robots.weight_n
@@ -187,8 +188,8 @@ class ExpertTask:
             if spec is None or (not fell and self._env.step_count[index] < EPISODE_STEPS):
                 continue
             track = self._env.track(index)
-            asked = track.commanded_distance_m()
-            share = track.distance_m() / asked if asked > 0.5 else float(not fell)
+            commanded_m = track.commanded_distance_m()
+            share = track.distance_m() / commanded_m if commanded_m > 0.5 else float(not fell)
             skill = SKILL_NAMES.index(spec.skill)
             level = int(self.levels[index, skill])
             stuck = track.passage is not None and not track.passed()

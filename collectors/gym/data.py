@@ -1,4 +1,4 @@
-"""A Gymnasium task's episodes in a store: schema, arrays and catalog, as of an imported D4RL file.
+"""A Gymnasium task's episodes in a store: schema, arrays and catalog, like an imported D4RL file.
 
 Beyond D4RL's files: named slices of the observation, the final observation, and optionally the
 simulator's state in float64, from which episodes can be stepped again (a replay buffer has none).
@@ -31,7 +31,7 @@ SUCCESS_KNOWN = "success_known"
 _TRAIN = "only a training of your own has one: gaitforge expert train --env"
 
 INFOS = {"info_action_log_probs": "log_prob", "info_qpos": "qpos", "info_qvel": "qvel"}
-"""Field named as an import of D4RL names it -> attribute of `Episode`; others are equal."""
+"""Field of an imported D4RL file -> attribute of `Episode`, where the names differ."""
 
 
 def gym_schema(env: TaskBatch, recipe: Recipe, physics: bool) -> Schema:
@@ -80,8 +80,8 @@ def open_replay(folder: Path, env: str, rows: int = 0) -> ReplayReader:
     """The first rows of a training's replay buffer.
 
     Args:
-        folder: of a training, finished or not; env: its environment.
-        rows: 0 for those until a finished training's medium policy, or else all.
+        folder: folder of a training, finished or not; env: its environment.
+        rows: number of rows; 0 for those until the medium policy, or all of an unfinished training.
 
     Raises:
         ValueError: no buffer, one of another environment, or a shorter one.
@@ -108,8 +108,8 @@ def open_replay(folder: Path, env: str, rows: int = 0) -> ReplayReader:
 
 def replayed_episodes(reader: ReplayReader, first: int, stop: int) -> list[Episode]:
     """Episodes [first, stop) of the replay buffer; their success is unknown."""
-    found = reader.episodes(reader.rows)
-    starts, stops = found.starts[first:stop], (found.starts + found.lengths)[first:stop]
+    spans = reader.episodes(reader.rows)
+    starts, stops = spans.starts[first:stop], (spans.starts + spans.lengths)[first:stop]
     rows = reader.read(int(starts[0]), int(stops[-1]))
     episodes = []
     for k, (begin, end) in enumerate(zip(starts - starts[0], stops - starts[0], strict=True)):
@@ -122,8 +122,8 @@ def replayed_episodes(reader: ReplayReader, first: int, stop: int) -> list[Episo
                 action=rows["action"][span],
                 log_prob=rows["log_prob"][span],
                 reward=rows["reward"][span],
-                terminated=bool(found.terminated[first + k]),
-                truncated=bool(found.truncated[first + k]),
+                terminated=bool(spans.terminated[first + k]),
+                truncated=bool(spans.truncated[first + k]),
             )
         )
     return episodes
@@ -137,7 +137,7 @@ def part_catalog(
     expert_hash: str,
     content: str,
 ) -> dict[str, Any]:
-    """Catalog columns of a part, named as an import of D4RL names them.
+    """Catalog columns of a part, named as in an imported D4RL file.
 
     Success is what the Adroit tasks reported at any step, and elsewhere that the episode did not
     terminate. Adroit's replay buffers do not know it: there the column `SUCCESS_KNOWN` is False.

@@ -21,7 +21,7 @@ SHIPPED = Path(__file__).parent.parent / "assets" / "gym"
 RECIPE = "recipe.json"
 QUALITIES = ("medium", "expert")
 LOG_STD_RANGE = (-20.0, 2.0)
-"""Of the Gaussian before tanh, as in the authors' code (rail-berkeley/softlearning)."""
+"""Bounds of the log std before tanh, as in the authors' code (rail-berkeley/softlearning)."""
 
 _HIDDEN = ("layer0", "layer1")
 
@@ -35,7 +35,7 @@ class Recipe:
     Attributes:
         random_return, medium_return, expert_return: mean returns of mean actions, over `episodes`.
         medium_step: environment steps of the medium policy.
-        replay_rows: transitions until then, the set medium-replay.
+        replay_rows: transitions until that step, the set medium-replay.
     """
 
     env: str
@@ -52,9 +52,9 @@ class Recipe:
         return 100.0 * (returns - self.random_return) / span
 
 
-def policies_folder(env_id: str, given: str = "") -> Path:
-    """The given folder, or else that of the task's shipped policies."""
-    return Path(given) if given else SHIPPED / find_task(env_id).name
+def policies_folder(env_id: str, folder: str = "") -> Path:
+    """`folder`, or by default that of the task's shipped policies."""
+    return Path(folder) if folder else SHIPPED / find_task(env_id).name
 
 
 def read_recipe(source: Path | str) -> Recipe:

@@ -62,7 +62,7 @@ class Episode:
     """An episode of T steps.
 
     Attributes:
-        seed: of its start and its actions; -1 if unknown.
+        seed: seed of its start and its actions; -1 if unknown.
         obs: (T, Do) float32, before each step; final_obs: (Do,) after the last.
         action: (T, A) float32 in [-1, 1]; log_prob: (T,) float32; reward: (T,) float32.
         qpos, qvel: (T, nq), (T, nv) float64 before each step; None if unknown.

@@ -24,7 +24,7 @@ class GymTask:
     """One task.
 
     Attributes:
-        env_id: of Gymnasium's registry; name: what D4RL calls it; package: that registers it.
+        env_id: id in Gymnasium's registry; name: D4RL's name; package: the one that registers it.
         reach: target of the hand's reach reward, see `reach_reward`; empty for none.
     """
 
@@ -59,7 +59,7 @@ TASKS: dict[str, GymTask] = {
 
 
 def find_task(env_id: str) -> GymTask:
-    """A task by its environment's id; ValueError lists the tasks there are."""
+    """A task by its environment's id; ValueError lists the known tasks."""
     if env_id not in TASKS:
         raise ValueError(f"no task {env_id!r}; allowed: {listed(TASKS)}")
     return TASKS[env_id]
@@ -73,7 +73,7 @@ def make_environment(task: GymTask) -> Any:
     gymnasium = load_gymnasium("gymnasium")
     gymnasium.register_envs(load_gymnasium(task.package))
     with warnings.catch_warnings(), _silent_mujoco():
-        # Remarks on newer versions and on rewards that changed between releases.
+        # Silence warnings about newer versions and about rewards that changed between releases.
         warnings.simplefilter("ignore")
         env = gymnasium.make(
             task.env_id, max_episode_steps=task.facts.horizon, disable_env_checker=True

@@ -118,7 +118,7 @@ def _task_class() -> Any:
     tracking = load_mocapact("dm_control.locomotion.tasks.reference_pose.tracking")
 
     class ChosenStart(tracking.MultiClipMocapTracking):
-        """dm_control's task with a chosen instead of a random start."""
+        """dm_control's task that starts at the frame `chosen`, not at a random one."""
 
         chosen: tuple[int, int] = (0, 0)
 

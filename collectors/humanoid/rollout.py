@@ -16,10 +16,10 @@ class EpisodeSpec:
     """An episode to run.
 
     Attributes:
-        index: in the plan; snippet: index into the environment's snippets.
-        frame: of the start; at_start: whether that is the snippet's first frame by plan.
-        action_noise: std of the Gaussian noise on executed actions; seed: of it.
-        max_steps: at most; 0 for the snippet's own.
+        index: number in the plan; snippet: index into the environment's snippets.
+        frame: first frame; at_start: whether it is the snippet's first frame by plan.
+        action_noise: std of the Gaussian noise on executed actions; seed: the noise's.
+        max_steps: most steps of the episode; 0 for the snippet's own limit.
     """
 
     index: int
@@ -86,7 +86,7 @@ def run_episode(
 
     Args:
         progress: called with 1 after every step.
-        recorded: the policy, to have the episode's arrays in the result.
+        recorded: the same policy if the result shall hold the episode's arrays, else None.
     """
     rng = np.random.default_rng(spec.seed)
     possible = env.snippets[spec.snippet].steps_from(spec.frame)

@@ -26,11 +26,11 @@ TERRAIN, SKILL = "flat", "tracking"
 
 @dataclass(frozen=True)
 class SnippetGrid:
-    """A dataset's episodes; a snippet is a part.
+    """A dataset's episodes; each snippet is one part.
 
     Attributes:
         snippets: their names, CLIP-START-END, each once.
-        start_rollouts, random_rollouts: episodes per snippet from its start and random frames.
+        start_rollouts: episodes per snippet from its start; random_rollouts: from random frames.
         action_noise: std of the noise on executed actions, as in MoCapAct; seed: random seed.
     """
 
@@ -45,9 +45,9 @@ class SnippetGrid:
         if not parsed or len(set(parsed)) != len(parsed):
             raise ValueError("a plan needs at least one snippet, each of them once")
         if min(self.start_rollouts, self.random_rollouts) < 0 or self.episodes < 1:
-            given = f"{self.start_rollouts} and {self.random_rollouts}"
+            values = f"{self.start_rollouts} and {self.random_rollouts}"
             raise ValueError(
-                f"need start_rollouts, random_rollouts >= 0, together >= 1, got {given}"
+                f"need start_rollouts, random_rollouts >= 0, together >= 1, got {values}"
             )
         if not 0.0 <= self.action_noise < inf or self.seed < 0:
             raise ValueError("action_noise and seed must not be negative")

@@ -41,17 +41,17 @@ from gaitforge.collectors.timing import CONTROL_DT_S
 from gaitforge.datasets import Field, Schema
 
 PLACES = tuple(f"{leg}_{joint}" for leg in LEGS for joint in JOINTS_OF_A_LEG)
-"""Names of joints where robots with other names for them share a store."""
+"""Joint names in a store of several robots, which may name their joints differently."""
 
 
 @dataclass(frozen=True)
 class StoredForm:
-    """What a store keeps beside observation, action and reward.
+    """Options for what a store keeps beside observation, action and reward.
 
     Attributes:
-        state: base pose and joint positions, for playback; a quarter more bytes. Replay from the
+        state: store base pose and joint positions, for playback; 25 % more bytes. Replay from the
             seed gives them too.
-        privileged: what the expert saw and a learner does not.
+        privileged: store the expert's privileged observation.
         half: float16 instead of float32 for all but the reward: half the size, no exact replay.
     """
 
@@ -63,8 +63,8 @@ class StoredForm:
 def legged_schema(*robots: RobotCard, form: StoredForm | None = None) -> Schema:
     """The store's schema: observation, action, reward, final observation, and what `form` adds.
 
-    With several robots, joints have the names of their places, and the attributes hold every
-    robot; a robot that is not shipped is among them also alone.
+    With several robots, joints are named by `PLACES`, and the attributes hold every robot; they
+    also hold a single robot that is not shipped.
     """
     several, robot = len(robots) > 1, robots[0]
     joints = PLACES if several else robot.joint_names
@@ -123,17 +123,18 @@ def _fields(
 
 
 MAX_PARTS, MAX_EPISODES = 100_000, 10_000
-"""Of a plan, and of a part: ten times what a large dataset needs, to catch slips."""
+"""Limits of a plan and of a part: ten times what a large dataset needs, to catch typing errors."""
 
 
 @dataclass(frozen=True)
 class CollectionGrid:
-    """The episodes of a dataset, cells and levels spread evenly over parts.
+    """The episodes of a dataset, with cells and levels spread evenly over parts.
 
     Attributes:
         parts, episodes_per_part: part k holds episodes [k, k + 1) x episodes_per_part of the plan.
-        action_noise: standard deviations (action units) of the noise on executed actions, taken in
-            turn: data hold recoveries, labels stay clean (Laskey et al., DART, 2017).
+        action_noise: standard deviations (action units) of the noise on executed actions, which
+            episodes take in turn: data hold recoveries, and labels have no noise (Laskey et al.,
+            DART, 2017).
         seed: random seed.
     """
 
@@ -162,7 +163,7 @@ class CollectionGrid:
         return matching_cells(self.terrains, self.skills, self.levels)
 
     def part_ids(self, tag: str) -> list[str]:
-        """Names of the parts; the tag, six hexadecimal digits, is the plan's."""
+        """Names of the parts; `tag` is the plan's, six hexadecimal digits."""
         return [f"{tag}-{k:05d}" for k in range(self.parts)]
 
     def part_specs(self, part_id: str) -> list[EpisodeSpec]:
@@ -180,7 +181,7 @@ class CollectionGrid:
         terrain, skill = cells[index % len(cells)]
         turn = index // len(cells)
         level = self.levels[turn % len(self.levels)]
-        # Steps of the golden ratio decorrelate noise from level.
+        # Steps of the golden ratio keep noise and level uncorrelated.
         noise = self.action_noise[int(turn * 0.6180339887498949 % 1.0 * len(self.action_noise))]
         return EpisodeSpec(unique + index, terrain, level, skill, seed, action_noise=noise)
 
@@ -192,17 +193,18 @@ COLLECTION_PRESETS: dict[str, CollectionGrid] = {
     "legged-60m": CollectionGrid(parts=250, episodes_per_part=1280),
     "legged-mixed": CollectionGrid(parts=12, episodes_per_part=300, action_noise=(0.0, 0.5, 1.0)),
 }
-"""Sizes of one distribution; the paper has 320,000 trajectories of 192 steps, 60 million. And data
-of mixed quality, whose parts `MIXED_EXPERTS` make in turn, with noise of up to 0.25 rad."""
+"""Datasets of one distribution in several sizes (the paper has 320,000 trajectories of 192 steps,
+60 million in all), and one of mixed quality: `MIXED_EXPERTS` take turns in making its parts, with
+noise of up to 0.25 rad."""
 
 MIXED_EXPERTS = ("aliengo-locomotion", "aliengo-medium", "aliengo-weak")
-"""An expert and two checkpoints of a training like its own, after 614,000 and 319,000 steps."""
+"""An expert, and two checkpoints of a similar training after 614,000 and 319,000 steps."""
 
 
 def part_arrays(
     results: Sequence[EpisodeResult], schema: Schema, robot: RobotCard | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """As `joined_arrays`, episodes in plan order; `robot` where the schema has its body."""
+    """As `joined_arrays`, episodes in plan order; give `robot` if the schema has its body."""
     steps, per_episode = joined_arrays([result.record for result in _ordered(results)], schema)
     if "body" in schema.names("episode") and robot is not None:
         per_episode["body"] = np.tile(body_vector(robot), (len(results), 1))
@@ -219,7 +221,7 @@ def part_catalog(
     """Catalog columns of a part, a row per episode in plan order.
 
     Args:
-        simulator: name and version; expert: name and hash; described: with the columns of the
+        simulator: name and version; expert: name and hash; described: add the columns of the
             robot's descriptor.
     """
     rows = [_row(r, robot, simulator, expert) for r in _ordered(results)]

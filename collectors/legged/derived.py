@@ -1,7 +1,7 @@
-"""Fields that a replay of stored episodes can add: known ones by name, and functions of the state.
+"""Fields that a replay of stored episodes can add: by name, or as a function of the state.
 
-All are taken before a control step, when its observation is made, as `obs` is. As everywhere, feet
-and their contacts are those at the last substep's start (`PhysicsState`), 5 ms before.
+They are taken before a control step, like `obs`. Feet and their contacts are those at the last
+substep's start (`PhysicsState`), 5 ms before.
 """
 
 from collections.abc import Callable
@@ -18,14 +18,14 @@ from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.datasets import Field
 
 StateFunction = Callable[[PhysicsState], np.ndarray]
-"""function(state): (N, *shape) of N robots."""
+"""function(state) -> (N, *shape) for N robots."""
 
 _SCAN = slice(*PRIVILEGED_SLICES["height_scan"])
 _WORLD = "in the order of the robot's legs, world frame (x, y, z up)"
 
 
 def measured_by(function: StateFunction) -> Measure:
-    """What records a function of the state; doubles become float32.
+    """A measure that records a function of the state; float64 becomes float32.
 
     Raises:
         ValueError: at the first step, the function gave no array with a row for each robot.
@@ -55,7 +55,7 @@ DERIVABLE = tuple(_MEASURES)
 
 
 def derived_field(name: str, robot: RobotCard) -> tuple[Field, Measure]:
-    """A known field of a robot, and what computes it.
+    """A field of `DERIVABLE` for a robot, and the measure that computes it.
 
     height_scan (35,) m: the nominal height subtracted from the base's height above the ground at
     7 x 5 points around it (`observations.SCAN_POINTS`, heading frame), clipped to 1 m.

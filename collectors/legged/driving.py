@@ -1,4 +1,4 @@
-"""A policy that drives in another's place, for stretches that the episode's seed draws.
+"""A policy that drives in place of the recorded one, for stretches drawn from the episode's seed.
 
 DAgger (Ross et al., "A Reduction of Imitation Learning and Structured Prediction to No-Regret
 Online Learning", 2011): the learner visits its own states and the expert says what it would do
@@ -25,8 +25,8 @@ class Driver:
     """A policy whose actions are executed in place of the recorded ones, by `driven_steps`.
 
     Args:
-        policy: of `robots` robots; it sees every step, also those it does not drive.
-        share: of the stretches; stretch: control steps.
+        policy: acts for `robots` robots; it sees every step, also those it does not drive.
+        share: share of the stretches that it drives; stretch: control steps of each.
     """
 
     def __init__(self, policy: Policy, robots: int, share: float, stretch: int):
@@ -43,6 +43,6 @@ class Driver:
     def replaced(
         self, action: np.ndarray, observation: Observation, step: np.ndarray
     ) -> np.ndarray:
-        """(N, 12) `action`, with the policy's own where it drives at the episodes' `step` (N,)."""
+        """(N, 12) `action`, or the policy's where it drives at the episodes' `step` (N,)."""
         driven = self._driven[self._rows, np.minimum(step, EPISODE_STEPS - 1)]
         return np.where(driven[:, None], self._policy.act(observation), action)

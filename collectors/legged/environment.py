@@ -62,7 +62,7 @@ class Transition:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What reward, observation and signals share in a step; foot_contact is (N, 4) bool."""
+    """Values that reward, observation and signals share in a step; foot_contact is (N, 4) bool."""
 
     geometry: Geometry
     on_track: np.ndarray
@@ -73,12 +73,12 @@ class LeggedEnvironment:
     """N independent robots, each in its own episode.
 
     Args:
-        robot: of all rows; or one for each row, of one family.
+        robot: one robot for all rows, or one of a family for each row.
         episode_steps: control steps after which an episode is truncated.
 
     Attributes:
         robots: the rows' robots; robot: the first of them.
-        view: what reward and termination read of the last step; None before the first.
+        view: inputs of reward and termination at the last step; None before the first.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class LeggedEnvironment:
         if not np.isfinite(action).all():
             raise ValueError("action holds a value that is not finite")
         action = np.clip(action.astype(np.float64), -MAX_ACTION, MAX_ACTION)
-        # The one of the last observation, while nothing has changed since.
+        # Still the last observation's if nothing has changed since.
         command = self.command() if self._command is None else self._command
         pushed = np.flatnonzero(self.step_count == self._push_step)
         if len(pushed):
@@ -196,7 +196,7 @@ class LeggedEnvironment:
         return np.clip(targets, robot.joint_lower_rad - margin, robot.joint_upper_rad + margin)
 
     def command(self) -> np.ndarray:
-        """(N, 16) the command in force, with steering where a passage stands."""
+        """(N, 16) the command in force, with steering on tracks that have a passage."""
         return self._steered(self.on_track())
 
     def on_track(self) -> np.ndarray:
@@ -204,7 +204,7 @@ class LeggedEnvironment:
         return self._on_track(yaw_of(self.physics.state.base_quat))
 
     def clock(self) -> np.ndarray:
-        """(N,) gait clock in cycles, 0 at an episode's start: the phase can be observed."""
+        """(N,) gait clock in cycles, 0 at an episode's start."""
         return self.target_command[:, C.GAIT_FREQUENCY] * self.step_count * CONTROL_DT_S
 
     def track(self, index: int) -> Track:
@@ -310,7 +310,7 @@ class LeggedEnvironment:
         return joined(parts, PRIVILEGED_SLICES)
 
     def _passage_ahead(self, on_track: np.ndarray) -> np.ndarray:
-        """(N, 6): kind (-1 bar, 1 walls), m to start and end, opening, offset, heading; or 0."""
+        """(N, 6): kind (-1 bar, 1 walls), m to start and end, opening, offset, heading; else 0."""
         kind, start, end, opening = self._passage.T
         along, across, heading = on_track.T
         ahead = np.stack([kind, start - along, end - along, opening, across, heading], axis=1)

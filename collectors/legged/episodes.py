@@ -18,7 +18,7 @@ HELD_OUT_VARIANTS = (1000, 1008)
 """Half-open ranges of tile variants: evaluation never uses a tile of the collection."""
 
 ACTION_NOISE_CORRELATION = 0.9
-"""From step to step (0.2 s at 50 Hz): a learner's errors persist, so the noise does too."""
+"""Between steps; a time constant of 0.2 s at 50 Hz, since a learner's errors persist, too."""
 
 PUSH_CHANCE = 0.5
 PUSH_SPEED_MS = 0.5
@@ -107,15 +107,15 @@ def draw_episode(spec: EpisodeSpec, robot: RobotCard, steps: int = EPISODE_STEPS
 def _correlated(rng: np.random.Generator, steps: int) -> np.ndarray:
     """(steps, 12) float32 first-order autoregressive noise of unit variance."""
     noise = rng.standard_normal((steps, N_JOINTS), dtype=np.float32)
-    kept = np.float32(ACTION_NOISE_CORRELATION)
-    noise[1:] *= np.sqrt(1 - kept * kept)
-    _accumulate(noise, kept)
+    correlation = np.float32(ACTION_NOISE_CORRELATION)
+    noise[1:] *= np.sqrt(1 - correlation * correlation)
+    _accumulate(noise, correlation)
     return noise
 
 
 @compiled
-def _accumulate(values: np.ndarray, kept: float) -> None:
-    """values[t] += kept * values[t - 1], for (T, K)."""
+def _accumulate(values: np.ndarray, correlation: float) -> None:
+    """values[t] += correlation * values[t - 1], for (T, K)."""
     for row in range(1, values.shape[0]):
         for k in range(values.shape[1]):
-            values[row, k] += kept * values[row - 1, k]
+            values[row, k] += correlation * values[row - 1, k]

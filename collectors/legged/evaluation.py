@@ -20,7 +20,7 @@ from gaitforge.datasets.errors import amount
 class EvaluationGrid:
     """The cells to evaluate: every level of every terrain and skill that go together.
 
-    Level 4 is the middle one, which the demo, the comparisons and `gaitforge view` show as well.
+    Level 4 is the middle one; the demo, the comparisons and `gaitforge view` show it, too.
     """
 
     terrains: tuple[str, ...] = ("flat", "rough")
@@ -65,15 +65,16 @@ def evaluate(
     for result in run_episodes(env, policy, grid.specs(), progress=progress):
         spec = result.spec
         cells.setdefault((spec.terrain, spec.skill, spec.level), []).append(result)
-    # Episodes end in another order for every policy; fixed order keeps the last bit of the means.
+    # Episodes end in a different order for every policy; a fixed order keeps the means' last bit.
     return [sorted(cells[key], key=lambda r: r.spec.index) for key in sorted(cells)]
 
 
 def cell_measures(results: Sequence[EpisodeResult]) -> dict[str, float]:
-    """What a cell's episodes tell beside return and success.
+    """Measures of a cell's episodes beside return and success.
 
-    vx_error is the mean |v_x error| over the last 2 s, m/s; torque_p99 and action_rate_p99 the 99th
-    percentiles over all steps of the largest joint torque, Nm, and the fastest joint target, rad/s.
+    vx_error is the mean |v_x error| over the last 2 s, m/s; torque_p99 and action_rate_p99 are the
+    99th percentiles over all steps of the largest joint torque, Nm, and of the fastest joint
+    target, rad/s.
     """
     return {
         "vx_error": float(np.mean([r.vel_x_error_ms for r in results])),

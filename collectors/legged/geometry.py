@@ -94,9 +94,9 @@ def on_track(
     Args:
         base_pos: (N, 3) m; yaw: (N,) rad; origin (N, 2) m and track_yaw (N,) rad: the tracks.
     """
-    found = np.empty((len(yaw), 3))
-    _along(base_pos, yaw, origin, track_yaw, found)
-    return found
+    places = np.empty((len(yaw), 3))
+    _along(base_pos, yaw, origin, track_yaw, places)
+    return places
 
 
 @compiled
@@ -105,12 +105,12 @@ def _along(
     yaw: np.ndarray,
     origin: np.ndarray,
     track_yaw: np.ndarray,
-    found: np.ndarray,
+    places: np.ndarray,
 ) -> None:
     for i in range(len(yaw)):
         x, y = base_pos[i, 0] - origin[i, 0], base_pos[i, 1] - origin[i, 1]
         c, s = cos(track_yaw[i]), sin(track_yaw[i])
-        found[i] = c * x + s * y, c * y - s * x, wrapped(yaw[i] - track_yaw[i])
+        places[i] = c * x + s * y, c * y - s * x, wrapped(yaw[i] - track_yaw[i])
 
 
 @compiled

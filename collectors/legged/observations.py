@@ -76,8 +76,8 @@ def policy_observation(
     """The (N, 70) float32 observation in raw SI units.
 
     Args:
-        noise: (N, 30) in [-1, 1], scaled by `NOISE_SCALE`; on positions before sin and cos, as in
-            an encoder.
+        noise: (N, 30) in [-1, 1], scaled by `NOISE_SCALE`; added to positions before sin and cos,
+            like an encoder's.
     """
     scaled = noise * NOISE_SCALE
     noises = {name: scaled[:, start:stop] for name, (start, stop) in NOISE_SLICES.items()}

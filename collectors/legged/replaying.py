@@ -1,4 +1,4 @@
-"""Stored episodes simulated again from their seeds and executed actions, every bit compared."""
+"""Simulate stored episodes again from their seeds and executed actions, and compare every bit."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,8 +27,8 @@ class StoredEpisode:
     """An episode of T steps as it was stored.
 
     Attributes:
-        row: its catalog row; obs (T, 70), action (T, 12), reward (T,) and final_obs (70,): as in
-            `EpisodeRecord`.
+        row: its catalog row.
+        obs (T, 70), action (T, 12), reward (T,), final_obs (70,): as in `EpisodeRecord`.
     """
 
     row: Mapping[str, Any]
@@ -44,27 +44,27 @@ class StoredEpisode:
         return after[:, _LAST_ACTION]
 
     def spec(self, noise: bool) -> EpisodeSpec:
-        """What the episode is drawn from; its other draws are the same without action noise."""
+        """The spec that the episode is drawn from; `noise` does not change the other draws."""
         names = ("episode", "terrain", "level", "skill", "seed")
         std = self.row["action_noise"] if noise else 0.0
         return EpisodeSpec(*(self.row[name] for name in names), action_noise=std)
 
     def difference(self, again: EpisodeResult, robot: RobotCard) -> str:
-        """The first thing in which a replay differs from what is stored; empty if nothing does."""
+        """The first difference between replay and stored episode, in words; empty if none."""
         assert again.record is not None, "a replay is recorded"
         for name, value in zip(DRAW_NAMES, again.draws.draws, strict=True):
             if float(value) != self.row[name]:
                 return f"the draw {name} is not what its seed gives"
-        found = self._differing_steps(again.record, robot)
-        if found:
-            name = min(found, key=lambda each: found[each])
-            return f"{name} of step {found[name]} differs from the stored one"
+        starts = self._differing_steps(again.record, robot)
+        if starts:
+            name = min(starts, key=lambda each: starts[each])
+            return f"{name} of step {starts[name]} differs from the stored one"
         if again.length != self.row["length"] or again.terminated != self.row["terminated"]:
             return "its end differs from the stored one"
         return ""
 
     def _differing_steps(self, again: EpisodeRecord, robot: RobotCard) -> dict[str, int]:
-        """What differs -> the first step where it does; the cause before what follows from it."""
+        """Array -> first step where it differs; causes come before their effects."""
         noise = draw_episode(self.spec(True), robot).action_noise[: len(self.action)]
         noisy = self.action + noise if self.row["action_noise"] > 0 else self.action
         clipped = np.clip(noisy, -MAX_ACTION, MAX_ACTION)
@@ -74,17 +74,17 @@ class StoredEpisode:
             "reward": (again.reward, self.reward),
             "final_obs": (again.final_obs[None], self.final_obs[None]),
         }
-        found = {}
+        starts = {}
         for name, (got, stored) in pairs.items():
             steps = min(len(got), len(stored))
             unequal = (got[:steps] != stored[:steps]).reshape(steps, -1).any(axis=1)
             if unequal.any():
-                found[name] = int(unequal.argmax()) + (len(self.obs) if name == "final_obs" else 0)
-        return found
+                starts[name] = int(unequal.argmax()) + (len(self.obs) if name == "final_obs" else 0)
+        return starts
 
     @cached_property
     def _driven(self) -> np.ndarray:
-        """(T,) whether another policy than the one of the stored actions drove."""
+        """(T,) whether another policy drove than the one whose actions are stored."""
         row = self.row
         if row.get("policy_hash") in (None, row["expert_hash"]):
             return np.zeros(row["length"], dtype=bool)
@@ -94,15 +94,15 @@ class StoredEpisode:
 def replay_environment(
     selection: Selection, robots: int, robot: str = "", threads: int = 2
 ) -> LeggedEnvironment:
-    """The simulator that made the episodes of a selection, for a number of robots.
+    """An environment like the one that made a selection's episodes, for `robots` parallel robots.
 
     Args:
         robot: a name or path; empty for the store's own.
 
     Raises:
-        ValueError: not episodes of the legged task, half floats, several robots, simulators or
-            versions, a simulator that does not repeat itself bit for bit, or another version than
-            the one here.
+        ValueError: not episodes of the legged task, float16, several robots, simulators or
+            versions, a simulator that does not replay bit for bit, or one whose version here
+            differs.
     """
     schema, address = selection.store.schema, selection.store.address
     if "obs" not in schema.names() or schema.field("obs").slices != POLICY_SLICES:
@@ -125,7 +125,7 @@ def replay_environment(
 
 
 def robot_of_selection(selection: Selection) -> RobotCard:
-    """The robot of a selection's episodes; ValueError for several, or one that is not to be had."""
+    """The robot of a selection's episodes; ValueError for several, or one that cannot be loaded."""
     schema = selection.store.schema
     if schema.robot != SEVERAL:
         return stored_robot(schema.attributes, schema.robot)
@@ -141,7 +141,7 @@ def robot_of_selection(selection: Selection) -> RobotCard:
 
 
 def by_robot(selection: Selection) -> list[Selection]:
-    """The selection's episodes, one selection a robot, by name."""
+    """The selection split by robot, sorted by the robots' names."""
     if selection.store.schema.robot != SEVERAL:
         return [selection]
     robots = np.array(selection.episodes("robot").column("robot").to_pylist())
@@ -149,7 +149,7 @@ def by_robot(selection: Selection) -> list[Selection]:
 
 
 def stored_episodes(selection: Selection) -> list[StoredEpisode]:
-    """The episodes of a selection, with what a replay compares, in memory."""
+    """The episodes of a selection, read into memory."""
     rows, fields = selection.episodes().to_pylist(), ("obs", "action", "reward", "final_obs")
     obs, action, reward, final_obs = (selection.read(field) for field in fields)
     stops = np.cumsum(selection.lengths)
@@ -181,7 +181,7 @@ def replayed(
 
 
 class Executed(Memoryless):
-    """A policy that repeats the executed actions of each robot's stored episode, by its id."""
+    """A policy that repeats the stored executed actions of each robot's episode."""
 
     name = "replay"
 

@@ -22,11 +22,11 @@ from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 
 @dataclass(frozen=True)
 class StepView:
-    """What rewards, terminations and signals read after a control step; (N, ...) float64.
+    """Inputs of rewards, terminations and signals after a control step; (N, ...) float64.
 
     Velocities are tracked along the heading and about the vertical (`geometry`), since a trunk may
-    be rolled by a radian. `command` is the one in force during the step; `desired_gravity` is the
-    unit vector in the body frame that its attitude asks for.
+    be rolled by a radian. `command` is the one in force during the step; `desired_gravity` is
+    gravity's unit vector in a body with the commanded attitude.
     """
 
     robots: RobotBatch
@@ -155,7 +155,7 @@ REWARDS: dict[Callable[[StepView], np.ndarray], float] = {
 """Weight per second of each term."""
 
 LARGEST_RETURN = sum(max(weight, 0.0) for weight in REWARDS.values()) * EPISODE_STEPS * CONTROL_DT_S
-"""Of an episode: every positive term is at most 1."""
+"""Upper bound of an episode's return: every positive term is at most 1."""
 
 
 def total_reward(view: StepView) -> np.ndarray:

@@ -17,7 +17,7 @@ from gaitforge.collectors.scenarios.signals import S
 STATE_DIM = 3 + 4 + N_JOINTS
 
 Measure = Callable[[LeggedEnvironment, Observation], np.ndarray]
-"""measure(env, observation): (N, *shape) of all robots before a control step."""
+"""measure(env, observation) -> (N, *shape) for all robots before a control step."""
 
 
 def pose_of(state: PhysicsState) -> np.ndarray:
@@ -29,11 +29,11 @@ def pose_of(state: PhysicsState) -> np.ndarray:
 class EpisodeRecord:
     """The arrays of one episode of T steps, float32.
 
-    obs (T, 70) is what the policy saw, action (T, 12) what it chose. The executed action, a
-    driver's where one drove, and with noise, is the next observation's `last_action`.
+    obs (T, 70), action (T, 12): the policy's. The executed action, with noise and from the driver
+    where it drove, is the next observation's `last_action`.
     state (T, 19): base position, quaternion wxyz, joint positions before each step.
-    privileged (T, P): what the expert saw. final_obs (70,): the observation after the last step.
-    measured: name -> (T, *shape), what further measures gave.
+    privileged (T, P): the expert's further inputs. final_obs (70,): observed after the last step.
+    measured: name -> (T, *shape), values of further measures.
     """
 
     obs: np.ndarray
@@ -83,7 +83,7 @@ class _Slots:
         self.running = np.zeros(env.num_robots, dtype=bool)
 
     def fill(self, ids: np.ndarray) -> None:
-        """Start waiting episodes on free robots; robots left over idle."""
+        """Start waiting episodes on free robots; robots without one idle."""
         self.running[ids] = False
         if self._env.physics.fixed_world:
             ids = np.arange(0 if self.running.any() else len(self.running))
@@ -116,7 +116,7 @@ def run_episodes(
         record, privileged: keep the episodes' arrays, and the privileged block.
         progress: called with the number of robot steps after every control step.
         driver: drives in the policy's place at times; the policy's actions are recorded.
-        measures: name -> what to record beside the other arrays.
+        measures: name -> measure to record beside the other arrays.
     """
     slots = _Slots(env, policy, specs, driver)
     recorder = _Recorder(env, privileged, measures or {}) if record else None
@@ -124,10 +124,10 @@ def run_episodes(
     slots.fill(np.arange(env.num_robots))
     observation = env.observe()
     while slots.running.any():
-        action = chosen = policy.act(observation)
+        action = executed = policy.act(observation)
         if driver is not None:
-            chosen = driver.replaced(action, observation, env.step_count)
-        executed = chosen + np.where(slots.running[:, None], env.action_noise(), np.float32(0.0))
+            executed = driver.replaced(action, observation, env.step_count)
+        executed = executed + np.where(slots.running[:, None], env.action_noise(), np.float32(0.0))
         if recorder is not None:
             recorder.before_step(observation, action)
         transition = env.step(executed)
@@ -165,7 +165,7 @@ class _Recorder:
         self._step = np.zeros(env.num_robots, dtype=np.int64)
 
     def before_step(self, observation: Observation, action: np.ndarray) -> None:
-        # Idle robots run past the window; they overwrite their last column.
+        # Idle robots step on past the episode's end; they overwrite their last column.
         self._step = np.minimum(self._env.step_count, self._env.episode_steps - 1)
         state = pose_of(self._env.physics.state)
         self._write(obs=observation.policy, action=action, state=state)

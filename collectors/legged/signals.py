@@ -1,4 +1,4 @@
-"""The signals of one control step, see `gaitforge.collectors.scenarios.signals`."""
+"""Compute the signals of a control step; `gaitforge.collectors.scenarios.signals` names them."""
 
 import numpy as np
 

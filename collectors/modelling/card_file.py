@@ -1,4 +1,4 @@
-"""Write robot cards: one entry a line, numbers of legs and joints as short as they are alike."""
+"""Write robot cards: one entry a line, equal numbers of legs or joints written once."""
 
 import json
 from typing import Any

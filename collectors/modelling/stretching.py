@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Stretch:
-    """What happens to a part: a symmetric stretch (3, 3) in the trunk's axes, and its density."""
+    """A part's symmetric stretch (3, 3) in the trunk's axes, and the factor of its density."""
 
     matrix: np.ndarray
     density: float = 1.0
@@ -32,9 +32,9 @@ def stretch_robot(
     """Stretch the trunk and every part below it in place; returns the factor of the whole mass.
 
     Args:
-        parts: what happens to the trunk (by its name), and to the part below a joint (by the
-            joint's name): everything down to the next joint that is named.
-        round_geoms: shapes that only grow, by their factors: feet stay round.
+        parts: stretches of the trunk (by its name) and of the parts below joints (by the joint's
+            name); a part goes down to the next joint that is named.
+        round_geoms: factors of shapes that grow evenly, so that feet stay round.
     """
     model = spec.compile()
     data = mujoco.MjData(model)
@@ -67,7 +67,7 @@ def stretch_robot(
 def _part_of(
     model: mujoco.MjModel, body: int, trunk: int, parts: Mapping[str, Stretch]
 ) -> Stretch | None:
-    """What happens to a body; None outside of the robot."""
+    """The stretch of a body; None outside of the robot."""
     while body > trunk:
         first = int(model.body_jntadr[body])
         for joint in range(first, first + int(model.body_jntnum[body])):

@@ -30,7 +30,7 @@ from gaitforge.datasets.files import check_outside_stores, fsync_tree, replace_d
 MAX_ATTEMPTS = 100
 
 Factors = Mapping[str, float]
-"""Of one body, by the names of `robot.VARIATION`."""
+"""Factors of one body, by the names of `robot.VARIATION`."""
 
 
 def draw_factors(robot: RobotCard, seed: int, index: int, attempt: int = 0) -> dict[str, float]:
@@ -43,7 +43,7 @@ def draw_factors(robot: RobotCard, seed: int, index: int, attempt: int = 0) -> d
 def vary_robots(
     robot: RobotCard, seed: int, count: int, out: Path, progress: Callable[[], None]
 ) -> list[RobotCard]:
-    """Write the first bodies of a robot's family into folders in `out`; those there are kept.
+    """Write the first `count` bodies of a robot's family into folders in `out`; skip existing ones.
 
     RobotError for a folder that holds another robot.
     """
@@ -70,8 +70,8 @@ def body_name(robot: RobotCard, seed: int, index: int) -> str:
 def vary_robot(robot: RobotCard, seed: int, index: int, out: Path) -> RobotCard:
     """Write body `index` of a robot's family as the new folder `out`, and load it.
 
-    A pure function of robot, seed and index: bodies that `check_robot` refuses or warns of are
-    drawn again. RobotError if none of `MAX_ATTEMPTS` is usable.
+    A pure function of robot, seed and index. Bodies that `check_robot` refuses or warns of are
+    redrawn; RobotError if none of `MAX_ATTEMPTS` is usable.
     """
     complaint = ""
     for attempt in range(MAX_ATTEMPTS):
@@ -134,7 +134,7 @@ def write_varied(robot: RobotCard, factors: Factors, name: str, folder: Path) ->
 
 
 def _parts(robot: RobotCard, factors: Factors) -> dict[str, Stretch]:
-    """What happens to the trunk and to the part below each joint."""
+    """Stretches of the trunk and of the part below each joint."""
     size, density = factors["size"], factors["mass"]
     trunk = size * np.diag([factors[f"trunk_{each}"] for each in ("length", "width", "height")])
     parts = {robot.trunk_body: Stretch(trunk, density * factors["trunk_mass"])}
@@ -151,24 +151,24 @@ def _parts(robot: RobotCard, factors: Factors) -> dict[str, Stretch]:
 
 def _offsets(robot: RobotCard, parts: Mapping[str, Stretch]) -> dict[str, np.ndarray]:
     """The card's four offsets (4, 3) after the stretch of the parts that they run through."""
-    found: dict[str, np.ndarray] = {}
+    stretched: dict[str, np.ndarray] = {}
     for part, key in enumerate(_OFFSETS):
         carriers = [
             robot.trunk_body if part == 0 else robot.joint_names[leg * JOINTS_PER_LEG + part - 1]
             for leg in range(N_LEGS)
         ]
         offsets = getattr(robot, key)
-        found[key] = np.stack(
+        stretched[key] = np.stack(
             [parts[name].matrix @ offsets[leg] for leg, name in enumerate(carriers)]
         )
-    return found
+    return stretched
 
 
 _OFFSETS = ("hip_offset_m", "thigh_offset_m", "knee_offset_m", "foot_offset_m")
 
 
 def _standing_alike(varied: RobotCard, robot: RobotCard) -> RobotCard:
-    """The body with a height and default pose that use as much of the legs' reach as the family's.
+    """The body with height and default pose at the same share of the legs' reach as `robot`'s.
 
     Feet keep their places under the thighs, in leg lengths.
     """

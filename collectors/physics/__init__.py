@@ -28,7 +28,7 @@ def make_backend(
     """Build a back end; BackendUnavailable if that cannot be done here.
 
     Args:
-        robot: of all rows; or one for each row, of one structure, where the back end has
+        robot: one robot for all rows, or one for each row, of one structure, if the back end has
             `several_robots`.
 
     Raises:
@@ -38,9 +38,9 @@ def make_backend(
     check_backend(name)
     if num_robots < 1 or threads < 1:
         raise ValueError(f"{num_robots} robots on {threads} threads: both must be at least 1")
-    found = availability(name)
-    if not found.available:
-        raise BackendUnavailable(f"simulator '{name}' is not available: {found.why_not}")
+    status = availability(name)
+    if not status.available:
+        raise BackendUnavailable(f"simulator '{name}' is not available: {status.why_not}")
     module, cls = BACKENDS[name]
     backend = getattr(import_module(module), cls)
     robots = [robot] if isinstance(robot, RobotCard) else list(robot)

@@ -1,6 +1,6 @@
 """Interface of a physics back end: N robots under a PD law, each on its own terrain tile.
 
-Back ends know nothing of the task; `contract.checks` tests every one of them. SI units; quaternions
+Back ends do not know the task; `contract.checks` tests every one of them. SI units; quaternions
 wxyz, body to world; base angular velocity in the body frame; joints in the card's order; world
 frame for everything else. A control step is `DECIMATION` substeps of `SUBSTEP_S`.
 """
@@ -24,7 +24,7 @@ class BackendUnavailable(ValueError):
 class Availability:
     """Whether a back end can be built here; if not, `why_not` says what is missing, in one line.
 
-    version is the simulator's, as stored with its episodes, or empty.
+    version: the simulator's, as stored with its episodes, or empty.
     """
 
     name: str
@@ -37,8 +37,8 @@ class Availability:
 class RobotStart:
     """One robot at an episode's start, by default upright, at rest, nominal, on open flat ground.
 
-    base_vel (6,): world linear, then body angular velocity; draws (N_DRAWS,): its randomisation;
-    barriers do not repeat with the tile.
+    base_vel (6,): linear velocity (world), then angular velocity (body); draws (N_DRAWS,): its
+    randomisation. Barriers do not repeat with the tile.
     """
 
     base_pos: np.ndarray
@@ -52,7 +52,7 @@ class RobotStart:
 
 @dataclass
 class PhysicsState:
-    """What the task reads after a step; float64, first axis the robot.
+    """The robots' state after a step, as the task reads it; float64, first axis the robot.
 
     base_pos (N, 3) is unwrapped: it continues across the seam of the periodic tile. Foot, trunk and
     knee forces (N, ..., 3) are the ground's on the part; barriers press with `barrier_force` (N,)
@@ -89,9 +89,9 @@ class PhysicsBackend(Protocol):
     """A simulator of N robots.
 
     Attributes:
-        name, version: of the simulator, as stored with every episode.
+        name, version: the simulator's, as stored with every episode.
         num_robots: N.
-        state: after the last step, or as `reset` and `push` left it.
+        state: the state after the last step, or as `reset` and `push` left it.
         exact: whether a step is, bit for bit, a function of the robot's own start, draws and
             targets. Episodes of other back ends cannot be replayed bit for bit, and the checks
             compare them within tolerances of float32.

@@ -1,4 +1,4 @@
-"""Colours (RGB, 0-255) of what pictures show; legs as Okabe & Ito (2008) tell them apart."""
+"""Colours (RGB, 0-255) in pictures; the legs' are from the palette of Okabe & Ito (2008)."""
 
 Colour = tuple[int, int, int]
 

@@ -36,7 +36,7 @@ _SUN = (0.22, 0.16, -1.0)
 _FOG_M = (2.6, 7.0)
 _SHADOW_HALF_WIDTH_M = 3.0
 _LAST_SHOWN_GROUP = 2
-"""Of geoms, by the defaults of `mujoco.MjvOption`."""
+"""Last group of geoms that `mujoco.MjvOption` shows by default."""
 
 
 @dataclass(frozen=True)
@@ -233,12 +233,12 @@ def _unit(colour: Colour) -> list[float]:
 def main() -> None:
     """Draw the shots of one file into another."""
     source, target = sys.argv[1:]
-    with np.load(source, allow_pickle=False) as given:
-        robot = load_robot(str(given["robot"]))
-        width, height = given["size_px"].tolist()
+    with np.load(source, allow_pickle=False) as request:
+        robot = load_robot(str(request["robot"]))
+        width, height = request["size_px"].tolist()
         fields = list(Shot.__dataclass_fields__)
         frames = {}
-        for k in range(int(given["shots"])):
-            shot = Shot(**{name: given[f"{k}/{name}"] for name in fields})
+        for k in range(int(request["shots"])):
+            shot = Shot(**{name: request[f"{k}/{name}"] for name in fields})
             frames[str(k)] = draw_shot(robot, shot, width, height)
     np.savez(target, allow_pickle=False, **frames)

@@ -9,7 +9,7 @@ from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.scenarios.terrains import make_tile
 
 _BEHIND_RAD = 2.6
-"""From the first view to the second."""
+"""Angle from the first view to the second."""
 
 
 def draw_portrait(robot: RobotCard, width_px: int, height_px: int) -> np.ndarray:

@@ -14,11 +14,11 @@ import numpy as np
 from gaitforge.collectors.rendering.scene import Scene
 
 OPENGL_BACKENDS = ("egl", "osmesa")
-"""Tried in this order: GPU, then software; MUJOCO_GL, where set, replaces them."""
+"""Back ends in the order they are tried, GPU before software; MUJOCO_GL replaces them if set."""
 START_LIMIT_S = 20.0
 FRAME_LIMIT_S = 1.0
-"""One busy core takes about 0.1 s per frame."""
-# MuJoCo first, with its renderer: this package imports it without.
+"""Time limit per frame; one busy core takes about 0.1 s."""
+# MuJoCo is imported first, with its renderer: this package imports it without one.
 _PROGRAM = "import mujoco; from gaitforge.collectors.rendering.mujoco_view import main; main()"
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception)\b")
 _REASON_LENGTH = 160
@@ -30,7 +30,7 @@ class RenderingError(ValueError):
 
 @dataclass(frozen=True)
 class Shot:
-    """Which steps (F,) of a scene to draw."""
+    """The steps (F,) of a scene to draw."""
 
     scene: Scene
     steps: np.ndarray
@@ -40,19 +40,19 @@ def draw(shots: Sequence[Shot], width_px: int, height_px: int) -> list[np.ndarra
     """Draw every shot, (F, height_px, width_px, 3) uint8; RenderingError if no OpenGL works."""
     if not shots:
         return []
-    chosen = os.environ.get("MUJOCO_GL")
+    choice = os.environ.get("MUJOCO_GL")
     limit_s = START_LIMIT_S + FRAME_LIMIT_S * sum(len(shot.steps) for shot in shots)
     failures = []
     with tempfile.TemporaryDirectory(prefix="gaitforge-") as folder:
-        given, answer = Path(folder, "given.npz"), Path(folder, "answer.npz")
-        _write_shots(given, shots, width_px, height_px)
-        for backend in (chosen,) if chosen else OPENGL_BACKENDS:
-            failure = _run(backend, given, answer, limit_s)
+        request, answer = Path(folder, "request.npz"), Path(folder, "answer.npz")
+        _write_shots(request, shots, width_px, height_px)
+        for backend in (choice,) if choice else OPENGL_BACKENDS:
+            failure = _run(backend, request, answer, limit_s)
             if failure is None:
                 with np.load(answer, allow_pickle=False) as drawn:
                     return [drawn[str(k)] for k in range(len(shots))]
             failures.append(f"{backend}: {failure}")
-    remedy = f"unset MUJOCO_GL, or set it to {' or '.join(OPENGL_BACKENDS)}; " if chosen else ""
+    remedy = f"unset MUJOCO_GL, or set it to {' or '.join(OPENGL_BACKENDS)}; " if choice else ""
     raise RenderingError(
         f"MuJoCo cannot draw here ({'; '.join(failures)}); {remedy}install OSMesa (Debian: "
         "libosmesa6) or a graphics driver with EGL"
@@ -83,9 +83,9 @@ def _write_shots(path: Path, shots: Sequence[Shot], width_px: int, height_px: in
     np.savez(path, allow_pickle=False, **arrays)
 
 
-def _run(backend: str, given: Path, answer: Path, limit_s: float) -> str | None:
+def _run(backend: str, request: Path, answer: Path, limit_s: float) -> str | None:
     """Run the drawing process; returns why it failed, or None."""
-    command = [sys.executable, "-c", _PROGRAM, str(given), str(answer)]
+    command = [sys.executable, "-c", _PROGRAM, str(request), str(answer)]
     try:
         done = subprocess.run(
             command,

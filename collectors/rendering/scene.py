@@ -43,7 +43,7 @@ class GroundPatch:
 
 @dataclass(frozen=True)
 class Scene:
-    """What to draw of an episode of T steps.
+    """An episode of T steps, ready to draw.
 
     Attributes:
         state: (T, 19) base position, quaternion wxyz, joint positions.

@@ -9,12 +9,12 @@ from gaitforge.collectors.robots.robot import RobotCard
 class RobotBatch:
     """Numbers of one robot, or of R robots, with a first axis of 1 or R.
 
-    Arrays of N = R rows, one for each robot, or of any N rows of one robot, broadcast with them.
+    They broadcast with arrays of N = R rows, or of any N rows if there is one robot.
 
     Attributes:
         robots: their cards.
         default_joint_pos_rad, joint_lower_rad, joint_upper_rad: (R, 12); action_scale_rad: (R, 1).
-        nominal_height_m, standing_height_m, weight_n: (R,); standing is in the default pose.
+        nominal_height_m, standing_height_m (in the default pose), weight_n: (R,).
     """
 
     def __init__(self, *robots: RobotCard):

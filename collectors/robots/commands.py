@@ -32,7 +32,7 @@ Range = tuple[float, float]
 
 HEIGHT_RAMP_MS = 0.4
 ATTITUDE_RAMP_RADS = 2.0
-"""Ramps of the commanded height and attitude: an episode starts upright."""
+"""Ramp rates of the commanded height and attitude; an episode starts upright."""
 _RAMPED = [C.VEL_X, C.BODY_HEIGHT, C.BODY_PITCH, C.BODY_ROLL]
 _RAMP_RATES = (HEIGHT_RAMP_MS, ATTITUDE_RAMP_RADS, ATTITUDE_RAMP_RADS)
 
@@ -63,8 +63,8 @@ def draw_command(
     """Draw a target command (16,) float64, uniformly, in the robot's own size.
 
     Args:
-        ranges: of the numbers that differ from the neutral trot's, in Aliengo's size.
-        mirrored: numbers that take either sign with equal chance.
+        ranges: for the numbers that differ from the neutral trot's, in Aliengo's size.
+        mirrored: numbers whose sign is random.
         speed_scale: shrinks the speed towards the low end of its range (training curriculum).
     """
     ranges = NEUTRAL | ranges

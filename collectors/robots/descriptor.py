@@ -1,4 +1,4 @@
-"""A robot's body in numbers: what policies that drive many robots read beside the observation."""
+"""A robot's body in numbers, a further input of policies that drive many robots."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from gaitforge.collectors.timing import GRAVITY_MS2
 from gaitforge.datasets.schema import consecutive_slices
 
 _MIDDLE_LENGTH_M, _MIDDLE_MASS_KG = 0.5, 25.0
-"""Aliengo's leg and mass, for scaling."""
+"""Aliengo's leg length and mass, for scaling."""
 _LENGTHS = (
     *("body_front_thigh_m", "body_front_calf_m", "body_rear_thigh_m", "body_rear_calf_m"),
     *("body_trunk_half_length_m", "body_trunk_half_width_m", "body_trunk_half_height_m"),
@@ -68,7 +68,7 @@ def body_vector(robot: RobotCard) -> np.ndarray:
     """
     leg, moment = robot.leg_length_m, robot.weight_n * robot.leg_length_m
     values = descriptor(robot)
-    lengths = values[5:12]  # from the trunk's half length on
+    lengths = values[5:12]  # the trunk's half length and all lengths after it
     time_s = np.sqrt(leg / GRAVITY_MS2)
     side = np.abs(robot.feet_below_m[:, 1] - robot.hip_offset_m[:, 1])
     links = np.concatenate([side[:, None], robot.link_lengths_m], axis=1)

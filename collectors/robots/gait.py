@@ -16,7 +16,7 @@ from gaitforge.collectors.robots.kinematics import LegKinematics
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.timing import CONTROL_DT_S
 
-# numba takes plain integers.
+# numba needs plain integers.
 _VEL_X, _VEL_Y, _YAW_RATE = int(C.VEL_X), int(C.VEL_Y), int(C.YAW_RATE)
 _HEIGHT, _STANCE_WIDTH = int(C.BODY_HEIGHT), int(C.STANCE_WIDTH)
 _STANCE_LENGTH, _SWING_HEIGHT = int(C.STANCE_LENGTH), int(C.SWING_HEIGHT)
@@ -113,16 +113,16 @@ def _place_feet(
     """
     for i in range(len(command)):
         nominal_height_m, foot_radius_m, middle_x, weight_n = sizes[i % len(sizes)]
-        asked = command[i]
-        duty, moving, yaw_rate = asked[_DUTY], asked[_LOCOMOTE], asked[_YAW_RATE]
-        stance_s = duty / max(asked[_FREQUENCY], 1e-6)
-        height = nominal_height_m + asked[_HEIGHT]
+        row = command[i]
+        duty, moving, yaw_rate = row[_DUTY], row[_LOCOMOTE], row[_YAW_RATE]
+        stance_s = duty / max(row[_FREQUENCY], 1e-6)
+        height = nominal_height_m + row[_HEIGHT]
         for leg in range(4):
             load[i, leg] = weight_n / (4.0 * duty) if phases[0, i, leg] < duty else 0.0
-            rest_x = signs[leg, 0] * asked[_STANCE_LENGTH] / 2 + middle_x
-            rest_y = signs[leg, 1] * asked[_STANCE_WIDTH] / 2
-            travel_x = (asked[_VEL_X] - yaw_rate * rest_y) * stance_s
-            travel_y = (asked[_VEL_Y] + yaw_rate * rest_x) * stance_s
+            rest_x = signs[leg, 0] * row[_STANCE_LENGTH] / 2 + middle_x
+            rest_y = signs[leg, 1] * row[_STANCE_WIDTH] / 2
+            travel_x = (row[_VEL_X] - yaw_rate * rest_y) * stance_s
+            travel_y = (row[_VEL_Y] + yaw_rate * rest_x) * stance_s
             for moment in range(2):
                 phase = phases[moment, i, leg]
                 # Share of the stance's travel: +1/2 at touch-down, -1/2 at lift-off.
@@ -132,6 +132,6 @@ def _place_feet(
                     ahead = -0.5 * cos(pi * swing)
                     lift = 0.5 - 0.5 * cos(2 * pi * swing)
                 ahead, lift = moving * ahead, moving * lift
-                z = lift * asked[_SWING_HEIGHT] + foot_radius_m - height
+                z = lift * row[_SWING_HEIGHT] + foot_radius_m - height
                 x, y = rest_x + ahead * travel_x, rest_y + ahead * travel_y
                 feet[moment, i, leg] = _to_trunk(tilt[i], x, y, z)

@@ -99,7 +99,7 @@ def _unturned(
     links: np.ndarray,
     place: np.ndarray,
 ) -> None:
-    """Into place (6, N, 4) what inverse kinematics starts from.
+    """Write the inputs of inverse kinematics into place (6, N, 4).
 
     x, y, z from the hip joint, x without the thigh joint's shift; depth in the leg's plane (< 0)
     from the hip joint and from the thigh joint; the cosine of the knee's bend.

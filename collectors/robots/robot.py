@@ -1,4 +1,4 @@
-"""Robot cards: what the task needs to know of a legged robot beside its MJCF."""
+"""Robot cards: the task's facts about a legged robot beside its MJCF."""
 
 import json
 import re
@@ -27,7 +27,7 @@ KNEES = {
     "inward": (-1, -1, 1, 1),
     "outward": (1, 1, -1, -1),
 }
-"""Where knees point, as signs of their bend, front legs first: -1 backwards."""
+"""Directions of knees as signs of their bend, front legs first: -1 is backwards."""
 
 
 class RobotError(ValueError):
@@ -46,9 +46,9 @@ VARIATION: dict[str, tuple[float, float]] = {
     "kp": (0.8, 1.25),
     "kd": (0.8, 1.25),
 }
-"""Factors between which the bodies of a family are drawn: of every length, of the trunk's sizes
-(and with them of the distances between the legs), of links, of the density of all and of the trunk,
-and of gains that follow weight and leg length."""
+"""Ranges of the factors of a family's bodies: for every length, for the trunk's sizes (and so the
+distances between legs), for links, for the density of everything and of the trunk, and for gains
+after they are scaled to weight and leg length."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ _MIRRORED = {
     "hip_offset_m": (-1.0, -1.0, 1.0),
     **dict.fromkeys(("thigh_offset_m", "knee_offset_m", "foot_offset_m"), (1.0, -1.0, 1.0)),
 }
-"""What a rear leg and a right leg do to the front left leg's x and y."""
+"""Signs of a rear and a right leg's x and y relative to the front left leg's."""
 _SIZES = ("action_scale_rad", "mass_kg", "foot_radius_m", "nominal_height_m", "width_m")
 OPTIONAL_KEYS = ("joint_signs", "variation")
 _NUMBERS = (*_JOINTS, *_SIZES, *_MIRRORED, "trunk_half_size_m")
@@ -207,19 +207,19 @@ def absolute_robot(robot: str) -> str:
 
 
 def load_robots(robot: str) -> list[RobotCard]:
-    """Robots that `load_robot` loads, and those of folders of robots' folders; with commas.
+    """Robots by name or path, separated by commas; a folder of robots' folders stands for them all.
 
     RobotError as `load_robot`.
     """
-    found = []
+    robots = []
     for name in robot.split(","):
         folders = [] if name in list_robots() else _family(name)
-        found += [load_robot(str(folder)) for folder in folders] or [load_robot(name)]
-    return found
+        robots += [load_robot(str(folder)) for folder in folders] or [load_robot(name)]
+    return robots
 
 
 def _family(robot: str) -> list[Path]:
-    """Folders of robots in a folder that is no robot's itself, sorted."""
+    """Sorted robots' folders in a folder, empty for a robot's own folder."""
     path = Path(robot)
     if not robot or not path.is_dir() or (path / CARD_FILE).is_file():
         return []
@@ -327,14 +327,14 @@ def _ranges(value: Any, wrong: _Wrong) -> dict[str, tuple[float, float]]:
 
 
 def _not_a_number(value: Any) -> bool:
-    """Whether something in nested lists is no number; JSON's true and texts are none."""
+    """Whether nested lists hold anything but numbers, such as JSON's true or a text."""
     if isinstance(value, list):
         return any(map(_not_a_number, value))
     return isinstance(value, bool) or not isinstance(value, int | float)
 
 
 def _of_joints(numbers: np.ndarray, key: str, wrong: _Wrong) -> np.ndarray:
-    """(12,): one number is every joint's, three are the hip's, thigh's and calf's of every leg."""
+    """(12,) from one number for all joints, three for each leg's hip, thigh and calf, or twelve."""
     if numbers.ndim > 1 or numbers.size not in (1, JOINTS_PER_LEG, N_JOINTS):
         raise wrong(f"{key} needs 1, {JOINTS_PER_LEG} or {N_JOINTS} numbers, not {numbers.size}")
     if key == "joint_signs" and not (np.abs(numbers) == 1).all():
@@ -343,7 +343,7 @@ def _of_joints(numbers: np.ndarray, key: str, wrong: _Wrong) -> np.ndarray:
 
 
 def _of_legs(numbers: np.ndarray, key: str, wrong: _Wrong) -> np.ndarray:
-    """(4, 3): three numbers are the front left leg's, and mirrored."""
+    """(4, 3) from three numbers of the front left leg, mirrored, or from all twelve."""
     if numbers.shape == (N_LEGS, 3):
         return numbers
     if numbers.shape != (3,):

@@ -25,27 +25,27 @@ SEVERAL = "several"
 
 def robots_attribute(robots: Sequence[RobotCard]) -> dict[str, dict[str, Any]]:
     """The attribute's value for these robots."""
-    found: dict[str, dict[str, Any]] = {}
+    records: dict[str, dict[str, Any]] = {}
     for robot in robots:
         if robot.name in list_robots():
-            found[robot.name] = {}
+            records[robot.name] = {}
             continue
         card = json.loads(robot.path.read_text(encoding="utf-8"))
-        found[robot.name] = {"card": card, "mjcf": robot.mjcf_path.read_text(encoding="utf-8")}
-    return found
+        records[robot.name] = {"card": card, "mjcf": robot.mjcf_path.read_text(encoding="utf-8")}
+    return records
 
 
 def stored_robot(attributes: Mapping[str, Any], name: str) -> RobotCard:
     """The robot of a store by name: shipped, or from the schema's attributes.
 
-    Its MJCF is written to a folder for temporary files, whose name depends on the content alone.
+    The MJCF of the latter is written to a temporary folder whose name depends on the content alone.
     RobotError if it is neither.
     """
-    known = attributes.get(ROBOTS, {}).get(name)
-    if not known:
+    record = attributes.get(ROBOTS, {}).get(name)
+    if not record:
         return load_robot(name)
     try:
-        card, mjcf = {**known["card"], "name": name, "mjcf": "robot.xml"}, str(known["mjcf"])
+        card, mjcf = {**record["card"], "name": name, "mjcf": "robot.xml"}, str(record["mjcf"])
     except (TypeError, KeyError):
         raise RobotError(f"the store's robot '{name}' lacks its card or MJCF") from None
     text = json.dumps(card, sort_keys=True)

@@ -1,1 +1,1 @@
-"""What an episode asks of a robot: terrain, passage, command ranges, randomisation."""
+"""Conditions of an episode: terrain, passage, skill and its commands, randomisation."""

@@ -1,4 +1,4 @@
-"""Which commands a robot's policies have met, over all skills."""
+"""Ranges of the commands that a robot's policies have met, over all skills."""
 
 from gaitforge.collectors.robots.commands import NEUTRAL, C, Range, command_scale
 from gaitforge.collectors.robots.robot import RobotCard
@@ -6,7 +6,7 @@ from gaitforge.collectors.scenarios.passages import MAX_STEER_SIDE_MS, MAX_STEER
 from gaitforge.collectors.scenarios.skills import SKILLS
 
 _FROM_ZERO = (C.VEL_X, C.BODY_HEIGHT, C.BODY_PITCH, C.BODY_ROLL)
-"""What `commands.ramped` moves from zero to its target."""
+"""Numbers that `commands.ramped` moves from zero to their target."""
 
 
 def command_ranges(robot: RobotCard) -> list[Range]:

@@ -64,19 +64,19 @@ class Passage:
 
 
 OPEN_GROUND = Passage("none", 0.0, 0.0, 0.0)
-"""Open ground in tables."""
+"""Stands for open ground in tables."""
 
 
 @dataclass(frozen=True)
 class PassageRule:
-    """The passage of a skill: where it stands, its size, and the command that takes it.
+    """The passage of a skill: its terrains, its size, and the command that gets through it.
 
     Attributes:
         kind: "bar" or "walls".
-        terrains: where it stands; elsewhere the skill has open ground.
-        opening_m: (robot, hardness from 0 to 1) to the opening in m.
+        terrains: terrains that have it; on others the skill has open ground.
+        opening_m: (robot, hardness from 0 to 1) -> the opening in m.
         fit: (command, opening_m, robot, rng) changes the command in place so that it fits.
-        ranges: of commands that `fit` sets outside the skill's own ranges, SI units.
+        ranges: ranges of commands that `fit` sets beyond the skill's own ranges, SI units.
     """
 
     kind: str
@@ -88,7 +88,7 @@ class PassageRule:
     def draw(
         self, level: int, command: np.ndarray, rng: np.random.Generator, robot: RobotCard
     ) -> tuple[Passage, np.ndarray]:
-        """A passage of a level, give or take half a level, and the command (16,) that takes it."""
+        """A passage within half a level of `level`, and the command (16,) that gets through it."""
         command = command.copy()
         hardness = float(np.clip(difficulty(level) + rng.uniform(-0.5, 0.5) / 9.0, 0.0, 1.0))
         opening = self.opening_m(robot, hardness)

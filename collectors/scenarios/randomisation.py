@@ -11,7 +11,7 @@ from gaitforge.collectors.robots.robot import RobotCard
 class Draw:
     """A uniformly drawn quantity; `whole` ones are integers, both ends included.
 
-    Whatever is drawn, a robot can only have values above `least`.
+    least: physical bound; a robot can only have values above it.
     """
 
     name: str
@@ -66,7 +66,7 @@ def draw_randomisation(rng: np.random.Generator) -> np.ndarray:
 def check_draws(robot: RobotCard, trunk_kg: float, draws: np.ndarray = _LOW) -> None:
     """RobotError unless a robot can have draws (N_DRAWS,), by default the lowest of all.
 
-    Back ends call it at a reset. trunk_kg: the trunk's own mass; its inertia grows in proportion.
+    Back ends call it at a reset. trunk_kg: the trunk's nominal mass; inertia grows with the mass.
     """
     mass = trunk_kg + draws[DRAW_INDEX["base_mass_offset_kg"]]
     if mass <= 0:

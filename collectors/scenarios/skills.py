@@ -23,7 +23,7 @@ _BAR_MARGIN_M = (0.03, 0.06)
 _WALL_MARGIN_M = 0.025
 _FOOT_MARGIN_M = 0.02
 _PASSAGE_ROLL_RAD = (0.3, 1.1)
-"""1.1 rad is what the narrowest walls take; Aliengo's hips end at 1.22."""
+"""The narrowest walls need 1.1 rad; Aliengo's hips end at 1.22."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Skill:
     Attributes:
         succeeded: whether an episode that did not end in a fall counts as a success.
         describe: a command (16,) in words, for pictures.
-        ranges: of the commands that differ from the neutral trot's, drawn uniformly.
-        mirrored: commands that take either sign with equal chance.
-        terrains: where it is commanded, None for all; a terrain's record may name it too.
-        share: of the episodes that train an expert, before cells that fail get more; 0 leaves the
-            skill out of training.
-        passage: what stands on its track.
+        ranges: ranges of the commands that differ from the neutral trot's, drawn uniformly.
+        mirrored: commands whose sign is random.
+        terrains: terrains where it is commanded, None for all; a terrain's record may add itself.
+        share: share of the episodes that train an expert, before cells that fail get more; 0 leaves
+            the skill out of training.
+        passage: the passage on its track.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Skill:
         rng: np.random.Generator,
         robot: RobotCard,
     ) -> tuple[Passage | None, np.ndarray]:
-        """An episode's passage, None on open ground, and the command (16,) that takes it."""
+        """An episode's passage, None on open ground, and the command (16,) that gets through it."""
         if self.passage is None or terrain not in self.passage.terrains:
             return None, command
         return self.passage.draw(level, command, rng, robot)
@@ -92,11 +92,11 @@ def _degrees(command: np.ndarray, c: C) -> str:
 
 
 def _stand(track: Track) -> bool:
-    """Still, level as commanded, in place and on four feet over the last second.
+    """Stands still, in place, at the commanded attitude and on four feet over the last second.
 
-    Drift counts over that second only: an earlier push may have moved the robot. Noise on the
-    executed actions shakes a robot that stands well, in proportion to its standard deviation. So
-    the limits of what shakes grow with it, to what 95 % of the expert's episodes keep.
+    Drift counts over that second only: an earlier push may have moved the robot. Action noise
+    shakes a robot that stands well, in proportion to its standard deviation. Limits on shaken
+    quantities grow with it, so that 95 % of the expert's episodes keep them.
     """
     noise = track.action_noise
     drift = np.hypot(np.ptp(track.last(1.0, S.POS_X)), np.ptp(track.last(1.0, S.POS_Y)))
@@ -136,7 +136,7 @@ def _rush(track: Track) -> bool:
     speed, accel = track.command[C.VEL_X], track.command[C.ACCEL_LIMIT]
     deadline = round((2 * speed / accel + 0.5) / CONTROL_DT_S)
     window = np.convolve(track.values[:, S.VEL_X], np.full(5, 0.2), mode="valid")
-    # A mean over five steps counts at its last one.
+    # A mean over five steps counts for the last of them.
     reached = window[: deadline - 4].max(initial=-np.inf) >= 0.8 * speed
     return bool(reached and track.walked())
 

@@ -93,12 +93,13 @@ class Terrain:
     """Everything about one terrain; adding a terrain is adding a record.
 
     Attributes:
-        seed: first number of its tiles' seeds. Stored episodes depend on it: unique, never changed.
-        height: (x, y, level, rng) to the heights of one period, all square arrays in m.
+        seed: first number of its tiles' seeds, unique. Never change it: stored episodes depend on
+            it.
+        height: (x, y, level, rng) -> heights of one period, all square arrays in m.
         resolution_m: grid spacing.
-        share: of the robots that train an expert; 0 leaves the terrain out of training.
-        hardness: pictures show each skill on its hardest terrain.
-        skills: skills commanded here beyond those whose own records say so.
+        share: share of the robots that train an expert; 0 leaves the terrain out of training.
+        hardness: rank by which pictures choose each skill's hardest terrain.
+        skills: skills commanded here beside those whose own records name the terrain.
     """
 
     name: str
@@ -168,13 +169,13 @@ class TerrainBatch:
 
 
 def tile_heights(tile: TerrainTile, points: np.ndarray) -> np.ndarray:
-    """Heights (K,) float32 in m of a tile at points (K, 2): of the nearest grid points.
+    """Heights (K,) float32 in m of a tile's grid points nearest to points (K, 2).
 
     A range sensor resolves no more than the grid's 0.1 m.
     """
-    found = np.empty(len(points), dtype=np.float32)
-    _look_up(tile.heights.ravel(), points, tile.period_m, tile.resolution_m, found)
-    return found
+    out = np.empty(len(points), dtype=np.float32)
+    _look_up(tile.heights.ravel(), points, tile.period_m, tile.resolution_m, out)
+    return out
 
 
 @compiled
@@ -191,7 +192,7 @@ def cell_height(
 
 @compiled
 def _look_up(
-    heights: np.ndarray, points: np.ndarray, period_m: float, resolution_m: float, found: np.ndarray
+    heights: np.ndarray, points: np.ndarray, period_m: float, resolution_m: float, out: np.ndarray
 ) -> None:
     for k in range(len(points)):
-        found[k] = cell_height(heights, points[k, 0], points[k, 1], period_m, resolution_m)
+        out[k] = cell_height(heights, points[k, 0], points[k, 1], period_m, resolution_m)

@@ -34,7 +34,7 @@ class CompiledStep:
         state: tuple[np.ndarray, ...],
         period: int,
     ) -> None:
-        """Compile, which takes seconds the first time; later the code comes from the disk."""
+        """Compile, which takes seconds the first time; later the code is read from disk."""
         self._kernel, self._network, self._state, self._period = kernel, network, state, period
         self._slot = 0
         robots = len(state[0])
@@ -122,8 +122,8 @@ def _bot(policy: PolicyNetwork, network: BoT, robots: int) -> CompiledStep:
     parts += [last.weight, last.bias]
     source, weights = _source_and_weights(policy, network.chosen, parts)
     every_pair = AttentionMask(torch.ones(v, v, dtype=torch.bool))
-    given = network.layer_masks()
-    masks = [mask if isinstance(mask, AttentionMask) else every_pair for mask in given]
+    layer_masks = network.layer_masks()
+    masks = [mask if isinstance(mask, AttentionMask) else every_pair for mask in layer_masks]
     columns = np.concatenate([mask.columns.numpy() for mask in masks])
     before = np.cumsum([0, *(len(mask.columns) for mask in masks)])[:-1, None]
     starts = np.stack([mask.starts.numpy() for mask in masks]) + before
@@ -141,15 +141,15 @@ def _bot(policy: PolicyNetwork, network: BoT, robots: int) -> CompiledStep:
 
 
 def _source_and_weights(
-    policy: PolicyNetwork, chosen: Tensor | None, parts: list[Tensor]
+    policy: PolicyNetwork, channels: Tensor | None, parts: list[Tensor]
 ) -> tuple[np.ndarray, np.ndarray]:
     """`source` of the kernels, and all weights in the order in which they are read.
 
     The observation's mean and std by token index, the network's parts, the action's mean and std.
     """
     source = _token_source(policy.layout)
-    if chosen is not None:
-        source = source[chosen.numpy()]
+    if channels is not None:
+        source = source[channels.numpy()]
     seen, obs, action = source.clip(min=0), policy.obs_normaliser, policy.action_normaliser
     parts = [obs.mean[seen], obs.std[seen], *parts, action.mean, action.std]
     return source, np.concatenate([_numbers(part).ravel() for part in parts])

@@ -10,13 +10,13 @@ from gaitforge.learners.models.bot.bot import BoT
 from gaitforge.learners.models.registry import count_parameters
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 
-# With more weights a core's L2 cache does not hold them, and torch reads them once for all robots.
+# More weights do not fit a core's L2 cache, and torch then reads them once for all robots.
 _CACHED_WEIGHTS = 1_000_000
 _BOT_ROBOTS = 32
 
 
 class ControlObservation(Protocol):
-    """What a learned policy reads of an observation of N robots."""
+    """The parts of an observation of N robots that a learned policy reads."""
 
     @property
     def policy(self) -> np.ndarray:
@@ -76,13 +76,13 @@ def fastest_step(policy: PolicyNetwork, num_robots: int) -> CompiledStep | Torch
 
 
 class LearnedPolicy:
-    """A policy network that controls `num_robots` robots, with the weights that it has now.
+    """A policy network that controls `num_robots` robots, with its present weights.
 
     A return-conditioned policy starts each episode with `return_target` (1.0 = the expert's return)
     and subtracts the rewards. With `sample` actions are drawn from a Gaussian policy, by `seed`;
     otherwise they are its mean. Actions are clipped to +-`action_limit`. A policy that keeps the
-    last action gets what `act` returned, and zeros at an episode's start. Raises ValueError for
-    values outside their ranges.
+    last action gets the one that `act` returned, and zeros at an episode's start. Raises ValueError
+    for values outside their ranges.
 
     The network's state is cleared every `reset_every` steps of an episode, 0 for never, as FCNet's
     published evaluation does every 64 steps (github.com/thkkk/FCNet, FCNet/DT/d4rl/d4rl_eval.py).

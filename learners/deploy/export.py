@@ -115,21 +115,21 @@ def _already_there(
     if not dst.exists() or (dst.is_dir() and not any(dst.iterdir())):
         return None
     files = {PROGRAMS[name] for name in options.formats}
-    found: Any = None
+    record: Any = None
     try:
-        found = json.loads((dst / DESCRIPTION).read_text(encoding="utf-8"))
+        record = json.loads((dst / DESCRIPTION).read_text(encoding="utf-8"))
         same = (
-            json.loads(_json_bytes(metadata)).items() <= found.items()
-            and set(found["files"]) == files
+            json.loads(_json_bytes(metadata)).items() <= record.items()
+            and set(record["files"]) == files
             and {path.name for path in dst.iterdir()} == {*files, DESCRIPTION}
-            and all(sha256_file(dst / name) == known for name, known in found["files"].items())
+            and all(sha256_file(dst / name) == digest for name, digest in record["files"].items())
         )
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, AttributeError, KeyError, TypeError):
         same = False
     if not same:
         raise ValueError(f"{dst} exists and holds something else; give a new folder")
     sizes = {name: (dst / name).stat().st_size for name in sorted({*files, DESCRIPTION})}
-    return ExportResult(dst, sizes, found["errors"], already_there=True)
+    return ExportResult(dst, sizes, record["errors"], already_there=True)
 
 
 def _json_bytes(tree: Any) -> bytes:

@@ -18,12 +18,12 @@ from gaitforge.datasets.errors import missing_package
 from gaitforge.learners.deploy.step_modules import PolicyStep
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 
-# The first with Gelu and LayerNormalization as single operations (ONNX 1.15).
+# First opset with Gelu and LayerNormalization as single operations (ONNX 1.15).
 OPSET = 20
 TOLERANCE = 1e-5
 
 Step = Callable[[list[np.ndarray]], Sequence[np.ndarray]]
-"""A control step: inputs in the order of `PolicyStep.input_names` -> outputs likewise."""
+"""A control step: inputs ordered by `PolicyStep.input_names` -> outputs by `output_names`."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def trace(module: PolicyStep) -> torch.export.ExportedProgram:
     with torch.no_grad():
         program = torch.export.export(frozen, module.example_inputs(), strict=False)
     for node in program.graph.nodes:
-        # No paths of this machine.
+        # The program must not hold paths of this machine.
         node.meta.pop("stack_trace", None)
         node.meta.pop("nn_module_stack", None)
         node.meta.pop("source_fn_stack", None)
@@ -177,7 +177,7 @@ def onnx_packages() -> tuple[ModuleType, ModuleType]:
 
 
 def onnx_properties(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """The metadata as texts: lists of names and numbers as CSV, the rest as JSON."""
+    """The metadata as strings: lists of names and numbers as CSV, other values as JSON."""
     return {name: _as_text(value) for name, value in metadata.items()}
 
 

@@ -110,7 +110,8 @@ def policy_metadata(
 def model_properties(metadata: Mapping[str, Any]) -> dict[str, object]:
     """The description under short names, for the properties of an ONNX file.
 
-    run_path to action_scale are the names that mjlab's runtimes read; `gaitforge` is all of it.
+    run_path to action_scale are the names that mjlab's runtimes read; `gaitforge` holds the whole
+    description.
     """
     control, source = metadata["control"], metadata["source"]
     fields = metadata["observation"]["fields"]

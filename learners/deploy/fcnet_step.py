@@ -29,7 +29,7 @@ from gaitforge.learners.models.fcnet.spectral_basis import dft_angles
 
 
 class FourierStep(nn.Module):
-    """One Fourier layer up to its FFN's second map, given its past's contribution."""
+    """One Fourier layer up to its FFN's second map; takes the contribution of past inputs."""
 
     present: Tensor
 
@@ -99,7 +99,7 @@ class FCNetStep(nn.Module):
         )
 
     def forward(self, token: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        """One control step; does not change the given state."""
+        """One control step; does not change `state`."""
         ring, window, slot = state
         modes = (window.to(self.readout.dtype) * self.readout).flatten(0, 1)
         past = self.leave.index_select(0, slot).mm(modes)

@@ -51,9 +51,9 @@ class OnnxPolicy:
         groups = -(-num_robots // self._batch)
         self._groups = [_Group(self._session, self.description) for _ in range(groups)]
         conditioned = self.description["return_to_go"]
-        known = conditioned or {"expert_return": 0.0, "zero_return": 0.0}
-        zero = known["zero_return"]
-        self._target = np.float32(zero + return_target * (known["expert_return"] - zero))
+        returns = conditioned or {"expert_return": 0.0, "zero_return": 0.0}
+        zero = returns["zero_return"]
+        self._target = np.float32(zero + return_target * (returns["expert_return"] - zero))
         self._remaining = np.full(num_robots, self._target, dtype=np.float32)
         self._first = np.ones(num_robots, dtype=bool)
 
@@ -92,16 +92,16 @@ class OnnxPolicy:
 
         Raises ValueError if it exceeds the tolerance.
         """
-        known = self.description["known_answers"]
+        cases = self.description["known_answers"]
         group = _Group(self._session, self.description)
-        targets = known["return_to_go"] or [[0.0] * self._batch] * len(known["action"])
+        targets = cases["return_to_go"] or [[0.0] * self._batch] * len(cases["action"])
         worst = 0.0
-        for obs, target, action in zip(known["observation"], targets, known["action"], strict=True):
-            wanted = np.array(action)
+        for obs, target, action in zip(cases["observation"], targets, cases["action"], strict=True):
+            expected = np.array(action)
             got = group.step(np.array(obs), np.array(target))
-            error = np.abs(got - wanted) / np.maximum(1.0, np.abs(wanted))
+            error = np.abs(got - expected) / np.maximum(1.0, np.abs(expected))
             worst = max(worst, float(error.max()))
-        if not worst <= known["tolerance"]:
+        if not worst <= cases["tolerance"]:
             raise ValueError(f"the actions differ from the known answers by {worst:.1e}")
         return worst
 
@@ -115,8 +115,8 @@ def read_description(folder: Path | str) -> dict[str, Any]:
         raise ValueError(f"no exported policy in {folder}: it holds no {DESCRIPTION}") from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} cannot be read as JSON: {error}") from None
-    known = isinstance(description, dict) and description.get("format") == FORMAT
-    if not known or description.get("format_version") != FORMAT_VERSION:
+    readable = isinstance(description, dict) and description.get("format") == FORMAT
+    if not readable or description.get("format_version") != FORMAT_VERSION:
         raise ValueError(f"{path} describes no policy of this program's format {FORMAT_VERSION}")
     return description
 
@@ -174,8 +174,8 @@ class _Group:
         if conditioned:
             inputs["return_to_go"] = self._return_to_go
         outputs = {"action": self._action}
-        for each, given, following in zip(self._state, now, after, strict=True):
-            inputs[each["input"]], outputs[each["output"]] = given, following
+        for each, array, following in zip(self._state, now, after, strict=True):
+            inputs[each["input"]], outputs[each["output"]] = array, following
         binding = session.io_binding()
         for bind, arrays in ((binding.bind_input, inputs), (binding.bind_output, outputs)):
             for name, array in arrays.items():

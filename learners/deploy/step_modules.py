@@ -31,7 +31,7 @@ class NetworkStep(nn.Module):
     network: Any
 
     def __init__(self, network: nn.Module, token_dim: int, batch_size: int) -> None:
-        """Raises ValueError if the state holds something else than tensors."""
+        """Raises ValueError if the state holds anything but tensors."""
         super().__init__()
         self.network = network
         self._initial = self.network.init_state(batch_size)
@@ -44,13 +44,13 @@ class NetworkStep(nn.Module):
 
     def _changing(self, leaves: dict[str, Tensor], token: Tensor) -> list[str]:
         """Names of the tensors that a step replaces or writes to."""
-        given = {name: value.clone() for name, value in leaves.items()}
-        versions = {name: value._version for name, value in given.items()}
-        _, state = self.network.step(token, with_tensors(self._initial, given))
+        copies = {name: value.clone() for name, value in leaves.items()}
+        versions = {name: value._version for name, value in copies.items()}
+        _, state = self.network.step(token, with_tensors(self._initial, copies))
         returned = dict(named_tensors(state))
         untouched = {
             name
-            for name, value in given.items()
+            for name, value in copies.items()
             if returned[name] is value and value._version == versions[name]
         }
         return [name for name, value in leaves.items() if value.numel() and name not in untouched]
@@ -58,8 +58,8 @@ class NetworkStep(nn.Module):
     def forward(self, token: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         """A token (B, D) and the state tensors -> action (B, A) and their next values."""
         names = [each.name for each in self.state_tensors]
-        given = {name: value.clone() for name, value in zip(names, state, strict=True)}
-        action, following = self.network.step(token, with_tensors(self._initial, given))
+        copies = {name: value.clone() for name, value in zip(names, state, strict=True)}
+        action, following = self.network.step(token, with_tensors(self._initial, copies))
         tensors = dict(named_tensors(following))
         return action, *(tensors[name] for name in names)
 
@@ -73,7 +73,7 @@ class BoundedStep(nn.Module):
         self.state_tensors = step.state_tensors
 
     def forward(self, token: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        """As of the other step."""
+        """See the wrapped step."""
         action, *following = self.step(token, *state)
         return action.tanh(), *following
 
@@ -123,13 +123,13 @@ class PolicyStep(nn.Module):
 
     @property
     def input_names(self) -> list[str]:
-        """In the order of `forward`'s arguments."""
+        """Names of `forward`'s arguments, in order."""
         target = ["return_to_go"] if self.policy.conditioned else []
         return ["observation", *target, *(each.name for each in self.state_tensors)]
 
     @property
     def output_names(self) -> list[str]:
-        """In the order of `forward`'s results."""
+        """Names of `forward`'s results, in order."""
         return ["action", *(f"next_{each.name}" for each in self.state_tensors)]
 
     def initial_state(self) -> tuple[Tensor, ...]:
@@ -143,10 +143,10 @@ class PolicyStep(nn.Module):
 
     def forward(self, observation: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         """See the class."""
-        given = dict(zip(self.input_names[1:], rest, strict=True))
-        obs = self.policy.observation(observation, given.pop(KEPT_ACTION, None))
-        token = self.policy.tokens(obs, given.pop("return_to_go", None))
-        action, *state = self.policy.network(token, *given.values())
+        inputs = dict(zip(self.input_names[1:], rest, strict=True))
+        obs = self.policy.observation(observation, inputs.pop(KEPT_ACTION, None))
+        token = self.policy.tokens(obs, inputs.pop("return_to_go", None))
+        action, *state = self.policy.network(token, *inputs.values())
         action = self.policy.action_normaliser.restore(action)
         return action, *(action.clone() for _ in self._kept), *state
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class BoundedNetwork(nn.Module):
-    """tanh of another network's actions, as the policies of value-based learners have it."""
+    """tanh of another network's actions, for policies of value-based learners."""
 
     network: Any
     _squash = True
@@ -21,7 +21,7 @@ class BoundedNetwork(nn.Module):
 
     @property
     def takes_mask(self) -> bool:
-        """As the network, see `PolicyNetwork.predict_batch`."""
+        """The wrapped network's flag, see `PolicyNetwork.predict_batch`."""
         return getattr(self.network, "takes_mask", False)
 
     def forward(self, tokens: Tensor, *mask: Tensor) -> Tensor:

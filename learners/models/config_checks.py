@@ -1,4 +1,4 @@
-"""What the configs of the networks share."""
+"""Checks and a base class that the networks' configs share."""
 
 from typing import Any, ClassVar
 

@@ -15,8 +15,8 @@ weight (1 - t)^2, which does not change the best v. So the loss is
 and f need not carry the noise through its hidden layers to its output, as a velocity would have to.
 
 In control the chunk is integrated anew at every step, by 1 to 4 Euler steps, and its first action
-is executed: a receding horizon, as DiffuseLoco (Huang et al. 2024, arXiv 2404.19264) has it with a
-diffusion model.
+is executed: a receding horizon, as in DiffuseLoco (Huang et al. 2024, arXiv 2404.19264), which uses
+a diffusion model.
 
 Deviation: the integration starts at `temperature` times one fixed draw, by default at 0, the mean
 of the noise, instead of at a new draw. So the action is a function of the history, the same in
@@ -46,7 +46,7 @@ class FlowConfig:
         hidden_dim, n_layers: width and number of the hidden layers.
         context_len: H steps that the network sees.
         chunk: C actions that it predicts.
-        steps: Euler steps, 1 to 4. The weights do not depend on it.
+        steps: Euler steps, 1 to 4. Trained weights suit any number.
         temperature: scale of the fixed noise at which the integration starts; 0 for none.
 
     Raises:
@@ -86,7 +86,7 @@ class FlowPolicy(HistoryNetwork):
         super().__init__(config.context_len, token_dim)
         self.chunk, self.act_dim, self.steps = config.chunk, act_dim, config.steps
         width, size = config.hidden_dim, config.chunk * act_dim
-        # Two parts of an MLP's first layer, as that of the history is the same in all Euler steps.
+        # Two parts of an MLP's first layer: the history's part is the same in all Euler steps.
         self.history_in = nn.Linear(self.history * token_dim, width)
         self.chunk_in = nn.Linear(size + 1, width, bias=False)
         self.rest = nn.Sequential(nn.GELU())
@@ -97,9 +97,9 @@ class FlowPolicy(HistoryNetwork):
         self.register_buffer("start", config.temperature * draw)
 
     def path_end(self, context: Tensor, chunk: Tensor, time: Tensor) -> Tensor:
-        """Where the path of x_t (..., C x A) at a time (..., 1) is expected to end, (..., C x A).
+        """Expected end (..., C x A) of the path through x_t (..., C x A) at a time (..., 1).
 
-        context: (..., hidden_dim), of the history.
+        context: (..., hidden_dim), from the history.
         """
         return self.rest(context + self.chunk_in(torch.cat([chunk, time], dim=-1)))
 
@@ -122,13 +122,13 @@ class FlowPolicy(HistoryNetwork):
         """The weighted flow matching loss of each learned chunk, with random noise and time.
 
         A learned step is the last of its chunk, so that windows of any length have whole chunks.
-        Where fewer steps are before it, as at an episode's start, the chunk begins with the row;
-        its last action stands in for the unknown ones, which have no part in the loss.
+        If fewer steps precede it, as at an episode's start, the chunk begins with the row; its last
+        action stands in for the unknown ones, which do not count in the loss.
 
         Args:
             tokens: (B, T, D).
             actions: (B, T, A) to imitate, in normalised units.
-            mask: (B, T), true at the N steps to learn from. Those before them are of their episode.
+            mask: (B, T), true at the N steps to learn from; earlier steps belong to their episode.
 
         Returns:
             (N,) means over the numbers of the known actions.
@@ -137,10 +137,10 @@ class FlowPolicy(HistoryNetwork):
         steps = (last - (self.chunk - 1)).clamp(min=0)
         after = torch.arange(self.chunk, device=last.device)
         ahead = (last - steps)[:, None]
-        known = after <= ahead
+        valid = after <= ahead
         chunk = actions[rows[:, None], steps[:, None] + after.minimum(ahead)].flatten(1)
         noise, time = torch.randn_like(chunk), torch.rand_like(chunk[:, :1])
         context = self.history_in(self.histories(tokens)[rows, steps])
         end = self.path_end(context, torch.lerp(noise, chunk, time), time).float()
         error = (end - chunk).square().unflatten(-1, (self.chunk, -1)).mean(-1)
-        return (error * known).sum(-1) / known.sum(-1)
+        return (error * valid).sum(-1) / valid.sum(-1)

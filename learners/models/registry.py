@@ -231,10 +231,10 @@ def preset(name: str, overrides: Mapping[str, Any] | None = None) -> ModelSpec:
     if name not in PRESETS:
         raise ValueError(f"no model {name!r}; allowed: {', '.join(PRESETS)}")
     entry, values = PRESETS[name], dict(overrides or {})
-    known = default_settings(entry.kind)
-    for given in values:
-        if given not in known:
-            raise ValueError(f"model {name} has no setting {given!r}; allowed: {', '.join(known)}")
+    defaults = default_settings(entry.kind)
+    for key in values:
+        if key not in defaults:
+            raise ValueError(f"model {name} has no setting {key!r}; allowed: {', '.join(defaults)}")
     return ModelSpec(entry.kind, config_class(entry.kind)(**{**entry.values, **values}))
 
 

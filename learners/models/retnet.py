@@ -66,9 +66,9 @@ class RetNetState:
 class ChunkDecay:
     """Powers of each head's decay within a chunk of C steps.
 
-    between (H, C, C): from a step to a later one, 0 to an earlier one. since_start (H, C, 1): from
-    the previous chunk's last step. to_end (H, C, 1): to this chunk's last step. whole (H, 1, 1):
-    over the chunk.
+    between (H, C, C): from a step to a later one, and 0 to an earlier one. since_start (H, C, 1):
+    from the previous chunk's last step. to_end (H, C, 1): to this chunk's last step. whole
+    (H, 1, 1): over the chunk.
     """
 
     between: Tensor

@@ -57,7 +57,7 @@ class PolicyNetwork(nn.Module):
         return self.layout.kind == "return"
 
     def return_at(self, share: float) -> float:
-        """The return that the network sees as `share`; 1.0 for the expert's."""
+        """The return that the network sees as `share`; a share of 1.0 is the expert's return."""
         return float(self.return_zero) + share * float(self.return_scale)
 
     @property
@@ -80,7 +80,7 @@ class PolicyNetwork(nn.Module):
         return self.log_std.exp() * self.action_normaliser.std
 
     def drive(self, body: np.ndarray) -> None:
-        """Take a body (layout.body_dim,) as that of every robot, until the next call.
+        """Set the body (layout.body_dim,) of every robot, until the next call.
 
         ValueError for a body of another size.
         """
@@ -96,8 +96,8 @@ class PolicyNetwork(nn.Module):
         """Stored (..., Ds) -> (..., Do).
 
         Args:
-            last_action: (..., A), which a layout that keeps it needs.
-            body: (..., layout.body_dim); by default the one that `drive` was given.
+            last_action: (..., A), needed if the layout keeps it.
+            body: (..., layout.body_dim); by default the one that `drive` set.
         """
         parts = [stored]
         if self.layout.body_fields:
@@ -112,18 +112,18 @@ class PolicyNetwork(nn.Module):
     def batch_tokens(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Tokens (B, T, D) of a batch of windows.
 
-        The batch has obs (B, T, Ds), and what the policy takes: return_to_go (B, T), last_action
-        (B, T, A) and body (B, D).
+        The batch has obs (B, T, Ds) and, if the policy takes them, return_to_go (B, T),
+        last_action (B, T, A) and body (B, D).
         """
         body = batch[BODY][:, None] if self.layout.body_fields else None
         obs = self.observation(batch["obs"], batch.get(LAST_ACTION), body)
         return self.tokens(obs, batch.get("return_to_go"))
 
     def predict_batch(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Normalised actions (B, T, A) for a batch of windows, in the loss.
+        """Normalised actions (B, T, A) for a batch of windows, for the loss.
 
-        The batch has mask (B, T), and what `batch_tokens` takes. Actions where the mask is false
-        mean nothing: a network that `takes_mask` does not compute them.
+        The batch has mask (B, T), and the inputs of `batch_tokens`. Actions are undefined where the
+        mask is false: a network that `takes_mask` does not compute them.
         """
         tokens = self.batch_tokens(batch)
         if getattr(self.network, "takes_mask", False):

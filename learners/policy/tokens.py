@@ -22,7 +22,7 @@ class TokenLayout:
         keeps_last_action: the stored observation has no last action; the policy remembers it and
             appends it as the last field of obs_slices.
         body_fields: fields of obs_slices that describe the robot. They are the same in all steps,
-            not stored with them, and follow the stored ones.
+            stored per episode, and follow the stored fields.
 
     Raises:
         ValueError: an unknown kind, or fields that break these rules.
@@ -67,7 +67,7 @@ class TokenLayout:
     def of_data(
         cls, kind: str, stored_slices: Slices, act_dim: int, body_slices: Slices | None = None
     ) -> "TokenLayout":
-        """The layout for stored fields, and for those of the body if there are any.
+        """The layout for stored fields, and for the body's fields if there are any.
 
         It keeps the last action if the tokens need it and it is not stored.
         """

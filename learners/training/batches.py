@@ -25,7 +25,7 @@ def open_stream(config: TrainConfig, selection: Selection, ranks: Ranks, seed: i
     """This rank's share of the windows of a selection.
 
     Less than half a batch at an epoch's end is added to the previous batch, since a small batch
-    would weigh as much as a whole one. `config` is settled.
+    would weigh as much as a whole one. `config` must be settled, see `TrainConfig.settled`.
     """
     assert config.prefix_len is not None, "a run settles it"
     objective, schema = OBJECTIVES[config.objective], selection.schema
@@ -68,12 +68,12 @@ def with_bodies(batches: Iterable[Batch], selection: Selection) -> Iterator[Batc
 
 
 def executed_place(config: TrainConfig, schema: Schema) -> tuple[int, int] | None:
-    """(start, stop) in `obs` of the executed action before it; None if it is not to be learned."""
+    """(start, stop) in `obs` of the previous executed action; None unless `executed_actions`."""
     return schema.field("obs").slices.get(LAST_ACTION) if config.executed_actions else None
 
 
 class TrainingBatches:
-    """Endless batches, epoch after epoch, from `stream`."""
+    """Endless batches of `stream`, epoch after epoch."""
 
     def __init__(self, config: TrainConfig, selection: Selection, ranks: Ranks) -> None:
         self.stream = open_stream(config, selection, ranks, config.seed)

@@ -26,9 +26,9 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
     """A new policy with the selection's statistics, and its checkpoint card.
 
     A Gaussian policy learns its std unless the network's config has a `fixed_std`. Raises
-    ValueError for an unknown model or setting, an objective that the model cannot learn by, or
-    fields that are no vectors or observations without named slices, and NonFiniteError for
-    statistics that are not finite.
+    ValueError for an unknown model or setting, an objective that does not suit the model, fields
+    that are not vectors, or observations without named slices, and NonFiniteError for statistics
+    that are not finite.
     """
     for name in ("obs", "action"):
         field = selection.schema.field(name)
@@ -84,7 +84,7 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
 
 
 def _normaliser(name: str, selection: Selection) -> Normaliser:
-    # With threads, not on a Dask client that may be open in this process.
+    # Threads, not a Dask client that may be open in this process.
     statistics = selection.statistics(name, scheduler="threads")
     try:
         return Normaliser(statistics.mean, statistics.std)
@@ -109,18 +109,18 @@ def build_values(
 
 
 def _bounds(selection: Selection, shown: slice | None) -> Normaliser:
-    """Actions between the smallest and the largest one of each channel are -1 to 1.
+    """A normaliser that maps the range of each action channel to [-1, 1].
 
     Args:
-        shown: where an observation has the executed action; None for the stored ones.
+        shown: slice of an observation with the executed action; None for the stored actions.
     """
-    found = selection.statistics("action" if shown is None else "obs", scheduler="threads")
-    low, high = (each[shown or slice(None)] for each in (found.min, found.max))
+    statistics = selection.statistics("action" if shown is None else "obs", scheduler="threads")
+    low, high = (each[shown or slice(None)] for each in (statistics.min, statistics.max))
     return Normaliser((high + low) / 2, (high - low) / 2)
 
 
 def _return_range(config: TrainConfig, selection: Selection) -> tuple[float, float]:
-    """The returns that are the network's 0 and 1; (0, 1) if the objective uses none.
+    """The returns that the network sees as 0 and 1; (0, 1) if the objective uses no returns.
 
     FCNet's are "normalized, with 1.0 indicating an expert policy". The expert's return is, in this
     order: the config's; the store's reference return of an expert, which imports of D4RL have; the
@@ -145,7 +145,7 @@ def _return_range(config: TrainConfig, selection: Selection) -> tuple[float, flo
 
 
 def _reference_return(schema: Schema, policy: str) -> float | None:
-    """A policy's number in the attribute `reference_returns`, if the store has it."""
-    known = schema.attributes.get("reference_returns")
-    value = known.get(policy) if isinstance(known, Mapping) else None
+    """A policy's return in the attribute `reference_returns`; None if the store has none."""
+    returns = schema.attributes.get("reference_returns")
+    value = returns.get(policy) if isinstance(returns, Mapping) else None
     return float(value) if isinstance(value, int | float) else None

@@ -8,7 +8,7 @@ from typing import Any
 from gaitforge.learners.models.registry import PRESETS, preset
 from gaitforge.learners.training.objectives import OBJECTIVES, value_settings
 
-# Settings that may change when a run is resumed: its results are the same up to rounding.
+# Settings that may change when a run is resumed; they change results by rounding at most.
 _FREE_TO_CHANGE = (
     *("threads", "checkpoint_every", "keep_every", "device", "compile", "accumulate"),
 )
@@ -32,42 +32,43 @@ class TrainConfig:
         objective: "bc" (behaviour cloning), "gaussian-bc" (of a Gaussian policy) or "return"
             (return-conditioned behaviour cloning), or offline reinforcement learning; see
             `objectives`.
-        values: settings of a value-based objective that differ from its own, e.g. {"alpha": 1.0};
-            see `training.values`.
+        values: settings of a value-based objective that differ from its defaults, such as
+            {"alpha": 1.0}; see `training.values`.
         steps: optimiser steps.
         batch_size: windows per optimiser step, over all processes.
         window_len: control steps per window that are learned; a model may see fewer (its
             `context_len`).
         prefix_len: steps before a window that are only read; by default the model's own.
-        accumulate: parts of a process's batch that are computed one after the other, for memory.
+        accumulate: number of parts in which a process's batch is computed, to save memory.
         optimiser: "adamw", "adam" or "lion".
         peak_lr, warmup_fraction, schedule: linear warm-up over this fraction of the steps, then
             "cosine" to 0 or "constant".
-        weight_decay, betas, eps: of the optimiser; betas and eps are the FCNet paper's (Table 5).
+        weight_decay, betas, eps: the optimiser's; betas and eps are the FCNet paper's (Table 5).
         grad_clip: largest norm of the gradient; None for no limit.
-        precision: of the forward pass, "float32" or "bf16" (autocast). With bf16 matrix units it
+        precision: "float32" or "bf16" (autocast) in the forward pass. With bf16 matrix units it
             halves the time of an FCNet step, but not of a BoT step.
         compile: use torch.compile, which needs a compiler and, on a CPU, about a minute.
-        ema_decay: of an exponential moving average of the weights, which is then validated,
-            evaluated and exported; None for no average.
+        ema_decay: decay of a moving average of the weights, which is then validated, evaluated and
+            exported; None for no average.
         device: "cpu" or "cuda".
-        seed: of the initial weights, the order of the data and the network's random numbers.
+        seed: random seed of the initial weights, the data's order and the network's random numbers.
         held_out_fraction: share of the episodes kept out of the training; a validation uses the
             first `validation_batches` batches of them.
-        split_seed: of the choice of held-out episodes; by default `seed`. Compared runs share it.
-        history_every, validation_every, checkpoint_every: in optimiser steps; the last step also
-            validates and saves a checkpoint.
+        split_seed: seed of the choice of held-out episodes; by default `seed`. Compared runs share
+            it.
+        history_every, validation_every, checkpoint_every: periods in optimiser steps; the last step
+            also validates and saves a checkpoint.
         keep_every: steps between policies that are kept as checkpoints "step-N"; None keeps none.
-        return_scale: the expert's return, the network's 1; by default the store's reference return
-            or, without one, the mean return of the episodes.
-        return_zero: the return that is the network's 0; None for the store's reference return of a
-            random policy (0 without one), which is D4RL's score, (R - min) / (max - min).
-        normalise_actions: learn actions that have mean 0 and std 1 over the data; false for actions
-            in the units of the data, then also of `fixed_std` and of the loss.
+        return_scale: the expert's return, which the network sees as 1; by default the store's
+            reference return or, without one, the mean return of the episodes.
+        return_zero: the return that the network sees as 0; None for the store's reference return of
+            a random policy (0 without one), which is D4RL's score, (R - min) / (max - min).
+        normalise_actions: learn actions that have mean 0 and std 1 over the data; if false,
+            actions, `fixed_std` and the loss are in the units of the data.
         executed_actions: learn the actions that were executed, with the collection's noise, as the
             next observation's `last_action` shows them, instead of those that the policy chose.
-            Where none is stored (no such field, no `final_obs`) there is no difference.
-        threads: of torch; by default unchanged.
+            No effect if they are not stored (no such field, no `final_obs`).
+        threads: torch's number of threads; by default unchanged.
 
     Raises:
         ValueError: a value outside its range.
@@ -110,9 +111,9 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "betas", tuple(self.betas))
-        for name, known in _CHOICES.items():
-            if getattr(self, name) not in known:
-                raise ValueError(f"no {name} {getattr(self, name)!r}; allowed: {', '.join(known)}")
+        for name, words in _CHOICES.items():
+            if getattr(self, name) not in words:
+                raise ValueError(f"no {name} {getattr(self, name)!r}; allowed: {', '.join(words)}")
         counts = ("steps", "batch_size", "window_len", "accumulate", "history_every")
         more = (
             "validation_every",
@@ -147,12 +148,12 @@ class TrainConfig:
                 raise ValueError(f"{name} must not be negative, got {value}")
 
     @classmethod
-    def recommended(cls, model: str = model, **given: Any) -> "TrainConfig":
-        """The settings that suit a preset and an objective, replaced by the given ones."""
+    def recommended(cls, model: str = model, **overrides: Any) -> "TrainConfig":
+        """The settings that suit a preset and an objective, with the overrides."""
         suited = dict(PRESETS[model].training if model in PRESETS else {})
-        if (objective := given.get("objective")) in OBJECTIVES:
+        if (objective := overrides.get("objective")) in OBJECTIVES:
             suited |= OBJECTIVES[objective].training
-        return cls(**{"model": model, **suited, **given})
+        return cls(**{"model": model, **suited, **overrides})
 
     def to_json(self) -> dict[str, object]:
         """JSON values."""
@@ -161,7 +162,7 @@ class TrainConfig:
         return tree | {"model_overrides": dict(self.model_overrides)}
 
     def value_settings(self) -> Any:
-        """The settings of a value-based objective; None for imitation. ValueError as there."""
+        """The settings of a value-based objective, as `objectives.value_settings`."""
         return value_settings(self.objective, self.values)
 
     def settled(self, recorded: Mapping[str, Any] | None) -> "TrainConfig":
@@ -175,7 +176,7 @@ class TrainConfig:
         return replace(self, prefix_len=own)
 
     def differences(self, recorded: Mapping[str, Any]) -> list[str]:
-        """Names of settings with which a recorded run would have other results than this one."""
+        """Names of settings that differ from a recorded run's and change results."""
         mine = self.to_json()
         names = (mine.keys() | recorded.keys()) - set(_FREE_TO_CHANGE)
         return sorted(name for name in names if mine.get(name) != recorded.get(name))

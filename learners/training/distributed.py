@@ -20,7 +20,7 @@ from torch import Tensor, distributed
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those of the run; the default is a run of one process."""
+    """This process's place among the run's processes; the default is a run of one process."""
 
     rank: int = 0
     world_size: int = 1
@@ -124,8 +124,8 @@ def _check_device(device: torch.device) -> None:
             "use device=cpu or fewer processes"
         )
     torch.cuda.set_device(device)
-    # In bfloat16 cuDNN's attention refuses 65,536 sequences, as the Body Transformer makes of 1,024
-    # windows of 64 steps; PyTorch's own is as fast, see docs/results.md.
+    # In bfloat16 cuDNN's attention refuses 65,536 sequences, which the Body Transformer makes of
+    # 1,024 windows of 64 steps; PyTorch's own is as fast, see docs/results.md.
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 

@@ -51,8 +51,8 @@ def held_out_error(
     """The error of a policy's actions (a Gaussian policy's means) on whole episodes.
 
     Units are those of the policy's normaliser, which policies trained on the same episodes share.
-    `progress` gets the control steps since its previous call. Raises NonFiniteError for an error
-    that is not finite, and ValueError if the policy needs returns and an episode was cut off.
+    `progress` gets the control steps since its previous call. Raises NonFiniteError for a
+    non-finite error, and ValueError if the policy needs returns and an episode was cut off.
     """
     longest = int(held_out.lengths.max())
     stream = held_out.windows(

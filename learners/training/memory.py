@@ -1,4 +1,4 @@
-"""Memory that a training has freed and needs again at the next update."""
+"""Keep memory that a training frees and needs again at the next update."""
 
 import ctypes
 from contextlib import suppress
@@ -11,8 +11,8 @@ _LARGEST = 32 << 20  # the most that glibc takes for M_MMAP_THRESHOLD on 64 bits
 def keep_freed_memory() -> None:
     """Let this process keep up to 1 GiB of freed memory, where its C library is glibc.
 
-    By default large arrays go back to the system when they are freed, and each page of the next
-    one costs a fault and is cleared: a quarter of CQL's time, whose batches are 30 times as large.
+    By default freed large arrays go back to the system, and each page of the next one is faulted in
+    and cleared: a quarter of the time of CQL, whose batches are 30 times as large.
     """
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)

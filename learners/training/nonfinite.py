@@ -1,4 +1,4 @@
-"""What caused a loss or gradient that is not finite."""
+"""Find the cause of a non-finite loss or gradient."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ class NonFiniteError(ValueError):
 
 
 def blame(batch: Mapping[str, Tensor], selection: Selection, rate: float, alone: bool) -> str:
-    """Why a batch, or one process's share of it unless `alone`, is not finite, and its episodes."""
+    """Why a batch's loss is not finite, and in which episodes; `alone`: the run has one process."""
     way_out = "lower peak_lr" if alone else "lower peak_lr, unless another process names its data"
     return data_fault(batch, selection) or (
         f"the loss is not finite at learning rate {rate:.2g}, over "
@@ -24,7 +24,7 @@ def blame(batch: Mapping[str, Tensor], selection: Selection, rate: float, alone:
 
 
 def data_fault(batch: Mapping[str, Tensor], selection: Selection) -> str | None:
-    """What is wrong with the data of a batch, and in which episodes; None if nothing is."""
+    """Invalid numbers of a batch and their episodes, in words; None if there are none."""
     for name, value in batch.items():
         if not value.is_floating_point():
             continue

@@ -27,12 +27,12 @@ EXPERT_FIELDS = ("action_mean", "action_std")
 
 @dataclass(frozen=True)
 class Objective:
-    """What is learned from, and how.
+    """A training objective.
 
     Attributes:
-        tokens: kind of token, of `tokens.TOKEN_KINDS`.
+        tokens: one of `tokens.TOKEN_KINDS`.
         gaussian: whether the policy is Gaussian.
-        values: "module:class" of the `ValueLearner`, where there is one; its policy is bounded.
+        values: "module:class" of the `ValueLearner`, whose policy is bounded; empty for imitation.
         training: settings of `TrainConfig` that suit it, whatever the model.
     """
 
@@ -43,7 +43,7 @@ class Objective:
 
 
 _VALUES = "gaitforge.learners.training.values"
-# Rate and optimiser of the papers' Table 3 (TD3+BC) and appendix B (IQL); windows are the model's.
+# Rate and optimiser are from Table 3 of TD3+BC and appendix B of IQL; windows are the model's.
 _VALUE_TRAINING = {
     "optimiser": "adam",
     "peak_lr": 3e-4,
@@ -53,11 +53,11 @@ _VALUE_TRAINING = {
     "betas": (0.9, 0.999),
     "eps": 1e-8,
     "grad_clip": None,
-    "executed_actions": True,  # rewards and next states are theirs
+    "executed_actions": True,  # rewards and next states follow from these
 }
 
 _REBRAC_TRAINING = _VALUE_TRAINING | {"peak_lr": 1e-3, "batch_size": 1024}
-# As many steps a batch as 256 single ones.
+# As many steps per batch as 256 windows of one step.
 _AWR_WINDOWS = {"window_len": 32, "batch_size": 8}
 
 OBJECTIVES: dict[str, Objective] = {
@@ -83,26 +83,26 @@ def value_class(objective: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def value_settings(objective: str, given: Mapping[str, Any]) -> Any:
+def value_settings(objective: str, overrides: Mapping[str, Any]) -> Any:
     """The settings of a value-based objective, some replaced; None for imitation.
 
     Raises:
         ValueError: a setting that the objective does not have, or a value outside its range.
     """
     learner = value_class(objective)
-    known = [each.name for each in fields(learner.settings_class)] if learner else []
-    for name in given:
-        if name not in known:
-            allowed = f"; allowed: {', '.join(known)}" if known else ", as it learns no values"
+    names = [each.name for each in fields(learner.settings_class)] if learner else []
+    for name in overrides:
+        if name not in names:
+            allowed = f"; allowed: {', '.join(names)}" if names else ", as it learns no values"
             raise ValueError(f"objective {objective} has no setting {name!r}{allowed}")
-    return learner.settings_class(**given) if learner else None
+    return learner.settings_class(**overrides) if learner else None
 
 
 def objective_fields(objective: Objective, schema: Schema, executed: bool) -> tuple[str, ...]:
-    """The fields to train on; of executed actions there is no distribution.
+    """The fields to train on; executed actions have no distribution, so EXPERT_FIELDS are not used.
 
-    ValueError without the rewards that it needs, or for EXPERT_FIELDS of another shape than the
-    action.
+    ValueError if rewards are needed and missing, or if EXPERT_FIELDS and the action differ in
+    shape.
     """
     if objective.values:
         if "reward" not in schema.names("step"):
@@ -115,17 +115,17 @@ def objective_fields(objective: Objective, schema: Schema, executed: bool) -> tu
         return ("obs", "action")
     action = schema.field("action")
     for name in EXPERT_FIELDS:
-        given = schema.field(name)
-        if (given.shape, given.per) != (action.shape, "step"):
+        field = schema.field(name)
+        if (field.shape, field.per) != (action.shape, "step"):
             raise ValueError(
-                f"field {name} is {given.shape} per {given.per}, but the expert's distribution "
+                f"field {name} is {field.shape} per {field.per}, but the expert's distribution "
                 f"must be {action.shape} per step, like the action"
             )
     return ("obs", *EXPERT_FIELDS)
 
 
 def has_own_loss(network: nn.Module) -> bool:
-    """Whether a network brings its loss of imitation, which replaces the squared error."""
+    """Whether a network has its own imitation loss, which replaces the squared error."""
     return hasattr(network, "imitation_losses")
 
 
@@ -133,9 +133,9 @@ def summed_loss(policy: PolicyNetwork, batch: Mapping[str, Tensor]) -> Tensor:
     """The policy's loss summed over the valid steps of a batch; scalar.
 
     The loss of a step is the mean squared error over its action, or nats for a Gaussian policy. A
-    network with `imitation_losses` gives the loss in training; in eval mode its actions' errors
-    count, as of the others. The batch has mask (B, T), action (B, T, A) or EXPERT_FIELDS, and what
-    `predict_batch` takes.
+    network with `imitation_losses` computes the loss in training; in eval mode its actions' squared
+    errors count, as for other networks. The batch has mask (B, T), action (B, T, A) or
+    EXPERT_FIELDS, and the inputs of `predict_batch`.
     """
     from gaitforge.datasets.networks import gaussian_kl, gaussian_nll
 

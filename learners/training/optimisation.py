@@ -23,7 +23,7 @@ def learning_rate(step: int, config: TrainConfig) -> float:
 
 
 def make_optimiser(parameters: ParamsT, config: TrainConfig) -> torch.optim.Optimizer:
-    """The config's optimiser; weight decay is decoupled but for "adam", whose gradient has it."""
+    """The config's optimiser; weight decay is decoupled, but "adam" adds it to the gradient."""
     if config.optimiser == "lion":
         return Lion(parameters, config.peak_lr, config.betas, config.weight_decay)
     adam = torch.optim.AdamW if config.optimiser == "adamw" else torch.optim.Adam

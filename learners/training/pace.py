@@ -1,4 +1,4 @@
-"""How many optimiser steps of a training fit in a time."""
+"""Measure the speed of a training."""
 
 import time
 
@@ -17,10 +17,10 @@ WARM_UP_S, MEASURED_S = 2.0, 4.0
 
 
 def updates_per_s(config: TrainConfig, selection: Selection) -> float:
-    """Measure a training's optimiser steps per second, validation and checkpoints left out.
+    """Measure a training's optimiser steps per second, without validation and checkpoints.
 
-    On one thread these are seconds of its CPU time, whatever else runs on the machine and however
-    long the first reading of a large store takes.
+    On one thread these are seconds of CPU time, which do not depend on other programs or on the
+    time to first read a large store.
 
     Raises:
         ValueError: as `train`.

@@ -31,7 +31,7 @@ class TrainResult:
 
     Losses are the mean squared error in normalised action units ("bc", "return") or nats per step
     ("gaussian-bc"); loss is that of the history's last row. With values, loss is the sum of all
-    losses, and the validation loss is the policy's alone, as of imitation. best_validation_loss was
+    losses, and the validation loss is the policy's imitation loss alone. best_validation_loss was
     reached after best_step. control_steps are the valid steps trained on, repeats included; train_s
     are the seconds of training over all resumes; resumed_from is the optimiser step this call
     started at.
@@ -80,7 +80,7 @@ def train(
     try:
         with process_group(config.device) as ranks:
             gpus = [ranks.device] if ranks.device.type == "cuda" else []
-            with torch.random.fork_rng(gpus):  # the caller's random numbers stay as they are
+            with torch.random.fork_rng(gpus):  # leaves the caller's random numbers unchanged
                 return _train(config, selection, run_dir, ranks, progress, stored)
     finally:
         torch.set_num_threads(threads)

@@ -26,7 +26,7 @@ from gaitforge.learners.training.update import Updater
 PROGRESS_PERIOD_S = 0.5
 
 Progress = Callable[[int, int, HistoryRow], None]
-"""(steps done, all steps, the run so far)."""
+"""progress(steps done, all steps, state of the run)."""
 
 
 @dataclass

@@ -28,7 +28,7 @@ class Update:
 
 
 class Updater:
-    """The policy, its critics, their optimiser and the moving average, alike on every rank."""
+    """The policy, its critics, their optimiser and the moving average, equal on every rank."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Updater:
             policy.network.compile()
 
     def step(self, batch: Mapping[str, Tensor], number: int, rate: float) -> Update:
-        """Optimiser step `number` (from 0) at learning rate `rate`; none if it is not finite.
+        """Take optimiser step `number` (from 0) at rate `rate`; skip it if it is not finite.
 
         Random numbers of the network depend on the seed, the step and the rank only. Raises
         ValueError if torch.compile fails.
@@ -97,7 +97,7 @@ class Updater:
             self.average.n_averaged.fill_(step + 1)
 
     def acting_policy(self) -> PolicyNetwork:
-        """The policy to validate and keep: the average if there is one."""
+        """The policy to validate and save: the average if there is one."""
         return self.policy if self.average is None else cast(PolicyNetwork, self.average.module)
 
     def summed_loss(self, policy: PolicyNetwork, batch: Batch) -> Tensor:
@@ -107,7 +107,7 @@ class Updater:
             return summed_loss(policy, batch)
 
     def _learned(self, part: Batch, number: int) -> Tensor:
-        """The loss to learn from: values and policy together, where there are values."""
+        """The loss to learn from; with values, the sum of the critics' and the policy's losses."""
         if self.values is None:
             return self.summed_loss(self.policy, part)
         if not part["mask"].any():  # none of its transitions is known

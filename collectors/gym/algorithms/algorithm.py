@@ -22,12 +22,12 @@ class Algorithm:
 
     def state_dict(self) -> dict[str, Tensor]:
         """State to checkpoint: {"MODULE.PARAMETER": …, "OPTIMISER-adam.INDEX.KEY": …}."""
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for name, module in self.modules.items():
-            found |= {f"{name}.{key}": value for key, value in module.state_dict().items()}
+            tensors |= {f"{name}.{key}": value for key, value in module.state_dict().items()}
         for name, optimiser in self.optimisers.items():
-            found |= optimiser_tensors(optimiser, f"{name}-adam")
-        return found
+            tensors |= optimiser_tensors(optimiser, f"{name}-adam")
+        return tensors
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore `state_dict`'s tensors into networks of the same sizes."""

@@ -41,7 +41,7 @@ class ReplayBuffer:
     """Appends to and samples from the buffer of a training of at most `capacity` steps."""
 
     def __init__(self, path: Path, capacity: int, obs_dim: int, act_dim: int, rows: int) -> None:
-        """Open or make the file, of which `rows` count; ValueError if it is shorter."""
+        """Open or create the file; its first `rows` are valid. ValueError if it is shorter."""
         self.columns = replay_slices(obs_dim, act_dim)
         width = self.columns["next_obs"].stop
         self.rows = rows

@@ -24,7 +24,7 @@ class SACConfig:
 
     Attributes:
         hidden: units of each of the two hidden layers; batch_size: transitions per update.
-        learning_rate: of actor and temperature; critic_learning_rate: of the critics.
+        learning_rate: for actor and temperature; critic_learning_rate: for the critics.
         gamma: discount; tau: Polyak step of the target critics.
         target_entropy: of the action, in nats; None for -A.
     """

@@ -14,14 +14,14 @@ _FREE_TO_CHANGE = ("steps", "threads", "checkpoint_every_s")
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """What trainings by all algorithms have.
+    """Settings of trainings by any algorithm.
 
     Attributes:
         env: environment id, see `tasks.TASKS`.
         steps: environment steps in all.
-        evaluate_every: steps between evaluations; evaluation_episodes: of the mean action in each.
+        evaluate_every: steps between evaluations of the mean action; evaluation_episodes: of each.
         checkpoint_every_s: seconds between checkpoints, which wait for an episode's end.
-        seed: random seed; threads: of torch.
+        seed: random seed; threads: torch's number of threads.
     """
 
     env: str = "Hopper-v5"
@@ -47,8 +47,8 @@ class GymTrainingConfig(TrainingSettings):
 
     Attributes:
         random_steps: first steps, with uniform actions.
-        steps_per_update: environment steps per update. SAC's paper has 1; more of them give a
-            longer training's buffer for the same computation.
+        steps_per_update: environment steps per update. SAC's paper has 1; more steps per update
+            fill a larger buffer for the same computation.
     """
 
     random_steps: int = 10_000
@@ -60,7 +60,7 @@ def check_same(config: TrainingSettings, recorded: Mapping[str, Any], out: Path)
     """Refuse a folder whose training has other settings: ValueError names the first that differs.
 
     Args:
-        recorded: its settings as JSON values.
+        recorded: that training's settings as JSON values.
     """
     mine, theirs = dict(_flat(asdict(config))), dict(_flat(recorded))
     for name in mine | theirs:

@@ -23,7 +23,7 @@ class OffPolicy:
     kind: ClassVar[str] = "sac"
 
     def __init__(self, config: GymTrainingConfig, out: Path, steps: int) -> None:
-        """In a training's folder, after so many environment steps."""
+        """Continue after `steps` environment steps in a training's folder."""
         self._config, self._steps = config, steps
         self.envs = TaskBatch(find_task(config.env), 1)
         sizes = self.envs.obs_dim, self.envs.act_dim

@@ -1,4 +1,4 @@
-"""D4RL's qualities from a finished training: which policies they are, and what these return.
+"""D4RL's qualities from a finished training: chosen policies and their returns.
 
 D4RL (Fu et al. 2020) calls a policy "medium" whose training was stopped early, at about a third of
 the expert's score (Chen et al. 2021), and "medium-replay" the replay buffer until then. Both are
@@ -28,8 +28,8 @@ MEDIUM_SHARE = 1.0 / 3.0
 """Medium's return, as a share of the way from random to expert."""
 
 CANDIDATES = 5
-"""Actors measured again to choose each policy: a training's own evaluations are of few episodes,
-and on the hand an episode returns thousands or nothing."""
+"""Actors measured again to choose each policy: a training evaluates few episodes, and an episode
+of the hand returns thousands or nothing."""
 
 CANDIDATE_EPISODES, EPISODES, ENVIRONMENTS = 50, 100, 10
 _CANDIDATE_SEED, _SEED = 0xCA4D, 0x2EC1
@@ -57,9 +57,9 @@ def choose_policies(
     """Choose, measure and write a finished training's policies and recipe; returns the latter.
 
     Args:
-        algorithm: "sac", say: for the policies' cards.
+        algorithm: its name in the policies' cards, such as "sac".
         card: further entries of the policies' cards and the recipe.
-        progress: called with episodes that were run, at most `total_episodes` in all.
+        progress: called with the number of episodes that ended, at most `total_episodes` in all.
 
     Raises:
         ValueError: no training in `out`, no evaluation, or none better than random.
@@ -79,7 +79,7 @@ def choose_policies(
             return Measured(float(returns.mean()), float(returns.std(ddof=1)), length)
 
         steps, measured = _choose(training, history, out, measure, RandomPolicy(batch.act_dim))
-    # The recipe commits the policies: one of an earlier end of this training goes first.
+    # The recipe commits the policies: an older one of this training is removed before they change.
     (out / RECIPE).unlink(missing_ok=True)
     for quality, step in steps.items():
         named = {"kind": f"gymnasium-{algorithm}", "env": task.env_id, "quality": quality}
@@ -115,7 +115,7 @@ def _choose(
     measure: Measure,
     random_policy: TaskPolicy,
 ) -> tuple[dict[str, int], dict[str, Measured]]:
-    """The steps of expert and medium, and the returns of these two and of the random policy."""
+    """Steps of the expert and medium policies, and returns of both and of the random policy."""
     task = find_task(training.config["env"])
 
     def measure_again(step: int) -> float:
@@ -161,7 +161,7 @@ def choose_medium(
 ) -> int:
     """The candidate whose return, measured again, is nearest to `MEDIUM_SHARE`.
 
-    Not the first one above a third: returns jump, and that one may be nearly an expert.
+    The first one above a third would not do: returns jump, and it may be nearly an expert.
     """
     return min(candidates, key=lambda step: _away(measure_again(step), random, expert))
 

@@ -1,7 +1,7 @@
 """The settings that the shipped policies were trained with.
 
-Deviations from SAC's paper (the defaults), so that one core suffices: half as many updates, of half
-as many rows, with faster critics.
+Deviations from SAC's paper (the defaults), so that one core suffices: half as many updates, batches
+of half the size, and a higher learning rate of the critics.
 """
 
 from gaitforge.collectors.gym.algorithms.sac import SACConfig
@@ -9,7 +9,7 @@ from gaitforge.collectors.gym.tasks import find_task
 from gaitforge.collectors.gym.training.config import GymTrainingConfig
 
 _PLANNED = ("AdroitHandDoor-v1", "AdroitHandHammer-v1", "AdroitHandRelocate-v1")
-"""Tasks whose success random exploration does not find."""
+"""Tasks that random exploration never solves."""
 
 
 def recommended_training(env_id: str) -> GymTrainingConfig:

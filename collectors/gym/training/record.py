@@ -20,8 +20,9 @@ class TrainingRecord:
 
     Attributes:
         config: its settings as JSON values.
-        steps, episodes: of the environment so far; wall_s: that they took, over all processes.
-        tensors: name of the file of the algorithm's state dict.
+        steps, episodes: environment steps and episodes so far; wall_s: seconds that they took, over
+            all processes.
+        tensors: name of the file with the algorithm's state dict.
     """
 
     config: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Training a task's policies, with all that D4RL's recipe needs kept.
+"""Train a task's policies and keep what D4RL's recipe needs.
 
 The replay buffer keeps every transition, and actors are evaluated and saved at regular steps:
 D4RL's "medium" depends on the expert's return, so `recipe.py` chooses it at the end.
@@ -44,7 +44,7 @@ class Learner(Protocol):
     buffer: ReplayBuffer
 
     def __init__(self, config: Any, out: Path, steps: int) -> None:
-        """In a training's folder, after so many environment steps."""
+        """Continue after `steps` environment steps in a training's folder."""
 
     @property
     def algorithm(self) -> Algorithm:
@@ -85,9 +85,9 @@ def train_gym(
 
     Args:
         report: called after every evaluation with its row of `history.jsonl`: steps, episodes, mean
-            return and length, what the algorithm measures, steps_per_s since the last one, wall_s.
+            return and length, the algorithm's numbers, steps_per_s since the last row, wall_s.
         progress: called a few times a second with the steps since its last call.
-        learner: the algorithm, of this kind of config.
+        learner: the algorithm that the config belongs to.
 
     Raises:
         ValueError: another training is in `out`, or weights or returns are not finite.
@@ -135,7 +135,7 @@ class _Training:
 
     @property
     def wall_s(self) -> float:
-        """Seconds of training so far, with those before the checkpoint."""
+        """Seconds of training so far, over all processes."""
         return time.perf_counter() - self._started
 
     def run(
@@ -146,9 +146,9 @@ class _Training:
     ) -> None:
         config, since = self.config, (self.steps, self.wall_s)
         while self.steps < config.steps:
-            taken, ended = self._learner.advance(progress)
+            steps, ended = self._learner.advance(progress)
             evaluated = self.steps // config.evaluate_every
-            self.steps, self.episodes = self.steps + taken, self.episodes + ended
+            self.steps, self.episodes = self.steps + steps, self.episodes + ended
             done = self.steps >= config.steps
             if done or self.steps // config.evaluate_every > evaluated:
                 report(self._evaluate((self.steps - since[0]) / (self.wall_s - since[1])))
@@ -159,17 +159,17 @@ class _Training:
         """Evaluate and save the actor; the starts are the same every time."""
         seeds = range(_EVALUATION_SEED, _EVALUATION_SEED + self.config.evaluation_episodes)
         episodes = evaluate(_MeanAction(self._learner), self._judge, seeds)
-        found = {
+        scores = {
             "return": float(np.mean([episode.episode_return for episode in episodes])),
             "length": float(np.mean([episode.length for episode in episodes])),
             **self._learner.measured(),
         }
-        if not all(map(isfinite, found.values())):
-            self._stop(", ".join(f"{name} {value}" for name, value in found.items()))
+        if not all(map(isfinite, scores.values())):
+            self._stop(", ".join(f"{name} {value}" for name, value in scores.items()))
         row = {
             "steps": self.steps,
             "episodes": self.episodes,
-            **found,
+            **scores,
             "steps_per_s": steps_per_s,
             "wall_s": self.wall_s,
         }

@@ -11,7 +11,7 @@ from gaitforge.collectors.humanoid.observation import CONTROL_DT_S, JOINT_NAMES
 from gaitforge.collectors.humanoid.walker import Humanoid, load_humanoid
 
 STANDING_HEIGHT_M = 1.08
-"""Of the root above the floor, with knees slightly bent."""
+"""Height of the root above the floor, with knees slightly bent."""
 
 _SHOULDER_RAD = 1.05
 _ARM_BACK_RAD = -0.45
@@ -76,7 +76,7 @@ def synthetic_clip(motion: str, frames: int = 96, variant: int = 0) -> Reference
     if frames < 2 or variant < 0:
         raise ValueError(f"need frames >= 2, got {frames}, and variant >= 0, got {variant}")
     humanoid = load_humanoid()
-    asked = MOTIONS[motion]
+    nominal = MOTIONS[motion]
     rng = np.random.default_rng([list(MOTIONS).index(motion), variant])
     speed, size = (rng.uniform([0.85, 0.8], [1.15, 1.2])) if variant else (1.0, 1.0)
     poser = _Poser(humanoid)
@@ -85,7 +85,7 @@ def synthetic_clip(motion: str, frames: int = 96, variant: int = 0) -> Reference
         time_s = frame * CONTROL_DT_S
         # The motion grows from standing, so that it starts at rest.
         grown = size * min(1.0, time_s / _RAMP_S) ** 2
-        pose = asked.pose(time_s * speed / asked.period_s, grown)
+        pose = nominal.pose(time_s * speed / nominal.period_s, grown)
         poses[frame] = poser.qpos(pose, poses[frame - 1] if frame else None)
     return ReferenceClip.of_poses(f"{motion}_{variant:02d}", poses)
 
@@ -107,12 +107,12 @@ class _Poser:
         self._standing = self._legs.place(standing, self._feet)
 
     def qpos(self, pose: Pose, before: np.ndarray | None) -> np.ndarray:
-        """(63,) the pose, found from the one before."""
-        wanted = self._upper_body(pose, self._standing if before is None else before)
+        """(63,) the pose, solved from the previous one, `before`."""
+        target = self._upper_body(pose, self._standing if before is None else before)
         feet = {side: foot.copy() for side, foot in self._feet.items()}
         for side, lift in zip("lr", pose.lift, strict=True):
             feet[side][2] += lift
-        placed = self._legs.place(wanted, feet)
+        placed = self._legs.place(target, feet)
         # The centre of mass stays above the feet, however far the knees go forwards.
         placed[0] += self._feet["l"][0] - self._legs.center_of_mass(placed)[0]
         return self._legs.place(placed, feet)

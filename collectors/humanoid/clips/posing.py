@@ -15,7 +15,7 @@ _REACHED_M = 0.02
 """A place further from the nearest one within the joints' ranges is out of reach."""
 
 _LIMIT_MARGIN_RAD = 0.02
-"""Kept from the joints' stops, where a position actuator's range ends too."""
+"""Distance from the joints' stops, where a position actuator's range ends too."""
 
 UPRIGHT_QUAT = np.full(4, 0.5)
 """wxyz of a root that stands upright and faces the world's x axis."""
@@ -30,7 +30,7 @@ class Sole:
 
 
 class LegKinematics:
-    """Finds joint angles that put the soles where they are wanted."""
+    """Joint angles that put the soles at given places."""
 
     def __init__(self, humanoid: Humanoid):
         self._humanoid = humanoid
@@ -41,7 +41,8 @@ class LegKinematics:
         """A copy of qpos (63,) with the legs moved so that both feet stand level, toes along x.
 
         Args:
-            feet: side "l" or "r" -> (3,) the sole's centre in the world, m; else ValueError.
+            feet: side "l" or "r" -> (3,) the sole's centre in the world, m; ValueError if a foot
+                cannot reach it.
         """
         pose = qpos.copy()
         for side, place in feet.items():

@@ -1,6 +1,6 @@
 """Reference clips, and files of them in dm_control's HDF5 form.
 
-Files are the user's `cmu_2020_*.h5` with the CMU clips, or made by `write_reference`.
+Files are the user's `cmu_2020_*.h5` with the CMU clips, or written by `write_reference`.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ class ReferenceClip:
 
     @property
     def digest(self) -> str:
-        """What `clip_digest` gives for the clip in a file."""
+        """A short hash, equal to `clip_digest` of the clip in a file."""
         qpos, count = self.poses.qpos, self.frames
         parts = (qpos[:, :3], qpos[:, 3:7], qpos[:, 7:], self.poses.body_pos.reshape(count, -1))
         return _digest([part.T for part in parts])
@@ -72,10 +72,10 @@ def clip_digest(path: Path, name: str) -> str:
 
 def read_clip(path: Path, name: str) -> ReferenceClip:
     """A clip by dm_control's own loader; ValueError for no such clip or another walker."""
-    known = clip_lengths(path)
-    if name not in known:
-        first = ", ".join(list(known)[:5])
-        raise ValueError(f"{path} has no clip {name}; allowed: {first} … ({len(known)} in all)")
+    clips = clip_lengths(path)
+    if name not in clips:
+        first = ", ".join(list(clips)[:5])
+        raise ValueError(f"{path} has no clip {name}; allowed: {first} … ({len(clips)} in all)")
     loader = load_mocapact("dm_control.locomotion.mocap.loader")
     with quiet_loading():
         trajectory = loader.HDF5TrajectoryLoader(str(path)).get_trajectory(
@@ -84,10 +84,9 @@ def read_clip(path: Path, name: str) -> ReferenceClip:
     if abs(trajectory.dt - CONTROL_DT_S) > 1e-9:
         raise ValueError(f"clip {name} has a time step of {trajectory.dt} s, not {CONTROL_DT_S}")
     features = {key.removeprefix(PREFIX): value for key, value in trajectory.as_dict().items()}
-    bodies = len(load_humanoid().bodies)
-    if features["body_positions"].shape[1] != bodies:
-        found = features["body_positions"].shape[1]
-        raise ValueError(f"clip {name} has {found} bodies, not {bodies}: use the clips of 2020")
+    bodies, expected = features["body_positions"].shape[1], len(load_humanoid().bodies)
+    if bodies != expected:
+        raise ValueError(f"clip {name} has {bodies} bodies, not {expected}: use the clips of 2020")
     root_first = ("position", "quaternion", "joints")
     velocities = ("velocity", "angular_velocity", "joints_velocity")
     poses = TrackedPoses(

@@ -6,7 +6,7 @@ from typing import Self
 from gaitforge.collectors.humanoid.observation import LOOK_AHEAD
 
 MIN_STEPS = 10
-"""Control steps that an episode from a random start has at least, as in MoCapAct's rollouts."""
+"""Least control steps of an episode from a random start, as in MoCapAct's rollouts."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Snippet:
 
     @property
     def last_frame(self) -> int:
-        """The frame that an episode ends at."""
+        """Frame at which an episode ends."""
         return self.end - LOOK_AHEAD
 
     def steps_from(self, frame: int) -> int:
@@ -51,7 +51,7 @@ class Snippet:
 
     @classmethod
     def parse(cls, name: str) -> Self:
-        """The snippet of a name; ValueError for another form."""
+        """The snippet with this name; ValueError for a name of another form."""
         clip, *frames = name.rsplit("-", 2)
         if len(frames) != 2 or not clip or not all(frame.isdecimal() for frame in frames):
             raise ValueError(f"'{name}' is no snippet; write CLIP-START-END, as CMU_002_01-0-95")
@@ -59,7 +59,7 @@ class Snippet:
 
 
 def whole_clip(clip: str, frames: int) -> Snippet:
-    """The snippet that is all of a clip of so many frames."""
+    """A whole clip, of `frames` frames, as one snippet."""
     return Snippet(clip, 0, frames - 1)
 
 

@@ -28,7 +28,7 @@ from gaitforge.collectors.policies import Memoryless, StoredObservation
 from gaitforge.datasets.optimiser_state import tensors_below
 
 PD, RESIDUAL = "pd", "pd-residual"
-"""Names of the expert without a file, and of all trained ones, which differ in their hash."""
+"""Names of the expert without a file, and of all trained experts, which differ in their hash."""
 
 WEIGHTS = "expert.safetensors"
 
@@ -82,7 +82,8 @@ class ResidualExpert(Memoryless):
     """The PD law plus a network's correction; ValueError for unfit weights.
 
     Args:
-        weights: `Mlp`'s, named "actor." and "critic."; owner: name for errors; hash: of the file.
+        weights: tensors of two `Mlp`s, prefixed "actor." and "critic."; owner: name for errors;
+            hash: the file's.
     """
 
     name = RESIDUAL
@@ -116,7 +117,7 @@ def load_expert(source: str, snippet: Snippet) -> Expert:
     """The expert for a snippet; ValueError if it is missing, of another snippet or damaged.
 
     Args:
-        source: "pd", a folder that holds `<snippet>/expert.safetensors`, such a file, or
+        source: "pd", a folder with `<snippet>/expert.safetensors`, the path of such a file, or
             "mocapact:FOLDER" (see `mocapact_expert`).
     """
     if source == PD:

@@ -17,10 +17,10 @@ from gaitforge.collectors.humanoid.walker import PREFIX
 from gaitforge.collectors.policies import Memoryless, StoredObservation
 
 MOCAPACT = "mocapact:"
-"""Before the folder of MoCapAct's experts, in the name of an expert."""
+"""Prefix of an expert's name, before the folder of MoCapAct's experts."""
 
 _MODEL = Path("eval_rsi", "model")
-"""Where an expert's folder holds the model that MoCapAct rolled out."""
+"""Path of the model that MoCapAct rolled out, in an expert's folder."""
 
 
 class MocapactExpert(Memoryless):

@@ -35,7 +35,7 @@ from gaitforge.collectors.training_folder import training_files
 from gaitforge.datasets.files import write_bytes_durably
 
 _FIXED = ("snippet", "clip", "law", "residual_scale", "humanoids", "hidden", "horizon")
-"""Settings that a training keeps to when it goes on."""
+"""Settings that must not change when a training resumes."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class ResidualTrainingConfig(PPOSettings):
     """Settings of a snippet's expert training.
 
     Attributes:
-        humanoids: in parallel.
+        humanoids: number of parallel humanoids.
         residual_scale: action units per unit of network output.
         residual_price: penalty on the output's mean square; keeps it 0 where it does not help.
-        gamma, gae_lambda: MoCapAct's, short, as every step's reward measures the tracking.
+        gamma, gae_lambda: MoCapAct's; short horizons suffice, as every reward measures tracking.
         clip_starts: share of episodes that start at the snippet's first frame.
-        termination_error: ends an episode of the training; at most the task's own 0.3.
+        termination_error: error that ends a training episode; at most the task's own 0.3.
     """
 
     law: PDLaw = field(default_factory=PDLaw)
@@ -75,8 +75,8 @@ class ResidualTrainingConfig(PPOSettings):
         if not 0.0 <= self.clip_starts <= 1.0:
             raise ValueError(f"clip_starts must lie in [0, 1], got {self.clip_starts}")
         if not 0.0 < self.termination_error <= TERMINATION_ERROR:
-            given = self.termination_error
-            raise ValueError(f"termination_error must lie in (0, {TERMINATION_ERROR}], got {given}")
+            value = self.termination_error
+            raise ValueError(f"termination_error must lie in (0, {TERMINATION_ERROR}], got {value}")
 
 
 class ResidualTask:
@@ -135,7 +135,7 @@ class ResidualTask:
 
 
 def _reward_scale(config: ResidualTrainingConfig) -> float:
-    """Scales discounted returns to the size of a reward, which the critic learns sooner."""
+    """Factor that scales returns to the size of a reward, which the critic learns sooner."""
     return 1.0 - config.gamma
 
 
@@ -191,7 +191,7 @@ def _save(
     algorithm: PPO,
     progress: checkpoint.Progress,
 ) -> None:
-    """Write the weights to ship, then the checkpoint; `tree` has its settings."""
+    """Write the weights to ship, then the checkpoint with the settings `tree`."""
     write_bytes_durably(out / WEIGHTS, save(_shipped_weights(config, algorithm)))
     checkpoint.save_training(out, tree, algorithm, progress, {})
 
@@ -203,7 +203,7 @@ def _summary(task: ResidualTask, done: Update) -> dict[str, Any]:
 
 
 def _shipped_weights(config: ResidualTrainingConfig, algorithm: PPO) -> dict[str, np.ndarray]:
-    """Both networks' weights; their outputs are action units and returns of the task's reward."""
+    """Weights of both networks, rescaled: outputs are action units and unscaled returns."""
     networks = {"actor": algorithm.get_policy(), "critic": algorithm._raw_critic}
     factors = {"actor": config.residual_scale, "critic": 1.0 / _reward_scale(config)}
     last = len(config.hidden)

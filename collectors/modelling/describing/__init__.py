@@ -1,1 +1,1 @@
-"""A robot's card and clean MJCF from an MJCF of any making."""
+"""A robot's card and clean MJCF from any MJCF or URDF of a quadruped."""

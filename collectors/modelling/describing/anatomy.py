@@ -21,11 +21,11 @@ class Anatomy:
 
     Attributes:
         model: the MJCF's.
-        data: kinematics with the legs' joints at 0, welded ones where they stay.
-        trunk: id of its body.
-        joints: ids.
-        joint_names: the MJCF's, or made of leg and kind where it has none.
-        parts: of every body of the robot, 0 for the trunk or 1 + i for what joint i moves.
+        data: kinematics with the legs' joints at 0 and welded joints at their fixed angles.
+        trunk: id of the trunk's body.
+        joints: ids of the joints.
+        joint_names: the MJCF's, or leg and kind for joints without a name.
+        parts: body -> part, for every body of the robot: 0 is the trunk, 1 + i what joint i moves.
     """
 
     model: mujoco.MjModel
@@ -97,8 +97,8 @@ def find_anatomy(mjcf: Mjcf, weld: tuple[str, ...], notes: Notes) -> Anatomy:
     legs = _check_legs(branches, reasons, names, model.body(trunk).name, notes)
     hips = data.xanchor[[leg[0] for leg in legs]] @ axes
     joints = _in_order(legs, hips - hips.mean(axis=0), names, notes)
-    made = [f"{leg}_{kind}" for leg in LEGS for kind in JOINTS_OF_A_LEG]
-    joint_names = tuple(model.joint(j).name or made[i] for i, j in enumerate(joints))
+    defaults = [f"{leg}_{kind}" for leg in LEGS for kind in JOINTS_OF_A_LEG]
+    joint_names = tuple(model.joint(j).name or defaults[i] for i, j in enumerate(joints))
     anatomy = Anatomy(model, data, trunk, joints, joint_names, _parts(model, trunk, joints))
     source = "its free joint" if floating else "it carries the legs; a free joint is added"
     _note(anatomy, source, notes)
@@ -108,7 +108,7 @@ def find_anatomy(mjcf: Mjcf, weld: tuple[str, ...], notes: Notes) -> Anatomy:
 
 
 def _branches(model: mujoco.MjModel, moving: list[int]) -> list[list[int]]:
-    """Joints in trees: each list starts with one that has no other between it and the root."""
+    """Joints by branch: each list starts with the joint nearest to the root."""
     heads: dict[int, int] = {}
     branches: dict[int, list[int]] = {}
     for j in moving:
@@ -138,9 +138,9 @@ def _why_no_leg(
         if model.jnt_type[j] != mujoco.mjtJoint.mjJNT_HINGE:
             return f"{names[j]} is no hinge"
         if np.linalg.norm(np.abs(axes[j]) - np.eye(3)[_AXES[kind]]) > _AXIS_TOLERANCE:
-            found = ", ".join(f"{value + 0.0:.3f}" for value in axes[j])
+            vector = ", ".join(f"{value + 0.0:.3f}" for value in axes[j])
             return (
-                f"the axis of {names[j]}, a leg's {kind}, is ({found}) in the trunk's frame; it "
+                f"the axis of {names[j]}, a leg's {kind}, is ({vector}) in the trunk's frame; it "
                 f"has to be along {'xy'[_AXES[kind]]}"
             )
     return ""
@@ -169,7 +169,7 @@ def _check_legs(
 def _in_order(
     legs: list[list[int]], hips: np.ndarray, names: list[str], notes: Notes
 ) -> tuple[int, ...]:
-    """The legs' joints as FL, FR, RL, RR by places (4, 3) of hips about their middle."""
+    """The legs' joints as FL, FR, RL, RR, by hip positions (4, 3) about their middle."""
     places = sorted(range(N_LEGS), key=lambda i: (hips[i, 0] < 0, hips[i, 1] < 0))
     signs = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]])
     if not (hips[places, :2] * signs > 0).all():

@@ -20,7 +20,7 @@ from gaitforge.collectors.timing import SUBSTEP_S
 
 _GROUND, _BARRIERS, _BOTH = 1, 2, 3
 _FRICTION, _FOOT_FRICTION = (0.7, 0.02, 0.01), (0.8, 0.02, 0.01)
-"""The shipped robots'; a foot's is drawn anew in every episode."""
+"""Frictions of the shipped robots; a foot's is redrawn in every episode."""
 _SOLVER_ITERATIONS = 6
 
 
@@ -129,8 +129,8 @@ def _body_of(anatomy: Anatomy, index: int) -> int:
 
 
 def _body_name(anatomy: Anatomy, index: int) -> str:
-    made = f"{LEGS[index // JOINTS_PER_LEG]}_{JOINTS_OF_A_LEG[index % JOINTS_PER_LEG]}"
-    return anatomy.model.body(_body_of(anatomy, index)).name or made
+    default = f"{LEGS[index // JOINTS_PER_LEG]}_{JOINTS_OF_A_LEG[index % JOINTS_PER_LEG]}"
+    return anatomy.model.body(_body_of(anatomy, index)).name or default
 
 
 def _clean(values: np.ndarray) -> np.ndarray:

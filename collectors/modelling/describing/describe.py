@@ -1,4 +1,4 @@
-"""Describe a robot: from an MJCF or URDF of any making to a folder with card and clean MJCF."""
+"""Describe a robot: write a folder with card and clean MJCF from any MJCF or URDF."""
 
 import re
 import shutil
@@ -47,12 +47,12 @@ from gaitforge.collectors.robots.robot import (
 from gaitforge.datasets.files import check_outside_stores, fsync_tree, replace_durably
 
 ACTION_SCALE_RAD = 0.25
-"""The shipped robots'."""
+"""Action scale of the shipped robots."""
 
 
 @dataclass(frozen=True)
 class Described:
-    """A robot that was written, how it was described, and what its check found."""
+    """A robot that was written, the decisions made for it, and the findings of its check."""
 
     robot: RobotCard
     decisions: tuple[Decision, ...]
@@ -62,8 +62,8 @@ class Described:
 def init_robot(mjcf: Path, out: Path, answers: Answers) -> Described:
     """Write a robot's folder from an MJCF or URDF, if `check_robot` finds it usable.
 
-    RobotError for a file that is neither or of no quadruped, for what the user has to say, for a
-    robot that cannot be used, and for a folder that is not empty.
+    RobotError for another kind of file or no quadruped, for options that the user still has to
+    give, for a robot that cannot be used, and for a folder that is not empty.
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise RobotError(f"{out} is there already and not an empty folder; choose another --out")
@@ -96,7 +96,7 @@ def describe(mjcf: Path, folder: Path, answers: Answers) -> tuple[RobotCard, tup
     robot = _with_sizes(robot, shapes, answers, notes)
     write_body(robot.mjcf_path, robot, anatomy, shapes, drives)
     robot = choose_gains(robot, build_model(robot), drives, answers, notes)
-    robot = replace(robot, source=_told(mjcf, notes.decisions))
+    robot = replace(robot, source=_source_text(mjcf, notes.decisions))
     write_body(robot.mjcf_path, robot, anatomy, shapes, drives)
     write_card(robot)
     return load_robot(str(folder)), tuple(notes.decisions)
@@ -114,7 +114,7 @@ def _name(source: Mjcf, answers: Answers, notes: Notes) -> str:
 
 
 def _start(anatomy: Anatomy, drives: Drives, name: str, folder: Path) -> RobotCard:
-    """A card with what is known before feet and pose; the rest holds placeholders."""
+    """A draft card with placeholders for what depends on feet and pose."""
     places = anatomy.anchors.reshape(N_LEGS, JOINTS_PER_LEG, 3)
     masses = [part_mass(anatomy, part)[0] for part in sorted(set(anatomy.parts.values()))]
     mass = float(round(sum(masses), 4))
@@ -182,8 +182,8 @@ def _on_feet(
 
 def _note_feet(robot: RobotCard, old: Sequence[Shape], added: int, notes: Notes) -> None:
     kinds = {foot.kind.name.removeprefix("mjGEOM_").lower() for foot in old} - {"sphere"}
-    made = f"; each {' or '.join(sorted(kinds))} now a sphere that touches the ground where it did"
-    source = f"the shapes that reach farthest from the knees{made if kinds else ''}"
+    text = f"; each {' or '.join(sorted(kinds))} now a sphere that touches the ground where it did"
+    source = f"the shapes that reach farthest from the knees{text if kinds else ''}"
     notes.decide("feet", ", ".join(robot.foot_geoms), source)
     source = f"{added} spheres added at the knee joints" if added else "the file's spheres there"
     notes.decide("knees", ", ".join(robot.knee_geoms), source)
@@ -207,9 +207,9 @@ def _with_sizes(
     )
 
 
-def _told(mjcf: Path, decisions: Sequence[Decision]) -> str:
-    """The card's source: the file, and what was not simply read from it."""
-    kept = ("damping", "armature", "default pose", "kp", "kd", "trunk box")
-    told = {d.what.split(",")[0]: d.source for d in decisions if d.what.startswith(kept)}
-    listed = [f"{what}: {source}" for what, source in told.items() if source != "the file's"]
+def _source_text(mjcf: Path, decisions: Sequence[Decision]) -> str:
+    """The card's `source`: the file, and sources of values that were not read from it."""
+    topics = ("damping", "armature", "default pose", "kp", "kd", "trunk box")
+    sources = {d.what.split(",")[0]: d.source for d in decisions if d.what.startswith(topics)}
+    listed = [f"{what}: {source}" for what, source in sources.items() if source != "the file's"]
     return "; ".join([f"{mjcf.name}, by gaitforge robot init", *listed])

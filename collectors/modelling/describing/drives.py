@@ -1,5 +1,6 @@
-"""What a robot's joints can do: limits, torques, armature, damping and gains."""
+"""A robot's joints and motors: limits, torques, armature, damping and gains."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import mujoco
@@ -22,12 +23,12 @@ from gaitforge.collectors.timing import SUBSTEP_S
 MAX_SAG_RAD = 0.15
 MAX_STIFFNESS = 0.6
 _SAG_RAD = 0.14
-"""Go1's under its own weight."""
+"""Sag of Go1's joints under its own weight."""
 _DAMPING_RATIO, _LEAST_DAMPING_RATIO = 0.5, 0.1
-"""Of the joint with the most inertia; 0.5 is Aliengo's."""
+"""Damping ratios of the joint with the most inertia; 0.5 is Aliengo's."""
 _AIM_STIFFNESS = 0.5
 _ARMATURE_SHARES = (0.0015, 0.0025, 0.0037)
-"""Of mass x leg length squared, for hip, thigh and calf; Aliengo's and Go1's, nearly."""
+"""Armature over mass x leg length squared, of hip, thigh and calf; near Aliengo's and Go1's."""
 _VERY_STIFF = 1e6
 _ASKED = 1e5
 """Stands for a value that the user still has to give."""
@@ -40,7 +41,7 @@ _FAST_RADS = 10.0
 class Drives:
     """The joints' drives, arrays (12,) in SI units; NaN where the file says nothing.
 
-    `kp` and `kd` are those of its position actuators.
+    `kp` and `kd` are the gains of the file's position actuators.
     """
 
     lower: np.ndarray
@@ -53,7 +54,7 @@ class Drives:
 
 
 def find_drives(anatomy: Anatomy, answers: Answers, notes: Notes) -> Drives:
-    """Read the joints and their actuators; asks for limits and torques that are missing."""
+    """Read the joints and their actuators; ask for limits and torques that are missing."""
     model, names, joints = anatomy.model, anatomy.joint_names, list(anatomy.joints)
     springs = [n for n, j in zip(names, joints, strict=True) if model.jnt_stiffness[j]]
     if springs:
@@ -70,23 +71,20 @@ def find_drives(anatomy: Anatomy, answers: Answers, notes: Notes) -> Drives:
     if friction.any():
         damping = damping + friction / FRICTION_SPEED_RADS
         source += f", plus its dry friction as it is at {FRICTION_SPEED_RADS:g} rad/s"
-    told = joint_values("--damping", answers.damping, names)
-    damping = np.where(np.isfinite(told), told, damping)
-    source = _source("--damping", told, source)
+    damping, source = _answered("--damping", answers.damping, names, damping, source)
     notes.decide("damping, Nms/rad", shown(damping), source)
     return Drives(lower, upper, torque, damping, _armature(anatomy, answers), kp, kd)
 
 
 def _limits(anatomy: Anatomy, answers: Answers, notes: Notes) -> tuple[np.ndarray, np.ndarray]:
-    """(12,) lowest and highest angles; far ones where they are still to be asked."""
+    """(12,) lowest and highest angles; -+_ASKED where the user has to give them."""
     model, joints, ends = anatomy.model, list(anatomy.joints), []
     ranged = np.array(model.jnt_limited[joints], dtype=bool)
     for side, (what, far) in enumerate((("lower", -_ASKED), ("upper", _ASKED))):
-        given = {joint: limits[side] for joint, limits in answers.limits.items()}
-        told = joint_values("--limit", given, anatomy.joint_names)
+        bounds = {joint: limits[side] for joint, limits in answers.limits.items()}
         own = np.where(ranged, model.jnt_range[joints][:, side], far)
-        ends.append(np.where(np.isfinite(told), told, own).round(5))
-        source = _source("--limit", told, "joint ranges")
+        values, source = _answered("--limit", bounds, anatomy.joint_names, own, "joint ranges")
+        ends.append(values.round(5))
         notes.decide(f"{what} limits, rad", shown(ends[side]), source)
     for name, low, high in zip(anatomy.joint_names, *ends, strict=True):
         if low >= high:
@@ -100,16 +98,25 @@ def _ask(notes: Notes, option: str, form: str, which: np.ndarray, names: tuple[s
         notes.ask(f"{option} {','.join(f'{each}={form}' for each in joints_of(which, names))}")
 
 
-def _source(option: str, told: np.ndarray, own: str = "the file's") -> str:
-    """Where values (12,) come from, some or all of them told (not NaN)."""
-    if np.isfinite(told).all():
-        return option
-    return f"{own}, and {option}" if np.isfinite(told).any() else own
+def _answered(
+    option: str,
+    answers: Mapping[str, float],
+    names: tuple[str, ...],
+    own: np.ndarray | float,
+    source: str = "the file's",
+) -> tuple[np.ndarray, str]:
+    """The user's values (12,) for an option, or `own` without an answer; and their source."""
+    answer = joint_values(option, answers, names)
+    answered = np.isfinite(answer)
+    values = np.where(answered, answer, own)
+    if answered.all():
+        return values, option
+    return values, f"{source}, and {option}" if answered.any() else source
 
 
 def _torques(anatomy: Anatomy, answers: Answers, notes: Notes) -> np.ndarray:
-    """(12,) the smallest limit of actuators and joint."""
-    model, found, sources = anatomy.model, np.full(N_JOINTS, _ASKED), set[str]()
+    """(12,) smallest torque limit of actuators and joint; _ASKED where the user has to give it."""
+    model, torque_nm, sources = anatomy.model, np.full(N_JOINTS, _ASKED), set[str]()
     for i, joint in enumerate(anatomy.joints):
         limits = []
         for a in _actuators(model, joint):
@@ -125,14 +132,13 @@ def _torques(anatomy: Anatomy, answers: Answers, notes: Notes) -> np.ndarray:
         if model.jnt_actfrclimited[joint]:
             limits.append((float(np.abs(model.jnt_actfrcrange[joint]).min()), "actuatorfrcrange"))
         if limits := [limit for limit in limits if limit[0] > 0]:  # 0 to 25 is no limit both ways
-            found[i], source = min(limits)
+            torque_nm[i], source = min(limits)
             sources.add(source)
-    told = joint_values("--torque", answers.torque_nm, anatomy.joint_names)
-    found = np.where(np.isfinite(told), told, found)
-    _ask(notes, "--torque", "NM", found == _ASKED, anatomy.joint_names)
-    source = _source("--torque", told, "; ".join(sorted(sources)))
-    notes.decide("torque limits, Nm", shown(found), source)
-    return found
+    names, source = anatomy.joint_names, "; ".join(sorted(sources))
+    torque_nm, source = _answered("--torque", answers.torque_nm, names, torque_nm, source)
+    _ask(notes, "--torque", "NM", torque_nm == _ASKED, names)
+    notes.decide("torque limits, Nm", shown(torque_nm), source)
+    return torque_nm
 
 
 def _actuators(model: mujoco.MjModel, joint: int) -> list[int]:
@@ -154,12 +160,11 @@ def _servos(anatomy: Anatomy) -> tuple[np.ndarray, np.ndarray]:
 def _armature(anatomy: Anatomy, answers: Answers) -> np.ndarray:
     model = anatomy.model
     own = model.dof_armature[model.jnt_dofadr[list(anatomy.joints)]]
-    told = joint_values("--armature", answers.armature, anatomy.joint_names)
-    return np.where(np.isfinite(told), told, own)
+    return _answered("--armature", answers.armature, anatomy.joint_names, own)[0]
 
 
 def with_armature(drives: Drives, robot: RobotCard, answers: Answers, notes: Notes) -> Drives:
-    """Armature of the shipped robots, for weight and leg length, where a joint has none."""
+    """Drives with armature, by mass and leg length, for joints whose file has none."""
     none = drives.armature == 0
     size = robot.mass_kg * robot.leg_length_m**2
     derived = np.tile(_ARMATURE_SHARES, N_LEGS) * size
@@ -175,24 +180,24 @@ def with_armature(drives: Drives, robot: RobotCard, answers: Answers, notes: Not
 def choose_gains(
     robot: RobotCard, model: mujoco.MjModel, drives: Drives, answers: Answers, notes: Notes
 ) -> RobotCard:
-    """The robot with the file's gains where they hold its weight and are stable, else own ones.
+    """The robot with the file's gains if they hold its weight and are stable, else computed gains.
 
     RobotError for limits or torques that do not allow standing, or too little inertia.
     """
     stiff = replace(robot, kp_nm_per_rad=np.full(N_JOINTS, _VERY_STIFF))
     torque = np.abs(standing_load(stiff).torque_nm)
-    told = joint_values("--kp", answers.kp, robot.joint_names)
-    kp, source = np.where(np.isfinite(told), told, drives.kp), _source("--kp", told)
+    names = robot.joint_names
+    kp, source = _answered("--kp", answers.kp, names, drives.kp)
     if why := _why_not_kp(robot, model, kp, torque):
-        kp = np.where(np.isfinite(told), told, _rounded_up(float(torque.max()) / _SAG_RAD))
-        source = _source("--kp", told, f"{_SAG_RAD:g} rad of sag under the weight; {why}")
+        own = _rounded_up(float(torque.max()) / _SAG_RAD)
+        source = f"{_SAG_RAD:g} rad of sag under the weight; {why}"
+        kp, source = _answered("--kp", answers.kp, names, own, source)
     notes.decide("kp, Nm/rad", shown(kp), source)
-    told = joint_values("--kd", answers.kd, robot.joint_names)
-    kd, source = np.where(np.isfinite(told), told, drives.kd), _source("--kd", told)
+    kd, source = _answered("--kd", answers.kd, names, drives.kd)
     if why := why or _why_not_kd(robot, model, kp, kd):
-        chosen, ratio = _choose_kd(robot, model, kp)
-        kd = np.where(np.isfinite(told), told, chosen)
-        source = _source("--kd", told, f"damping ratio {ratio:.2f} of the heaviest joint; {why}")
+        own, ratio = _choose_kd(robot, model, kp)
+        source = f"damping ratio {ratio:.2f} of the heaviest joint; {why}"
+        kd, source = _answered("--kd", answers.kd, names, own, source)
     notes.decide("kd, Nms/rad", shown(kd), source)
     _caution(robot, drives, float(torque.max()), notes)
     return replace(robot, kp_nm_per_rad=kp, kd_nms_per_rad=kd)
@@ -234,7 +239,7 @@ def _critical_damping(
 
 
 def _choose_kd(robot: RobotCard, model: mujoco.MjModel, kp: np.ndarray) -> tuple[float, float]:
-    """A kd of half of critical damping, or what the step bears; and its damping ratio."""
+    """A kd of half of critical damping, or the largest stable one; and its damping ratio."""
     critical, own = _critical_damping(robot, model, kp)
     kd = max(_DAMPING_RATIO * critical - own, 0.01 * float(kp.max()))
     while stiffness(robot, model, kp, np.full(N_JOINTS, kd))[0] > _AIM_STIFFNESS:
@@ -248,7 +253,7 @@ def _choose_kd(robot: RobotCard, model: mujoco.MjModel, kp: np.ndarray) -> tuple
 
 
 def _caution(robot: RobotCard, drives: Drives, standing_nm: float, notes: Notes) -> None:
-    """Note what a file says and a robot hardly has."""
+    """Note implausible values of the file."""
     turning = drives.upper - drives.lower > 2 * np.pi
     if turning.any():
         what = f"{', '.join(joints_of(turning, robot.joint_names))} can turn all round"

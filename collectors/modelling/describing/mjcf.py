@@ -1,4 +1,4 @@
-"""Read an MJCF or URDF of any making, without what only looks or measures."""
+"""Read any MJCF or URDF, without visual shapes and sensors."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -13,7 +13,7 @@ from gaitforge.collectors.modelling.describing.notes import Answers, Notes
 
 _NARROW_RAD, _WIDE_RAD = 0.1, 4 * np.pi
 _UNREAD = (".dae", ".glb", ".gltf", ".fbx", ".ply")
-"""Meshes as URDFs have them, too; MuJoCo reads none of these."""
+"""Mesh files that URDFs may name and MuJoCo cannot read."""
 _JOINT_ACTUATORS = (mujoco.mjtTrn.mjTRN_JOINT, mujoco.mjtTrn.mjTRN_JOINTINPARENT)
 
 
@@ -23,7 +23,7 @@ class Mjcf:
 
     Attributes:
         name: of the model, or of the file if the model has none.
-        poses: (name, qpos) of its key frames, `home` first, and of its own pose.
+        poses: (name, qpos) of its key frames, `home` first, then of the model's initial pose.
     """
 
     name: str
@@ -32,9 +32,9 @@ class Mjcf:
 
 
 def read_mjcf(path: Path, answers: Answers, notes: Notes) -> Mjcf:
-    """Read and compile an MJCF or URDF; files of shapes that do not collide need not be there.
+    """Read and compile an MJCF or URDF; mesh files of shapes that do not collide may be missing.
 
-    RobotError for a file that is neither, does not compile, or lacks a mesh that is needed.
+    RobotError for another kind of file, one that does not compile, or a missing mesh that collides.
     """
     path = path.absolute()
     _check_kind(path, notes)
@@ -106,7 +106,7 @@ def _folders(path: Path, start: Path) -> list[Path]:
 
 
 def _find_mesh(mesh: mujoco.MjsMesh, folders: list[Path], strippath: bool) -> Path:
-    """A mesh's file, there or not.
+    """Path of a mesh's file, whether it exists or not.
 
     A URDF's package:// is the nearest folder of that name beside or above the URDF, or else any
     folder above it.
@@ -141,14 +141,14 @@ def _strip(spec: mujoco.MjSpec, files: dict[str, Path], answers: Answers, notes:
     for element in [*moving, *looks, *rest]:
         spec.delete(element)
     for key in spec.keys:
-        key.ctrl = key.act = []  # of actuators that are left out, too
+        key.ctrl = key.act = []  # their actuators are deleted, too
     _strip_meshes(spec, files, answers, notes)
 
 
 def _strip_meshes(
     spec: mujoco.MjSpec, files: dict[str, Path], answers: Answers, notes: Notes
 ) -> None:
-    """Delete shapes that only look, and colliding ones without file if the user says so."""
+    """Delete visual shapes, and colliding ones without a file if the user says so."""
     missing: dict[bool, set[Path]] = {True: set(), False: set()}
     for geom in spec.geoms:
         file, collides = files.get(geom.meshname), bool(geom.contype or geom.conaffinity)
@@ -180,7 +180,7 @@ def _listed(files: set[Path]) -> str:
 
 
 def _weighs(spec: mujoco.MjSpec, geom: mujoco.MjsGeom) -> bool:
-    """Whether a body takes mass from this shape."""
+    """Whether this shape adds to its body's mass."""
     always = mujoco.mjtInertiaFromGeom.mjINERTIAFROMGEOM_TRUE
     body = geom.parent
     explicit = (

@@ -1,4 +1,4 @@
-"""What describing a robot is told, decides and asks for."""
+"""The user's answers, decisions, and open questions while a robot is described."""
 
 import shlex
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ from gaitforge.collectors.robots.robot import (
 
 @dataclass(frozen=True)
 class Answers:
-    """What the user says of a robot; the file decides what is left out.
+    """The user's options for a robot; the file's values stand in for missing ones.
 
-    Values of joints are by the joint's name, or by hip, thigh and calf for every leg.
+    Keys of joint values are joint names, or hip, thigh and calf for every leg.
 
     Attributes:
-        weld: names of joints to fix where the file's key frame, or its own pose, has them.
+        weld: names of joints to fix at their angles in the file's key frame or initial pose.
         limits: lowest and highest angle in rad.
         trunk_half_size_m: a box that replaces the trunk's shapes.
         leave_out_meshes: go on without colliding meshes whose files are missing.
@@ -44,7 +44,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Decision:
-    """One thing that was decided, and where it comes from."""
+    """One decided value and its source."""
 
     what: str
     value: str
@@ -52,7 +52,7 @@ class Decision:
 
 
 class Notes:
-    """Decisions in their order, and the options that the user still has to give."""
+    """Decisions in order, and the options that the user still has to give."""
 
     def __init__(self, file: str):
         self.file = file
@@ -78,16 +78,16 @@ class Notes:
 
 
 def as_argument(name: str) -> str:
-    """A name as the shell and comma-separated options take it."""
+    """A name, quoted for the shell and for comma-separated options."""
     quoted = '"' + name.replace('"', '""') + '"'
     return shlex.quote(quoted if set(name) & {",", '"'} else name)
 
 
 def joint_values(
-    option: str, given: Mapping[str, float], joint_names: tuple[str, ...]
+    option: str, answers: Mapping[str, float], joint_names: tuple[str, ...]
 ) -> np.ndarray:
-    """(12,) given values, NaN where there is none; a joint's own goes before its kind's."""
-    unknown = sorted(set(given) - {*JOINTS_OF_A_LEG, *joint_names})
+    """(12,) answers by joint, NaN where there is none; a joint's own replaces its kind's."""
+    unknown = sorted(set(answers) - {*JOINTS_OF_A_LEG, *joint_names})
     if unknown:
         raise RobotError(
             f"{option} names {', '.join(unknown)}; allowed: {', '.join(JOINTS_OF_A_LEG)}, or a "
@@ -95,25 +95,25 @@ def joint_values(
         )
     kinds = JOINTS_OF_A_LEG * N_LEGS
     values = [
-        given.get(name, given.get(kind, np.nan))
+        answers.get(name, answers.get(kind, np.nan))
         for name, kind in zip(joint_names, kinds, strict=True)
     ]
     return np.array(values, dtype=np.float64)
 
 
-def joints_of(chosen: np.ndarray, joint_names: tuple[str, ...]) -> list[str]:
-    """Joints chosen by a mask (12,): hip, thigh and calf where all legs' are, else their names."""
-    kinds = [kind for k, kind in enumerate(JOINTS_OF_A_LEG) if chosen[k::JOINTS_PER_LEG].all()]
+def joints_of(mask: np.ndarray, joint_names: tuple[str, ...]) -> list[str]:
+    """Joints where a mask (12,) is true: a kind where it is for all legs, else the joint's name."""
+    kinds = [kind for k, kind in enumerate(JOINTS_OF_A_LEG) if mask[k::JOINTS_PER_LEG].all()]
     others = [
         as_argument(name)
         for i, name in enumerate(joint_names)
-        if chosen[i] and JOINTS_OF_A_LEG[i % JOINTS_PER_LEG] not in kinds
+        if mask[i] and JOINTS_OF_A_LEG[i % JOINTS_PER_LEG] not in kinds
     ]
     return kinds + others
 
 
 def shown(values: np.ndarray) -> str:
-    """Numbers of joints (12,), as short as they are alike."""
+    """Numbers of joints (12,) as text, equal ones written once."""
     legs = values.reshape(N_LEGS, JOINTS_PER_LEG)
     if np.ptp(values) == 0:
         return f"{values[0]:g}"

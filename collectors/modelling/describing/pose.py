@@ -11,10 +11,10 @@ from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, KNEES, N_JOINTS, N
 from gaitforge.collectors.rotations import wrapped
 
 CROUCH = 0.76
-"""Share of the leg's length that the shipped robots stand at, nearly."""
+"""Standing height over leg length; near that of the shipped robots."""
 _LOWEST, _HIGHEST = 0.5, 0.95
 _LEVEL = 0.03
-"""Of the leg's length: how far feet may be from level."""
+"""How far feet may be from level, as a share of the leg's length."""
 _BENT_RAD = 0.3
 _PROVISIONAL_BEND_RAD = 1.2
 _SLACK_RAD = 1e-3
@@ -23,16 +23,16 @@ Pose = tuple[str, np.ndarray]
 
 
 def choose_pose(robot: RobotCard, poses: Sequence[Pose], answers: Answers, notes: Notes) -> Pose:
-    """A name and joint angles (12,), also where something is still to be asked.
+    """Name and joint angles (12,) of a default pose; a guess if `notes` holds questions on it.
 
     Args:
         robot: a card that lacks only its default pose and gains.
-        poses: of the file, to be taken if the robot stands in them.
+        poses: the file's, of which the first is taken in which the robot stands.
     """
-    given = joint_values("--pose", answers.pose_rad, robot.joint_names)
-    if np.isfinite(given).all():
-        return "--pose", given
-    if np.isfinite(given).any():
+    answer = joint_values("--pose", answers.pose_rad, robot.joint_names)
+    if np.isfinite(answer).all():
+        return "--pose", answer
+    if np.isfinite(answer).any():
         raise notes.wrong("--pose has to name all joints: hip=RAD,thigh=RAD,calf=RAD")
     if answers.knees is None:
         for name, angles in poses:
@@ -56,7 +56,7 @@ def choose_pose(robot: RobotCard, poses: Sequence[Pose], answers: Answers, notes
 
 
 def crouch(robot: RobotCard, bends: np.ndarray) -> np.ndarray:
-    """(12,): feet below the thighs, level, knees bent with the signs of `bends` (4,)."""
+    """(12,) rad: level feet below the thighs, knees bent with the signs of `bends` (4,)."""
     thigh, calf = robot.link_angles_rad.T
     start = np.zeros(N_JOINTS)
     turn = _PROVISIONAL_BEND_RAD * bends - (calf - thigh)
@@ -78,7 +78,7 @@ def calf_ups(robot: RobotCard, pose: np.ndarray) -> np.ndarray:
 
 
 def _stands(robot: RobotCard, angles: np.ndarray) -> bool:
-    """Whether feet are level and below a trunk on bent legs, within the limits."""
+    """Whether legs are bent, feet level and below the trunk, and joints within their limits."""
     posed = replace(robot, default_joint_pos_rad=angles)
     feet = LegKinematics(posed).foot_positions(angles[None])[0]
     height, reach = -feet[:, 2], posed.reach_m

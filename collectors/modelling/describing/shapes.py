@@ -28,7 +28,7 @@ class Shape:
         part: 0 for the trunk, 1 + i for what joint i moves.
         kind: a primitive.
         size, pos, axes: (3,), (3,) m, (3, 3) columns, as MuJoCo has them.
-        vertices: (V, 3) of the mesh that the primitive replaces.
+        vertices: (V, 3) vertices of the mesh that the primitive replaces.
     """
 
     part: int
@@ -40,7 +40,7 @@ class Shape:
     vertices: np.ndarray | None = None
 
     def outline(self) -> tuple[np.ndarray, float]:
-        """Points (P, 3) and a radius: the shape is the hull of balls around the points."""
+        """Points (P, 3) and a radius; the shape is the hull of balls around the points."""
         a, b, c = self.size
         if self.kind == _G.mjGEOM_SPHERE:
             points, radius = np.zeros((1, 3)), a
@@ -60,7 +60,7 @@ class Shape:
         return self.pos + points @ self.axes.T, float(radius)
 
     def true_outline(self) -> tuple[np.ndarray, float]:
-        """As `outline`, of the mesh where there was one."""
+        """As `outline`, but of the original mesh if there was one."""
         return (self.vertices, 0.0) if self.vertices is not None else self.outline()
 
 
@@ -97,14 +97,14 @@ def collision_shapes(anatomy: Anatomy, answers: Answers, notes: Notes) -> list[S
 
 
 def _enclosing(vertices: np.ndarray, axes: np.ndarray) -> Shape:
-    """The smallest of: boxes along the mesh's principal axes and the trunk's, and a capsule."""
-    found = []
+    """The smallest enclosing box or capsule along the mesh's principal axes or the trunk's."""
+    candidates = []
     for frame in (axes, np.eye(3)):
         local = vertices @ frame
         low, high = local.min(axis=0), local.max(axis=0)
         half, middle = (high - low) / 2, (high + low) / 2
         box = Shape(0, _G.mjGEOM_BOX, half, frame @ middle, frame, vertices=vertices)
-        found.append((8 * half.prod(), box))
+        candidates.append((8 * half.prod(), box))
         along = int(np.argmax(half))
         turned = np.roll(frame, 2 - along, axis=1)  # its z is the longest axis
         around = (local - middle) @ np.roll(np.eye(3), 2 - along, axis=1)
@@ -115,12 +115,12 @@ def _enclosing(vertices: np.ndarray, axes: np.ndarray) -> Shape:
         size = np.array([radius, max(length, 1e-4), 0.0])
         volume = np.pi * radius**2 * (2 * length + 4 / 3 * radius)
         capsule = Shape(0, _G.mjGEOM_CAPSULE, size, frame @ middle, turned, vertices=vertices)
-        found.append((volume, capsule))
-    return min(found, key=lambda each: each[0])[1]
+        candidates.append((volume, capsule))
+    return min(candidates, key=lambda each: each[0])[1]
 
 
 def foot_shapes(anatomy: Anatomy, shapes: Sequence[Shape], notes: Notes) -> list[Shape]:
-    """The shape of each calf that reaches farthest from the knee; a sphere if about as far."""
+    """Each calf's shape that reaches farthest from the knee; a sphere if one is about as far."""
     feet = []
     for leg in range(N_LEGS):
         knee, part = anatomy.anchors[JOINTS_PER_LEG * leg + 2], JOINTS_PER_LEG * (leg + 1)
@@ -166,7 +166,7 @@ def _sphere(part: int, radius: float, place: np.ndarray, name: str) -> Shape:
 def with_feet_and_knees(
     anatomy: Anatomy, shapes: Sequence[Shape], old: Sequence[Shape], new: Sequence[Shape]
 ) -> tuple[list[Shape], list[Shape], list[Shape], int]:
-    """Shapes with new feet for the old and spheres at knees; feet, knees, how many were added."""
+    """Shapes with feet `new` for `old`, and sphere knees; feet; knees; how many knees are added."""
     feet = [replace(foot, name=foot.name or f"{LEGS[i]}_foot") for i, foot in enumerate(new)]
     rest, knees, added = [s for s in shapes if not any(s is foot for foot in old)], [], 0
     radius = min(float(foot.size[0]) for foot in feet)

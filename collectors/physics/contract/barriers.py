@@ -1,7 +1,7 @@
 """Checks of barriers: they stop robots, and the state reports the force.
 
-Robots fly at most of them, so that nothing else acts. In float32 a robot that touches nothing may
-differ by 1 mm from one on open ground.
+In most checks robots fly at the barriers, so that nothing else acts. In float32 a robot that
+touches nothing may differ by 1 mm from one on open ground.
 """
 
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ _FELT_N = 1.0
 def walls(make: scene.Make) -> str:
     """Walls stop a wider robot and let a narrower one pass; each robot has its own."""
     narrow, wide = _walls(scene.ROBOT.width_m - 0.06), _walls(scene.ROBOT.width_m + 0.05)
-    backend, force, found = _require_stop(make, narrow, wide, 0.65)
+    backend, force, detail = _require_stop(make, narrow, wide, 0.65)
     scene.require(force > _HARD_N, f"it feels {force:.0f} N")
     way = _SPEED_MS * _FLIGHT_STEPS * CONTROL_DT_S
     free = backend.state.base_pos[0, 0]
     scene.require_close("way on open ground, m", free, way, scene.tolerance(backend, 1e-9, 1e-3))
-    return f"{force:.0f} N, {found}"
+    return f"{force:.0f} N, {detail}"
 
 
 def bar(make: scene.Make) -> str:
@@ -48,10 +48,10 @@ def turned_barrier(make: scene.Make) -> str:
     backend = _fly(make, [beside], [across])
     force, _ = _hardest(backend)
     passed, stopped = backend.state.base_pos[:, 0]
-    found = f"beside the path {passed:.2f} m, {force[0]:.0f} N"
-    found += f"; across it {stopped:.2f} m, {force[1]:.0f} N"
-    scene.require(stopped < 0.8 < passed and force[0] == 0.0 and force[1] > _HARD_N, found)
-    return found
+    detail = f"beside the path {passed:.2f} m, {force[0]:.0f} N"
+    detail += f"; across it {stopped:.2f} m, {force[1]:.0f} N"
+    scene.require(stopped < 0.8 < passed and force[0] == 0.0 and force[1] > _HARD_N, detail)
+    return detail
 
 
 def body_force(make: scene.Make) -> str:
@@ -174,7 +174,7 @@ def _require_stop(
 ) -> tuple[PhysicsBackend, float, str]:
     """Fly robots at nothing, at barriers that stop one, and at others that let it pass.
 
-    Returns the back end, the force that stopped the robot, and what was found.
+    Returns the back end, the force in N that stopped the robot, and the measurements in words.
     """
     backend = _fly(make, (), stopping, passing)
     force, on_body = _hardest(backend)
@@ -185,8 +185,8 @@ def _require_stop(
         not force[[0, 2]].any() and not on_body[[0, 2]].any(), "a passing robot feels a force"
     )
     off = _require_alike(backend, 0, 2)
-    found = f"{on_body[1]:.0f} N on the body; a passing robot is off by {off:.1g}"
-    return backend, float(force[1]), found
+    detail = f"{on_body[1]:.0f} N on the body; a passing robot is off by {off:.1g}"
+    return backend, float(force[1]), detail
 
 
 def _fly(make: scene.Make, *barriers: Sequence[Barrier]) -> PhysicsBackend:
@@ -215,7 +215,7 @@ def _bar(low_m: float) -> list[Barrier]:
 
 
 def _hardest(backend: PhysicsBackend) -> tuple[np.ndarray, np.ndarray]:
-    """(N,) the largest force in flight, on any part and on the body."""
+    """(N,) the largest force in flight in N, on any part and on the body."""
     force, on_body = np.zeros(backend.num_robots), np.zeros(backend.num_robots)
     for _ in range(_FLIGHT_STEPS):
         scene.hold(backend, 1, scene.DEFAULT_POSE)
@@ -231,7 +231,7 @@ def _require_alike(
     float32_m: float = 1e-3,
     other: PhysicsBackend | None = None,
 ) -> float:
-    """The difference of two robots' states; of positions only where not exact."""
+    """The difference of two robots' states; of positions only if the back end is not exact."""
     one, two = scene.snapshot(backend), scene.snapshot(other or backend)
     names = scene.STATE_NAMES if backend.exact else ("base_pos", "joint_pos")
     allowed = scene.tolerance(backend, 0.0, float32_m)

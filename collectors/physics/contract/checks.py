@@ -42,7 +42,7 @@ CHECKS = {check.__name__.replace("_", "-"): check for check in _CHECKS}
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Result of a check: `what` it checks, and what it `found` or why it failed."""
+    """Result of a check. what: what it checks; found: what it measured, or why it failed."""
 
     name: str
     what: str
@@ -52,7 +52,7 @@ class CheckResult:
 
 
 def describe(name: str) -> str:
-    """What a check checks, in a sentence."""
+    """Description of a check, in a sentence."""
     return (inspect.getdoc(CHECKS[name]) or "").split("\n")[0].rstrip(".")
 
 

@@ -106,9 +106,9 @@ def slope_friction(make: scene.Make) -> str:
     landed = backend.state.foot_pos.copy()
     scene.hold(backend, 25, scene.FIRM_STANCE)
     slid = np.linalg.norm(backend.state.foot_pos - landed, axis=2).mean(axis=1)
-    told = ", ".join(f"{f:g}: {way:.3f} m" for f, way in zip(frictions, slid, strict=True))
-    scene.require(slid[0] > 0.1, f"friction 0.3 holds on a grade of {grade:.2f} ({told})")
+    distances = ", ".join(f"{f:g}: {way:.3f} m" for f, way in zip(frictions, slid, strict=True))
+    scene.require(slid[0] > 0.1, f"friction 0.3 holds on a grade of {grade:.2f} ({distances})")
     scene.require(
-        (slid[1:] < 0.04).all(), f"friction of 0.8 or more slides down {grade:.2f} ({told})"
+        (slid[1:] < 0.04).all(), f"friction of 0.8 or more slides down {grade:.2f} ({distances})"
     )
-    return f"grade {grade:.2f}, way in half a second by friction {told}"
+    return f"grade {grade:.2f}, way in half a second by friction {distances}"

@@ -22,14 +22,14 @@ def realised_draws(make: scene.Make) -> str:
     """Realised draws are near the drawn ones; realising them again changes nothing."""
     backend, rng = make(1, 1), np.random.default_rng(0)
     drawn = np.stack([draw_randomisation(rng) for _ in range(200)])
-    found = backend.realised(drawn)
-    scene.require(found.shape == drawn.shape, f"draws of shape {drawn.shape} became {found.shape}")
-    again = backend.realised(found)
-    scene.require((again == found).all(), "realising twice changes draws")
+    once = backend.realised(drawn)
+    scene.require(once.shape == drawn.shape, f"draws of shape {drawn.shape} became {once.shape}")
+    again = backend.realised(once)
+    scene.require((again == once).all(), "realising twice changes draws")
     one = backend.realised(drawn[0])
-    scene.require((one == found[0]).all(), "one robot's draws are realised differently in a batch")
+    scene.require((one == once[0]).all(), "one robot's draws are realised differently in a batch")
     ranges = np.array([draw.high - draw.low for draw in DRAWS])
-    off = np.abs(found - drawn).max(axis=0) / ranges
+    off = np.abs(once - drawn).max(axis=0) / ranges
     worst = int(np.argmax(off))
     scene.require(
         off[worst] <= _COARSEST_SHARE,
@@ -148,13 +148,13 @@ def impossible_draws(make: scene.Make) -> str:
     backend = make(1, 1)
     impossible = {draw.name: draw.least - 1 for draw in DRAWS if draw.least > -np.inf}
     for name, value in (impossible | {"base_mass_offset_kg": -100.0}).items():
-        said = "nothing"
+        reply = "nothing"
         try:
             backend.reset(0, scene.in_the_air(draws=scene.draws_with(**{name: value})))
         except RobotError as error:
-            said = str(error)
-        named = scene.ROBOT.name in said and f"{name} {value:g}" in said
-        scene.require(named, f"{name} {value:g} has to be refused; the back end said: {said}")
+            reply = str(error)
+        named = scene.ROBOT.name in reply and f"{name} {value:g}" in reply
+        scene.require(named, f"{name} {value:g} has to be refused; the back end said: {reply}")
     return ", ".join(["mass", *impossible])
 
 

@@ -1,7 +1,7 @@
 """Checks that a robot's motion depends on its own start, draws and targets only.
 
 Exact back ends give the same bits. In float32, rounding differs beside other robots and contacts
-amplify it: 2 cm and 0.1 rad are allowed, against decimetres where a robot got another one's reset.
+amplify it: 2 cm and 0.1 rad are allowed. A robot that got another one's reset is off by decimetres.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,12 +47,12 @@ def neighbours(make: scene.Make) -> str:
             scene.require(bumped[1::2].any(), "none of the robots between walls touched them")
         runs[name] = scene.snapshot(backend)
     one = runs["one thread"]
-    found = [
+    differences = [
         _require_same(backend, one, runs["two threads"], what="on two threads"),
         _require_same(backend, one, _rows(runs["reversed"], numbers[::-1]), what="in reverse"),
         _require_same(backend, _rows(one, [3]), runs["alone"], what="alone"),
     ]
-    return found[0] if len(set(found)) == 1 else "; ".join(found)
+    return differences[0] if len(set(differences)) == 1 else "; ".join(differences)
 
 
 def partial_reset(make: scene.Make) -> str:
@@ -90,7 +90,7 @@ def restart(make: scene.Make) -> str:
 
 
 def _scatter(backend: PhysicsBackend, numbers: Sequence[int]) -> None:
-    """Reset each robot as its number says; odd ones stand between walls that they touch."""
+    """Reset each robot by its number; odd ones stand between walls that they touch."""
     names = sorted(TERRAINS)
     for robot, number in enumerate(numbers):
         rng = np.random.default_rng(number)

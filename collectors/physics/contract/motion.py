@@ -153,8 +153,8 @@ def torque_limits(make: Make) -> str:
     """Motors reach their torque limits and never exceed them."""
     backend = placed(make, *[in_the_air()] * N_JOINTS)
     hold(backend, 1, DEFAULT_POSE + 5.0 * np.eye(N_JOINTS))
-    found, limits = np.diag(backend.state.joint_torque), ROBOT.torque_limit_nm
-    off = require_close("torque, Nm", found, limits, tolerance(backend, 1e-6, 1e-3))
+    torque, limits = np.diag(backend.state.joint_torque), ROBOT.torque_limit_nm
+    off = require_close("torque, Nm", torque, limits, tolerance(backend, 1e-6, 1e-3))
     return f"{limits.min():.1f} to {limits.max():.1f} Nm, off by {off:.1g}"
 
 
@@ -174,8 +174,8 @@ def frames(make: Make) -> str:
     for vector in np.eye(3):
         # Turned in the body first, then by the start's attitude.
         expected = rotate(quats, rotate(turns, np.tile(vector, (6, 1))))
-        found = rotate(backend.state.base_quat, np.tile(vector, (6, 1)))
-        worst = max(worst, require_close("attitude", found, expected, 0.01))
+        turned = rotate(backend.state.base_quat, np.tile(vector, (6, 1)))
+        worst = max(worst, require_close("attitude", turned, expected, 0.01))
     return f"2 attitudes x 3 axes: rate off by {rate:.3f} rad/s, attitude by {worst:.4f}"
 
 

@@ -22,8 +22,8 @@ _HIGH_M = 100.0
 _JUMP_RAD = 0.1
 _JUMP_S = 0.2
 MAX_SAG_RAD = 1.0
-"""Softer gains are refused: the target that carries the weight would pass a joint's limits by more
-than the half a rad that targets may. Mostly a wrong unit."""
+"""Softer gains are refused, and mostly have a wrong unit: the target that carries the weight would
+exceed a joint's limits by more than the 0.5 rad that targets may."""
 _SOFT_SAG_RAD = 0.4
 _HEIGHT_SHARE = 0.1
 _FALLEN_HEIGHT_SHARE = 0.15
@@ -48,7 +48,7 @@ class Stance:
 
 @dataclass(frozen=True)
 class Trial:
-    """What a simulated stand, and a small step of all joint targets in the air, led to.
+    """Results of a simulated stand, and of a small step of all joint targets in the air.
 
     Trunk height and tilt at the end of the stand; the largest joint speed of its last second, and
     of the last second in the air.
@@ -62,7 +62,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class RobotFindings:
-    """Findings about a usable robot; default_height_m is the trunk's in the default pose."""
+    """Findings about a usable robot; default_height_m: height of the trunk in the default pose."""
 
     robot: RobotCard
     default_height_m: float
@@ -125,11 +125,11 @@ def _try_out(robot: RobotCard, backend: PhysicsBackend) -> Trial:
 
     def hold(seconds: float, jump_rad: float = 0.0) -> float:
         """The fastest joint's speed in the last second."""
-        found = []
+        speeds = []
         for _ in range(round(seconds / CONTROL_DT_S)):
             backend.step(targets + jump_rad)
-            found.append(float(np.abs(backend.state.joint_vel).max()))
-        return max(found[-round(1.0 / CONTROL_DT_S) :])
+            speeds.append(float(np.abs(backend.state.joint_vel).max()))
+        return max(speeds[-round(1.0 / CONTROL_DT_S) :])
 
     position = np.array([0.0, 0.0, standing_height_m(robot) + _CLEARANCE_M])
     backend.reset(0, RobotStart(position, robot.default_joint_pos_rad))
@@ -152,10 +152,10 @@ def _check_stable(robot: RobotCard, trial: Trial) -> None:
     if trial.air_speed_rads < _AIR_SPEED_RADS:
         return
     kp, kd = robot.kp_nm_per_rad, robot.kd_nms_per_rad
-    found, joint = stiffness(robot, build_model(robot), kp, kd)
+    factor, joint = stiffness(robot, build_model(robot), kp, kd)
     raise robot.wrong(
         f"gains are too stiff for the physics step of {1000 * SUBSTEP_S:g} ms, by a factor of "
-        f"{found:.1f} at {joint}: in the air joints go on at {trial.air_speed_rads:.0f} rad/s "
+        f"{factor:.1f} at {joint}: in the air joints go on at {trial.air_speed_rads:.0f} rad/s "
         f"after a step of {_JUMP_RAD:g} rad; lower kd_nms_per_rad (then kp_nm_per_rad), or give "
         "the joints their armature"
     )
@@ -165,31 +165,31 @@ def _warnings(
     robot: RobotCard, default_height: float, stance: Stance, trial: Trial
 ) -> tuple[str, ...]:
     """Likely mistakes in a usable robot."""
-    found = []
+    warnings = []
     nominal, names = robot.nominal_height_m, np.array(robot.joint_names)
     if abs(default_height - nominal) > _HEIGHT_SHARE * robot.leg_length_m:
-        found.append(
+        warnings.append(
             f"the default pose stands at {default_height:.3f} m, nominal_height_m is {nominal:g}: "
             "every episode starts with a jerk"
         )
     soft = stance.sag_rad > _SOFT_SAG_RAD
     if soft.any():
-        found.append(
+        warnings.append(
             f"gains are soft: under its own weight {', '.join(names[soft])} sag by up to "
             f"{stance.sag_rad.max():.2f} rad"
         )
     weak = 2 * np.abs(stance.torque_nm) > robot.torque_limit_nm
     if weak.any():
-        found.append(f"motors are weak: trotting overloads {', '.join(names[weak])}")
+        warnings.append(f"motors are weak: trotting overloads {', '.join(names[weak])}")
     fell = abs(trial.height_m - nominal) > _FALLEN_HEIGHT_SHARE * nominal
     if fell or trial.tilt_rad > _FALLEN_TILT_RAD:
-        found.append(
+        warnings.append(
             f"it does not stand: after {TRIAL_S:g} s its trunk is {trial.height_m:.3f} m high, "
             f"{np.degrees(trial.tilt_rad):.0f} degrees tilted"
         )
     if trial.joint_speed_rads > _TREMBLING_RADS:
-        found.append(
+        warnings.append(
             f"it trembles: joints move at {trial.joint_speed_rads:.1f} rad/s in the trial stand; "
             "gains may be too stiff for the simulator's step"
         )
-    return tuple(found)
+    return tuple(warnings)

@@ -1,4 +1,4 @@
-"""What the checks share: the robot, its poses and starts, and comparisons."""
+"""Shared parts of the checks: the robot, its poses and starts, and comparisons."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -39,9 +39,9 @@ def require(condition: bool | np.bool_, complaint: str) -> None:
         raise CheckFailed(complaint)
 
 
-def require_close(what: str, found: Any, expected: Any, tolerance: float) -> float:
+def require_close(what: str, actual: Any, expected: Any, tolerance: float) -> float:
     """The largest difference; CheckFailed if it exceeds the tolerance or is not finite."""
-    difference = np.abs(np.asarray(found, dtype=float) - np.asarray(expected, dtype=float))
+    difference = np.abs(np.asarray(actual, dtype=float) - np.asarray(expected, dtype=float))
     largest = float(difference.max())
     # The comparison is false for NaN.
     require(largest <= tolerance, f"{what}: off by {largest:.3g}, allowed is {tolerance:.3g}")

@@ -1,4 +1,4 @@
-"""How fast a back end steps."""
+"""Measure a back end's throughput."""
 
 import time
 

@@ -48,11 +48,11 @@ from gaitforge.collectors.scenarios.terrains import tile_heights
 from gaitforge.collectors.timing import DECIMATION, GRAVITY_MS2, SUBSTEP_S
 
 FOOT_CLEARANCE_M = 0.05
-"""A foot higher than this feels no ground: half a terrain cell."""
+"""Half a terrain cell; a foot higher above the ground than this feels no ground."""
 FRICTION_BUCKETS = 62
-"""With the materials of other shapes and barriers 64, legged_gym's number of buckets."""
+"""With the two materials of other shapes and of barriers these are legged_gym's 64 buckets."""
 STEP_LIMIT_S = 60.0
-"""A step that takes longer has hung."""
+"""Limit after which a step counts as hanging."""
 _FRICTION = DRAWS[DRAW_INDEX["friction"]]
 _FRICTIONS = np.linspace(_FRICTION.low, _FRICTION.high, FRICTION_BUCKETS)
 _EVENT = protocol.column_slices(protocol.EVENTS)
@@ -97,21 +97,21 @@ def _isaacgym_version(python: str, limit_s: float) -> str:
     for line in done.stdout.decode(errors="replace").splitlines():
         if line.startswith(_VERSION_MARK):
             return line.removeprefix(_VERSION_MARK).strip()
-    said = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-    reason = said[-1].strip() if said else f"it ended with exit status {done.returncode}"
+    errors = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+    reason = errors[-1].strip() if errors else f"it ended with exit status {done.returncode}"
     raise BackendUnavailable(f"{python} cannot import isaacgym: {reason}")
 
 
 class IsaacGymBackend:
     """Robots in Isaac Gym; those that were never reset stand on flat ground.
 
-    A world is rebuilt at the first step after a reset changed what is fixed in it.
+    A world is rebuilt at the first step after a reset that changed a `FixedPart`.
 
     Args:
-        threads: of PhysX on the CPU.
+        threads: PhysX's number of threads on the CPU.
         config: where Isaac Gym runs; by default from the environment.
-        fresh_process: one process per world, by default on a GPU: consecutive simulations in one
-            process leak memory (github.com/ci-group/revolve2, issue 15).
+        fresh_process: start a process for every world, by default on a GPU: consecutive simulations
+            in one process leak memory (github.com/ci-group/revolve2, issue 15).
 
     Raises:
         BackendUnavailable: no interpreter is configured.
@@ -242,7 +242,7 @@ class IsaacGymBackend:
         self._built = list(self._wanted)
 
     def _stand_everywhere(self) -> None:
-        """Place every robot: the world holds them all."""
+        """Place robots that were never reset: the world holds all robots."""
         position = np.array([0.0, 0.0, standing_height_m(self._robot)])
         start = RobotStart(position, self._robot.default_joint_pos_rad)
         self._wanted = [FixedPart(0, (), 0.0, 0.0, ())] * self.num_robots
@@ -255,7 +255,7 @@ class IsaacGymBackend:
         event[_EVENT["lag_substeps"]] = draws[DRAW_INDEX["action_lag_substeps"]]
 
     def _write_start(self, index: int) -> None:
-        """Start robot `index` from the shown state."""
+        """Write the start of robot `index`, taken from `state`."""
         event, state = self._events[index], self.state
         position = state.base_pos[index].copy()
         periods = np.floor(position[:2] / self._period[index] + 0.5)

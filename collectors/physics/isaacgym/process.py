@@ -1,6 +1,6 @@
 """The worker process that runs Isaac Gym under its own Python.
 
-It ends with this process. Its failures are one-line errors with its last output.
+It ends with this process. If it fails, a one-line error quotes its last output.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ class WorkerProcess:
     """A running worker and its shared memory; WorkerError if it does not start.
 
     Args:
-        facts: the robot's, for the worker's settings file; urdf: its text.
+        facts: the robot's entries for the worker's settings file; urdf: text of its URDF.
 
     Attributes:
         blocks: {name: (robots, width) float32} views of the shared memory.
@@ -219,8 +219,8 @@ class WorkerProcess:
         if what.startswith(_FAILED):
             text = text.rpartition(_TRACEBACK)[0]  # the rest is the failure itself
         lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
-        said = " | ".join(lines[-_QUOTED_LINES:])[-_QUOTED_CHARACTERS:]
-        printed = f"it last printed: {said}" if said else "it printed nothing"
+        output = " | ".join(lines[-_QUOTED_LINES:])[-_QUOTED_CHARACTERS:]
+        printed = f"it last printed: {output}" if output else "it printed nothing"
         return WorkerError(f"{self._title}: {what}; {printed}")
 
 

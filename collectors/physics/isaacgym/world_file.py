@@ -11,12 +11,12 @@ from gaitforge.collectors.scenarios.passages import Barrier
 from gaitforge.collectors.scenarios.terrains import GRID, TerrainTile
 
 GAP_M = 4.0
-"""Between tiles: more than robots and barriers reach beyond theirs."""
+"""Distance between tiles: more than robots and barriers reach beyond their own."""
 
 
 @dataclass(frozen=True)
 class FixedPart:
-    """What a built world cannot change of a robot: tile number, barriers, friction, mass."""
+    """A robot's properties that a built world cannot change: tile, barriers, friction, mass."""
 
     tile: int
     barriers: tuple[Barrier, ...]

@@ -23,7 +23,7 @@ _DIVERGED = [
         mujoco.mjtWarning.mjWARN_BADQACC,
     )
 ]
-"""MuJoCo's warnings of numbers that are not finite, or huge; it goes on from the file's pose."""
+"""MuJoCo's warnings of huge or non-finite numbers; it then continues from the file's pose."""
 
 
 def availability() -> Availability:
@@ -35,9 +35,9 @@ class MujocoBackend:
     """Every robot owns a copy of the model, with its randomisation and terrain tile.
 
     The PD law is MuJoCo's position actuator, evaluated at every substep. No solver warm start
-    crosses a control step: a step is a function of the state alone, and replay is bit for bit
-    with the same MuJoCo version, where the C library's `sin` and the like are the same
-    (docs/results.md, Replay on other processors).
+    crosses a control step, so that a step is a function of the state alone. Replay is bit for bit
+    with the same MuJoCo version and a C library with the same `sin` and the like (docs/results.md,
+    Replay on other processors).
 
     Attributes:
         pool: the `mujoco.rollout.Rollout` that steps; benchmarks wrap it.
@@ -139,7 +139,7 @@ def _nominal_models(robots: Sequence[RobotCard]) -> list[mujoco.MjModel]:
 
 
 def _structure(model: mujoco.MjModel) -> tuple[object, ...]:
-    """Names and kinds of a model's elements; of equal ones the threads' data hold any."""
+    """Names and kinds of a model's elements; threads can share data among equal structures."""
     elements = model.names.split(b"\0")[1:]  # the first is the model's own
     kinds = model.geom_type.tolist(), model.jnt_type.tolist(), model.body_parentid.tolist()
     return elements, kinds, model.nq, model.nv, model.nu, model.nsensordata

@@ -1,4 +1,4 @@
-"""What MuJoCo back ends do on the host: write draws into a model, read states from sensors."""
+"""The host's part of MuJoCo back ends: write draws into a model, read states from sensors."""
 
 import mujoco
 import numpy as np
@@ -49,12 +49,12 @@ def write_start(
 
 
 class RobotRows:
-    """What both MuJoCo back ends keep of N robots on the host, float64.
+    """Data of N robots that both MuJoCo back ends keep on the host, float64.
 
     Attributes:
         targets, joint_offset: (N, 12) rad; lag: (N,) substeps.
-        period: (N, 1) of the tile, m; origin: (N, 2) m, where a robot's tile lies by now;
-            sensor_origin: where it lay when sensors were read.
+        period: (N, 1) the tile's period, m; origin: (N, 2) m, present place of a robot's tile;
+            sensor_origin: its place when sensors were read.
     """
 
     def __init__(self, model: mujoco.MjModel, robot: RobotCard, num_robots: int) -> None:
@@ -93,7 +93,7 @@ class RobotRows:
             sensors: (N, nsensordata) of the last substep's start.
         """
         robots = len(pos)
-        # A joint's values of all robots lie together: the task's sums run over robots.
+        # Values of one joint are contiguous over robots: the task sums over robots.
         base, joint = np.empty((4, robots, 4)), np.empty((2, N_JOINTS, robots)).transpose(0, 2, 1)
         _read_motion(pos, vel, self.origin, self._qpos, self._qvel, base, joint)
 
@@ -112,7 +112,7 @@ class RobotRows:
             joint_torque=sensors[:, self._slices["torque"]].copy(),
             foot_pos=foot_pos,
             foot_vel=sensor("foot_vel").copy(),
-            # The sensor gives the force of the foot on the ground.
+            # The sensor reads the foot's force on the ground.
             foot_force=-sensor("foot_force"),
             trunk_force=-sensor("trunk_force")[:, 0],
             knee_force=-sensor("knee_force"),

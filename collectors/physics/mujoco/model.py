@@ -22,7 +22,7 @@ _MAX_EXTENT_M = 10.0
 _MAX_RELIEF_M = 4.0
 _MAX_BARRIER_HALF_SIZE_M = 2.0
 _BARRIER_FRICTION = 0.3
-"""Of smooth panels; feet have their own."""
+"""Friction of smooth panels; feet have their own."""
 _BARRIER_PRIORITY, _FOOT_PRIORITY = 1, 2
 _AWAY_M = -50.0
 
@@ -37,9 +37,9 @@ SENSOR_KINDS = (
 def build_model(robot: RobotCard) -> mujoco.MjModel:
     """The robot's MJCF on a height field, with barriers parked out of reach.
 
-    Position servos in the card's joint order, and the task's sensors, replace the MJCF's. Shapes
-    collide with ground and barriers only, a floor of the MJCF with nothing. Step and gravity are
-    the task's, solver options the MJCF's.
+    Position servos in the card's joint order, and the task's sensors, replace those of the MJCF.
+    Shapes collide with ground and barriers only; a floor in the MJCF collides with nothing. Step
+    and gravity are the task's, solver options the MJCF's.
 
     Raises:
         RobotError: an MJCF that does not compile, is incomplete, or contradicts the card.
@@ -97,14 +97,14 @@ def sensor_slices(model: mujoco.MjModel) -> dict[str, slice]:
     slices = {}
     sensors = [model.sensor(i) for i in range(model.nsensor)]
     for kind in SENSOR_KINDS:
-        found = [sensor for sensor in sensors if sensor.name.startswith(f"{kind}/")]
-        start = int(found[0].adr[0])
-        slices[kind] = slice(start, start + sum(int(s.dim[0]) for s in found))
+        group = [sensor for sensor in sensors if sensor.name.startswith(f"{kind}/")]
+        start = int(group[0].adr[0])
+        slices[kind] = slice(start, start + sum(int(s.dim[0]) for s in group))
     return slices
 
 
 def _or_wrong(robot: RobotCard, make: Callable[[], _Made]) -> _Made:
-    """Call `make`; MuJoCo's error becomes one about the robot, in one line."""
+    """Call `make`; turn MuJoCo's error into a one-line RobotError."""
     try:
         return make()
     except (ValueError, mujoco.FatalError) as error:
@@ -113,26 +113,26 @@ def _or_wrong(robot: RobotCard, make: Callable[[], _Made]) -> _Made:
 
 
 def _check_names(spec: mujoco.MjSpec, robot: RobotCard) -> None:
-    wanted = [
+    references = [
         ("body", (robot.trunk_body,), spec.bodies),
         ("geom", (*robot.foot_geoms, *robot.knee_geoms), spec.geoms),
         ("joint", robot.joint_names, spec.joints),
     ]
-    for kind, names, elements in wanted:
-        known = {element.name for element in elements}
+    for kind, names, elements in references:
+        element_names = {element.name for element in elements}
         for name in names:
-            if name not in known:
+            if name not in element_names:
                 raise robot.wrong(f"{robot.mjcf_path.name} has no {kind} '{name}'")
 
 
 def _set_collisions(spec: mujoco.MjSpec, robot: RobotCard) -> None:
-    """Let shapes collide with ground and barriers only; with contype 0, conaffinity says which."""
+    """Let shapes collide with ground and barriers only: contype is 0, conaffinity selects them."""
     for geom in spec.geoms:
         if geom.contype or geom.conaffinity:
-            chosen = 0 if geom.contype else geom.conaffinity & _BOTH_BITS
-            geom.contype, geom.conaffinity = 0, chosen or _BOTH_BITS
+            bits = 0 if geom.contype else geom.conaffinity & _BOTH_BITS
+            geom.contype, geom.conaffinity = 0, bits or _BOTH_BITS
         if geom.name in robot.foot_geoms:
-            # The foot's friction decides, for it is randomised.
+            # The foot's friction counts, since it is randomised.
             geom.priority, geom.condim = _FOOT_PRIORITY, 3
     for name in (*robot.foot_geoms, *robot.knee_geoms):
         if not spec.geom(name).conaffinity & _GROUND_BIT:
@@ -209,7 +209,7 @@ def _add_sensors(spec: mujoco.MjSpec, robot: RobotCard) -> None:
     add_contact("trunk_force", body, robot.trunk_body, GROUND)
     for name in robot.knee_geoms:
         add_contact("knee_force", geom, name, GROUND)
-    # One sensor a barrier: forces of opposite walls would cancel.
+    # One sensor per barrier: forces of opposite walls would cancel.
     barriers = [f"{BARRIERS}_{slot}" for slot in range(MAX_BARRIERS)]
     for barrier in barriers:
         add_contact("barrier_force", tree, robot.trunk_body, barrier)

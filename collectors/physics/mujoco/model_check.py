@@ -28,7 +28,7 @@ def check_model(robot: RobotCard, model: mujoco.MjModel) -> None:
 
 
 def _check_joints(robot: RobotCard, model: mujoco.MjModel) -> None:
-    """The trunk's free joint and the card's twelve hinges, no other."""
+    """Check that the joints are the trunk's free joint and the card's twelve hinges."""
     file, trunk = robot.mjcf_path.name, model.body(robot.trunk_body)
     free = np.flatnonzero(model.jnt_type == mujoco.mjtJoint.mjJNT_FREE)
     if not len(free):
@@ -51,7 +51,7 @@ def _check_joints(robot: RobotCard, model: mujoco.MjModel) -> None:
 
 
 def _check_legs(robot: RobotCard, model: mujoco.MjModel) -> None:
-    """Legs FL, FR, RL, RR, joints hip, thigh, calf; each foot and knee on its leg."""
+    """Check that legs and joints are in order, and feet and knees on their legs."""
     data = _posed(robot, model, np.zeros(len(robot.joint_names)))
     hips = data.xanchor[[model.joint(name).id for name in robot.joint_names[::JOINTS_PER_LEG]]]
     hips = hips - hips.mean(axis=0)
@@ -69,10 +69,10 @@ def _check_legs(robot: RobotCard, model: mujoco.MjModel) -> None:
                     f"are named together, {', '.join(JOINTS_OF_A_LEG)}, from the trunk outwards"
                 )
             above = below
-            found = data.xaxis[joint.id]
-            if not np.allclose(found, axis, atol=1e-3):
+            direction = data.xaxis[joint.id]
+            if not np.allclose(direction, axis, atol=1e-3):
                 raise robot.wrong(
-                    f"the axis of {joint.name}, {part} of {LEGS[leg]}, is {_vector(found)} "
+                    f"the axis of {joint.name}, {part} of {LEGS[leg]}, is {_vector(direction)} "
                     f"in the trunk's frame; by joint_signs it has to be {_vector(axis)}"
                 )
         if not (hips[leg, :2] * signs > 0).all():
@@ -91,7 +91,7 @@ def _check_legs(robot: RobotCard, model: mujoco.MjModel) -> None:
 
 
 def _check_limits(robot: RobotCard, model: mujoco.MjModel) -> None:
-    """The MJCF allows the card's joint ranges and torques."""
+    """Check that the MJCF allows the card's joint ranges and torques."""
     file = robot.mjcf_path.name
     for i, name in enumerate(robot.joint_names):
         joint = model.joint(name)
@@ -128,7 +128,7 @@ def _check_mass(robot: RobotCard, model: mujoco.MjModel) -> None:
 
 
 def _check_feet(robot: RobotCard, model: mujoco.MjModel) -> None:
-    """The card's offsets put the feet where the MJCF does, in two poses; foot radii agree."""
+    """Compare the feet by the card's offsets with the MJCF's in two poses, and the foot radii."""
     default = robot.default_joint_pos_rad
     middle = (robot.joint_lower_rad + robot.joint_upper_rad) / 2
     bent = default + np.clip(middle - default, -_BENT_RAD, _BENT_RAD)

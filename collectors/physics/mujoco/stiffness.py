@@ -1,4 +1,4 @@
-"""How stiff gains may be at the physics step."""
+"""Stability of gains at the physics step."""
 
 import mujoco
 import numpy as np

@@ -17,9 +17,9 @@ from gaitforge.collectors.physics.mujoco.model import BARRIERS
 from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, RobotCard
 
 MAX_JOINT_SPEED_RADS = 100.0
-"""URDF requires a limit, MuJoCo models have none."""
+"""Speed limit in the URDF, which requires one; MuJoCo models have none."""
 _PART_MASS_SHARES = (0.01, 0.001, 0.0001)
-"""Mass of a foot or knee relative to its body: the first that leaves a possible inertia."""
+"""Candidate masses of a foot or knee over its body's; the first that leaves a possible inertia."""
 FRICTION_SPEED_RADS = 4.0
 """Dry joint friction becomes viscous friction that equals it at this speed."""
 _SPHERE = int(mujoco.mjtGeom.mjGEOM_SPHERE)
@@ -35,8 +35,8 @@ class RobotUrdf:
     Attributes:
         text: the XML, with the card's joint names.
         trunk, hips, feet, knees: names of links, legs in the card's order.
-        beyond_barriers: links that do not meet barriers, which URDF cannot say.
-        damping, armature: (12,) in the card's order, Nms/rad with dry friction, and kg m^2.
+        beyond_barriers: links that do not collide with barriers, which URDF cannot express.
+        damping, armature: (12,) in the card's order; Nms/rad, dry friction included, and kg m^2.
     """
 
     text: str
@@ -89,7 +89,7 @@ class _Inertial:
         return self.inertia + _of_point(self.mass, self.com)
 
     def without(self, parts: Sequence[Self]) -> Self:
-        """The rest when parts are removed."""
+        """The inertial of the rest after `parts` are removed."""
         mass = self.mass - sum(part.mass for part in parts)
         moment = self.mass * self.com - sum((p.mass * p.com for p in parts), np.zeros(3))
         removed = sum((part.about_origin() for part in parts), np.zeros((3, 3)))
@@ -220,7 +220,7 @@ class _Writer:
     def _write_link(
         self, root: ET.Element, name: str, inertial: _Inertial, geoms: list[int], placed: bool
     ) -> None:
-        """A link with its shapes: `placed` as in their body, or at the origin."""
+        """Write a link and its shapes, `placed` as in their body, else at the origin."""
         model = self._model
         link = _add(root, "link", name=name)
         element = _add(link, "inertial")
@@ -240,7 +240,7 @@ class _Writer:
 
 
 def _check(robot: RobotCard, model: mujoco.MjModel) -> None:
-    """Refuse what URDF cannot hold."""
+    """Refuse a model that URDF cannot express."""
     file = robot.mjcf_path.name
     trunk = model.body(robot.trunk_body).id
     for body in range(trunk, model.nbody):
@@ -261,7 +261,7 @@ def _check(robot: RobotCard, model: mujoco.MjModel) -> None:
 def _write_shapes(
     link: ET.Element, kind: int, size: np.ndarray, position: np.ndarray, rotation: np.ndarray
 ) -> None:
-    """One collision element, or three for a capsule: URDF has cylinders and spheres."""
+    """Write one collision element, or three for a capsule, which URDF lacks."""
 
     def add(where: np.ndarray, shape: str, **sizes: str) -> None:
         element = _add(link, "collision")

@@ -1,4 +1,4 @@
-"""Memory shared by host and Warp device: one block for a step, and a bank of tiles."""
+"""Memory mirrored on host and Warp device: one block for a step, and a bank of tiles."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""MuJoCo Warp: all robots in one batch on a GPU, or on the CPU where there is none.
+"""MuJoCo Warp: all robots in one batch on a GPU, or on the CPU if there is none.
 
 Model, terrain and barriers are those of the back end `mujoco`. Differences: float32; at most four
 ground contacts a shape (MuJoCo: one for every prism it touches); constraints solved to 1e-6, not
@@ -67,12 +67,12 @@ class MujocoWarpBackend:
     def __init__(
         self, robot: RobotCard, num_robots: int, threads: int, limits: "WorldLimits | None" = None
     ) -> None:
-        found = availability()
-        if not found.available:
-            raise BackendUnavailable(found.why_not)
+        status = availability()
+        if not status.available:
+            raise BackendUnavailable(status.why_not)
         from gaitforge.collectors.physics.mujoco_warp.worlds import WarpWorlds
 
-        self.version = found.version
+        self.version = status.version
         self.num_robots = num_robots
         self._robot = robot
         self._nominal = build_model(robot)
@@ -136,7 +136,7 @@ class MujocoWarpBackend:
             del self._worlds
 
     def _restart_diverged(self) -> None:
-        """Reset diverged robots to the model's own start, as MuJoCo does."""
+        """Reset diverged robots to the model's initial state, as MuJoCo does."""
         state = np.concatenate([self._pos, self._vel], axis=1)
         # The comparison is false for NaN.
         diverged = ~(np.abs(state) < _MAX_STATE).all(axis=1)

@@ -17,14 +17,14 @@ from gaitforge.collectors.scenarios.terrains import TerrainTile
 
 DEVICE_VARIABLE = "GAITFORGE_WARP_DEVICE"
 _CPU_FLAGS = "-march=native"
-"""Without Warp's inlining thresholds: kernels compile in 2/3 of the time and run as fast."""
+"""Leaves out Warp's inlining thresholds: kernels compile in 2/3 of the time and run as fast."""
 _MODEL_FIELDS = (
     *("body_mass", "body_inertia", "body_ipos", "body_subtreemass", "body_invweight0"),
     *("dof_invweight0", "geom_friction", "geom_size", "actuator_gainprm", "actuator_biasprm"),
 )
-"""What draws and barriers change in the model, and what MuJoCo derives from it."""
+"""Model fields that draws and barriers change, or that MuJoCo derives from those."""
 _DATA_FIELDS = ("geom_xpos", "geom_xmat")
-"""Poses of ground and barriers, which steps do not update."""
+"""Data fields with poses of ground and barriers, which steps do not update."""
 
 _log = logging.getLogger(__name__)
 
@@ -34,10 +34,10 @@ class WorldLimits:
     """Memory for contacts and constraints, doubled when a step needs more.
 
     Attributes:
-        contacts: pairs of shapes and contacts a world, on average.
-        convex_pairs: pairs of convex shapes a world, on average; 5 kB each.
-        constraints: solver rows in any world: four per contact, one per joint limit.
-        matches: contacts that any sensor sums.
+        contacts: pairs of shapes, and contacts, per world on average.
+        convex_pairs: pairs of convex shapes per world on average; 5 kB each.
+        constraints: most solver rows of a world: four per contact, one per joint limit.
+        matches: most contacts that a sensor sums.
     """
 
     contacts: int = 48
@@ -46,7 +46,7 @@ class WorldLimits:
     matches: int = 32
 
     def enlarged(self, overflow: int) -> Self:
-        """Doubled where something overflowed, else the same."""
+        """The limits with those doubled that overflowed."""
         limits = self
         if overflow & (OverflowType.BROADPHASE | OverflowType.NARROWPHASE):
             limits = replace(limits, contacts=2 * self.contacts)
@@ -64,11 +64,11 @@ def chosen_device() -> Any:
     """Warp's device: the environment's (ValueError if unknown), else the first GPU or the CPU."""
     wp.config.log_level = wp.LOG_WARNING
     wp.init()
-    known = [device.alias for device in wp.get_devices()]
-    default = "cuda:0" if "cuda:0" in known else "cpu"
+    devices = [device.alias for device in wp.get_devices()]
+    default = "cuda:0" if "cuda:0" in devices else "cpu"
     name = os.environ.get(DEVICE_VARIABLE) or default
-    if name not in known:
-        raise ValueError(f"{DEVICE_VARIABLE} is '{name}'; allowed: {', '.join(known)}")
+    if name not in devices:
+        raise ValueError(f"{DEVICE_VARIABLE} is '{name}'; allowed: {', '.join(devices)}")
     device = wp.get_device(name)
     if not any(Path(str(wp.config.kernel_cache_dir)).glob("wp_mujoco_warp*")):
         _log.warning("mujoco_warp compiles its kernels now, once: this takes a minute or more")
@@ -184,8 +184,8 @@ class WarpWorlds:
         for field, width in zip(fields, self._widths, strict=True):
             shape = (self._num_worlds, width)
             flat = wp.array(ptr=field.ptr, dtype=wp.float32, shape=shape, copy=False)
-            chosen: Any = wp.indexedarray(flat, indices)
-            wp.copy(chosen, rows[:, start : start + width])
+            target: Any = wp.indexedarray(flat, indices)
+            wp.copy(target, rows[:, start : start + width])
             start += width
 
     def _launch(self) -> None:

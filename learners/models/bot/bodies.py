@@ -220,13 +220,13 @@ def _models_of(body: str) -> str:
 def body_view(name: str, slices: Slices, act_dim: int) -> BodyView:
     """The graph and the channels that a policy over a named body reads from tokens with `slices`.
 
-    If all fields of the body are there, other fields are left out (of MoCapAct's 35 fields the
-    paper's policy reads 13). Raises ValueError as `body_graph`, and for "quadruped" if the data are
-    of another known body.
+    If the token has all fields of the body, other fields are left out (of MoCapAct's 35 fields the
+    paper's policy reads 13). Raises ValueError as `body_graph`, and for "quadruped" if the data
+    come from another known body.
     """
     body = BODIES.get(name)
-    for other, known in BODIES.items():
-        fits = known.act_dim == act_dim and known.fields.keys() <= slices.keys()
+    for other, candidate in BODIES.items():
+        fits = candidate.act_dim == act_dim and candidate.fields.keys() <= slices.keys()
         if name == QUADRUPED and fits:
             raise ValueError(
                 f"these data are of the body {other}, not {name}; "

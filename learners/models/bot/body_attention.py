@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from gaitforge.learners.models.bot.compiled_attention import compiled_attention
 
-# With fewer sequences the call overhead of the compiled loops exceeds what they save.
+# With fewer sequences the call overhead of the compiled loops exceeds their gain.
 _LEAST_ROWS = 32
 # Up to this mean degree the loops are faster than dense products at every measured size, on one and
 # on two threads; body masks have about 3.

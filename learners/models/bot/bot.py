@@ -130,7 +130,7 @@ class EncoderLayer(nn.Module):
 
 def _add_linear(x: Tensor, features: Tensor, linear: nn.Linear) -> Tensor:
     """The sum x + linear(features), (rows, E), as one matrix product."""
-    if torch.is_autocast_enabled(x.device.type):  # which in-place products do not know
+    if torch.is_autocast_enabled(x.device.type):  # in-place products ignore autocast
         return x + linear(features)
     return (x + linear.bias).addmm_(features, linear.weight.t())
 

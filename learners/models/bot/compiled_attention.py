@@ -90,13 +90,13 @@ def _backward_loops(
     slopes[0] = 1.0 / math.sqrt(width)
     scale = slopes[0]  # in the precision of the data
     for row in range(first, last):
-        source, given, kept, grad = qkv[row], grad_pooled[row], weights[row], grad_qkv[row]
+        source, grad_out, attention, grad = qkv[row], grad_pooled[row], weights[row], grad_qkv[row]
         grad[:] = 0
         for node in range(nodes):
             begin = starts[node]
             count = starts[node + 1] - begin
             for head in range(heads):
-                out = given[heads * node + head]
+                out = grad_out[heads * node + head]
                 query, grad_query = source[3 * heads * node + head], grad[3 * heads * node + head]
                 mean = np.float32(0)
                 for pair in range(count):
@@ -105,9 +105,9 @@ def _backward_loops(
                     for e in range(width):
                         slope += out[e] * value[e]
                     slopes[pair] = slope
-                    mean += slope * kept[pairs * head + begin + pair]
+                    mean += slope * attention[pairs * head + begin + pair]
                 for pair in range(count):
-                    weight = kept[pairs * head + begin + pair]
+                    weight = attention[pairs * head + begin + pair]
                     slopes[pair] = weight * (slopes[pair] - mean) * scale
                     grad_value = grad[3 * heads * columns[begin + pair] + 2 * heads + head]
                     for e in range(width):

@@ -33,9 +33,8 @@ class EmbodimentGraph:
 
     nodes: names, the root first. edges: pairs of node indices. observations, actions: for each node
     its indices in the token and in the action, which must cover 0 .. dim-1 exactly once.
-    told_to_all: nodes that every node attends to and that attend to themselves alone: they tell the
-    body something, and carry nothing between its parts. Raises ValueError for a graph that breaks
-    these rules.
+    told_to_all: nodes that every node attends to and that attend to themselves alone, so that they
+    pass nothing between the body's parts. Raises ValueError for a graph that breaks these rules.
     """
 
     nodes: tuple[str, ...]
@@ -71,7 +70,7 @@ class EmbodimentGraph:
         return replace(self, observations=observations)
 
     def with_own_node(self, name: str, index: int) -> "EmbodimentGraph":
-        """The same graph with a node at the root, told to all, for one number of the root's."""
+        """The same graph with one of the root's indices as a node of its own, see `told_to_all`."""
         root = tuple(each for each in self.observations[0] if each != index)
         if len(root) == len(self.observations[0]):
             raise ValueError(f"index {index} is not the root's")
@@ -121,7 +120,7 @@ class EmbodimentGraph:
     def embodiment_mask(self) -> Tensor:
         """(nodes, nodes) bool, M = I + A: each node and its neighbours (paper, Section 4).
 
-        Row i has what node i attends to. Nodes that are told to all are ours, see `told_to_all`.
+        Row i has the nodes that node i attends to. Extension: the nodes of `told_to_all`.
         """
         return self._telling_all(self.adjacency())
 
@@ -136,9 +135,9 @@ class EmbodimentGraph:
         pairs = torch.tensor(list(combinations(range(size), 2)), device="cpu").view(-1, 2)
         generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(len(pairs), generator=generator, device="cpu")
-        chosen = pairs[order[: int(self.adjacency().sum()) // 2]]
+        picked = pairs[order[: int(self.adjacency().sum()) // 2]]
         mask = torch.eye(size, dtype=torch.bool, device="cpu")
-        mask[chosen[:, 0], chosen[:, 1]] = True
+        mask[picked[:, 0], picked[:, 1]] = True
         return self._telling_all(mask | mask.T)
 
     def _telling_all(self, mask: Tensor) -> Tensor:

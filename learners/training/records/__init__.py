@@ -1,1 +1,1 @@
-"""What a training run writes: history, events, checkpoints."""
+"""Files that a training run writes: history, events, checkpoints."""

@@ -22,7 +22,7 @@ _TAGS = {
 
 @dataclass(frozen=True)
 class HistoryRow:
-    """The run after some optimiser steps.
+    """State of the run after `step` optimiser steps.
 
     loss is the mean since the previous row, validation_loss is None where it was not computed,
     steps_per_s counts control steps, and elapsed_s the training seconds over all resumes.

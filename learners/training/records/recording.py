@@ -29,12 +29,11 @@ class RunFiles:
     def save(self, updater: Updater, card: Mapping[str, object]) -> None:
         """Replace the checkpoint to resume from."""
         self.history.sync()
-        averages = updater.averages()
-        kept = updater.policy, updater.optimiser, card, averages, updater.values
-        save_checkpoint(self._run_dir, *kept)
+        state = updater.policy, updater.optimiser, card, updater.averages(), updater.values
+        save_checkpoint(self._run_dir, *state)
 
     def save_policy(
         self, policy: PolicyNetwork, card: Mapping[str, object], name: str = BEST
     ) -> None:
-        """Write or replace the best policy, or that of another name."""
+        """Write or replace the checkpoint `name` with a policy alone, by default the best one."""
         save_checkpoint(self._run_dir, policy, None, card, name=name)

@@ -14,7 +14,7 @@ from gaitforge.learners.training.values.learner import Batch, ValueLearner, Valu
 
 @dataclass(frozen=True)
 class AWRSettings(ValueSettings):
-    """Lambda and the weights' limit are those of the paper's section 5.
+    """Settings; lambda and the weights' limit are from section 5 of the paper.
 
     Attributes:
         trace: lambda of the returns, over the steps of a window.
@@ -37,10 +37,9 @@ class AWRSettings(ValueSettings):
 class AWR(ValueLearner):
     """A value by regression on TD(lambda) returns, a policy by imitation weighted with them.
 
-    Algorithm 1 of the paper, on a given set of data. Deviations: returns look no further than their
-    window's end, where the value stands for the rest, as windows are what is shuffled; and
-    advantages are over their standard deviation in a batch, so that one temperature suits tasks of
-    any reward.
+    Algorithm 1 of the paper, on a fixed set of data. Deviations: returns end with their window,
+    where the value stands for the rest, since windows are shuffled; and advantages are divided by
+    their standard deviation in a batch, so that one temperature suits tasks of any reward.
     """
 
     settings_class = AWRSettings
@@ -65,17 +64,17 @@ class AWR(ValueLearner):
         return (value - returns).square().sum() + (weight * imitation).sum()
 
     def _returns(self, reward: Tensor, going_on: Tensor, following: Tensor, mask: Tensor) -> Tensor:
-        """(N,) TD(lambda) returns of the valid steps, each window's from its end backwards."""
+        """(N,) TD(lambda) returns of the valid steps, computed from each window's end backwards."""
         gamma, trace = self.settings.gamma, self.settings.trace
         spread = following.new_zeros(3, *mask.shape)
         spread[:, mask] = torch.stack([reward, going_on, following])
         rewards, going, values = spread
-        found, later = torch.zeros_like(rewards), values[:, -1]
+        returns, later = torch.zeros_like(rewards), values[:, -1]
         for t in range(mask.shape[1] - 1, -1, -1):
             last = ~mask[:, t + 1] if t + 1 < mask.shape[1] else torch.ones_like(mask[:, t])
             ahead = torch.where(last, values[:, t], (1 - trace) * values[:, t] + trace * later)
-            later = found[:, t] = rewards[:, t] + gamma * going[:, t] * ahead
-        return found[mask]
+            later = returns[:, t] = rewards[:, t] + gamma * going[:, t] * ahead
+        return returns[mask]
 
     def after_step(self, policy: PolicyNetwork, number: int) -> None:
-        """Nothing follows."""
+        """There are no targets."""

@@ -23,13 +23,13 @@ from gaitforge.learners.training.values.squashed import SquashedGaussian
 
 @dataclass(frozen=True)
 class BEARSettings(ValueSettings):
-    """Those of the paper's appendix and its code.
+    """Settings from the paper's appendix and its code.
 
     Attributes:
-        threshold: epsilon, of the discrepancy between the policy's actions and the data's.
+        threshold: epsilon, largest discrepancy between the policy's actions and the data's.
         samples: actions of each that are compared; width: sigma of the Laplacian kernel.
-        candidates: actions of the policy, of which the next value takes the best.
-        warm_up: first optimiser steps in which the policy only obeys the threshold.
+        candidates: actions of the policy from which the next value takes the best.
+        warm_up: first optimiser steps, in which the policy learns the threshold only.
     """
 
     threshold: float = 0.05
@@ -52,8 +52,8 @@ class BEAR(ValueLearner):
     (equation 3) of the policy's actions to them has a Lagrange multiplier, and the next value is
     the best of several candidates' 0.75 min + 0.25 max. As in the published code, actions are
     compared before the tanh, where saturated ones still have a gradient, and the logarithm of the
-    multiplier is put back into [-5, 10] after each step. Deviation: the multiplier learns at the
-    critics' rate (published code: 1e-3 beside 3e-4), as all parameters here but the policy's.
+    multiplier is clipped to [-5, 10] after each step. Deviation: the multiplier learns at the
+    critics' rate (published code: 1e-3 beside 3e-4), like all parameters but the policy's.
     """
 
     settings_class = BEARSettings
@@ -67,7 +67,7 @@ class BEAR(ValueLearner):
         self.spread = SquashedGaussian(self._critic_sizes(of_actions=False), self._act_dim)
         self.behaviour = ActionVAE(self._obs_dim, self._act_dim, settings.hidden)
         self.log_multiplier = nn.Parameter(torch.zeros(()))
-        # Checkpoints of versions without the projection may hold one beyond the range.
+        # Checkpoints of versions that did not clip it may hold one beyond the range.
         self.register_load_state_dict_post_hook(lambda *_: self._project_multiplier())
 
     def summed_loss(self, policy: PolicyNetwork, batch: Batch, number: int) -> Tensor:
@@ -114,8 +114,8 @@ class ActionVAE(nn.Module):
 
     def losses(self, obs: Tensor, action: Tensor) -> Tensor:
         """(N,) squared errors of the reconstruction plus half the KL divergence to N(0, 1)."""
-        found = self.encoder(obs, action)[0]
-        mean, log_std = found[:, : self._latent], found[:, self._latent :].clamp(-4.0, 15.0)
+        encoded = self.encoder(obs, action)[0]
+        mean, log_std = encoded[:, : self._latent], encoded[:, self._latent :].clamp(-4.0, 15.0)
         latent = mean + log_std.exp() * torch.randn_like(mean)
         error = (self._decoded(obs, latent).tanh() - action).square().mean(-1)
         divergence = -0.5 * (1.0 + 2.0 * log_std - mean.square() - (2.0 * log_std).exp()).mean(-1)
@@ -123,7 +123,7 @@ class ActionVAE(nn.Module):
 
     @torch.no_grad()
     def draw_before_tanh(self, obs: Tensor, count: int) -> Tensor:
-        """(count, N, A): their tanh are actions like the data's; latent numbers within 0.5."""
+        """(count, N, A): their tanh are actions like the data's; latent numbers lie within 0.5."""
         latent = torch.randn(count, len(obs), self._latent, device=obs.device).clamp(-0.5, 0.5)
         repeated = obs.expand(count, *obs.shape)
         return self._decoded(repeated.flatten(0, 1), latent.flatten(0, 1)).unflatten(

@@ -63,6 +63,6 @@ class BRACv(ValueLearner):
         return loss + (settings.penalty * divergence - value).sum()
 
     def _sample(self, mean: Tensor, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions (N, A), and (N,) how much likelier the policy takes them than the data's does."""
+        """Actions (N, A), and (N,) log of their density by the policy over that by the data's."""
         action, density = (each[0] for each in self.spread.sample(mean, obs, 1))
         return action, density - self.behaviour.log_density(action, obs)

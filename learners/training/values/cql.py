@@ -22,10 +22,10 @@ from gaitforge.learners.training.values.squashed import SquashedGaussian
 
 @dataclass(frozen=True)
 class CQLSettings(ValueSettings):
-    """Those of the paper's appendix F and of its code.
+    """Settings from the paper's appendix F and its code.
 
     Attributes:
-        conservative: weight alpha of the critics' values of other actions than the data's.
+        conservative: weight alpha of the critics' values of actions that are not the data's.
         samples: actions of each kind (uniform, the policy's here and after the step).
     """
 
@@ -67,14 +67,14 @@ class CQL(ValueLearner):
             following = self.spread.sample(next_mean, step.next_obs, 1)[0][0]
             value = self.target_q(step.next_obs, following).amin(0)
             target = step.reward + settings.gamma * step.going_on * value
-        known = self.q(step.obs, step.action)
+        stored_q = self.q(step.obs, step.action)
         others = self._others(step.obs, mean, next_mean, step.next_obs)
-        loss = squared_errors(known, target) + settings.conservative * (others - known).sum()
+        loss = squared_errors(stored_q, target) + settings.conservative * (others - stored_q).sum()
         with frozen_parameters(self.q):
             value = self.q(step.obs, action).amin(0)
         temperature = self.log_temperature.exp()
         loss = loss + (temperature.detach() * log_prob - value).sum()
-        surplus = (self._act_dim - log_prob).detach()  # of entropy over its target, -A
+        surplus = (self._act_dim - log_prob).detach()  # entropy minus its target, -A
         return loss + temperature * surplus.sum()
 
     def _others(self, obs: Tensor, mean: Tensor, next_mean: Tensor, next_obs: Tensor) -> Tensor:

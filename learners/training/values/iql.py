@@ -19,10 +19,10 @@ from gaitforge.learners.training.values.learner import (
 
 @dataclass(frozen=True)
 class IQLSettings(ValueSettings):
-    """Those of the paper's appendix B for locomotion.
+    """Settings from the paper's appendix B for locomotion.
 
     Attributes:
-        expectile: of the actions' values that a state's value is.
+        expectile: tau; a state's value is this expectile of its actions' values.
         beta: inverse temperature of the weights exp(beta (Q - V)); largest_weight: their limit.
     """
 

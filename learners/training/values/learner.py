@@ -1,4 +1,4 @@
-"""What the value-based objectives share: transitions out of a batch, critics and their targets.
+"""Shared parts of the value-based objectives: a batch's transitions, critics and their targets.
 
 Legend: B windows, T steps, N valid steps of a batch, D token, A action.
 """
@@ -62,9 +62,9 @@ class Transitions:
     """The valid steps of a batch, in normalised units.
 
     Attributes:
-        obs, next_obs: (N, D) tokens; action, next_action: (N, A) of the data.
+        obs, next_obs: (N, D) tokens; action, next_action: (N, A) actions of the data.
         reward: (N,) scaled; going_on: (N,) 0 where the episode failed, else 1; last: (N,) bool,
-            where no next action is known.
+            true where no next action is known.
     """
 
     obs: Tensor
@@ -77,14 +77,14 @@ class Transitions:
 
 
 class ValueLearner(nn.Module, ABC):
-    """Losses of a policy and its critics, which live here, and their targets.
+    """Losses of a policy and its critics; a module that holds the critics and their targets.
 
-    The losses are one sum: a policy's loss reaches the policy alone, a critic's the critic alone.
-    Where a policy is updated less often than its critics, its parameters get no gradient, so that
-    the optimiser leaves them.
+    The losses are one sum: the policy's loss has gradients for the policy alone, a critic's for the
+    critic alone. In steps that do not update the policy its parameters get no gradient, so that the
+    optimiser skips them.
 
     Args:
-        reward_scale: of the settings, or what it stands for.
+        reward_scale: the settings' factor on rewards, with None resolved.
 
     Attributes:
         policy_rate: the policy's learning rate as a share of the critics'.
@@ -106,7 +106,7 @@ class ValueLearner(nn.Module, ABC):
         """All losses of optimiser step `number` (from 0), summed over the valid steps; scalar."""
 
     def after_step(self, policy: PolicyNetwork, number: int) -> None:
-        """Let targets follow, after optimiser step `number`."""
+        """Update the targets after optimiser step `number`."""
         self._follow(self.target_q, self.q)
 
     def _critics(self, members: int = 2, of_actions: bool = True) -> Ensemble:
@@ -145,16 +145,16 @@ class ValueLearner(nn.Module, ABC):
         )
 
     def action(self, policy: PolicyNetwork, batch: Batch, bounded: bool = True) -> Tensor:
-        """(N, A): what the policy does at the valid steps."""
+        """(N, A) actions of the policy at the valid steps."""
         with _bounds(policy, bounded):
             return policy.predict_batch(batch)[batch["mask"]]
 
     @torch.no_grad()
     def next_action(self, policy: PolicyNetwork, batch: Batch, bounded: bool = True) -> Tensor:
-        """(N, A), without gradients: what the policy does at the steps after the valid ones.
+        """(N, A) actions of the policy at the steps after the valid ones, without gradients.
 
-        A window and what follows its last step are one sequence of T + 1 steps, so that a network
-        with a memory has seen the same as in `action`.
+        A window and the step after it are one sequence of T + 1 steps, so that a network with a
+        memory has seen the same as in `action`.
         """
         mask = batch["mask"]
         after = torch.cat([mask.new_zeros(len(mask), 1), mask], dim=1)

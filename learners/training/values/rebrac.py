@@ -13,11 +13,11 @@ from gaitforge.learners.training.values.td3_bc import TD3BC, TD3Settings
 
 @dataclass(frozen=True)
 class ReBRACSettings(TD3Settings):
-    """Those of the paper's Table 9 where they are the same for all tasks.
+    """Settings from the paper's Table 9 that are the same for all tasks.
 
     Attributes:
-        policy_weight, value_weight: beta 1 and beta 2, of the distance to the data's actions in the
-            policy's loss and in the next value; the paper chooses them for each set.
+        policy_weight, value_weight: beta 1 and beta 2, weights of the distance to the data's
+            actions in the policy's loss and in the next value; the paper tunes them per dataset.
     """
 
     hidden: tuple[int, ...] = (256, 256, 256)

@@ -11,14 +11,14 @@ from gaitforge.datasets.networks import Ensemble, squashed_log_density
 
 _LOG_STD = (-5.0, 2.0)
 _INSIDE = 1.0 - 1e-5
-"""Largest action that has a finite place before the tanh."""
+"""Largest action whose inverse tanh is used."""
 
 
 class SquashedGaussian(nn.Module):
-    """Samples around a policy's actions before the tanh; its own network has the spread.
+    """Samples around a policy's actions before the tanh; a network of its own gives the spread.
 
     Args:
-        sizes: of the network from a token: inputs, then the hidden layers.
+        sizes: widths of that network: its inputs (a token), then the hidden layers.
     """
 
     def __init__(self, sizes: Sequence[int], act_dim: int) -> None:
@@ -42,10 +42,10 @@ class SquashedGaussian(nn.Module):
 
 
 class Behaviour(nn.Module):
-    """The squashed Gaussian that the data's actions are imitated by: its own mean and spread.
+    """A squashed Gaussian that imitates the data's actions, with its own mean and spread.
 
     Args:
-        sizes: of the network from a token: inputs, then the hidden layers.
+        sizes: widths of its network: its inputs (a token), then the hidden layers.
     """
 
     def __init__(self, sizes: Sequence[int], act_dim: int) -> None:
@@ -54,8 +54,8 @@ class Behaviour(nn.Module):
         self.network = Ensemble(1, sizes, 2 * act_dim)
 
     def log_density(self, action: Tensor, obs: Tensor) -> Tensor:
-        """(..., N) of actions (..., N, A) at tokens (N, D)."""
-        found = self.network(obs)[0]
-        mean, log_std = found[:, : self._act_dim], found[:, self._act_dim :].clamp(*_LOG_STD)
+        """(..., N) log densities of actions (..., N, A) at tokens (N, D)."""
+        output = self.network(obs)[0]
+        mean, log_std = output[:, : self._act_dim], output[:, self._act_dim :].clamp(*_LOG_STD)
         before = action.clamp(-_INSIDE, _INSIDE).atanh()
         return squashed_log_density(before, log_std, (before - mean) * (-log_std).exp())

@@ -22,10 +22,11 @@ from gaitforge.learners.training.values.learner import (
 
 @dataclass(frozen=True)
 class TD3Settings(ValueSettings):
-    """Those of TD3 (Fujimoto et al., 2018).
+    """Settings of TD3 (Fujimoto et al., 2018).
 
     Attributes:
-        policy_noise, noise_clip: of the target's action, as a share of its largest one.
+        policy_noise, noise_clip: std and limit of the noise on the target's action, relative to the
+            largest action.
         policy_every: critic updates per policy update.
     """
 
@@ -41,7 +42,7 @@ class TD3Settings(ValueSettings):
 
 @dataclass(frozen=True)
 class TD3BCSettings(TD3Settings):
-    """Those of the paper's Table 3; alpha is the weight of the value beside imitation."""
+    """Settings from the paper's Table 3; alpha is the weight of the value beside imitation."""
 
     alpha: float = 2.5
 
@@ -80,11 +81,11 @@ class TD3BC(ValueLearner):
         return loss
 
     def _next_value(self, step: Transitions, following: Tensor) -> Tensor:
-        """(N,) of the next observations with the target policy's actions (N, A)."""
+        """(N,) values of the next observations with the target policy's actions (N, A)."""
         return self.target_q(step.next_obs, following).amin(0)
 
     def _policy_loss(self, step: Transitions, action: Tensor) -> Tensor:
-        """(N,) of the policy's actions (N, A)."""
+        """(N,) losses of the policy's actions (N, A)."""
         value = self.q(step.obs, action, members=1)[0]
         weight = self.settings.alpha / value.detach().abs().mean()
         return (action - step.action).square().mean(-1) - weight * value

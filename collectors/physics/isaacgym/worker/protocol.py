@@ -21,7 +21,7 @@ STEP_WITH_EVENTS = b"E"
 QUIT = b"Q"
 DONE = b"k"
 FAILED = b"!"
-"""Followed by a line of JSON with the "error"."""
+"""The answer to a failed command, followed by a line of JSON with the "error"."""
 
 JOINTS, LEGS = 12, 4
 
@@ -43,7 +43,7 @@ EVENTS = (
     ("kd", JOINTS),  # Nms/rad, motor strength included
     ("lag_substeps", 1),
 )
-"""Only the push is read where `reset` is 0."""
+"""Events of a robot; if `reset` is 0, only the push is read."""
 
 STATE = (
     ("base_pos", 3),

@@ -21,7 +21,7 @@ _EVENT = protocol.column_slices(protocol.EVENTS)
 
 
 class Robots:
-    """All robots of a world; resets, pushes and wraps are written once, before the next step."""
+    """All robots of a world; resets, pushes and wraps are written together before the next step."""
 
     def __init__(
         self,

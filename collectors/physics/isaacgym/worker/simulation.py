@@ -1,4 +1,4 @@
-"""Worlds, one after another, and their shared memory."""
+"""A sequence of worlds that share one memory."""
 
 import mmap
 import os
@@ -46,7 +46,7 @@ class Simulation:
             arrays = {name: file[name] for name in file.files}
         os.unlink(path)
         if self._world is not None:
-            self._robots = None  # with its tensors, which go with their world
+            self._robots = None  # its tensors must be freed before their world
             self._world.destroy()
         columns = protocol.column_slices(protocol.EVENTS)
         starts = self._blocks["events"].numpy()

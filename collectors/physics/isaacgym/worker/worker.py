@@ -109,5 +109,5 @@ if __name__ == "__main__":
     status = main(sys.argv[1])
     sys.stdout.flush()
     sys.stderr.flush()
-    # Without the simulator's teardown.
+    # Exit without the simulator's teardown.
     os._exit(status)

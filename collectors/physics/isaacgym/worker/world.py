@@ -11,13 +11,15 @@ import numpy as np
 from isaacgym import gymapi
 
 BODY_FRICTION = 0.6
-"""Of all shapes but feet: 0.3 on barriers, as in MuJoCo, and on the ground, where that has 1."""
+"""Friction of all shapes but feet: averaged 0.3 on barriers, as in MuJoCo, and on the ground, where
+MuJoCo has 1."""
 ROBOT_BIT, BARRIER_BIT = 1, 2
 """Shapes that share a filter bit do not collide."""
 MAX_JOINT_SPEED = 100.0
 MAX_BODY_SPEED = 1000.0
 EFFORT_MARGIN = 10.0
-"""Over the motors' torque limits, which the PD law applies: friction adds to them."""
+"""Simulator's effort limit over the motors' torque limit. The PD law applies the latter, and
+friction adds to it."""
 
 
 class World:
@@ -94,8 +96,8 @@ class World:
             raise RuntimeError(f"Isaac Gym could not load {settings['urdf']}")
         self.body_names = list(gym.get_asset_rigid_body_names(self._robot))
         self.joint_names = list(gym.get_asset_dof_names(self._robot))
-        wanted = [settings["trunk"], *settings["hips"], *settings["feet"], *settings["knees"]]
-        missing = [name for name in wanted if name not in self.body_names]
+        bodies = [settings["trunk"], *settings["hips"], *settings["feet"], *settings["knees"]]
+        missing = [name for name in bodies if name not in self.body_names]
         missing += [name for name in settings["joints"] if name not in self.joint_names]
         if missing or len(self.joint_names) != len(settings["joints"]):
             raise RuntimeError(
