@@ -18,9 +18,9 @@ def front_matter(about: About, name: str, episodes: int, tags: tuple[str, ...] =
     """
     entries: dict[str, object] = {}
     if about.licence:
-        known = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+-]*", about.licence)
-        entries["license"] = about.licence.lower() if known else "other"
-        if not known:
+        is_identifier = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+-]*", about.licence)
+        entries["license"] = about.licence.lower() if is_identifier else "other"
+        if not is_identifier:
             entries["license_name"] = about.licence
     entries |= {
         "pretty_name": name,
