@@ -94,7 +94,7 @@ def check_finite(source: Path | str, key: str, rows: np.ndarray, first: int = 0)
     """
     if rows.dtype.kind != "f" or _ALLOWED.get():
         return
-    # A finite sum proves all rows finite without an array of booleans; that of finite rows may overflow.
+    # A finite sum proves all rows finite without an array of booleans; finite rows may overflow it.
     with np.errstate(over="ignore", invalid="ignore"):
         total = rows.sum(dtype=np.float64)
     if not np.isfinite(total) and not (finite := np.isfinite(rows)).all():

@@ -91,10 +91,8 @@ class LerobotImporter(Importer):
     ) -> PartInput:
         first, path = episodes.start, notes.path
         table = notes.read(notes.schema.names, first, episodes.stop)
-        arguments: dict[str, Any] = {
-            "remedy": f"delete the folder {NOTES} to use the arrays",
-            **ends,
-        }
+        remedy = f"delete the folder {NOTES} to use the arrays"
+        arguments: dict[str, Any] = {"remedy": remedy, **ends}
         if "reward" in steps and steps["reward"].ndim == 1:
             arguments["rewards"] = steps["reward"]
         check_notes(path, "", table, first, self._folder.lengths[episodes], **arguments)

@@ -62,14 +62,14 @@ def _along_second(rows: np.ndarray) -> Stats:
     )
 
 
-def _stats(statistics: ChannelStatistics, quantiles: np.ndarray) -> Stats:
+def _stats(channels: ChannelStatistics, quantiles: np.ndarray) -> Stats:
     plain = {
-        "min": statistics.min,
-        "max": statistics.max,
-        "mean": statistics.mean,
-        "std": statistics.std,
+        "min": channels.min,
+        "max": channels.max,
+        "mean": channels.mean,
+        "std": channels.std,
     }
     plain |= dict(zip(QUANTILES, quantiles, strict=True))
     shaped = {name: np.atleast_1d(np.asarray(value)) for name, value in plain.items()}
-    shaped["count"] = np.array([statistics.count], np.int64)
+    shaped["count"] = np.array([channels.count], np.int64)
     return {name: shaped[name] for name in NAMES}

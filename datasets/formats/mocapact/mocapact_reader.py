@@ -77,9 +77,7 @@ class MocapactImporter(Importer):
         self._layout, self.schema = _common_schema(self._contents, options.observables)
         self._rollouts = [each for content in self._contents for each in content.rollouts]
         self._identities = dict(zip(self.files, content_digests(self.files), strict=True))
-        self._tables = {
-            content.path: content.notes[1] for content in self._contents if content.notes
-        }
+        self._tables = {each.path: each.notes[1] for each in self._contents if each.notes}
         self._validation = _known_clips(self._rollouts, clips)
         self.identity = joint_identity(self._identities.values(), (options.observables, clips))
         lengths = np.concatenate([each.columns["length"] for each in self._rollouts])

@@ -69,9 +69,8 @@ class MocapactExporter(Exporter):
                 episodes = everything if self._one_file else everything[plan.clips == name]
                 files.finish(name, episodes)
                 if self._options.notes:
-                    _write_notes(
-                        files.open(name).create_group(keys.NOTES), selection, plan, episodes
-                    )
+                    group = files.open(name).create_group(keys.NOTES)
+                    _write_notes(group, selection, plan, episodes)
         return self._carried(content, plan)
 
     def _carried(self, content: "_Content", plan: "_Plan") -> Carried:

@@ -47,7 +47,7 @@ class ImportedSource:
 
     @classmethod
     def of(cls, format_name: str, source: str, importer: Importer) -> "ImportedSource":
-        """The source of an importer; if it is a name, not a path, its first file gives the place."""
+        """The source of an importer; for a name instead of a path, `place` is of its first file."""
         path = Path(source) if Path(source).exists() else importer.files[0]
         place = f"{format_name} {path.resolve()}"
         digits = hashlib.sha256(place.encode(errors="surrogateescape")).hexdigest()[:_DIGITS]
