@@ -195,7 +195,7 @@ def edited(catalog: Catalog, edits: Sequence[Edit]) -> Catalog:
 
 
 def added_field(edit: Edit) -> AddedField:
-    """What an edit of the kind "field" adds."""
+    """The field that an edit of the kind "field" adds."""
     content = edit.content
     return AddedField(Field.from_json(content["field"]), content["folder"], content["parts"])
 

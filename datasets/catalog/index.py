@@ -212,7 +212,7 @@ def _joined(schema: pa.Schema, tables: Iterable[pa.Table]) -> pa.Table:
 
 
 def sums_and_end(written: BinaryIO) -> bytes:
-    """What follows a Parquet file in an index; leaves the file at its end."""
+    """The bytes after the Parquet file in an index; leaves the file at its end."""
     metadata, sums = pq.read_metadata(written), list[int]()
     for place in product(range(metadata.num_row_groups), range(metadata.num_columns)):
         chunk = _chunk(metadata, *place)
@@ -224,7 +224,7 @@ def sums_and_end(written: BinaryIO) -> bytes:
 
 
 def _chunk(metadata: pq.FileMetaData, group: int, place: int) -> slice:
-    """Where the bytes of a column are in one row group."""
+    """The byte range of a column in one row group."""
     column = metadata.row_group(group).column(place)
     start = column.dictionary_page_offset or column.data_page_offset
     return slice(start, start + column.total_compressed_size)

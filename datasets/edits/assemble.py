@@ -33,7 +33,7 @@ COPIED_KINDS = ("drop", "annotate", "trim")
 
 @dataclass(frozen=True)
 class Share:
-    """What a new store takes of another: some parts as collected, or all (None)."""
+    """Parts that a new store takes from another: some, as collected, or all (None)."""
 
     store: Store
     parts: frozenset[str] | None = None

@@ -15,7 +15,7 @@ from gaitforge.datasets.storage.store import Store
 
 @dataclass(frozen=True)
 class Difference:
-    """What the second of two versions has that the first has not, and the other way round.
+    """The changes from the first of two versions to the second.
 
     Attributes:
         hashes: of both versions.

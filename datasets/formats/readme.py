@@ -33,7 +33,7 @@ def front_matter(about: About, name: str, episodes: int, tags: tuple[str, ...] =
 
 
 def readme(selection: Selection, name: str, load: str, tags: tuple[str, ...] = ()) -> str:
-    """A README of a selection's export, with what the store says of the dataset.
+    """A README of a selection's export, with the texts of the store's `about.json`.
 
     Args:
         load: lines of Python that load it.

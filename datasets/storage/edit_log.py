@@ -27,7 +27,7 @@ class EditLog:
 
     @property
     def folder(self) -> Path:
-        """Where the files are; it need not exist."""
+        """Folder of the edits' files; it need not exist."""
         return self._root / EDITS
 
     def names(self) -> list[str]:

@@ -146,7 +146,7 @@ class Store:
 
     @property
     def full_address(self) -> str:
-        """What `open_store` takes to open the store again, from any folder or machine."""
+        """The address that opens the store from any folder or machine."""
         return os.fspath(self.path.resolve())
 
     def refresh(self, *, anew: bool = False) -> None:
@@ -348,7 +348,7 @@ class Store:
         return type(self).open(f"{self.full_address}/{OVERLAYS}/{folder}")
 
     def _located(self, catalog: Catalog, part_id: str) -> tuple[Manifest, Location]:
-        """Where a part is; reads the catalog again if its folder was removed after a merge."""
+        """A part's record and place; reads the catalog again if a merge removed its folder."""
         manifest, location = catalog.manifests[part_id], catalog.locations[part_id]
         if not (self.path / PARTS / location.folder).is_dir():
             latest = self.files.catalog()

@@ -63,12 +63,7 @@ def _along_second(rows: np.ndarray) -> Stats:
 
 
 def _stats(channels: ChannelStatistics, quantiles: np.ndarray) -> Stats:
-    plain = {
-        "min": channels.min,
-        "max": channels.max,
-        "mean": channels.mean,
-        "std": channels.std,
-    }
+    plain = {"min": channels.min, "max": channels.max, "mean": channels.mean, "std": channels.std}
     plain |= dict(zip(QUANTILES, quantiles, strict=True))
     shaped = {name: np.atleast_1d(np.asarray(value)) for name, value in plain.items()}
     shaped["count"] = np.array([channels.count], np.int64)

@@ -101,7 +101,7 @@ def catalog_seed(seed: int, large: str | None = None) -> int | None:
 def unused(
     metadata: Mapping[str, Any], episode_keys: Iterable[str], used: Sequence[str]
 ) -> list[str]:
-    """What the metadata of dataset and episodes hold and the store does not."""
+    """Entries of the metadata of dataset and episodes that the store does not keep."""
     left = [f"{key} of the metadata" for key in metadata if key not in (*_USED, *used)]
     if "env_spec" in metadata and "env_spec" in used:
         left.append("env_spec of the metadata, but for its id")

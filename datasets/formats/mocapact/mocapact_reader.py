@@ -222,7 +222,7 @@ def _files(source: Path) -> list[Path]:
 def _common_schema(
     contents: Sequence[FileContents], observables: str
 ) -> tuple[ObservableLayout, Schema]:
-    """Where the observables go, and the schema of all files; DatasetError if they differ."""
+    """The observables' layout and the schema of all files; DatasetError if they differ."""
     first = contents[0]
     for content in contents:
         described = ("widths", "keys", "action_dim", "ref_steps")

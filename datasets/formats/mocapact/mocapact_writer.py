@@ -274,7 +274,7 @@ class _Files(ExitStack):
                 sums.add("mean_act", arrays["mean_action"][rows])
 
     def finish(self, name: str, episodes: np.ndarray) -> None:
-        """Write what a file says of all its rollouts, which are these episodes."""
+        """Write a file's metrics, indices and statistics; its rollouts are these episodes."""
         file, schema = self.open(name), self._content.schema
         _write_metrics(file, self._plan, episodes)
         for observable, bounds in self._content.layout.slices.items():

@@ -22,7 +22,7 @@ _LOCK = ".lock"
 
 
 def staging_folder(address: str | os.PathLike[str], tag: str) -> Path:
-    """Where the import `tag`, 12 hexadecimal digits, into the store at `address` is staged."""
+    """The folder of the import `tag`, 12 hexadecimal digits, into the store at `address`."""
     place = local_folder(address).resolve()
     return place.with_name(f".{place.name}.{tag}.importing")
 
