@@ -71,7 +71,7 @@ class Selection(episodes.Selection):
         Args:
             window_len: K, steps of a window.
             batch_size: windows per batch on each rank.
-            **settings: the other fields of `stream.config.StreamConfig`.
+            **settings: the other fields of `stream_config.StreamConfig`.
 
         Raises:
             DatasetError: see `window_stream.WindowStream`.
@@ -125,7 +125,7 @@ class Store(local.Store):
         return about
 
     def as_collected(self) -> Selection:
-        """All committed episodes without the store's edits, for what repeats a collection."""
+        """All committed episodes without the store's edits, to repeat a collection."""
         catalog = self.collected()
         return Selection(self, catalog, np.arange(catalog.num_rows))
 
@@ -135,8 +135,8 @@ class RemoteStore(remote.RemoteStore, Store):
 
 
 def _reselected(store: Store, runs: PartRuns) -> Selection:
-    found = selection_of_runs(store, runs)
-    return Selection(store, found.catalog, found.rows)
+    selection = selection_of_runs(store, runs)
+    return Selection(store, selection.catalog, selection.rows)
 
 
 def open_store(address: str | os.PathLike[str], tag: str | None = None) -> Store:

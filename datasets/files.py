@@ -123,7 +123,7 @@ def is_hidden(name: str) -> bool:
 
 
 def visible(folder: Path) -> list[Path]:
-    """What a folder holds and is not hidden, sorted; nothing if it is absent."""
+    """Paths in a folder that are not hidden, sorted; none if it is absent."""
     names = os.listdir(folder) if folder.is_dir() else []
     return [folder / name for name in sorted(names) if not is_hidden(name)]
 
@@ -139,7 +139,7 @@ def check_outside_stores(path: Path) -> Path:
 def check_inside(root: Path, paths: Iterable[Path]) -> None:
     """DatasetError if a symbolic link leads one of the paths below `root` out of it.
 
-    So a folder that somebody made cannot put other files of this machine into a copy or an import.
+    Otherwise an untrusted folder could put other files of this machine into a copy or an import.
     The root itself may be a link. The cache of the Hugging Face Hub keeps a snapshot's files as
     links into `blobs` beside `snapshots`; these are followed.
     """
@@ -164,8 +164,8 @@ def sha256_file(path: Path) -> str:
 
 def files_under(root: Path) -> list[str]:
     """Relative POSIX paths of all files under `root` that are not hidden, sorted."""
-    found = (path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
-    return sorted(name for name in found if not is_hidden(name))
+    names = (path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+    return sorted(name for name in names if not is_hidden(name))
 
 
 @contextlib.contextmanager

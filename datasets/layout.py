@@ -4,7 +4,7 @@ ROOT_FILE = "zarr.json"
 """Zarr's record of the root group; a folder with it is a store."""
 
 ABOUT = "about.json"
-"""What is said of the dataset; see `storage.about`."""
+"""File with licence, authors and description of the dataset; see `storage.about`."""
 
 ATTRIBUTE = "gaitforge"
 """Attribute of the root group that holds the store's record; see `root`."""
@@ -22,13 +22,13 @@ EDITS = "edits"
 """Folder of the edits made after collection, one Parquet file each."""
 
 IMPORTS = "imports"
-"""Folder of what imports say of their sources, and of what sources hold beside episodes."""
+"""Folder of the records of imported sources, and of what these hold beside episodes."""
 
 OVERLAYS = "overlays"
 """Folder of the fields added after collection: a store for each, with the same parts."""
 
 FOLDERS = (PARTS, OVERLAYS, IMPORTS, CATALOG, EDITS, TAGS)
-"""The folders of a store, those after what they rely on; hidden ones are not part of it."""
+"""The folders of a store, each after those it relies on; hidden ones are not part of it."""
 
 STAGING = ".staging"
 """Folder where parts are written before their commit, with one lock file each."""

@@ -42,7 +42,7 @@ class Ensemble(nn.Module):
         """Inputs (N, ...) that together are (N, sizes[0]) -> (members, N[, outputs]).
 
         Args:
-            members: the first ones alone; by default all.
+            members: how many of the first members to compute; None for all.
         """
         x = torch.cat(inputs, dim=-1)[None]
         last = len(self.weights) - 1
@@ -62,7 +62,7 @@ class Ensemble(nn.Module):
         return x.squeeze(-1)
 
     def frozen(self) -> Self:
-        """A copy that is not trained, to follow this one."""
+        """A copy without gradients, for a target network; see `follow`."""
         return deepcopy(self).requires_grad_(False)
 
 

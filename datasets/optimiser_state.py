@@ -33,6 +33,6 @@ def load_optimiser_tensors(optimiser: _Optimiser, tensors: Mapping[str, Any], pr
 
 
 def tensors_below(prefix: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Those named "PREFIX.REST", by their REST."""
+    """The tensors named "PREFIX.REST", as REST -> tensor."""
     start = f"{prefix}."
     return {key[len(start) :]: value for key, value in tensors.items() if key.startswith(start)}

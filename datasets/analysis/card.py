@@ -177,7 +177,7 @@ def _channels(
     selection: Selection, scheduler: Scheduler, read: Callable[[str], object]
 ) -> Iterator[dict[str, object]]:
     for field in selection.schema.fields:
-        found = channel_statistics(selection, field.name, scheduler)
+        statistics = channel_statistics(selection, field.name, scheduler)
         quantiles = channel_quantiles(selection, field.name, CHANNEL_QUANTILES, scheduler)
         read(field.name)
         low, median, high = quantiles
@@ -186,13 +186,13 @@ def _channels(
                 "field": field.name,
                 "channel": name,
                 "unit": field.unit,
-                "mean": float(found.mean[place]),
-                "std": float(found.std[place]),
-                "min": float(found.min[place]),
+                "mean": float(statistics.mean[place]),
+                "std": float(statistics.std[place]),
+                "min": float(statistics.min[place]),
                 "q01": float(low[place]),
                 "median": float(median[place]),
                 "q99": float(high[place]),
-                "max": float(found.max[place]),
+                "max": float(statistics.max[place]),
             }
 
 

@@ -28,20 +28,20 @@ def channel_quantiles(
     Raises:
         DatasetError: a quantile outside 0..1, an empty selection, or an unknown field.
     """
-    wanted = np.asarray(quantiles, np.float64)
-    if wanted.ndim != 1 or len(wanted) == 0 or not ((wanted >= 0) & (wanted <= 1)).all():
+    levels = np.asarray(quantiles, np.float64)
+    if levels.ndim != 1 or len(levels) == 0 or not ((levels >= 0) & (levels <= 1)).all():
         raise DatasetError(f"quantiles must be one or more numbers in 0..1, not {quantiles}")
     described = selection.schema.field(field)
     rows = selection.steps if described.per == "step" else len(selection)
     channels = int(np.prod(described.shape, dtype=np.int64))
     at_once = max(1, HELD_BYTES * channels // max(1, rows * described.row_bytes))
-    found = [
-        row_quantiles(reduce_units(selection, field, measure, _joined, scheduler), wanted)
+    blocks = [
+        row_quantiles(reduce_units(selection, field, measure, _joined, scheduler), levels)
         for measure in (
             partial(_columns, first, first + at_once) for first in range(0, channels, at_once)
         )
     ]
-    return np.concatenate(found, axis=1).reshape(len(wanted), *described.shape)
+    return np.concatenate(blocks, axis=1).reshape(len(levels), *described.shape)
 
 
 def row_quantiles(rows: np.ndarray, quantiles: np.ndarray) -> np.ndarray:

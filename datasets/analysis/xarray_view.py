@@ -35,10 +35,10 @@ def selection_dataset(selection: Selection, fields: Sequence[str] | None = None)
     except ImportError as error:
         raise DatasetError(missing_package("to_xarray", "xarray", "xarray")) from error
     schema = selection.schema
-    chosen = [schema.field(name) for name in (schema.names() if fields is None else fields)]
+    schema_fields = [schema.field(name) for name in (schema.names() if fields is None else fields)]
     variables: dict[str, object] = {}
     coordinates = _episode_coordinates(selection) | _step_coordinates(selection)
-    for field in chosen:
+    for field in schema_fields:
         attributes = {"units": field.unit, "description": field.description}
         dimensions = field.dimensions
         variables[field.name] = (dimensions, selection_array(selection, field.name), attributes)
@@ -85,7 +85,7 @@ def _step_coordinates(selection: Selection) -> dict[str, Any]:
     lengths = [selection.unit_rows(unit)[1] for unit in selection.units()]
     rows = tuple(int(each.sum()) for each in lengths)
     firsts = [unit.first for unit in selection.units()]
-    made = {}
+    coordinates = {}
     for name, block in (("episode_row", _episode_rows), ("step_in_episode", _steps_in_episodes)):
         array = da.zeros(0, dtype=np.int64)
         if rows:
@@ -98,8 +98,8 @@ def _step_coordinates(selection: Selection) -> dict[str, Any]:
                 meta=np.empty(0, np.int64),
                 name=f"{name}-{selection.hash}",
             )
-        made[name] = ("step", array)
-    return made
+        coordinates[name] = ("step", array)
+    return coordinates
 
 
 def _episode_rows(

@@ -36,7 +36,7 @@ STORE_COLUMNS: dict[str, pa.DataType] = {"part": pa.string(), "start": pa.int64(
 """Columns added by the store: the part, and the episode's first row in its step arrays."""
 
 HELD_BYTES = 1 << 28
-"""Of the columns that a catalog keeps in memory; the one that was read first goes first."""
+"""Most bytes of columns that a catalog keeps in memory; the one read first is dropped first."""
 
 CODED = pa.dictionary(pa.int32(), pa.string())
 """In-memory type of text columns: few distinct values, compared as integers."""
@@ -80,7 +80,7 @@ class AddedField:
     """A field that was added after the collection: its arrays are in a store of their own.
 
     Attributes:
-        field: its name, shape and description; one of a collected field's name takes its place.
+        field: its name, shape and description; it replaces a collected field of its name.
         folder: of the store, below `overlays/`.
         parts: part -> content hash there.
     """
@@ -157,8 +157,8 @@ class Catalog:
     ) -> "Catalog":
         """The same rows with some `dropped` (E,) bool, and some columns replaced or added.
 
-        Dropped rows keep their numbers and are missing in `shown` only. `edits` name what did
-        it.
+        Dropped rows keep their numbers and are missing in `shown` only. `edits` are the
+        SHA-256 of the edits' files.
         """
         catalog = Catalog([], self._group_by)
         catalog._set_pieces(self._pieces)
@@ -235,13 +235,13 @@ class Catalog:
 
     def rows(self, rows: np.ndarray | None, names: Sequence[str] | None = None) -> pa.Table:
         """The given rows and columns (None: all) in plain types."""
-        wanted = self.column_names if names is None else list(names)
-        taken = [self._column(name) for name in wanted] if rows is None else []
+        columns = self.column_names if names is None else list(names)
+        taken = [self._column(name) for name in columns] if rows is None else []
         if rows is not None:  # one by one: all columns of millions of episodes take gigabytes
             numbers = pa.array(rows)
-            taken = [self._column(name).take(numbers) for name in wanted]
-        schema = pa.schema([self.schema.field(name) for name in wanted])
-        return pa.Table.from_arrays(taken, names=wanted).cast(schema).combine_chunks()
+            taken = [self._column(name).take(numbers) for name in columns]
+        schema = pa.schema([self.schema.field(name) for name in columns])
+        return pa.Table.from_arrays(taken, names=columns).cast(schema).combine_chunks()
 
     def _column(self, name: str) -> pa.ChunkedArray:
         self.check_column(name)
@@ -313,11 +313,11 @@ def _collected_pieces(files: Sequence[CommittedFile]) -> list[_Piece]:
         step = episode = 0
         for manifest in file.manifest.collected:
             location = Location(file.stem, step, episode)
-            known = pieces.get(manifest.part_id)
-            if known is not None and known.manifest.content_hash != manifest.content_hash:
+            other = pieces.get(manifest.part_id)
+            if other is not None and other.manifest.content_hash != manifest.content_hash:
                 raise DatasetError(
                     f"part {manifest.part_id} is committed twice with other content: by catalog "
-                    f"files {known.location.folder} and {file.stem}"
+                    f"files {other.location.folder} and {file.stem}"
                 )
             pieces[manifest.part_id] = _Piece(manifest, location, file.source, file.first + episode)
             step += manifest.steps
@@ -346,9 +346,9 @@ def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         low, high = int(values.min()), int(values.max())
         if high - low <= len(values):
             shifted = values.astype(np.int64, copy=False) - low
-            known = np.bincount(shifted) > 0
-            places = np.cumsum(known) - 1
-            return (np.flatnonzero(known) + low).astype(values.dtype), places[shifted]
+            is_present = np.bincount(shifted) > 0
+            places = np.cumsum(is_present) - 1
+            return (np.flatnonzero(is_present) + low).astype(values.dtype), places[shifted]
     return np.unique(values, return_inverse=True)
 
 

@@ -106,12 +106,12 @@ class CatalogFolder:
         stems, folder = self._stems(), self._root / CATALOG
         while True:
             try:
-                found = {stem: _stamp_of(f"{folder}/{stem}{SUFFIX}") for stem in stems}
+                stamps = {stem: _stamp_of(f"{folder}/{stem}{SUFFIX}") for stem in stems}
             except FileNotFoundError:
-                found = None
+                stamps = None
             before, stems = stems, self._stems()
-            if found is not None and stems == before:
-                return found
+            if stamps is not None and stems == before:
+                return stamps
 
     def _stems(self) -> list[str]:
         names = os.listdir(self._root / CATALOG)
@@ -147,12 +147,12 @@ class CatalogFolder:
     def manifest(self, stem: str) -> Manifest:
         """Commit record of a catalog file; DatasetError if absent, damaged, of another schema."""
         stamp = self._stamp(stem)
-        known = self._manifests.get(stem)
-        if known is None or known[0] != stamp:
+        entry = self._manifests.get(stem)
+        if entry is None or entry[0] != stamp:
             manifest = read_manifest(self.path(stem), self._file_address(stem))
             self._check_schema(manifest)
-            known = self._manifests[stem] = (stamp, manifest)
-        return known[1]
+            entry = self._manifests[stem] = (stamp, manifest)
+        return entry[1]
 
     def find(self, part_id: str) -> Manifest:
         """Commit record of a part as collected; DatasetError if it is not committed."""
@@ -215,8 +215,8 @@ class CatalogFolder:
     def _outside_index(self, stamps: Mapping[str, Stamp]) -> list[str]:
         if self._index is None:
             self._index = self._opened_index()
-        known = self._index.stamps if self._index is not None else {}
-        outside = [stem for stem, stamp in stamps.items() if known.get(stem) != stamp]
+        index_stamps = self._index.stamps if self._index is not None else {}
+        outside = [stem for stem, stamp in stamps.items() if index_stamps.get(stem) != stamp]
         if outside and self._index is not None and self._index.is_replaced():
             self._index = None  # another process has built a newer one
             return self._outside_index(stamps)
@@ -228,18 +228,18 @@ class CatalogFolder:
         if index is None:
             return None
         columns = STORE_COLUMNS | required_columns(self._group_by)
-        wanted = {(name, stored_type(kind)) for name, kind in columns.items()}
-        own = wanted <= {(each.name, each.type) for each in index.schema}
+        required = {(name, stored_type(kind)) for name, kind in columns.items()}
+        own = required <= {(each.name, each.type) for each in index.schema}
         schemas = {each.manifest.schema_hash for each in index.files().values()}
         return index if own and schemas == {self._schema_hash} else None
 
     def _file(self, stem: str) -> CommittedFile:
         stamp = self._stamp(stem)
-        known = self._tables.get(stem)
-        if known is None or known[0] != stamp:
+        entry = self._tables.get(stem)
+        if entry is None or entry[0] != stamp:
             manifest, table = self.read_shown(stem)
-            known = self._tables[stem] = (stamp, CommittedFile(stem, manifest, coded(table), 0))
-        return known[1]
+            entry = self._tables[stem] = (stamp, CommittedFile(stem, manifest, coded(table), 0))
+        return entry[1]
 
     def read_shown(self, stem: str) -> tuple[Manifest, pa.Table]:
         """As `read`; DatasetError if it is of another schema or lacks a required column."""
@@ -278,9 +278,9 @@ def _check_stored(manifest: Manifest, table: pa.Table, part_id: str) -> None:
     _check_columns(table, STORE_COLUMNS | REQUIRED_COLUMNS)
 
 
-def _check_columns(table: pa.Table, wanted: Mapping[str, pa.DataType]) -> None:
+def _check_columns(table: pa.Table, required: Mapping[str, pa.DataType]) -> None:
     kinds = dict(zip(table.schema.names, table.schema.types, strict=True))
-    for name, kind in wanted.items():
+    for name, kind in required.items():
         if kinds.get(name) != kind:
             raise DatasetError(f"column {name} is absent or not of type {kind}")
 

@@ -3,7 +3,7 @@
 Parts never change. An edit is one Parquet file whose rows name episodes by `part` and `row`
 (the row within the part as collected, which `compact` keeps) and hold the values of the columns
 that it sets. Its metadata holds a record as canonical JSON. The file's name has its number and the
-first `NAMED_DIGITS` digits of its SHA-256, so that a changed byte is found, and each record has
+first `NAMED_DIGITS` digits of its SHA-256, so that a changed byte is noticed, and each record has
 the SHA-256 of the edit before it. Edits are applied in order to the catalog as it was collected.
 """
 
@@ -48,7 +48,7 @@ class Edit:
             `store`, the dataset's hash before; not part of the hash.
         previous: `sha256` of the edit before it; empty for the first.
         rows: `part`, `row` and the columns that it sets.
-        sha256: of its file.
+        sha256: SHA-256 of its file.
     """
 
     number: int
@@ -61,7 +61,7 @@ class Edit:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of what it does, whoever made it when."""
+        """SHA-256 of kind, content and rows; the same whenever and by whomever it is made."""
         return hashlib.sha256(canonical_json(self._effect())).hexdigest()
 
     def _effect(self) -> dict[str, Any]:
@@ -111,8 +111,10 @@ def read_edit(path: Path, address: str) -> Edit:
         if record["edit_version"] != EDIT_VERSION or record["kind"] not in EFFECTS:
             kind = f"version {record['edit_version']}, kind {record['kind']!r}"
             raise DatasetError(f"{kind} is unknown; a newer program wrote it: update this one")
-        known = {name: record[name] for name in ("number", "kind", "content", "origin", "previous")}
-        edit = Edit(**known, rows=table.replace_schema_metadata(None), sha256=sha256)
+        entries = {
+            name: record[name] for name in ("number", "kind", "content", "origin", "previous")
+        }
+        edit = Edit(**entries, rows=table.replace_schema_metadata(None), sha256=sha256)
         if edit.number != int(named["number"]) or episodes_digest(edit.rows) != record["rows"]:
             raise DatasetError("its record is not that of its rows")
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
@@ -149,7 +151,7 @@ class EditedRows:
         self.dropped[self.numbers(edit)] = True
 
     def set_columns(self, edit: Edit) -> None:
-        """Give the edit's episodes its values; other rows keep theirs, or have none."""
+        """Set the edit's values in its episodes' rows; other rows keep theirs, or are null."""
         rows = self.numbers(edit)
         for name in edit.columns:
             values = edit.rows.column(name)
@@ -193,13 +195,13 @@ def edited(catalog: Catalog, edits: Sequence[Edit]) -> Catalog:
 
 
 def added_field(edit: Edit) -> AddedField:
-    """What an edit of the kind "field" adds."""
+    """The field that an edit of the kind "field" adds."""
     content = edit.content
     return AddedField(Field.from_json(content["field"]), content["folder"], content["parts"])
 
 
 def dataset_digest(collected: str, edits: Sequence[Edit]) -> str:
-    """A dataset's hash: that of what was collected, or of that and its edits if it has some."""
+    """Hash of the collected data and any edits."""
     if not edits:
         return collected
     return hashlib.sha256("\n".join([collected, *(e.digest for e in edits)]).encode()).hexdigest()
@@ -215,7 +217,7 @@ def joint_type(*types: pa.DataType) -> pa.DataType:
     kinds = [pa.schema([("value", each)]) for each in types]
     try:
         return pa.unify_schemas(kinds, promote_options="permissive").field(0).type
-    except pa.ArrowException:  # of a part that was committed later
+    except pa.ArrowException:  # a part committed later may have another type
         return pa.string()
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from gaitforge.datasets.catalog.catalog import STORE_COLUMNS, required_columns
 from gaitforge.datasets.errors import DatasetError, listed
 
-_COLUMN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+COLUMN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 def episode_table(
@@ -86,7 +86,7 @@ def _check_names(names: list[str], required: Iterable[str]) -> None:
         raise DatasetError(
             f"episode columns {listed(taken)} are added by the store: leave them out"
         )
-    if odd := [name for name in names if not _COLUMN_NAME.fullmatch(name)]:
+    if odd := [name for name in names if not COLUMN_NAME.fullmatch(name)]:
         raise DatasetError(
             f"episode column names {odd} are not allowed: letters, digits and underscores only"
         )
@@ -111,8 +111,8 @@ def _column(name: str, values: Any, required: pa.DataType | None) -> pa.Array:
     return array
 
 
-def _carried_type(name: str, given: pa.DataType) -> pa.DataType:
-    value = given.value_type if pa.types.is_dictionary(given) else given
+def _carried_type(name: str, kind: pa.DataType) -> pa.DataType:
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
     if pa.types.is_floating(value):
         return pa.float64()
     if pa.types.is_integer(value):
@@ -121,4 +121,4 @@ def _carried_type(name: str, given: pa.DataType) -> pa.DataType:
         return value
     if pa.types.is_string(value) or pa.types.is_large_string(value):
         return pa.string()
-    raise DatasetError(f"episode column {name}: type {given} is not allowed; use numbers or text")
+    raise DatasetError(f"episode column {name}: type {kind} is not allowed; use numbers or text")

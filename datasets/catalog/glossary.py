@@ -115,7 +115,7 @@ def glossary(schema: Schema, columns: pa.Schema) -> list[Column]:
     names, units = attributes.get("command_names", []), attributes.get("command_units", [])
     commands = {f"command_{name}": unit for name, unit in zip(names, units, strict=False)}
     bodies: Mapping[str, str] = attributes.get("descriptor", {})
-    found = []
+    entries = []
     for column in columns:
         name = column.name
         if name in commands:
@@ -130,14 +130,14 @@ def glossary(schema: Schema, columns: pa.Schema) -> list[Column]:
             what = Column(name, "", bodies[name], f"the robot's {words}", "data")
         else:
             what = KNOWN.get(name, Column(name, "", "", "", "data"))
-        found.append(replace(what, type=str(column.type)))
-    return found
+        entries.append(replace(what, type=str(column.type)))
+    return entries
 
 
 def _draw(name: str, schema: Schema) -> str:
     if name.startswith("joint_offset_"):
         joints, number = schema.attributes.get("joint_names", []), name.split("_")[2]
-        known = number.isdecimal() and int(number) < len(joints)
-        joint = joints[int(number)] if known else f"joint {number}"
+        is_joint = number.isdecimal() and int(number) < len(joints)
+        joint = joints[int(number)] if is_joint else f"joint {number}"
         return f"added to the position target of {joint}"
     return _DRAWS.get(name, name.replace("_", " "))

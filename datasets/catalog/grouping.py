@@ -12,29 +12,29 @@ from gaitforge.datasets.catalog.catalog import Catalog, distinct
 from gaitforge.datasets.errors import DatasetError, listed
 
 
-def select_rows(catalog: Catalog, wanted: Mapping[str, Any], address: str) -> np.ndarray:
-    """Shown rows whose columns have one of the `wanted` values; DatasetError lists the values."""
+def select_rows(catalog: Catalog, equals: Mapping[str, Any], address: str) -> np.ndarray:
+    """Shown rows whose columns have one of the values in `equals`; DatasetError lists these."""
     keep = np.zeros(catalog.num_rows, bool)
     keep[catalog.shown] = True
-    for name, value in wanted.items():
+    for name, value in equals.items():
         codes, values = catalog.codes(catalog.check_column(name))
         there = codes if len(catalog.shown) == len(codes) else codes[catalog.shown]
         present = set(np.flatnonzero(np.bincount(there)).tolist())
         numbers = {
             each: code for code, each in enumerate(values) if each is not None and code in present
         }
-        chosen = np.zeros(len(values), bool)
+        matches = np.zeros(len(values), bool)
         single = isinstance(value, str) or not isinstance(value, Iterable)
         for each in [value] if single else value:
             try:
-                chosen[numbers[each]] = True
+                matches[numbers[each]] = True
             except (KeyError, TypeError):
                 allowed = sorted(numbers, key=lambda one: (str(type(one)), one))
                 raise DatasetError(
                     f"no {name} {each!r} in {address}; allowed: {listed(allowed)}"
                 ) from None
         if len(values):
-            keep &= chosen[codes]
+            keep &= matches[codes]
     return np.flatnonzero(keep)
 
 

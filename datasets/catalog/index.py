@@ -4,8 +4,8 @@ It is only a cache: it records name, size and modification time of the files it 
 for those that are unchanged. It is replaced atomically and can be deleted at any time. Times are
 only compared for equality, so clocks do not matter.
 
-The file is a Parquet file, the CRC32C of each column chunk in it, and an end that covers its
-footer and those: Parquet's own checksums leave out names, places and page headers. A chunk is
+The file is a Parquet file, the CRC32C of each column chunk in it, and the CRC32C of its footer
+and of those: Parquet's own checksums leave out names, places and page headers. A chunk is
 checked when it is read, because reading all of a large index takes longer than a query.
 """
 
@@ -40,7 +40,7 @@ Stamp = tuple[int, int]
 """Size in bytes, and modification time in ns."""
 
 PARSED_LATER = ("objects", "arrays")
-"""Of the commit records: most of their text, which a query does not need."""
+"""Entries that are most of a commit record's text; a query does not need them."""
 
 _UNREADABLE = (
     OSError,
@@ -168,7 +168,7 @@ def build_index(
     plain_schema: pa.Schema,
     read: ReadFile,
 ) -> None:
-    """Write an index of the catalog files in `stamps`, twice `FILES_AT_ONCE` in memory.
+    """Write an index of the catalog files in `stamps`; twice `FILES_AT_ONCE` are in memory.
 
     `plain_schema` has the columns of all files; `read` gives a file's commit record and
     episodes. OSError if the folder cannot be written, DatasetError if a file is damaged.
@@ -212,7 +212,7 @@ def _joined(schema: pa.Schema, tables: Iterable[pa.Table]) -> pa.Table:
 
 
 def sums_and_end(written: BinaryIO) -> bytes:
-    """What follows a Parquet file in an index; leaves the file at its end."""
+    """The bytes after the Parquet file in an index; leaves the file at its end."""
     metadata, sums = pq.read_metadata(written), list[int]()
     for place in product(range(metadata.num_row_groups), range(metadata.num_columns)):
         chunk = _chunk(metadata, *place)
@@ -224,7 +224,7 @@ def sums_and_end(written: BinaryIO) -> bytes:
 
 
 def _chunk(metadata: pq.FileMetaData, group: int, place: int) -> slice:
-    """Where the bytes of a column are in one row group."""
+    """The byte range of a column in one row group."""
     column = metadata.row_group(group).column(place)
     start = column.dictionary_page_offset or column.data_page_offset
     return slice(start, start + column.total_compressed_size)

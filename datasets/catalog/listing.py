@@ -28,26 +28,26 @@ def episode_name(episode: int) -> str:
 
 def episode_id(name: str) -> int:
     """The inverse of `episode_name`, which also takes an id; DatasetError for other text."""
-    if found := _NAME.fullmatch(name):
-        number = int(found[2])
+    if match := _NAME.fullmatch(name):
+        number = int(match[2])
         if number < 1 << _INDEX_BITS:
-            return (int(found[1], 16) << _INDEX_BITS) + number
+            return (int(match[1], 16) << _INDEX_BITS) + number
     elif re.fullmatch(r"-?[0-9]{1,19}", name):
         return int(name)
     raise DatasetError(f"{name!r:.60} is no episode; give its name, such as a293cb-00017")
 
 
 def episode_row(catalog: Catalog, name: str, address: str) -> int:
-    """The catalog's row of the episode with a name or id; DatasetError unless there is one."""
-    wanted, ids = episode_id(name), catalog.numbers("episode")[catalog.shown]
-    rows = catalog.shown[ids == wanted]
+    """The catalog's row of the episode with a name or id; DatasetError for none or several."""
+    target, ids = episode_id(name), catalog.numbers("episode")[catalog.shown]
+    rows = catalog.shown[ids == target]
     if len(rows) == 1:
         return int(rows[0])
     if len(rows) > 1:
         parts = catalog.rows(rows, ["part"]).column("part").to_pylist()
         raise DatasetError(f"episode {name} is in several parts of {address}: {', '.join(parts)}")
     # of the distances, as Python's integers: int64 might overflow
-    near = min(ids.tolist(), key=lambda each: abs(each - wanted), default=None)
+    near = min(ids.tolist(), key=lambda each: abs(each - target), default=None)
     hint = "the store is empty" if near is None else f"nearest: {episode_name(near)}"
     raise DatasetError(f"no episode {name} in {address}; {hint}")
 
@@ -76,8 +76,7 @@ def listed_episodes(
     Where a part has no column `fell`, it is `terminated`.
     """
     names = dict.fromkeys(("episode", "part", *shown_columns(schema), *show))
-    known = {*catalog.column_names}
-    read = [name for name in names if name != "fell" or name in known]
+    read = [name for name in names if name != "fell" or name in catalog.column_names]
     table = catalog.rows(rows, [*dict.fromkeys((*read, "terminated"))])
     columns = {name: table.column(name).to_pylist() for name in table.column_names}
     columns["episode"] = [episode_name(each) for each in columns["episode"]]

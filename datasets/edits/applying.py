@@ -1,4 +1,4 @@
-"""A new store of a store's present version, without edits and without what they took away."""
+"""Write a store's present version as a new store without edits."""
 
 import os
 from pathlib import Path
@@ -24,17 +24,17 @@ def apply_edits(
     """
     catalog = store.catalog()
     present = Selection(store, catalog, catalog.shown)
-    made = Store.create(out, present.schema, {"applied": lineage(store)})
+    target = Store.create(out, present.schema, {"applied": lineage(store)})
     for part_id, rows in present.rows_by_part():
         part = present.with_rows(catalog.part_bounds[part_id][0] + rows)
-        if made.missing([part_id]):
+        if target.missing([part_id]):
             steps, per_episode = (
                 {name: part.read(name) for name in present.schema.names(per)}
                 for per in ("step", "episode")
             )
             columns = part.episodes().drop_columns(["part", "start"])
-            made.write_part(part_id, steps, columns, per_episode)
+            target.write_part(part_id, steps, columns, per_episode)
         advance(part.steps)
-    copy_notes([store.path], made.path)
-    made.files.rebuild_index()
-    return made.path
+    copy_notes([store.path], target.path)
+    target.files.rebuild_index()
+    return target.path

@@ -28,12 +28,12 @@ from gaitforge.datasets.storage.store import Store
 Advance = Callable[[int], object]
 
 COPIED_KINDS = ("drop", "annotate", "trim")
-"""Kinds of edits that are all in their file, so that a copy of it means the same elsewhere."""
+"""Kinds of edits that need nothing but their file, so that a copy works in another store."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """What a new store takes of another: some parts as collected, or all (None)."""
+    """Parts that a new store takes from another: some, as collected, or all (None)."""
 
     store: Store
     parts: frozenset[str] | None = None
@@ -41,8 +41,8 @@ class Share:
     def stems(self) -> list[str]:
         """The catalog files that hold the parts."""
         locations = self.store.collected().locations
-        chosen = (p for p in locations if self.parts is None or p in self.parts)
-        return list(dict.fromkeys(locations[part_id].folder for part_id in chosen))
+        part_ids = (p for p in locations if self.parts is None or p in self.parts)
+        return list(dict.fromkeys(locations[part_id].folder for part_id in part_ids))
 
     def linked(self) -> set[str]:
         """The parts in those files; more than `parts` where parts were merged by `compact`."""
@@ -52,7 +52,7 @@ class Share:
 
 
 def lineage(store: Store) -> dict[str, Any]:
-    """What a new store says of one that it was made from."""
+    """The record of a source store in the plan of a store made from it."""
     info = store.info()
     name = Path(store.full_address).name
     sizes = {"hash": info.hash, "episodes": info.episodes, "steps": info.steps}
@@ -60,7 +60,7 @@ def lineage(store: Store) -> dict[str, Any]:
 
 
 def check_local(stores: Sequence[Store], out: str | os.PathLike[str]) -> Path:
-    """Return the new store's path; DatasetError unless all is local and whole stores."""
+    """Return the new store's path; DatasetError for URLs, tags, and edits that cannot be copied."""
     for store in stores:
         store.check_local("give a local copy")
         if store.tag_name is not None:
@@ -90,7 +90,7 @@ def assemble(
     Args:
         out: a path where nothing is, or a store with the same `plan`, which is kept.
         plan: what the new store was made from, as JSON values; kept as its plan.
-        more: adds edits of its own at the end.
+        more: adds further edits at the end.
         advance: called with 1 for each file of parts that is there.
     """
     temporary = out.with_name(f".{out.name}.unfinished")
@@ -99,32 +99,32 @@ def assemble(
         with exclusive_lock(out.with_name(f".{out.name}.lock"), wait=False) as held:
             if not held:
                 raise DatasetError(f"{out} is being made by another process")
-            if _is_made(out, plan):
+            if _has_plan(out, plan):
                 return
             _check_free(out)
-            if not _is_made(temporary, plan):
+            if not _has_plan(temporary, plan):
                 for path in out.parent.iterdir():  # with what a killed Store.create left
                     if path.name.lstrip(".").startswith(temporary.name.lstrip(".")):
                         shutil.rmtree(path, ignore_errors=True)
-            made = Store.create(temporary, shares[0].store.schema, plan)
+            target = Store.create(temporary, shares[0].store.schema, plan)
             for share in shares:
                 for stem in share.stems():
-                    _link_part(share.store, made, stem)
+                    _link_part(share.store, target, stem)
                     advance(1)
             copy_notes([share.store.path for share in shares], temporary)
-            shutil.rmtree(made.log.folder, ignore_errors=True)
+            shutil.rmtree(target.log.folder, ignore_errors=True)
             for share in shares:
-                _copy_edits(share, made)
-            more(made)
-            made.catalog()
-            made.files.rebuild_index()
+                _copy_edits(share, target)
+            more(target)
+            target.catalog()
+            target.files.rebuild_index()
             _flush(temporary)
             with suppress(OSError):
                 out.rmdir()  # an empty folder may stand where the store goes
             replace_durably(temporary, out)
 
 
-def _is_made(path: Path, plan: Mapping[str, Any]) -> bool:
+def _has_plan(path: Path, plan: Mapping[str, Any]) -> bool:
     return (path / ROOT_FILE).is_file() and Store.open(path).plan == plan
 
 
@@ -175,10 +175,10 @@ def _link(source: str, target: str) -> None:
 
 
 def copy_notes(sources: Sequence[Path], target: Path) -> None:
-    """What imports left, and what is said of the dataset if all the sources say the same."""
-    said = {path.read_bytes() if (path := source / ABOUT).is_file() else b"" for source in sources}
-    if len(said) == 1 and b"" not in said:
-        write_bytes_durably(target / ABOUT, said.pop())
+    """Copy the records of imports, and `about.json` if all the sources have the same."""
+    texts = {path.read_bytes() if (path := source / ABOUT).is_file() else b"" for source in sources}
+    if len(texts) == 1 and b"" not in texts:
+        write_bytes_durably(target / ABOUT, texts.pop())
     for source in sources:
         if (source / IMPORTS).is_dir():
             check_inside(source, (source / IMPORTS).rglob("*"))
@@ -188,9 +188,9 @@ def copy_notes(sources: Sequence[Path], target: Path) -> None:
 
 def _copy_edits(share: Share, target: Store) -> None:
     parts = share.linked()
-    known = {edit.digest for edit in target.log.load()}  # of a history that both stores share
+    digests = {edit.digest for edit in target.log.load()}  # of a history that both stores share
     for edit in share.store.edits():
-        if edit.digest in known:
+        if edit.digest in digests:
             continue
         there = [part_id in parts for part_id in edit.rows.column("part").to_pylist()]
         rows = edit.rows.filter(pa.array(there, pa.bool_()))

@@ -15,7 +15,7 @@ from gaitforge.datasets.storage.store import Store
 
 @dataclass(frozen=True)
 class Difference:
-    """What the second of two versions has that the first has not, and the other way round.
+    """The changes from the first of two versions to the second.
 
     Attributes:
         hashes: of both versions.
@@ -60,9 +60,8 @@ def difference(first: Store, second: Store) -> Difference:
     changed = np.zeros(len(kept_b), bool)
     for differs in columns.values():
         changed |= differs
-    known_a, known_b = np.zeros(a.num_rows, bool), np.zeros(b.num_rows, bool)
-    known_a[kept_a], known_b[kept_b] = True, True
-    dropped, added = np.flatnonzero(in_a & ~known_a), np.flatnonzero(in_b & ~known_b)
+    dropped = np.setdiff1d(a.shown, kept_a, assume_unique=True)
+    added = np.setdiff1d(b.shown, kept_b, assume_unique=True)
     names = first.schema.group_by
     counted = {
         "added": group_counts(b, added, names),

@@ -20,9 +20,9 @@ from gaitforge.datasets.storage.store import Store
 
 
 def check_new_field(store: Store, field: Field, folder: str) -> None:
-    """DatasetError if the store cannot get a field of this name, made in this overlay's folder.
+    """DatasetError if the store cannot get this field, whose arrays are in the overlay `folder`.
 
-    A field `reward` takes the place of the present one, and `return` follows.
+    A field `reward` takes the place of the present one, and `return` becomes its sum.
     """
     store.check_writable()
     store.check_local("add fields to a local copy and push that to a new address")
@@ -51,33 +51,33 @@ def add_field(store: Store, folder: str, arguments: Mapping[str, Any] | None = N
     overlay = store.overlay(folder)
     [field] = overlay.schema.fields
     check_new_field(store, field, folder)
-    edits, catalog, made = store.edits(), store.catalog(), overlay.collected()
+    edits, catalog, computed = store.edits(), store.catalog(), overlay.collected()
     for part_id, manifest in catalog.manifests.items():
-        there = made.manifests.get(part_id)
+        there = computed.manifests.get(part_id)
         if there is None or (there.steps, there.episodes) != (manifest.steps, manifest.episodes):
             raise DatasetError(f"field {field.name}: part {part_id} is not made yet, or is another")
-    parts = {part_id: made.manifests[part_id].content_hash for part_id in catalog.manifests}
+    parts = {part_id: computed.manifests[part_id].content_hash for part_id in catalog.manifests}
     if catalog.fields.get(field.name) == AddedField(field, folder, parts):
         return None
-    chosen, columns = np.zeros(0, np.int64), dict[str, pa.Array]()
+    episodes, columns = np.zeros(0, np.int64), dict[str, pa.Array]()
     if field.name == REWARD:
-        chosen = np.arange(catalog.num_rows)
-        columns["return"] = pa.array(_returns(Selection(store, catalog, chosen), overlay))
-    rows = rows_of(Selection(store, catalog, chosen), columns)
+        episodes = np.arange(catalog.num_rows)
+        columns["return"] = pa.array(_returns(Selection(store, catalog, episodes), overlay))
+    rows = rows_of(Selection(store, catalog, episodes), columns)
     content = {"field": field.to_json(), "folder": folder, "parts": parts}
     origin = {"command": "field", "arguments": dict(arguments or {}), "episodes": catalog.num_rows}
     return store.edit("field", content, rows, origin, edits)
 
 
 def _returns(episodes: Selection, overlay: Store) -> np.ndarray:
-    """(E,) float64 sums of the new rewards over the steps that are left of each episode."""
-    found, made = [np.zeros(0)], overlay.collected()
+    """(E,) float64 sums of the new rewards over each episode's remaining steps."""
+    sums, computed = [np.zeros(0)], overlay.collected()
     for part_id, (first, stop) in episodes.catalog.part_bounds.items():
-        rewards = np.zeros(made.manifests[part_id].steps, np.float32)
-        with overlay.array_reader(made, part_id, REWARD) as reader:
+        rewards = np.zeros(computed.manifests[part_id].steps, np.float32)
+        with overlay.array_reader(computed, part_id, REWARD) as reader:
             reader.read_runs([(0, len(rewards))], rewards)
         starts, lengths = episodes.starts[first:stop], episodes.lengths[first:stop]
         bounds = np.stack([starts, starts + lengths], axis=1).reshape(-1)
         padded = np.append(rewards.astype(np.float64), 0.0)  # the last end may be the array's
-        found.append(np.add.reduceat(padded, bounds)[::2])
-    return np.concatenate(found)
+        sums.append(np.add.reduceat(padded, bounds)[::2])
+    return np.concatenate(sums)

@@ -1,6 +1,5 @@
 """Drop, annotate and trim episodes; each is one commit, and no part is touched."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +8,7 @@ import pyarrow as pa
 
 from gaitforge.datasets.catalog.catalog import STORE_COLUMNS, required_columns
 from gaitforge.datasets.catalog.edits import ROW_COLUMNS, Edit
+from gaitforge.datasets.catalog.episodes import COLUMN_NAME
 from gaitforge.datasets.errors import DatasetError, amount, listed
 from gaitforge.datasets.selection.selection import Selection, final_of
 
@@ -16,15 +16,13 @@ Value = str | bool | int | float
 
 REWARD = "reward"
 RETURN_TOLERANCE = 1e-3
-"""Largest relative difference of `return` and the sum of the rewards, of sums in float32."""
-
-_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+"""Relative tolerance between `return`, summed in float32, and the sum of the rewards."""
 
 
 def drop(selection: Selection, arguments: Mapping[str, Any] | None = None) -> Edit:
     """Leave the selected episodes out of the store's later versions; a tag keeps them.
 
-    `arguments` (JSON values) say in the edit's origin why, such as the condition. DatasetError
+    `arguments` (JSON values), such as the condition, are kept in the edit's origin. DatasetError
     for an empty selection, one of an earlier version, a tag, or a disk that cannot be written.
     """
     return _commit(selection, "drop", {}, {}, arguments)
@@ -42,7 +40,7 @@ def annotate(
     if not values:
         raise DatasetError("nothing to annotate; give at least one column and its value")
     catalog = selection.catalog
-    given: dict[str, pa.Array] = {}
+    columns: dict[str, pa.Array] = {}
     for name, value in values.items():
         _check_column(selection, name)
         kind = _type_of(name, value)
@@ -50,8 +48,8 @@ def annotate(
             if not (pa.types.is_floating(has) and kind == pa.int64()):
                 raise DatasetError(f"column {name} has type {has}, and {value!r} has type {kind}")
             kind = has
-        given[name] = pa.array([value] * len(selection), kind)
-    return _commit(selection, "annotate", {}, given, arguments)
+        columns[name] = pa.array([value] * len(selection), kind)
+    return _commit(selection, "annotate", {}, columns, arguments)
 
 
 def trim(
@@ -100,9 +98,9 @@ def trim(
         "terminated": catalog.numbers("terminated")[rows] & ~cut,
         "truncated": catalog.numbers("truncated")[rows] | cut,
     }
-    said = {"head": head, "tail": tail, "length": length}
-    given = {name: pa.array(each) for name, each in values.items()}
-    return _commit(shorter, "trim", {}, given, said | dict(arguments or {}))
+    settings = {"head": head, "tail": tail, "length": length}
+    columns = {name: pa.array(each) for name, each in values.items()}
+    return _commit(shorter, "trim", {}, columns, settings | dict(arguments or {}))
 
 
 def check_current(selection: Selection) -> None:
@@ -149,16 +147,16 @@ def _returns(selection: Selection, head: int, left: np.ndarray) -> np.ndarray:
         raise DatasetError(f"trimming needs a scalar step field {REWARD!r}, to sum the return")
     sums, whole = np.empty(len(selection)), np.empty(len(selection))
     for unit in selection.units():
-        chosen = slice(unit.first, unit.stop)
+        rows = slice(unit.first, unit.stop)
         rewards = selection.read_unit(REWARD, unit).astype(np.float64)
         starts, lengths = selection.unit_rows(unit)
-        whole[chosen] = np.add.reduceat(rewards, starts)
+        whole[rows] = np.add.reduceat(rewards, starts)
         step = np.arange(len(rewards)) - np.repeat(starts, lengths)
-        kept = (step >= head) & (step < np.repeat(head + left[chosen], lengths))
-        counts = left[chosen]
-        sums[chosen] = np.add.reduceat(rewards[kept], np.cumsum(counts) - counts)
-    known = selection.catalog.numbers("return")[selection.rows]
-    if not np.allclose(whole, known, rtol=RETURN_TOLERANCE, atol=RETURN_TOLERANCE):
+        kept = (step >= head) & (step < np.repeat(head + left[rows], lengths))
+        counts = left[rows]
+        sums[rows] = np.add.reduceat(rewards[kept], np.cumsum(counts) - counts)
+    recorded = selection.catalog.numbers("return")[selection.rows]
+    if not np.allclose(whole, recorded, rtol=RETURN_TOLERANCE, atol=RETURN_TOLERANCE):
         raise DatasetError(
             "the column return is not the sum of the stored rewards, so that of a trimmed episode "
             "is unknown"
@@ -171,7 +169,7 @@ def _check_column(selection: Selection, name: str) -> None:
     fixed = {*STORE_COLUMNS, *required_columns(schema.group_by), *ROW_COLUMNS, *schema.names()}
     if name.lower() in {each.lower() for each in fixed}:
         raise DatasetError(f"column {name} is the store's own and cannot be annotated")
-    if not _COLUMN.fullmatch(name):
+    if not COLUMN_NAME.fullmatch(name):
         raise DatasetError(
             f"column name {name!r} is not allowed: letters, digits and underscores only"
         )

@@ -57,12 +57,12 @@ def split_by_column(selection: AnySelection, column: str) -> dict[str, AnySelect
     if pa.types.is_floating(kind):
         raise DatasetError(f"column {column} has type {kind}; split by text or whole numbers")
     codes, values = catalog.codes(column)
-    chosen = codes[selection.rows]
+    row_codes = codes[selection.rows]
     sides = {
         "none" if values[code] is None else str(values[code]): selection.with_rows(
-            selection.rows[chosen == code]
+            selection.rows[row_codes == code]
         )
-        for code in np.unique(chosen).tolist()
+        for code in np.unique(row_codes).tolist()
     }
     _check_names(list(sides))
     return dict(sorted(sides.items()))
@@ -95,14 +95,14 @@ def save_split(
     return paths
 
 
-def _drop_others(side: Selection, share: Share, arguments: Mapping[str, Any], made: Store) -> None:
-    """Drop what the other sides have of the parts that a new store shares with them."""
+def _drop_others(side: Selection, share: Share, arguments: Mapping[str, Any], new: Store) -> None:
+    """Drop the other sides' episodes from the parts that a new store shares with them."""
     linked = [np.arange(*side.catalog.part_bounds[part_id]) for part_id in share.linked()]
     there = np.intersect1d(np.concatenate(linked), side.catalog.shown, assume_unique=True)
     others = side.with_rows(np.setdiff1d(there, side.rows, assume_unique=True))
     if len(others):
         origin = {"command": "split", "arguments": dict(arguments), "episodes": len(others)}
-        made.edit("drop", {}, rows_of(others, {}), origin, made.edits())
+        new.edit("drop", {}, rows_of(others, {}), origin, new.edits())
 
 
 def _check_names(names: list[str]) -> None:

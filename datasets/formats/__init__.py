@@ -108,13 +108,13 @@ def _load(name: str, path: str) -> Any:
     return getattr(import_module(module), cls)
 
 
-def options_of(cls: type[Any], given: Mapping[str, Any] | None) -> Any:
+def options_of(cls: type[Any], values: Mapping[str, Any] | None) -> Any:
     """The options `cls` with the given values; DatasetError for an unknown or refused one."""
     kinds = get_type_hints(cls, include_extras=True)
-    for name, value in (given or {}).items():
+    for name, value in (values or {}).items():
         if name not in kinds:
             raise DatasetError(f"unknown option '{name}'; allowed: {listed(kinds)}")
         allowed = getattr(kinds[name], "__metadata__", [(value,)])[0]
         if value not in allowed:
             raise DatasetError(f"option {name} is {value!r}; allowed: {listed(allowed)}")
-    return cls(**(given or {}))
+    return cls(**(values or {}))

@@ -45,13 +45,13 @@ def refuse(source: Path | str, key: str, problem: str) -> NoReturn:
     raise DatasetError(f"{source}: {key}: {problem}" if key else f"{source}: {problem}")
 
 
-def refuse_unreadable(path: Path, wanted: str, error: BaseException | str) -> NoReturn:
-    """Raise DatasetError for a file that is not of the `wanted` kind; names a pickle as such."""
+def refuse_unreadable(path: Path, kind: str, error: BaseException | str) -> NoReturn:
+    """Raise DatasetError for a file that is not of this `kind`; names a pickle as such."""
     with open(path, "rb") as stream:
         start = stream.read(2)
     if len(start) == 2 and start[0] == _PICKLE_START and start[1] <= _NEWEST_PICKLE:
-        refuse(path, "", f"is a pickle, which can run any code and is never loaded; give {wanted}")
-    refuse(path, "", f"cannot be read as {wanted}: {first_line(error)}")
+        refuse(path, "", f"is a pickle, which can run any code and is never loaded; give {kind}")
+    refuse(path, "", f"cannot be read as {kind}: {first_line(error)}")
 
 
 def first_line(error: BaseException | str) -> str:
@@ -72,10 +72,10 @@ def damage_named(
         refuse(source, key, f"{problem}: {first_line(error)}")
 
 
-def read_json(path: Path, wanted: str) -> dict[str, Any]:
-    """The JSON object in a file; refuses anything else. `wanted` names the format."""
+def read_json(path: Path, kind: str) -> dict[str, Any]:
+    """The JSON object in a file; refuses anything else. `kind` names the format."""
     if not path.is_file():
-        refuse(path, "", f"no such file; give the folder of a {wanted}")
+        refuse(path, "", f"no such file; give the folder of a {kind}")
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError:
@@ -94,7 +94,7 @@ def check_finite(source: Path | str, key: str, rows: np.ndarray, first: int = 0)
     """
     if rows.dtype.kind != "f" or _ALLOWED.get():
         return
-    # A finite sum proves all rows finite without an array of booleans; a finite one may overflow.
+    # A finite sum proves all rows finite without an array of booleans; finite rows may overflow it.
     with np.errstate(over="ignore", invalid="ignore"):
         total = rows.sum(dtype=np.float64)
     if not np.isfinite(total) and not (finite := np.isfinite(rows)).all():
@@ -104,8 +104,8 @@ def check_finite(source: Path | str, key: str, rows: np.ndarray, first: int = 0)
 
 def check_option(name: str, value: Any, unit: str, kinds: Any = int | float) -> None:
     """Refuse an option that is not a number of `kinds` from 0 on; 0 stands for the default."""
-    known = isinstance(value, kinds) and not isinstance(value, bool)
-    if not known or not isfinite(value) or value < 0:
+    is_number = isinstance(value, kinds) and not isinstance(value, bool)
+    if not is_number or not isfinite(value) or value < 0:
         raise DatasetError(
             f"option {name} must be a number of {unit}, or 0 for the default, not {value!r}"
         )

@@ -28,7 +28,7 @@ _LINKS = {h5l.TYPE_SOFT: "a soft link", h5l.TYPE_EXTERNAL: "an external link"}
 def open_hdf5(path: Path) -> h5py.File:
     """Open a file for reading; refuses one whose links or arrays can lead to other files.
 
-    So a file that somebody made cannot put other files of this machine into an import.
+    Otherwise an untrusted file could put other files of this machine into an import.
     """
     if not path.is_file():
         refuse(path, "", "is a folder; give a file" if path.is_dir() else "no such file")
@@ -77,22 +77,22 @@ def _check_own_data(path: Path, stamp: tuple[int, ...]) -> None:
 
 def datasets_of(group: h5py.Group) -> dict[str, h5py.Dataset]:
     """Path below the group -> dataset, sorted."""
-    found: dict[str, h5py.Dataset] = {}
+    datasets: dict[str, h5py.Dataset] = {}
 
     def visit(name: str, item: h5py.HLObject) -> None:
         if isinstance(item, h5py.Dataset):
-            found[name] = item
+            datasets[name] = item
 
     group.visititems(visit)
-    return dict(sorted(found.items()))
+    return dict(sorted(datasets.items()))
 
 
 def dataset_at(group: h5py.Group, key: str) -> h5py.Dataset:
     """The dataset at a key; KeyError where there is none."""
-    found = group[key]
-    if not isinstance(found, h5py.Dataset):
+    item = group[key]
+    if not isinstance(item, h5py.Dataset):
         raise KeyError(f"{key} is not a dataset")
-    return found
+    return item
 
 
 def read_rows(path: Path, dataset: h5py.Dataset, key: str, first: int, stop: int) -> np.ndarray:

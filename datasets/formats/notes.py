@@ -36,15 +36,15 @@ def check_notes(
         **flags: terminated, truncated: (E,) bool by the arrays; None where the layout has none.
     """
 
-    def compare(name: str, given: np.ndarray, tolerance: np.ndarray | float = 0.0) -> None:
+    def compare(name: str, actual: np.ndarray, tolerance: np.ndarray | float = 0.0) -> None:
         values = _numbers(source, key, rows, name)
-        if len(values) != len(given):
-            refuse(source, key, f"the notes have {len(values)} episodes, not {len(given)}")
+        if len(values) != len(actual):
+            refuse(source, key, f"the notes have {len(values)} episodes, not {len(actual)}")
         # An episode with NaN, which is about to be dropped, contradicts nothing.
-        if (differ := ~(np.abs(values - given) <= tolerance) & ~np.isnan(given)).any():
+        if (differ := ~(np.abs(values - actual) <= tolerance) & ~np.isnan(actual)).any():
             row = int(np.argmax(differ))
             problem = f"{name} of episode {first + row} is {values[row]:.7g} in the notes, but "
-            refuse(source, key, f"{problem}{float(given[row]):.7g} in the arrays; {remedy}")
+            refuse(source, key, f"{problem}{float(actual[row]):.7g} in the arrays; {remedy}")
 
     compare("length", lengths)
     for name, values in flags.items():

@@ -50,7 +50,7 @@ class ParquetRows:
         if stop > self.num_rows:
             refuse(self.path, "", f"rows {first} to {stop - 1} are wanted of {self.num_rows}")
         groups = np.flatnonzero((self._ends[1:] > first) & (self._ends[:-1] < stop)).tolist()
-        found, row = [], int(self._ends[groups[0]]) if groups else 0
+        batches, row = [], int(self._ends[groups[0]]) if groups else 0
         try:
             with pq.ParquetFile(
                 self.path.absolute(), metadata=self._metadata, buffer_size=_BUFFER_BYTES
@@ -58,14 +58,14 @@ class ParquetRows:
                 for batch in file.iter_batches(BATCH_ROWS, groups, list(columns)):
                     low, high = max(first - row, 0), min(stop - row, batch.num_rows)
                     if low < high:
-                        found.append(batch.slice(low, high - low))
+                        batches.append(batch.slice(low, high - low))
                     row += batch.num_rows
                     if row >= stop:
                         break
         except (OSError, pa.ArrowException) as error:
             refuse_unreadable(self.path, "Parquet", error)
         kinds = pa.schema([self.schema.field(name) for name in columns])
-        return pa.Table.from_batches(found, kinds).unify_dictionaries().combine_chunks()
+        return pa.Table.from_batches(batches, kinds).unify_dictionaries().combine_chunks()
 
     def read_integers(self, columns: Sequence[str]) -> dict[str, np.ndarray]:
         """Column -> (N,) int64 of the whole file."""

@@ -95,7 +95,7 @@ class Importer(ABC):
         files: the files it reads; when their size or time changes, an interrupted import restarts.
         parts: how the episodes are cut, which bounds the memory.
         carried: what is converted and what is not.
-        metadata: what the format's exporter writes back and the store's parts have no place for.
+        metadata: what the store's parts cannot hold; the format's exporter writes it back.
     """
 
     Options: ClassVar[type[Any]] = NoOptions
@@ -125,7 +125,7 @@ class Exporter(ABC):
     Attributes:
         Options: frozen dataclass with a default for every option. Its `notes`, if it has one,
             says whether gaitforge's schema and catalog are embedded (`notes.py`).
-        reading: options for the importer, to get back the most from an export without notes.
+        reading: importer options that recover the most from an export without notes.
     """
 
     Options: ClassVar[type[Any]] = NoOptions
@@ -147,5 +147,5 @@ class Exporter(ABC):
     def as_read(
         self, schema: Schema, steps: Mapping[str, np.ndarray], lengths: np.ndarray
     ) -> Mapping[str, np.ndarray]:
-        """The fields per step that the importer gives for these, where they are not the same."""
+        """Fields per step as the importer returns them; by default unchanged."""
         return steps

@@ -18,9 +18,9 @@ def front_matter(about: About, name: str, episodes: int, tags: tuple[str, ...] =
     """
     entries: dict[str, object] = {}
     if about.licence:
-        known = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+-]*", about.licence)
-        entries["license"] = about.licence.lower() if known else "other"
-        if not known:
+        is_identifier = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+-]*", about.licence)
+        entries["license"] = about.licence.lower() if is_identifier else "other"
+        if not is_identifier:
             entries["license_name"] = about.licence
     entries |= {
         "pretty_name": name,
@@ -33,7 +33,7 @@ def front_matter(about: About, name: str, episodes: int, tags: tuple[str, ...] =
 
 
 def readme(selection: Selection, name: str, load: str, tags: tuple[str, ...] = ()) -> str:
-    """A README of a selection's export, with what the store says of the dataset.
+    """A README of a selection's export, with the texts of the store's `about.json`.
 
     Args:
         load: lines of Python that load it.

@@ -111,9 +111,9 @@ class Parts:
     def checked(
         cls, source: Path | str, key: str, lengths: np.ndarray, fields: Sequence[Field], advice: str
     ) -> "Parts":
-        """The same, but for an episode of more than `EPISODE_BYTES`, before any value is read.
+        """The parts; refuses an episode of more than `EPISODE_BYTES` before any value is read.
 
-        DatasetError names source and key, and ends with the `advice` how to get shorter episodes.
+        DatasetError names source and key, and ends with `advice` on how to get shorter episodes.
         """
         longest = int(np.argmax(lengths))
         needed, most = int(lengths[longest]) * step_bytes(fields) / 1e6, EPISODE_BYTES / 1e6
@@ -178,7 +178,7 @@ def catalog_columns(
         **columns: values, or one value for all; the others get "unknown" (seed -1, level 0).
     """
     count = len(lengths)
-    given: Mapping[str, Any] = {
+    values: Mapping[str, Any] = {
         "episode": (int(source_identity[:7], 16) << 32) + first + np.arange(count),
         "length": lengths,
         "seed": -1,
@@ -195,5 +195,5 @@ def catalog_columns(
     }
     return {
         name: [value] * count if isinstance(value, str | int | float | bool) else value
-        for name, value in given.items()
+        for name, value in values.items()
     }

@@ -74,8 +74,8 @@ def selection_of_runs(store: Store, parts: PartRuns) -> Selection:
             what = f"part {part_id} of {store.address}"
             raise DatasetError(f"{what} is absent or changed; select again")
         if runs[-1][1] > manifest.episodes:
-            found = f"has {manifest.episodes} episodes, not {runs[-1][1]}"
-            raise DatasetError(f"the selection is damaged: part {part_id} {found}")
+            problem = f"has {manifest.episodes} episodes, not {runs[-1][1]}"
+            raise DatasetError(f"the selection is damaged: part {part_id} {problem}")
         first, _ = catalog.part_bounds[part_id]
         rows += [first + np.arange(start, stop) for start, stop in runs]
     return Selection(store, catalog, np.concatenate(rows))

@@ -119,8 +119,10 @@ class Selection:
 
         `equals` is column -> a value, several, or None for all: `terrain="flat", level=[0, 1]`.
         """
-        given = {name: value for name, value in equals.items() if value is not None}
-        return self._among(select_rows(self.catalog, given, self.store.address)) if given else self
+        values = {name: value for name, value in equals.items() if value is not None}
+        return (
+            self._among(select_rows(self.catalog, values, self.store.address)) if values else self
+        )
 
     def where(self, condition: str) -> Self:
         """The episodes for which a boolean SQL expression is true; see `matching_rows`."""
@@ -202,12 +204,12 @@ class Selection:
 
     def kinds(self) -> list[str]:
         """How many values of each grouping column, and which: "2 terrains: flat, rough"."""
-        found = []
+        texts = []
         for name in self.store.schema.group_by:
             codes, values = self.catalog.codes(name)
             here = sorted(str(values[code]) for code in np.unique(codes[self.rows]))
-            found.append(f"{amount(len(here), name)}: {listed(here, 8)}")
-        return found
+            texts.append(f"{amount(len(here), name)}: {listed(here, 8)}")
+        return texts
 
     def split(self, fraction: float, seed: int) -> tuple[Self, Self]:
         """Split into (rest, held out) by a hash of each episode's id and the seed.
@@ -278,16 +280,16 @@ class Selection:
 
     def _read_new_finals(self, field: str, unit: Unit, out: np.ndarray) -> None:
         """Put the step after the last one where an episode was trimmed at its end."""
-        chosen = slice(unit.first, unit.stop)
+        episodes = slice(unit.first, unit.stop)
         assert self.catalog.stops_cut is not None
-        cut = np.flatnonzero(self.catalog.stops_cut[self.rows[chosen]])
+        cut = np.flatnonzero(self.catalog.stops_cut[self.rows[episodes]])
         step_field = final_of(self.schema, field)
         if len(cut) and step_field is not None:
-            following = (self.starts[chosen] + self.lengths[chosen])[cut]
-            found = np.empty((len(cut), *out.shape[1:]), out.dtype)
+            following = (self.starts[episodes] + self.lengths[episodes])[cut]
+            finals = np.empty((len(cut), *out.shape[1:]), out.dtype)
             with self.store.field_reader(self.catalog, unit.part_id, step_field) as reader:
-                reader.read_runs(row_runs(following, np.ones_like(following)), found)
-            out[cut] = found
+                reader.read_runs(row_runs(following, np.ones_like(following)), finals)
+            out[cut] = finals
 
     def with_rows(self, rows: np.ndarray) -> Self:
         """A selection of the given ascending rows of the same catalog."""
@@ -300,17 +302,17 @@ class Selection:
 
     def rows_by_part(self) -> list[tuple[str, np.ndarray]]:
         """Part id and selected rows, counted from the part's first, of each part it touches."""
-        found = []
+        parts = []
         for part_id, (first, stop) in self.catalog.part_bounds.items():
             low, high = np.searchsorted(self.rows, (first, stop))
             if high > low:
-                found.append((part_id, self.rows[low:high] - first))
-        return found
+                parts.append((part_id, self.rows[low:high] - first))
+        return parts
 
     def _field_rows(self, field: str, unit: Unit) -> tuple[np.ndarray, np.ndarray]:
         if self.schema.field(field).per == "step":
-            chosen = slice(unit.first, unit.stop)
-            return self.starts[chosen], self.lengths[chosen]
+            episodes = slice(unit.first, unit.stop)
+            return self.starts[episodes], self.lengths[episodes]
         first, _ = self.catalog.part_bounds[unit.part_id]
         rows = self.rows[unit.first : unit.stop] - first
         return rows, np.ones_like(rows)

@@ -1,4 +1,4 @@
-"""What the people who publish a dataset say of it: licence, citation, authors, description.
+"""What publishers tell about a dataset: licence, citation, authors, description.
 
 It is kept in the store's `about.json` with its SHA-256, is no part of the dataset and does not
 change its hash. Cards and exports carry it.
@@ -21,7 +21,7 @@ MOST_CHARACTERS = 20_000
 
 @dataclass(frozen=True)
 class About:
-    """What is said of a dataset; empty where nothing is. DatasetError for a value not allowed.
+    """What publishers tell about a dataset; DatasetError for a value that is not allowed.
 
     Attributes:
         licence: an SPDX identifier such as "CC-BY-4.0", or a name.
@@ -52,13 +52,13 @@ class About:
 
     @property
     def texts(self) -> dict[str, str]:
-        """Name -> text of what is said, authors joined."""
+        """Name -> text of each field that is not empty, authors joined."""
         joined = asdict(self) | {"authors": ", ".join(self.authors)}
         return {name: text for name, text in joined.items() if text}
 
 
 def read_about(store: Store) -> About:
-    """What is said of a store's dataset; DatasetError if the file is damaged."""
+    """The content of a store's `about.json`; DatasetError if it is damaged."""
     try:
         tree = json.loads((store.path / ABOUT).read_bytes())
         recorded = tree.pop("sha256")
@@ -74,7 +74,7 @@ def read_about(store: Store) -> About:
 
 
 def write_about(store: Store, about: About) -> None:
-    """Replace what is said of a store's dataset, atomically.
+    """Replace a store's `about.json` atomically.
 
     Raises:
         DatasetError: a store on object storage or opened at a tag, or a disk that fails.

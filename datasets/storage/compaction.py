@@ -16,7 +16,7 @@ from gaitforge.datasets.catalog.manifest import Manifest, PartRecord
 from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.layout import MERGED_PREFIX, SHARD_STEPS
 from gaitforge.datasets.storage.commit import commit_part
-from gaitforge.datasets.storage.contents import overlay_folders
+from gaitforge.datasets.storage.contents import overlay_folders, used_stems
 from gaitforge.datasets.storage.parts import array_digest
 from gaitforge.datasets.storage.store import Store
 
@@ -51,11 +51,9 @@ def compact_store(store: Store, target_steps: int = SHARD_STEPS) -> list[PartRec
 
 def _groups(store: Store, target_steps: int) -> list[list[str]]:
     """Catalog files (by stem) to merge with each other."""
-    catalog = store.files.catalog()
-    stems = dict.fromkeys(location.folder for location in catalog.locations.values())
     groups: list[list[str]] = [[]]
     steps, columns = 0, pa.schema([])
-    for stem in stems:
+    for stem in used_stems(store):
         manifest = store.files.manifest(stem)
         if manifest.steps > target_steps // 2:
             groups.append([])

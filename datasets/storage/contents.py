@@ -1,4 +1,4 @@
-"""The files that a local store consists of: what copies of it have, and nothing else."""
+"""The files of a local store, which a copy of it must have."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ from gaitforge.datasets.storage.tags import tag_names
 
 
 def store_files(store: Store) -> dict[str, Path]:
-    """Name below the store -> path of each of its files, those after what they rely on.
+    """Name below the store -> path of each of its files, each after those it relies on.
 
     Left out are parts that are not committed or were replaced by merged ones, fields that were
     never added, caches, and hidden files. DatasetError for a store on object storage, a damaged
@@ -38,7 +38,7 @@ def field_folders(store: Store) -> list[str]:
 
 
 def overlay_folders(store: Store) -> list[str]:
-    """As `field_folders`, and those of fields that are being made."""
+    """As `field_folders`, with the folders of fields that are not committed yet."""
     there = {path.name for path in visible(store.path / OVERLAYS) if path.is_dir()}
     return sorted(there.union(field_folders(store)))
 

@@ -27,7 +27,7 @@ class EditLog:
 
     @property
     def folder(self) -> Path:
-        """Where the files are; it need not exist."""
+        """Folder of the edits' files; it need not exist."""
         return self._root / EDITS
 
     def names(self) -> list[str]:
@@ -52,21 +52,21 @@ class EditLog:
                     f"{EDITS}/ was removed or added"
                 )
             edits.append(edit)
-        found = tuple(edits)
-        if len(found) != len(self._last) or any(
-            a is not b for a, b in zip(found, self._last, strict=True)
+        current = tuple(edits)
+        if len(current) != len(self._last) or any(
+            a is not b for a, b in zip(current, self._last, strict=True)
         ):
-            self._last = found
+            self._last = current
         return self._last
 
     def _edit(self, name: str) -> Edit:
         path = self.folder / name
         status = path.stat()
         stamp = (status.st_size, status.st_mtime_ns)
-        known = self._read.get(name)
-        if known is None or known[0] != stamp:
-            known = self._read[name] = (stamp, read_edit(path, self._address))
-        return known[1]
+        entry = self._read.get(name)
+        if entry is None or entry[0] != stamp:
+            entry = self._read[name] = (stamp, read_edit(path, self._address))
+        return entry[1]
 
     def append(
         self,
@@ -98,8 +98,8 @@ class EditLog:
                 if not edits:
                     self.folder.mkdir(exist_ok=True)
                     fsync_path(self._root)
-                made = datetime.now(UTC).isoformat(timespec="seconds")
-                edit = Edit(len(edits) + 1, kind, content, {"made": made, **origin}, after, rows)
+                now = datetime.now(UTC).isoformat(timespec="seconds")
+                edit = Edit(len(edits) + 1, kind, content, {"made": now, **origin}, after, rows)
                 written = edit.to_bytes()
                 write_bytes_durably(self.folder / edit_name(edit.number, written), written)
                 return self.load()[-1]

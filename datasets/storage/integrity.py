@@ -29,7 +29,7 @@ from gaitforge.datasets.layout import (
 )
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.about import read_about
-from gaitforge.datasets.storage.contents import overlay_folders
+from gaitforge.datasets.storage.contents import overlay_folders, used_stems
 from gaitforge.datasets.storage.root import GROUP, read_root
 from gaitforge.datasets.storage.store import Store
 from gaitforge.datasets.storage.tags import read_tag, tag_names
@@ -50,11 +50,11 @@ def verify_store(store: Store) -> list[str]:
         except DatasetError as error:
             faults.append(str(error))
             continue
-        found = [
+        part_faults = [
             *_catalog_faults(manifest, table, store.schema),
             *_object_faults(store, manifest, stem),
         ]
-        faults += [f"part {stem}: {fault}" for fault in found]
+        faults += [f"part {stem}: {fault}" for fault in part_faults]
         first = 0
         for part in manifest.collected:
             ids = table.column("episode").slice(first, part.episodes).to_pylist()
@@ -69,8 +69,8 @@ def verify_store(store: Store) -> list[str]:
         read_about(store)
     except DatasetError as error:
         faults.append(str(error))
-    found = [*_index_faults(store), *_edit_faults(store), *_tag_faults(store, contents)]
-    return [*faults, *found, *_overlay_faults(store)]
+    faults += [*_index_faults(store), *_edit_faults(store), *_tag_faults(store, contents)]
+    return [*faults, *_overlay_faults(store)]
 
 
 def remove_leftovers(store: Store) -> list[str]:
@@ -127,8 +127,7 @@ def _remove_replaced(store: Store) -> list[str]:
     merged = [stem for stem in stems if stem.startswith(MERGED_PREFIX)]
     if not merged:
         return []
-    catalog = store.files.catalog()
-    used = {location.folder for location in catalog.locations.values()}
+    used = set(used_stems(store))
     for stem in merged:
         manifest = store.files.manifest(stem)
         if stem in used and (faults := list(_object_faults(store, manifest, stem))):
@@ -205,7 +204,7 @@ def _object_faults(store: Store, manifest: Manifest, stem: str) -> Iterator[str]
 
 
 def _index_faults(store: Store) -> Iterator[str]:
-    """Whether the index is whole and its rows that queries would use are the catalog files'."""
+    """Damage of the index, and rows used by queries that differ from the catalog files."""
     try:
         index = CatalogIndex(store.files.index_path, store.files.read_shown)
         held = pa.table({name: index.stored_column(name) for name in index.schema.names})

@@ -69,13 +69,13 @@ def check_arrays(
         ("step", steps),
         ("episode", per_episode),
     )
-    for kind, given in kinds:
-        wanted = schema.names(kind)
-        if set(given) != set(wanted):
+    for kind, values in kinds:
+        names = schema.names(kind)
+        if set(values) != set(names):
             raise DatasetError(
-                f"fields per {kind} must be {listed(wanted)}; given: {listed(sorted(given))}"
+                f"fields per {kind} must be {listed(names)}; given: {listed(sorted(values))}"
             )
-        arrays |= {name: np.asarray(given[name]) for name in wanted}
+        arrays |= {name: np.asarray(values[name]) for name in names}
     first = arrays[schema.names("step")[0]]
     total = len(first) if first.ndim else 0
     for name, array in arrays.items():

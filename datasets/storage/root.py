@@ -17,7 +17,7 @@ SCHEMA_VERSION = 3
 """Version of the store's layout."""
 
 DIGEST = "sha256"
-"""Key of the record's SHA-256, of its other entries."""
+"""Key of the SHA-256 of the record's other entries."""
 
 GROUP = {"zarr_format": 3, "node_type": "group"}
 """What the metadata of a Zarr group holds beside its attributes."""
@@ -62,7 +62,7 @@ def _digest(tree: Mapping[str, Any]) -> str:
 
 
 def read_root(root: Path, address: str = "") -> RootRecord:
-    """The record of the store at `root`; DatasetError if it is none or of another version."""
+    """The record of the store at `root`; DatasetError for no store, or another version."""
     shown = address or root
     if not root.exists():
         raise DatasetError(f"no store at {shown}; give the path of an existing store")

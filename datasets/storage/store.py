@@ -146,14 +146,14 @@ class Store:
 
     @property
     def full_address(self) -> str:
-        """What `open_store` takes to open the store again, from any folder or machine."""
+        """The address that opens the store from any folder or machine."""
         return os.fspath(self.path.resolve())
 
     def refresh(self, *, anew: bool = False) -> None:
         """Bring local copies of a remote store up to date (`anew`: fetch all again)."""
 
     def object_sizes(self, stem: str) -> dict[str, int]:
-        """Object name -> bytes of what is stored in a part's folder."""
+        """Object name -> its bytes, for a part's folder."""
         folder = self.path / PARTS / stem
         names = files_under(folder) if folder.is_dir() else []
         return {name: (folder / name).stat().st_size for name in names}
@@ -168,7 +168,7 @@ class Store:
         return self.files.part_ids() if self._tag is None else sorted(self._tag.parts)
 
     def missing(self, part_ids: Iterable[str]) -> list[str]:
-        """Those of `part_ids` that are not committed, in the given order."""
+        """The `part_ids` that are not committed, in their order."""
         committed = set(self.parts())
         return [part_id for part_id in part_ids if part_id not in committed]
 
@@ -238,16 +238,16 @@ class Store:
         """
         edits = self.edits()  # before the parts: an edit's parts were committed before it
         collected = self.collected()
-        known = self._edited
-        if known is None or known[0] is not collected or known[1] != edits:
+        entry = self._edited
+        if entry is None or entry[0] is not collected or entry[1] != edits:
             try:
-                known = self._edited = collected, edits, edited(collected, edits)
+                entry = self._edited = collected, edits, edited(collected, edits)
             except DatasetError as error:
                 raise DatasetError(f"store {self.address}: {error}") from error
-        return known[2]
+        return entry[2]
 
     def collected(self) -> Catalog:
-        """As `catalog`, as it was collected: without the edits."""
+        """As `catalog`, without the edits."""
         self.refresh()
         catalog = self.files.catalog()
         if self._tag is None:
@@ -288,7 +288,7 @@ class Store:
         origin: Mapping[str, Any],
         after: Sequence[Edit],
     ) -> Edit:
-        """Commit an edit that was worked out `after` these edits; see `EditLog.append`."""
+        """Commit an edit of the store as it was `after` these edits; see `EditLog.append`."""
         self.check_local("edit a local copy and push that to a new address")
         self.check_writable()
         origin = {**origin, "store": self.info().hash}
@@ -330,11 +330,11 @@ class Store:
                 f"field {field} of {self.address} is absent in part {part_id}, which was collected "
                 "later; run the command that added the field again"
             )
-        known = self._overlays.get(added.folder)
-        if known is None or part_id not in known[1].manifests:
+        entry = self._overlays.get(added.folder)
+        if entry is None or part_id not in entry[1].manifests:
             overlay = self.overlay(added.folder)
-            known = self._overlays[added.folder] = overlay, overlay.collected()
-        overlay, held = known
+            entry = self._overlays[added.folder] = overlay, overlay.collected()
+        overlay, held = entry
         if part_id not in held.manifests or (
             held.manifests[part_id].content_hash != added.parts[part_id]
         ):
@@ -348,13 +348,13 @@ class Store:
         return type(self).open(f"{self.full_address}/{OVERLAYS}/{folder}")
 
     def _located(self, catalog: Catalog, part_id: str) -> tuple[Manifest, Location]:
-        """Where a part is; reads the catalog again if its folder was removed after a merge."""
+        """A part's record and place; reads the catalog again if a merge removed its folder."""
         manifest, location = catalog.manifests[part_id], catalog.locations[part_id]
         if not (self.path / PARTS / location.folder).is_dir():
             latest = self.files.catalog()
-            found = latest.manifests.get(part_id)
-            if found is not None and found.content_hash == manifest.content_hash:
-                return found, latest.locations[part_id]
+            merged = latest.manifests.get(part_id)
+            if merged is not None and merged.content_hash == manifest.content_hash:
+                return merged, latest.locations[part_id]
         return manifest, location
 
     def check_local(self, advice: str) -> None:

@@ -136,8 +136,8 @@ class Materialised:
         """
         from gaitforge.datasets.stream.window_stream import WindowStream  # torch is slow to import
 
-        chosen: StreamSettings = {"workers": 0, **settings}
-        config = StreamConfig(window_len=window_len, batch_size=batch_size, **chosen)
+        merged: StreamSettings = {"workers": 0, **settings}
+        config = StreamConfig(window_len=window_len, batch_size=batch_size, **merged)
         return WindowStream(self, config)
 
     def columns(self, fields: Sequence[str], return_to_go: bool) -> dict[str, pool.Column]:

@@ -29,8 +29,8 @@ class Windows:
     def __len__(self) -> int:
         return len(self.episode)
 
-    def __getitem__(self, chosen: slice) -> "Windows":
-        return Windows(self.episode[chosen], self.offset[chosen], self.length[chosen])
+    def __getitem__(self, part: slice) -> "Windows":
+        return Windows(self.episode[part], self.offset[part], self.length[part])
 
 
 @dataclass(frozen=True)
@@ -163,12 +163,12 @@ def _permutation(keys: np.ndarray) -> np.ndarray:
 
 
 def _pools(
-    unit_order: np.ndarray, unit_steps: np.ndarray, wanted: np.ndarray, pool_steps: int
+    unit_order: np.ndarray, unit_steps: np.ndarray, visited: np.ndarray, pool_steps: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Fill pools with the wanted units in the given order."""
+    """Fill pools with the `visited` units, in `unit_order`."""
     pools: list[list[int]] = []
     room = 0
-    for unit in unit_order[np.isin(unit_order, wanted)].tolist():
+    for unit in unit_order[np.isin(unit_order, visited)].tolist():
         needed = int(unit_steps[unit])
         if not pools or needed > room:
             pools.append([])

@@ -227,7 +227,10 @@ class PoolReader:
 
 
 def _put_shown(target: np.ndarray, shown: slice, selection: Selection, unit: Unit) -> None:
-    """Replace a unit's rows by what the next observations show, the last of an episode if known."""
+    """Replace a unit's actions by the executed ones that the next observations show.
+
+    An episode's last action stays where no final observation is stored.
+    """
     starts, lengths = selection.unit_rows(unit)
     last = starts + lengths - 1
     final = target[last]

@@ -40,8 +40,8 @@ class StreamConfig:
         window_len: steps of a window; 1 gives single shuffled steps.
         batch_size: windows per batch on each rank.
         fields: step fields to put into the batches.
-        seed, epoch: of the order, which depends on nothing else but the selection, `window_len`
-            and `pool_steps`.
+        seed, epoch: with the selection, `window_len` and `pool_steps` they determine the
+            order.
         rank, world_size: ranks take every `world_size`-th window of one global order.
         prefix_len: steps before each window that are read as its history, fewer at an episode's
             start. A batch has K = prefix_len + window_len steps; the order does not depend on it.

@@ -249,10 +249,10 @@ class WindowStream:
                     if begin >= min(stop, high):
                         continue
                     steps, windows = pools.get(pool)
-                    chosen = windows[begin - low : min(stop, high) - low : step]
-                    part = slice(filled, filled + len(chosen))
-                    self._gather(steps, chosen, {name: arrays[name][part] for name in arrays})
-                    filled += len(chosen)
+                    own_windows = windows[begin - low : min(stop, high) - low : step]
+                    part = slice(filled, filled + len(own_windows))
+                    self._gather(steps, own_windows, {name: arrays[name][part] for name in arrays})
+                    filled += len(own_windows)
                 del arrays
                 yield batch
                 del batch
@@ -297,23 +297,23 @@ class WindowStream:
 def _columns(
     source: StepSource, config: StreamConfig
 ) -> tuple[dict[str, Column], dict[str, Column]]:
-    """Columns to read, and columns of a batch, of which some are made from others."""
+    """Columns to read, and columns of a batch, of which some are derived from others."""
     columns = source.columns(config.fields, config.return_to_go)
-    made = {LAST_ACTION: ACTION} if config.last_action else {}
-    made |= FOLLOWING if config.transitions else {}
-    for name in made:
+    derived = {LAST_ACTION: ACTION} if config.last_action else {}
+    derived |= FOLLOWING if config.transitions else {}
+    for name in derived:
         if name in columns:
             option = "last_action" if name == LAST_ACTION else "transitions"
             raise DatasetError(
                 f"{name!r} is a stored field: list it in fields, or set {option}, not both"
             )
-    fields = list(dict.fromkeys([*config.fields, *made.values()]))
+    fields = list(dict.fromkeys([*config.fields, *derived.values()]))
     read = source.columns(fields, config.return_to_go)
     if (shown := config.executed_actions) is not None and ACTION in read:
         if read[ACTION].shape != (shown[1] - shown[0],):
             raise DatasetError(f"executed_actions {shown} is no place for {read[ACTION].shape}")
         read[ACTION] = replace(read[ACTION], shown=shown)
-    return read, columns | {name: read[of] for name, of in made.items()}
+    return read, columns | {name: read[of] for name, of in derived.items()}
 
 
 class _Buffers:

@@ -20,9 +20,9 @@ REMEDY = f"delete the group {keys.NOTES} to use the arrays"
 
 def refuse_options(path: Path, options: Any) -> None:
     """Refuse options for a file with notes, which they could not change."""
-    given = [each.name for each in fields(options) if getattr(options, each.name) != each.default]
-    if given:
-        what = f"option {given[0]} has" if len(given) == 1 else f"options {listed(given)} have"
+    names = [each.name for each in fields(options) if getattr(options, each.name) != each.default]
+    if names:
+        what = f"option {names[0]} has" if len(names) == 1 else f"options {listed(names)} have"
         refuse(path, keys.NOTES, f"{what} no effect on a file with gaitforge's notes; {REMEDY}")
 
 
@@ -39,17 +39,17 @@ def keys_of_notes(
     if kept is not None and kept not in file and keys.NEXT not in steps.values():
         per_episode["final_obs"] = keys.NEXT
     for name, key in [*steps.items(), *per_episode.items()]:
-        field, found = schema.field(name), file.get(key)
-        if not isinstance(found, h5py.Dataset):
+        field, item = schema.field(name), file.get(key)
+        if not isinstance(item, h5py.Dataset):
             refuse(path, key, "the key is missing, which gaitforge's notes name")
         count = rows if name in steps or key == keys.NEXT else episodes
-        if (found.shape, stored_dtype(found.dtype)) != ((count, *field.shape), field.dtype):
+        if (item.shape, stored_dtype(item.dtype)) != ((count, *field.shape), field.dtype):
             refuse(path, key, f"shape or dtype is not what gaitforge's {keys.NOTES} say")
     return steps, per_episode
 
 
 def lengths_of_notes(
-    path: Path, found: dict[str, h5py.Dataset], table: pa.Table, rows: int
+    path: Path, datasets: dict[str, h5py.Dataset], table: pa.Table, rows: int
 ) -> np.ndarray:
     """Lengths of the episodes in the notes, whose ends must be those that the flags mark.
 
@@ -59,7 +59,7 @@ def lengths_of_notes(
     columns = table.column_names
     lengths = table.column("length").to_numpy() if "length" in columns else np.array([0])
     marks = (keys.TERMINALS, keys.TIMEOUTS)
-    ended, timed_out = (keys.marked_rows(path, found[key], key) for key in marks)
+    ended, timed_out = (keys.marked_rows(path, datasets[key], key) for key in marks)
     stops = np.union1d(np.concatenate([ended, timed_out]) + 1, [rows])
     if not np.array_equal(np.cumsum(lengths), stops):
         problem = f"the lengths in the notes are not those of {' and '.join(marks)}"

@@ -96,7 +96,7 @@ class D4rlOptions:
 
 
 class D4rlImporter(Importer):
-    """See `interface.Importer`."""
+    """See `protocol.Importer`."""
 
     Options = D4rlOptions
 
@@ -112,8 +112,8 @@ class D4rlImporter(Importer):
             undo.pop_all()
 
     def _open(self) -> None:
-        found = datasets_of(self._file)
-        self._rows = keys.check_keys(self._path, found)
+        datasets = datasets_of(self._file)
+        self._rows = keys.check_keys(self._path, datasets)
         notes = self._file.get(NOTES)
         self._table: pa.Table | None = None
         if isinstance(notes, h5py.Group):
@@ -122,10 +122,10 @@ class D4rlImporter(Importer):
             self.carried = Carried(kept=("everything that gaitforge wrote",))
             args = noted[0], self._rows, len(noted[1])
             self._keys, self._episode_keys = keys_of_notes(self._path, self._file, *args)
-            lengths = lengths_of_notes(self._path, found, noted[1], self._rows)
+            lengths = lengths_of_notes(self._path, datasets, noted[1], self._rows)
         else:
-            self._describe(found)
-            lengths = self._cut_episodes(found)
+            self._describe(datasets)
+            lengths = self._cut_episodes(datasets)
         self._keep_metadata()
         advice = f"mark more ends in {TIMEOUTS}, or if none is marked there give horizon=N"
         self.parts = Parts.checked(self._path, TERMINALS, lengths, self.schema.fields, advice)
@@ -139,20 +139,20 @@ class D4rlImporter(Importer):
         carried = self.carried
         self.carried = replace(carried, kept=(*carried.kept, *kept), left=(*carried.left, *left))
 
-    def _describe(self, found: dict[str, h5py.Dataset]) -> None:
+    def _describe(self, datasets: dict[str, h5py.Dataset]) -> None:
         """Set the schema, the keys of its fields, and what is converted."""
         options, facts = self._options, TASKS.get(self._task)
-        fields = {name: key for name, key in keys.MAIN_KEYS.items() if key in found}
+        fields = {name: key for name, key in keys.MAIN_KEYS.items() if key in datasets}
         kept, left = [f"{fields[name]} -> {name}" for name in ("obs", "action", "reward")], []
-        final = self._has_final_obs(found)
+        final = self._has_final_obs(datasets)
         if final:
             own = "as next_obs, and " if options.keep_next else ""
             kept.append(f"{NEXT} -> {own}the last of each episode as final_obs")
-        elif NEXT in found:
+        elif NEXT in datasets:
             kept.append(f"{NEXT} -> next_obs only: its shape or dtype is not that of obs")
         if not options.keep_next:
             fields.pop("next_obs", None)
-        for key, dataset in found.items():
+        for key, dataset in datasets.items():
             if key == INFOS or key.startswith(f"{INFOS}/"):
                 name, problem = keys.info_field(key, dataset, self._rows, set(fields))
                 problem = problem if options.infos else "left out as asked"
@@ -177,19 +177,19 @@ class D4rlImporter(Importer):
         else:
             notes.append("unknown task: no reference scores; a time step of 0.02 s unless given")
         step_s = options.control_dt_s or (facts.control_dt_s if facts else _UNKNOWN_DT_S)
-        described = self._fields(found, final)
+        described = self._fields(datasets, final)
         robot = self._task or "unknown"
         self.schema = Schema(described, step_s, robot, attributes, TASK_AND_QUALITY)
         self.carried = Carried(tuple(kept), tuple(left), tuple(notes))
 
-    def _fields(self, found: dict[str, h5py.Dataset], final: bool) -> tuple[Field, ...]:
+    def _fields(self, datasets: dict[str, h5py.Dataset], final: bool) -> tuple[Field, ...]:
         fields = [
             Field(
                 name,
-                () if name == "reward" else found[key].shape[1:],
-                stored_dtype(found[key].dtype),
+                () if name == "reward" else datasets[key].shape[1:],
+                stored_dtype(datasets[key].dtype),
                 description=f"{key} of D4RL",
-                slices=obs_slices(self._task, found[key].shape[1:]) if name == "obs" else {},
+                slices=obs_slices(self._task, datasets[key].shape[1:]) if name == "obs" else {},
             )
             for name, key in self._keys.items()
         ]
@@ -197,11 +197,11 @@ class D4rlImporter(Importer):
         last = replace(fields[0], name="final_obs", description=text, per="episode")
         return (*fields, last) if final else tuple(fields)
 
-    def _has_final_obs(self, found: dict[str, h5py.Dataset]) -> bool:
+    def _has_final_obs(self, datasets: dict[str, h5py.Dataset]) -> bool:
         """Whether the next observations have the observations' shape and dtype."""
-        if NEXT not in found:
+        if NEXT not in datasets:
             return False
-        pair = found[NEXT], found[OBSERVATIONS]
+        pair = datasets[NEXT], datasets[OBSERVATIONS]
         following, obs = (
             f"shape {each.shape} and dtype {stored_dtype(each.dtype)}" for each in pair
         )
@@ -210,15 +210,15 @@ class D4rlImporter(Importer):
             refuse(self._path, NEXT, f"{problem}; import it as a field with keep_next=true")
         return following == obs
 
-    def _cut_episodes(self, found: dict[str, h5py.Dataset]) -> np.ndarray:
+    def _cut_episodes(self, datasets: dict[str, h5py.Dataset]) -> np.ndarray:
         """(E,) lengths of the episodes; sets how they end."""
         facts, options, path = TASKS.get(self._task), self._options, self._path
         horizon = options.horizon or (facts.horizon if facts else 0)
-        terminals = keys.marked_rows(path, found[TERMINALS], TERMINALS)
+        terminals = keys.marked_rows(path, datasets[TERMINALS], TERMINALS)
         timeouts = np.zeros(0, np.int64)
-        if TIMEOUTS in found:
-            timeouts = keys.marked_rows(path, found[TIMEOUTS], TIMEOUTS)
-        by_marks = TIMEOUTS in found or (facts is not None and facts.ends_by_terminals)
+        if TIMEOUTS in datasets:
+            timeouts = keys.marked_rows(path, datasets[TIMEOUTS], TIMEOUTS)
+        by_marks = TIMEOUTS in datasets or (facts is not None and facts.ends_by_terminals)
         marked = by_marks and not (options.horizon and len(timeouts) == 0)
         stops = np.union1d(np.union1d(terminals, timeouts) + 1, [self._rows])
         if not marked and not horizon:
@@ -247,7 +247,7 @@ class D4rlImporter(Importer):
         self.carried = replace(self.carried, notes=tuple(notes))
 
     def read_part(self, number: int) -> PartInput:
-        """See `interface.Importer`."""
+        """See `protocol.Importer`."""
         rows, episodes = self.parts.steps(number), self.parts.episodes(number)
         lengths = self.parts.lengths[number]
         with damage_named(self._path):
@@ -298,5 +298,5 @@ class D4rlImporter(Importer):
             refuse(self._path, NEXT, f"{problem}; {remedy}")
 
     def close(self) -> None:
-        """See `interface.Importer`."""
+        """See `protocol.Importer`."""
         self._file.close()

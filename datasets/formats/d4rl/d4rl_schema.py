@@ -32,13 +32,13 @@ _FLAG_BLOCK = 1 << 22
 
 
 def keys_of(schema: Schema) -> dict[str, str]:
-    """Field per step -> its key in a file: the one it was imported from, or by its name."""
+    """Field per step -> its key in a file: the one it was imported from, else by its name."""
     noted = schema.attributes.get(KEYS)
-    found = {name: _own_key(name) for name in schema.names("step")}
+    keys = {name: _own_key(name) for name in schema.names("step")}
     for name, key in noted.items() if isinstance(noted, dict) else ():
-        if name in found and name not in MAIN_KEYS and _INFO_KEY.fullmatch(str(key)):
-            found[name] = str(key)
-    return found
+        if name in keys and name not in MAIN_KEYS and _INFO_KEY.fullmatch(str(key)):
+            keys[name] = str(key)
+    return keys
 
 
 def untold_keys(fields: dict[str, str]) -> dict[str, str]:
@@ -50,18 +50,18 @@ def _own_key(name: str) -> str:
     return MAIN_KEYS.get(name, f"{INFOS}/{name.removeprefix('info_')}")
 
 
-def check_keys(path: Path, found: dict[str, h5py.Dataset]) -> int:
+def check_keys(path: Path, datasets: dict[str, h5py.Dataset]) -> int:
     """The number of rows; refuses main keys that are missing, unequal in length or not numbers."""
     for key in REQUIRED:
-        if key not in found:
+        if key not in datasets:
             refuse(path, key, f"the key is missing; a D4RL file has {listed(REQUIRED)}")
-    rows = found[OBSERVATIONS].shape[0] if found[OBSERVATIONS].shape else 0
+    rows = datasets[OBSERVATIONS].shape[0] if datasets[OBSERVATIONS].shape else 0
     if rows == 0:
         refuse(path, OBSERVATIONS, "has no rows")
     for key in (*REQUIRED, TIMEOUTS, NEXT):
-        if key not in found:
+        if key not in datasets:
             continue
-        shape, dtype = found[key].shape, found[key].dtype
+        shape, dtype = datasets[key].shape, datasets[key].dtype
         if shape[:1] != (rows,):
             refuse(path, key, f"has shape {shape}, but {OBSERVATIONS} have {rows} rows")
         if not stored_dtype(dtype) or (key in (OBSERVATIONS, REWARDS) and dtype.kind == "b"):
@@ -92,15 +92,15 @@ def info_field(key: str, dataset: h5py.Dataset, rows: int, taken: set[str]) -> t
 
 def marked_rows(path: Path, dataset: h5py.Dataset, key: str) -> np.ndarray:
     """Rows at which a flag is set."""
-    found = [np.zeros(0, np.int64)]
+    marks = [np.zeros(0, np.int64)]
     for first in range(0, len(dataset), _FLAG_BLOCK):
         stop = min(first + _FLAG_BLOCK, len(dataset))
         flags = read_rows(path, dataset, key, first, stop).reshape(-1)
         if (wrong := ~np.isin(flags, (0, 1))).any():
             row = int(np.argmax(wrong))
             refuse(path, key, f"row {first + row} is {flags[row]}, not 0 or 1")
-        found.append(first + np.flatnonzero(flags))
-    return np.concatenate(found)
+        marks.append(first + np.flatnonzero(flags))
+    return np.concatenate(marks)
 
 
 def cut_long(stops: np.ndarray, horizon: int) -> np.ndarray:

@@ -42,13 +42,13 @@ class D4rlExportOptions:
 
 
 class D4rlExporter(Exporter):
-    """See `interface.Exporter`."""
+    """See `protocol.Exporter`."""
 
     Options = D4rlExportOptions
     reading: ClassVar = {"keep_next": True}
 
     def check(self, selection: Selection, destination: Path) -> None:
-        """See `interface.Exporter`."""
+        """See `protocol.Exporter`."""
         check_fields(selection, "a D4RL file", ("obs", "action", "reward"))
         schema = selection.schema
         if truths := [name for name in ("obs", "reward") if schema.field(name).dtype == "bool"]:
@@ -61,7 +61,7 @@ class D4rlExporter(Exporter):
         check_room(selection, destination)
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
-        """See `interface.Exporter`."""
+        """See `protocol.Exporter`."""
         schema, ends = selection.schema, _end_flags(selection)
         keys, metadata = keys_of(schema), imported_metadata(selection, "d4rl")
         final = _final_obs_in_next(schema)

@@ -31,12 +31,12 @@ _VERSION = re.compile(r"-v\d+(?=-|$)")
 
 def named_dataset(path: Path | str) -> tuple[str, str]:
     """Task, "" for none of `TASKS`, and quality by a file's name: ("hopper", "medium-replay")."""
-    given = Path(path).stem.lower().replace("_", "-")
-    name = _VERSION.sub("", given)
-    if found := _MAZE2D.match(given):
-        return _point_maze(*found.groups(default=""))
-    if found := _ANT_MAZE.match(name):
-        maze, held_out, _, goals = found.groups(default="")
+    stem = Path(path).stem.lower().replace("_", "-")
+    name = _VERSION.sub("", stem)
+    if match := _MAZE2D.match(stem):
+        return _point_maze(*match.groups(default=""))
+    if match := _ANT_MAZE.match(name):
+        maze, held_out, _, goals = match.groups(default="")
         maze = _ANT_MAZES.get(maze, maze)
         play = "" if maze == "umaze" else "play"
         quality = "diverse" if goals == "true" else play
@@ -45,10 +45,10 @@ def named_dataset(path: Path | str) -> tuple[str, str]:
         return "kitchen", _KITCHEN[name]
     if name.startswith("ant-maze"):
         return "", name
-    for known in sorted([*TASKS, *_TASK_ALIASES], key=len, reverse=True):
-        if name == known or name.startswith(f"{known}-"):
-            quality = name[len(known) :].strip("-")
-            task = _TASK_ALIASES.get(known, known)
+    for prefix in sorted([*TASKS, *_TASK_ALIASES], key=len, reverse=True):
+        if name == prefix or name.startswith(f"{prefix}-"):
+            quality = name[len(prefix) :].strip("-")
+            task = _TASK_ALIASES.get(prefix, prefix)
             return task, quality if task == "kitchen" else _QUALITY_ALIASES.get(quality, quality)
     return "", name
 

@@ -171,7 +171,7 @@ def task_columns(
 
     Args:
         task: "" for an unknown one, or one that is not in `TASKS`.
-        reward_error: at most, by which rewards are less than those that the task gave.
+        reward_error: the most by which `rewards` lie below those that the task gave.
     """
     facts, returns = TASKS.get(task), episode_returns(rewards, lengths)
     rule = facts.success if facts else UNKNOWN

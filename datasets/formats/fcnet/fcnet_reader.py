@@ -25,7 +25,7 @@ _NAME = re.compile(r"(src|tgt|meta)((?:_\d+)+)\.dat")
 _COUNTS = re.compile(r"_\d+_\d+$")
 _ITEM_BYTES = 4
 _REWARD_ERROR = 1e-3
-"""Rewards are this much less at most than those that the task gave; success rules have limits."""
+"""Most by which rewards lie below the task's own; success rules compare them with limits."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class FcnetOptions:
 
     robot: str = "aliengo"
     horizon: int = 0
-    task: str = field(default="", repr=False)  # the digest holds what is found by them
+    task: str = field(default="", repr=False)  # the digest holds the resolved names
     quality: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
@@ -50,7 +50,7 @@ class FcnetOptions:
 
 
 class FcnetImporter(Importer):
-    """See `interface.Importer`."""
+    """See `protocol.Importer`."""
 
     Options = FcnetOptions
 
@@ -117,19 +117,19 @@ class FcnetImporter(Importer):
         state, action = (steps, layout.STATE_DIM), (steps, layout.ACTION_DIM)
         if self._of_d4rl and len(shapes["src"]) == len(shapes["tgt"]) == 2:
             state, action = (steps, max(2, shapes["src"][1])), (steps, max(1, shapes["tgt"][1]))
-        for kind, wanted in zip(_KINDS, (state, action, shapes["meta"][:1]), strict=True):
+        for kind, expected_shape in zip(_KINDS, (state, action, shapes["meta"][:1]), strict=True):
             path, shape = self._paths[kind], shapes[kind]
             if shape[0] == 0:
                 refuse(path, kind, "has no rows")
-            if shape != wanted:
-                refuse(path, kind, f"shape {shape} in its name must be {wanted}")
+            if shape != expected_shape:
+                refuse(path, kind, f"shape {shape} in its name must be {expected_shape}")
             size, expected = path.stat().st_size, _ITEM_BYTES * int(np.prod(shape))
             if size != expected:
                 problem = f"it has {size} bytes, its name says {expected}"
                 refuse_unreadable(path, f"a memory map of shape {shape}", problem)
 
     def read_part(self, number: int) -> PartInput:
-        """See `interface.Importer`."""
+        """See `protocol.Importer`."""
         lengths, rows = self.parts.lengths[number], self.parts.steps(number)
         if self._of_d4rl:
             return self._read_task(number, lengths, rows)

@@ -19,10 +19,10 @@ _MAX_LENGTH = np.iinfo(np.int32).max
 
 
 class FcnetExporter(Exporter):
-    """See `interface.Exporter`."""
+    """See `protocol.Exporter`."""
 
     def check(self, selection: Selection, destination: Path) -> None:
-        """See `interface.Exporter`."""
+        """See `protocol.Exporter`."""
         check_fields(selection, "FCNet's layout", ("obs", "action"))
         schema, address = selection.schema, selection.store.address
         obs, action = schema.field("obs"), schema.field("action")
@@ -31,8 +31,8 @@ class FcnetExporter(Exporter):
         for name, size in layout.STATE.items():
             start, stop = obs.slices.get(name, (0, 0))
             if stop - start != size:
-                wanted, found = f"the slice {name} of {size} channels in obs", listed(obs.slices)
-                raise DatasetError(f"FCNet's maps need {wanted}; {address} has slices {found}")
+                channels, slices = f"the slice {name} of {size} channels in obs", listed(obs.slices)
+                raise DatasetError(f"FCNet's maps need {channels}; {address} has slices {slices}")
         if action.shape != (layout.ACTION_DIM,):
             raise DatasetError(f"FCNet's maps need {layout.ACTION_DIM} actions, not {action.shape}")
         for field in (obs, action):
@@ -42,7 +42,7 @@ class FcnetExporter(Exporter):
             raise DatasetError("FCNet's maps count the steps of an episode in 32 bits")
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
-        """See `interface.Exporter`."""
+        """See `protocol.Exporter`."""
         temporary.mkdir()
         obs = selection.schema.field("obs")
         channels = np.concatenate([np.arange(*obs.slices[name]) for name in layout.STATE])
@@ -67,7 +67,7 @@ class FcnetExporter(Exporter):
     def as_read(
         self, schema: Schema, steps: Mapping[str, np.ndarray], lengths: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """See `interface.Exporter`: channels in the paper's order, last actions rebuilt."""
+        """See `protocol.Exporter`: channels in the paper's order, last actions rebuilt."""
         slices, action = schema.field("obs").slices, steps["action"].astype(np.float32)
         obs = layout.observation(steps["obs"], slices, action, lengths)
         return {"obs": obs, "action": action}
@@ -79,11 +79,11 @@ def _differing_last_actions(
     """Episodes whose stored last action is not the one that an import rebuilds."""
     if layout.LAST_ACTION not in obs.slices:
         return 0
-    given = values["obs"][:, slice(*obs.slices[layout.LAST_ACTION])]
+    last_actions = values["obs"][:, slice(*obs.slices[layout.LAST_ACTION])]
     rebuilt = layout.previous_actions(values["action"], lengths)
-    if given.shape != rebuilt.shape:
+    if last_actions.shape != rebuilt.shape:
         return len(lengths)
-    differs = (given != rebuilt).any(axis=1)
+    differs = (last_actions != rebuilt).any(axis=1)
     return int(np.logical_or.reduceat(differs, np.cumsum(lengths) - lengths).sum())
 
 
@@ -91,8 +91,8 @@ def _carried(schema: Schema, differing: int) -> Carried:
     extra = [name for name in schema.names() if name not in ("obs", "action")]
     left = [f"{name}: the layout has no place for it" for name in extra]
     left.append("the catalog: the layout has only the episodes' lengths")
-    known = (*layout.STATE, layout.LAST_ACTION)
-    if others := [name for name in schema.field("obs").slices if name not in known]:
+    channels = (*layout.STATE, layout.LAST_ACTION)
+    if others := [name for name in schema.field("obs").slices if name not in channels]:
         left.append(f"slices {listed(others)} of obs: not in FCNet's state")
     if differing:
         problem = (

@@ -35,7 +35,7 @@ class LerobotFolder:
     """A dataset on disk.
 
     As in LeRobot, frames lie end to end over the data files in order. The files that the episodes
-    name are not used: LeRobot's converter writes the one before at a file's boundary.
+    name are not used: at a file's boundary LeRobot's converter names the file before.
 
     Attributes:
         info: `meta/info.json`; features: its features.
@@ -77,13 +77,13 @@ class LerobotFolder:
     def frames(self, first: int, stop: int) -> list[FileRows]:
         """The frames of episodes first .. stop - 1, in order."""
         begin, end = (int(each) for each in (self._starts[first], self._stops[stop - 1]))
-        found = []
+        pieces = []
         for file, file_end in zip(self._data, self._ends.tolist(), strict=False):
             origin = file_end - file.num_rows
             low, high = max(begin, origin), min(end, file_end)
             if low < high:
-                found.append(FileRows(file, low - origin, high - origin, low))
-        return found
+                pieces.append(FileRows(file, low - origin, high - origin, low))
+        return pieces
 
     def read(self, rows: FileRows, names: list[str]) -> pa.Table:
         """Columns of frames; DatasetError if their counters are not those of the episodes."""
@@ -91,11 +91,11 @@ class LerobotFolder:
         episodes = np.searchsorted(self._stops, frames, side="right")
         expected = {"episode_index": episodes, "frame_index": frames - self._starts[episodes]}
         table = rows.file.read([*names, *expected], rows.first, rows.stop)
-        for name, wanted in expected.items():
+        for name, numbers in expected.items():
             values = to_rows(rows.file.path, name, table.column(name), (), "int64")
-            if (differ := values != wanted).any():
+            if (differ := values != numbers).any():
                 at = int(np.argmax(differ))
-                problem = f"row {rows.first + at} is {values[at]}, not {wanted[at]}"
+                problem = f"row {rows.first + at} is {values[at]}, not {numbers[at]}"
                 refuse(rows.file.path, name, f"{problem} as by the episodes' lengths")
         return table
 
@@ -116,12 +116,12 @@ def _read_tasks(path: Path) -> dict[int, str]:
 
 def _splits(path: Path, info: Mapping[str, Any], episodes: int) -> np.ndarray | None:
     names = np.full(episodes, "", object)
-    given = info.get("splits") or {}
-    for name, (first, stop) in given.items():
+    splits = info.get("splits") or {}
+    for name, (first, stop) in splits.items():
         if stop > episodes:
             refuse(path, f"splits/{name}", f"ends at {stop}, but there are {episodes} episodes")
         names[first:stop] = name
-    return names if len(given) > 1 else None
+    return names if len(splits) > 1 else None
 
 
 def _read_episodes(paths: list[Path]) -> np.ndarray:

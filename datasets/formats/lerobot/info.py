@@ -13,22 +13,22 @@ _NEEDED = ("codebase_version", "fps", "features", "data_path")
 _PLACE = re.compile(r"\{(chunk|file)_index(?::(?:0([1-9]))?d)?\}")
 _SPLIT = re.compile(r"([0-9]{1,15}):([0-9]{1,15})")
 _MOST_NUMBERS = 2**31 - 1
-"""Of an axis: the longest Arrow list."""
+"""Largest axis: the longest Arrow list."""
 
 
 def read_info(path: Path) -> dict[str, Any]:
     """The content of `meta/info.json`, with `splits` parsed: name -> (first, stop).
 
-    Of `fps`, the inverse is a positive number; see `data_files` for `data_path`.
+    `1 / fps` is a positive number; see `data_files` for `data_path`.
     """
     info = read_json(path, "LeRobot dataset")
     for key in _NEEDED:
         if key not in info:
             refuse(path, key, "the key is missing")
 
-    def check(key: str, allowed: bool, wanted: str, value: Any) -> None:
+    def check(key: str, allowed: bool, rule: str, value: Any) -> None:
         if not allowed:
-            refuse(path, key, f"must be {wanted}, not {value!r:.60}")
+            refuse(path, key, f"must be {rule}, not {value!r:.60}")
 
     version, robot, features = info["codebase_version"], info.get("robot_type"), info["features"]
     if not str(version).startswith("v3."):
@@ -38,26 +38,26 @@ def read_info(path: Path) -> dict[str, Any]:
     check("robot_type", isinstance(robot, str | None), "a string or null", robot)
     _check_data_path(path, info["data_path"])
     check("features", isinstance(features, dict), "an object", features)
-    for name, given in features.items():
+    for name, feature in features.items():
         key = f"features/{name}"
         if not name:
             refuse(path, "features", "a feature needs a name")
-        if not isinstance(given, dict) or not {"dtype", "shape"} <= given.keys():
+        if not isinstance(feature, dict) or not {"dtype", "shape"} <= feature.keys():
             refuse(path, key, "every feature needs dtype and shape")
-        shape, dtype, names = given["shape"], given["dtype"], given.get("names")
+        shape, dtype, names = feature["shape"], feature["dtype"], feature.get("names")
         check(f"{key}/dtype", isinstance(dtype, str), "a string", dtype)
-        wanted = f"a list of up to {MOST_AXES} whole numbers"
-        check(f"{key}/shape", _is_shape(shape), wanted, shape)
-        wanted = "null, a list of strings, or an object of them"
-        check(f"{key}/names", names is None or _is_named(names), wanted, names)
+        rule = f"a list of up to {MOST_AXES} whole numbers"
+        check(f"{key}/shape", _is_shape(shape), rule, shape)
+        rule = "null, a list of strings, or an object of them"
+        check(f"{key}/names", names is None or _is_named(names), rule, names)
     splits = info.get("splits") or {}
     check("splits", isinstance(splits, dict), "an object of FIRST:STOP", splits)
     parsed = {}
     for name, bounds in splits.items():
-        found = _SPLIT.fullmatch(bounds) if isinstance(bounds, str) else None
-        if not found or int(found[1]) > int(found[2]):
+        match = _SPLIT.fullmatch(bounds) if isinstance(bounds, str) else None
+        if not match or int(match[1]) > int(match[2]):
             refuse(path, f"splits/{name}", f"must be FIRST:STOP, not {bounds!r:.60}")
-        parsed[name] = int(found[1]), int(found[2])
+        parsed[name] = int(match[1]), int(match[2])
     return info | {"splits": parsed}
 
 
@@ -78,7 +78,7 @@ def _check_data_path(path: Path, pattern: Any) -> None:
     if not isinstance(pattern, str):
         refuse(path, "data_path", f"must be a string, not {pattern!r:.60}")
     parts = PurePosixPath(pattern)
-    named = {found[1] for found in _PLACE.finditer(pattern)}
+    named = {match[1] for match in _PLACE.finditer(pattern)}
     if named != {"chunk", "file"} or re.search(r"[{}\0]", _PLACE.sub("", pattern)):
         refuse(path, "data_path", f"'{pattern}' has no chunk_index and file_index alone in braces")
     if parts.is_absolute() or ".." in parts.parts:
@@ -94,7 +94,7 @@ def _is_shape(shape: Any) -> bool:
 
 
 def _is_named(names: Any) -> bool:
-    """Strings, numbers, or an object with these or with lists of them: LeRobot has them all."""
+    """Whether these are strings, numbers, or an object of them or of lists of them."""
     values = names.values() if isinstance(names, dict) else [names]
     singles = [one for each in values for one in (each if isinstance(each, list) else [each])]
     return all(

@@ -34,7 +34,7 @@ _FLAGS = (*layout.ENDINGS, SUCCESS)
 
 
 class LerobotImporter(Importer):
-    """See `interface.Importer`."""
+    """See `protocol.Importer`."""
 
     def __init__(self, source: str, options: NoOptions) -> None:
         root = Path(source)
@@ -58,20 +58,20 @@ class LerobotImporter(Importer):
         self.parts = Parts(folder.lengths, self.schema.fields)
 
     def read_part(self, number: int) -> PartInput:
-        """See `interface.Importer`."""
+        """See `protocol.Importer`."""
         episodes = self.parts.episodes(number)
         fields = {feature: self.schema.field(name) for name, feature in self._features.items()}
         tasks = ["task_index"] if not self._notes and "task_index" in self._folder.features else []
         parts: dict[str, list[np.ndarray]] = {name: [] for name in (*fields, *self._flags, *tasks)}
         for rows in self._folder.frames(episodes.start, episodes.stop):
             table = self._folder.read(rows, list(parts))
-            for name, found in parts.items():
+            for name, pieces in parts.items():
                 column, path = table.column(name), rows.file.path
                 shape = fields[name].shape if name in fields else ()
                 other = "bool" if name in _FLAGS else "int64"
                 dtype = fields[name].dtype if name in fields else other
-                found.append(to_rows(path, name, column, shape, dtype, rows.first))
-        arrays = {name: np.concatenate(found) for name, found in parts.items()}
+                pieces.append(to_rows(path, name, column, shape, dtype, rows.first))
+        arrays = {name: np.concatenate(pieces) for name, pieces in parts.items()}
         steps = {name: arrays[feature] for name, feature in self._features.items()}
         lasts = np.cumsum(self.parts.lengths[number]) - 1
         ends = {name.removeprefix("next."): arrays[name][lasts] for name in self._flags}
@@ -91,10 +91,11 @@ class LerobotImporter(Importer):
     ) -> PartInput:
         first, path = episodes.start, notes.path
         table = notes.read(notes.schema.names, first, episodes.stop)
-        given: dict[str, Any] = {"remedy": f"delete the folder {NOTES} to use the arrays", **ends}
+        remedy = f"delete the folder {NOTES} to use the arrays"
+        arguments: dict[str, Any] = {"remedy": remedy, **ends}
         if "reward" in steps and steps["reward"].ndim == 1:
-            given["rewards"] = steps["reward"]
-        check_notes(path, "", table, first, self._folder.lengths[episodes], **given)
+            arguments["rewards"] = steps["reward"]
+        check_notes(path, "", table, first, self._folder.lengths[episodes], **arguments)
         per_episode = {}
         for name in self.schema.names("episode"):
             key, field = f"{layout.NOTES_FIELD}{name}", self.schema.field(name)
@@ -114,19 +115,19 @@ class LerobotImporter(Importer):
         """Catalog columns; `done` means truncated where nothing else says how episodes ended."""
         folder, lengths = self._folder, self._folder.lengths[episodes]
         done = ends.pop("done", None)
-        known: dict[str, Any] = dict(ends)
+        columns: dict[str, Any] = dict(ends)
         if done is not None and not {"terminated", "truncated"} & ends.keys():
-            known["truncated"] = done
+            columns["truncated"] = done
         if "reward" in steps:
-            known["return"] = episode_returns(steps["reward"], lengths)
+            columns["return"] = episode_returns(steps["reward"], lengths)
         if task_index is not None and folder.tasks:
             numbers = task_index[np.cumsum(lengths) - lengths].tolist()
             tasks = [folder.tasks.get(number, "unknown") for number in numbers]
-            known |= {"skill": tasks, "task": tasks}
+            columns |= {"skill": tasks, "task": tasks}
         if folder.splits is not None:
-            known["split"] = folder.splits[episodes].tolist()
+            columns["split"] = folder.splits[episodes].tolist()
         source = {"robot": self.schema.robot, "simulator": "LeRobot dataset"}
-        return catalog_columns(episodes.start, lengths, self.identity, **source, **known)
+        return catalog_columns(episodes.start, lengths, self.identity, **source, **columns)
 
 
 def _schema_of_notes(path: Path, folder: LerobotFolder) -> Schema:
@@ -136,23 +137,23 @@ def _schema_of_notes(path: Path, folder: LerobotFolder) -> Schema:
     except DatasetError as error:
         refuse(path, "", f"gaitforge's notes are damaged: {error}")
     for name in schema.names("step"):
-        field, given = schema.field(name), folder.features.get(feature_of(name), {})
+        field, feature = schema.field(name), folder.features.get(feature_of(name), {})
         shape = layout.feature_shape(field)
-        if given.get("dtype") != field.dtype or tuple(given["shape"]) != shape:
+        if feature.get("dtype") != field.dtype or tuple(feature["shape"]) != shape:
             refuse(path, name, f"not the dataset's feature {feature_of(name)}; delete {NOTES}")
     return schema
 
 
 def _described(folder: LerobotFolder) -> tuple[dict[str, str], Schema, Carried]:
     """Field -> feature, the schema, and what is converted, for a dataset without notes."""
-    info, given = folder.info, folder.features
+    info, features = folder.info, folder.features
     fields: dict[str, Field] = {}
     names: dict[str, str] = {}
     kept, left = [], []
-    for feature in given:
+    for feature in features:
         if feature in (*layout.COUNTERS, *_FLAGS):
             continue
-        name, field = _field_of(feature, given[feature])
+        name, field = _field_of(feature, features[feature])
         if isinstance(field, Field) and name not in fields:
             fields[name], names[name] = field, feature
             kept.append(f"{feature} -> {name}")
@@ -162,18 +163,18 @@ def _described(folder: LerobotFolder) -> tuple[dict[str, str], Schema, Carried]:
         left.append(f"{amount(folder.unused, 'row')} of data after the last episode")
     if not fields:
         refuse(folder.files[0], "features", "none of them is one of numbers")
-    if flags := [name for name in _FLAGS if name in given]:
+    if flags := [name for name in _FLAGS if name in features]:
         kept.append(f"{', '.join(flags)} -> columns of the catalog")
     notes = ["timestamps: a frame's number in its episode times the time step"]
-    if TERMINATED not in given and TRUNCATED not in given:
+    if TERMINATED not in features and TRUNCATED not in features:
         notes.append(
             "next.done at an episode's last frame: it was complete (truncated)"
-            if DONE in given
+            if DONE in features
             else "no feature says how episodes end: they count as cut off"
         )
     if folder.tasks:
         kept.append("the task of an episode's first frame -> skill and task")
-    channels = {name: given[feature].get("names") for name, feature in names.items()}
+    channels = {name: features[feature].get("names") for name, feature in names.items()}
     channels = {name: each for name, each in channels.items() if each}
     attributes = {"format": "lerobot", "channel_names": channels}
     robot = str(info.get("robot_type") or "unknown")
@@ -181,12 +182,12 @@ def _described(folder: LerobotFolder) -> tuple[dict[str, str], Schema, Carried]:
     return names, schema, Carried(tuple(kept), tuple(left), tuple(notes))
 
 
-def _field_of(feature: str, given: Mapping[str, Any]) -> tuple[str, Field | str]:
+def _field_of(feature: str, spec: Mapping[str, Any]) -> tuple[str, Field | str]:
     """The field for a feature, or why there is none."""
     main = {value: key for key, value in layout.MAIN_FEATURES.items()}
     name = main.get(feature) or field_name(feature)
     name = f"feature_{name}" if name in STREAM_KEYS or not name[0].isalpha() else name
-    dtype, shape = given["dtype"], tuple(given["shape"])
+    dtype, shape = spec["dtype"], tuple(spec["shape"])
     if dtype in ("image", "video"):
         return name, f"{dtype}s are not imported: a store holds numbers only"
     if dtype not in DTYPES:

@@ -62,15 +62,15 @@ def feature_shape(field: Field) -> tuple[int, ...]:
 
 def features(schema: Schema) -> dict[str, dict[str, Any]]:
     """`features` of `info.json`."""
-    found = {
+    specs = {
         feature_of(each.name): (each.dtype, feature_shape(each), _channel_names(each))
         for each in schema.fields
         if each.per == "step"
     }
-    found |= {name: (dtype, (1,), None) for name, dtype in OWN_FEATURES.items()}
+    specs |= {name: (dtype, (1,), None) for name, dtype in OWN_FEATURES.items()}
     return {
         name: {"dtype": dtype, "shape": list(shape), "names": names}
-        for name, (dtype, shape, names) in found.items()
+        for name, (dtype, shape, names) in specs.items()
     }
 
 

@@ -55,13 +55,13 @@ class LerobotExportOptions:
 
 
 class LerobotExporter(Exporter):
-    """See `interface.Exporter`."""
+    """See `protocol.Exporter`."""
 
     Options = LerobotExportOptions
     _name = ""
 
     def check(self, selection: Selection, destination: Path) -> None:
-        """See `interface.Exporter`."""
+        """See `protocol.Exporter`."""
         self._name = destination.name
         for each in selection.schema.fields:
             if each.per == "step" and len(each.shape) > layout.MOST_AXES:
@@ -69,7 +69,7 @@ class LerobotExporter(Exporter):
                 raise DatasetError(f"field {each.name}: {most}, not {len(each.shape)}")
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
-        """See `interface.Exporter`."""
+        """See `protocol.Exporter`."""
         schema, options = selection.schema, self._options
         names, file_bytes = schema.names("step"), options.file_mb * 2**20
         frames = _Frames(selection)
@@ -161,8 +161,8 @@ class _Frames:
             "dataset_to_index": block.first_step + block.stops,
         }
         for name, values in columns.items():
-            for stat, found in episode_stats(values, block.lengths).items():
-                rows[f"stats/{name}/{stat}"] = to_lists(found)
+            for stat, per_episode in episode_stats(values, block.lengths).items():
+                rows[f"stats/{name}/{stat}"] = to_lists(per_episode)
         return pa.table(rows)
 
 
@@ -177,7 +177,7 @@ class _FileSeries:
     def write(
         self, table: pa.Table, lengths: np.ndarray, prefix: str = ""
     ) -> list[tuple[int, int]]:
-        """Append the rows of episodes; a full file ends between two. Gives each its chunk and file.
+        """Append whole episodes, in a new file when one is full; (chunk, file) of each episode.
 
         With a `prefix`, two columns are added: the chunk and the file of each row.
         """
@@ -228,11 +228,11 @@ def _feature_column(rows: np.ndarray) -> pa.Array:
 def _task_descriptions(table: pa.Table, group_by: tuple[str, str]) -> list[str]:
     """The description of each episode's task: the column `task`, or "SKILL on TERRAIN"."""
     terrains, skills = (table.column(name).to_pylist() for name in group_by)
-    made = [f"{skill} on {terrain}" for skill, terrain in zip(skills, terrains, strict=True)]
+    fallbacks = [f"{skill} on {terrain}" for skill, terrain in zip(skills, terrains, strict=True)]
     if "task" not in table.column_names or not pa.types.is_string(table.schema.field("task").type):
-        return made
-    given = table.column("task").to_pylist()
-    return [task or other for task, other in zip(given, made, strict=True)]
+        return fallbacks
+    tasks = table.column("task").to_pylist()
+    return [task or other for task, other in zip(tasks, fallbacks, strict=True)]
 
 
 def _write_tasks(path: Path, tasks: list[str]) -> None:

@@ -13,7 +13,7 @@ from gaitforge.datasets.analysis.statistics import ChannelStatistics, channel_st
 from gaitforge.datasets.selection.selection import Selection
 
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
-_WANTED = np.array(list(QUANTILES.values()))
+_LEVELS = np.array(list(QUANTILES.values()))
 NAMES = ("min", "max", "mean", "std", "count", *QUANTILES)
 
 Stats = dict[str, np.ndarray]
@@ -22,16 +22,16 @@ Stats = dict[str, np.ndarray]
 
 def field_stats(selection: Selection, field: str) -> Stats:
     """Statistics of a field over a selection's rows."""
-    found = channel_statistics(selection, field, "threads")
-    quantiles = channel_quantiles(selection, field, _WANTED.tolist(), "threads")
-    return _stats(found, quantiles)
+    statistics = channel_statistics(selection, field, "threads")
+    quantiles = channel_quantiles(selection, field, _LEVELS.tolist(), "threads")
+    return _stats(statistics, quantiles)
 
 
 def scalar_stats(blocks: Iterable[np.ndarray]) -> Stats:
-    """Statistics of scalars, whose rows are given in blocks."""
+    """Statistics of scalars, whose rows come in blocks."""
     rows = list(blocks)
-    found = reduce(ChannelStatistics.merge, map(ChannelStatistics.of, rows))
-    return _stats(found, row_quantiles(np.concatenate(rows), _WANTED))
+    statistics = reduce(ChannelStatistics.merge, map(ChannelStatistics.of, rows))
+    return _stats(statistics, row_quantiles(np.concatenate(rows), _LEVELS))
 
 
 def episode_stats(rows: np.ndarray, lengths: np.ndarray) -> Stats:
@@ -41,30 +41,30 @@ def episode_stats(rows: np.ndarray, lengths: np.ndarray) -> Stats:
     computed together.
     """
     shape = rows.shape[1:] or (1,)
-    found: Stats = {name: np.empty((len(lengths), *shape)) for name in NAMES}
-    found["count"] = lengths.reshape(-1, 1).astype(np.int64)
+    stats: Stats = {name: np.empty((len(lengths), *shape)) for name in NAMES}
+    stats["count"] = lengths.reshape(-1, 1).astype(np.int64)
     starts = np.cumsum(lengths) - lengths
     for length in np.unique(lengths).tolist():
-        chosen = np.flatnonzero(lengths == length)
-        of_each = rows[starts[chosen, None] + np.arange(length)]
-        for name, values in _along_second(of_each.reshape(len(chosen), length, *shape)).items():
-            found[name][chosen] = values
-    return found
+        episodes = np.flatnonzero(lengths == length)
+        of_each = rows[starts[episodes, None] + np.arange(length)]
+        for name, values in _along_second(of_each.reshape(len(episodes), length, *shape)).items():
+            stats[name][episodes] = values
+    return stats
 
 
 def _along_second(rows: np.ndarray) -> Stats:
     """Name -> (E, *shape) over T of rows (E, T, *shape), without the count."""
     mean = rows.mean(axis=1, dtype=np.float64)
     spread = np.square(rows - mean[:, None]).mean(axis=1)
-    found = {"min": rows.min(axis=1), "max": rows.max(axis=1), "mean": mean, "std": np.sqrt(spread)}
-    return found | dict(
-        zip(QUANTILES, row_quantiles(np.moveaxis(rows, 1, 0), _WANTED), strict=True)
+    stats = {"min": rows.min(axis=1), "max": rows.max(axis=1), "mean": mean, "std": np.sqrt(spread)}
+    return stats | dict(
+        zip(QUANTILES, row_quantiles(np.moveaxis(rows, 1, 0), _LEVELS), strict=True)
     )
 
 
-def _stats(found: ChannelStatistics, quantiles: np.ndarray) -> Stats:
-    plain = {"min": found.min, "max": found.max, "mean": found.mean, "std": found.std}
+def _stats(channels: ChannelStatistics, quantiles: np.ndarray) -> Stats:
+    plain = {"min": channels.min, "max": channels.max, "mean": channels.mean, "std": channels.std}
     plain |= dict(zip(QUANTILES, quantiles, strict=True))
     shaped = {name: np.atleast_1d(np.asarray(value)) for name, value in plain.items()}
-    shaped["count"] = np.array([found.count], np.int64)
+    shaped["count"] = np.array([channels.count], np.int64)
     return {name: shaped[name] for name in NAMES}

@@ -76,8 +76,8 @@ def episode_seed(folder: Path, number: int, about: Mapping[str, Any]) -> int | N
     if seed is None:
         return None
     if not _is_whole(seed) or not 0 <= seed < _SEED_STOP:
-        wanted = f"must be null or a whole number from 0 to {_SEED_STOP - 1}"
-        refuse(folder, f"episode_{number}/{SEED}", f"{wanted}, not {seed!r:.40}")
+        rule = f"must be null or a whole number from 0 to {_SEED_STOP - 1}"
+        refuse(folder, f"episode_{number}/{SEED}", f"{rule}, not {seed!r:.40}")
     return int(seed)
 
 
@@ -93,15 +93,15 @@ def catalog_seed(seed: int, large: str | None = None) -> int | None:
     if large is None:
         return None if seed < 0 else seed
     if not (large.isascii() and large.isdecimal()) or not _LARGE <= int(large) < _SEED_STOP:
-        wanted = f"be empty or hold a whole number from {_LARGE} to {_SEED_STOP - 1}"
-        raise DatasetError(f"the column {LARGE_SEED} must {wanted}, not {large!r:.40}")
+        rule = f"be empty or hold a whole number from {_LARGE} to {_SEED_STOP - 1}"
+        raise DatasetError(f"the column {LARGE_SEED} must {rule}, not {large!r:.40}")
     return int(large)
 
 
 def unused(
     metadata: Mapping[str, Any], episode_keys: Iterable[str], used: Sequence[str]
 ) -> list[str]:
-    """What the metadata of dataset and episodes hold and the store does not."""
+    """Entries of the metadata of dataset and episodes that the store does not keep."""
     left = [f"{key} of the metadata" for key in metadata if key not in (*_USED, *used)]
     if "env_spec" in metadata and "env_spec" in used:
         left.append("env_spec of the metadata, but for its id")

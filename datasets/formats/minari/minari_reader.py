@@ -44,7 +44,7 @@ class MinariOptions:
 
 
 class MinariImporter(Importer):
-    """See `interface.Importer`."""
+    """See `protocol.Importer`."""
 
     Options = MinariOptions
 
@@ -81,18 +81,18 @@ class MinariImporter(Importer):
     def _survey(self) -> tuple[np.ndarray, set[str]]:
         """(E,) lengths of the episodes, and all keys of their metadata."""
         total, keys = int(self._metadata[meta.EPISODES]), set[str]()
-        lengths: list[int] = []
+        counts: list[int] = []
         data_format = self._metadata["data_format"]
         for number, about in enumerate(self._about(range(total))):
             keys.update(about)
-            lengths.append(meta.episode_length(self._path, number, about, data_format))
+            counts.append(meta.episode_length(self._path, number, about, data_format))
         try:
             following = bool(list(self._storage.get_episode_metadata([total])))
         except (KeyError, FileNotFoundError):
             following = False
-        found = np.array(lengths, np.int64)
-        meta.check_totals(self._path, self._metadata, found, following)
-        return found, keys
+        lengths = np.array(counts, np.int64)
+        meta.check_totals(self._path, self._metadata, lengths, following)
+        return lengths, keys
 
     def _describe(self, first: Mapping[str, Any], episode_keys: Iterable[str]) -> None:
         """Set the schema, the infos that become fields, and what is converted."""
@@ -148,7 +148,7 @@ class MinariImporter(Importer):
         self.carried = Carried(tuple(kept), tuple(left), notes)
 
     def _describe_notes(self, first: Mapping[str, Any], episode_keys: Iterable[str]) -> None:
-        """The same by the notes of an export."""
+        """As `_describe`, from the notes of an export."""
         self.schema, self._types = layout.read_schema_note(self._path, self._metadata[layout.NOTES])
         names = self.schema.names("step")
         self._infos = {name: name for name in names if name not in _KEYS}
@@ -197,7 +197,7 @@ class MinariImporter(Importer):
                 yield each
 
     def read_part(self, number: int) -> PartInput:
-        """See `interface.Importer`."""
+        """See `protocol.Importer`."""
         numbers, lengths = self.parts.episodes(number), self.parts.lengths[number]
         first = numbers.start
         read = [
@@ -222,8 +222,8 @@ class MinariImporter(Importer):
         if self._types is not None:
             notes = [each.get(layout.NOTES) for each in about]
             table = layout.rows_of_notes(self._path, notes, self._types)
-            given: dict[str, Any] = {"remedy": _REMEDY, "rewards": rewards, **flags}
-            check_notes(self._path, layout.NOTES, table, first, lengths, **given)
+            arguments: dict[str, Any] = {"remedy": _REMEDY, "rewards": rewards, **flags}
+            check_notes(self._path, layout.NOTES, table, first, lengths, **arguments)
             self._check_seeds(table, first, seeds)
             return table
         return sources.catalog_columns(
@@ -263,17 +263,17 @@ class MinariImporter(Importer):
                 layout.joined(path, f"{at}/{key}", leaves, episode[key], schema.field(name))
                 for (name, key), leaves in zip(_IN_SPACES.items(), self._spaces, strict=True)
             )
-            given = {"obs": obs[:-1], "final_obs": obs[-1], "action": action}
-            given["reward"] = _stored(episode[layout.REWARDS])
-            given |= self._infos_of(at, layout.flat_infos(episode[layout.INFOS]), length)
+            arrays = {"obs": obs[:-1], "final_obs": obs[-1], "action": action}
+            arrays["reward"] = _stored(episode[layout.REWARDS])
+            arrays |= self._infos_of(at, layout.flat_infos(episode[layout.INFOS]), length)
             terminated, truncated = (
                 self._end(f"{at}/{key}", np.asarray(episode[key]), length)
                 for key in (layout.TERMINATIONS, layout.TRUNCATIONS)
             )
-        found = {name: given[name] for name in schema.names()}
-        for name, values in found.items():
+        fields = {name: arrays[name] for name in schema.names()}
+        for name, values in fields.items():
             self._check(at, length, name, values)
-        return found, (terminated, truncated)
+        return fields, (terminated, truncated)
 
     def _infos_of(self, at: str, infos: Mapping[str, Any], length: int) -> dict[str, np.ndarray]:
         """The fields of an episode's infos, whose keys must be those of the first episode."""
@@ -282,21 +282,21 @@ class MinariImporter(Importer):
             added, key = key in infos, f"{at}/{layout.INFOS}/{key}"
             problem = "the first episode has no such infos" if added else "the key is missing"
             refuse(self._path, key, f"{problem}; with infos=false none are imported")
-        found: dict[str, np.ndarray] = {}
+        fields: dict[str, np.ndarray] = {}
         for name, key in self._infos.items():
             rows, final = _stored(infos[key]), f"final_{name}"
-            wanted = length + int(self._types is not None or final in self.schema.names())
-            if rows.shape[:1] != (wanted,):
-                problem = f"has shape {rows.shape}, not {wanted} rows as {length} steps have"
+            count = length + int(self._types is not None or final in self.schema.names())
+            if rows.shape[:1] != (count,):
+                problem = f"has shape {rows.shape}, not {count} rows as {length} steps have"
                 refuse(self._path, f"{at}/{layout.INFOS}/{key}", problem)
-            found |= {name: rows[:length], final: rows[-1]}
-        return found
+            fields |= {name: rows[:length], final: rows[-1]}
+        return fields
 
     def _end(self, key: str, flags: np.ndarray, length: int) -> bool:
         """The flag at an episode's last step; no other may be set."""
         if flags.shape != (length,) or flags.dtype.kind not in "biu":
-            found = f"shape {flags.shape} and dtype {flags.dtype}"
-            refuse(self._path, key, f"has {found}, not ({length},) of bool")
+            actual = f"shape {flags.shape} and dtype {flags.dtype}"
+            refuse(self._path, key, f"has {actual}, not ({length},) of bool")
         if (set_early := np.flatnonzero(flags[:-1])).size:
             problem = f"is set at step {set_early[0]} of {length}"
             refuse(self._path, key, f"{problem}; an episode ends at its last step")

@@ -65,7 +65,7 @@ def leaves_of(
 ) -> list[Leaf]:
     """The arrays of a space, in its own order; `left` gets a line for what holds no numbers.
 
-    Such a one is of text, or has a shape with a 0.
+    Those are spaces of text, or with a 0 in their shape.
     """
     from gymnasium import spaces
 
@@ -80,8 +80,8 @@ def leaves_of(
         left.append(f"{where}: a space of {type(space).__name__}{shape} holds no numbers")
     else:
         return [Leaf(path, tuple(space.shape), np.dtype(space.dtype), _is_bounded(space))]
-    found = [leaves_of(key, each, left, (*path, name)) for name, each in inner.items()]
-    return [leaf for leaves in found for leaf in leaves]
+    inner_leaves = [leaves_of(key, each, left, (*path, name)) for name, each in inner.items()]
+    return [leaf for leaves in inner_leaves for leaf in leaves]
 
 
 def _is_bounded(space: Any) -> bool:
@@ -132,13 +132,13 @@ def _exact(source: Path, key: str, leaf: Leaf, rows: np.ndarray, dtype: np.dtype
 
 def flat_infos(infos: Mapping[str, Any] | None, prefix: str = "") -> dict[str, Any]:
     """Infos by their path, such as "state/qpos"."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in (infos or {}).items():
         if isinstance(value, Mapping):
-            found |= flat_infos(value, f"{prefix}{key}/")
+            flat |= flat_infos(value, f"{prefix}{key}/")
         else:
-            found[f"{prefix}{key}"] = value
-    return found
+            flat[f"{prefix}{key}"] = value
+    return flat
 
 
 def schema_note(schema: Schema, columns: pa.Schema) -> str:

@@ -49,7 +49,7 @@ class MinariExportOptions:
 
 
 class MinariExporter(Exporter):
-    """See `interface.Exporter`."""
+    """See `protocol.Exporter`."""
 
     Options = MinariExportOptions
 
@@ -58,7 +58,7 @@ class MinariExporter(Exporter):
         self._id = ""
 
     def check(self, selection: Selection, destination: Path) -> None:
-        """See `interface.Exporter`."""
+        """See `protocol.Exporter`."""
         from minari.dataset.minari_dataset import DATASET_ID_RE
 
         check_fields(selection, "a Minari dataset", NEEDED)
@@ -80,7 +80,7 @@ class MinariExporter(Exporter):
             pass
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
-        """See `interface.Exporter`."""
+        """See `protocol.Exporter`."""
         import minari
         from minari.dataset.minari_storage import MinariStorage
 
@@ -187,23 +187,23 @@ class _Episodes:
             for number, seed in enumerate(seeds):
                 length, stop = int(block.lengths[number]), int(block.stops[number])
                 places = dict.fromkeys(self.finals, number)
-                found = {
+                fields = {
                     name: rows[places.get(name, slice(stop - length, stop))]
                     for name, rows in arrays.items()
                 }
                 for name in ("obs", *self.infos):  # and the row after the last step
                     final = f"final_{name}"
-                    last = found[final] if final in self.finals else found[name][-1]
-                    found[name] = np.concatenate([found[name], np.asarray(last)[None]])
+                    last = fields[final] if final in self.finals else fields[name][-1]
+                    fields[name] = np.concatenate([fields[name], np.asarray(last)[None]])
                 flags = np.zeros((2, length), bool)
                 flags[:, -1] = [each[block.unit.first + number] for each in ends]
                 values: dict[str, Any] = {
-                    "observations": _in_space(found["obs"]),
-                    "actions": _in_space(found["action"]),
-                    "rewards": found["reward"],
+                    "observations": _in_space(fields["obs"]),
+                    "actions": _in_space(fields["action"]),
+                    "rewards": fields["reward"],
                     "terminations": flags[0],
                     "truncations": flags[1],
-                    "infos": {name: _listed(found[name]) for name in self.infos} or None,
+                    "infos": {name: _listed(fields[name]) for name in self.infos} or None,
                 }
                 yield EpisodeBuffer(seed=seed, **values)
                 self._advance(length)

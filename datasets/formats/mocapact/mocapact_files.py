@@ -16,7 +16,7 @@ from gaitforge.datasets.schema import Schema, consecutive_slices
 _COUNTS = ("n_start_rollouts", "n_rsi_rollouts")
 _KNOWN = ("observable_indices", "ref_steps", "stats", *_COUNTS, layout.NOTES)
 _MOST_STEPS = 1 << 31
-"""Of an episode; sums of damaged lengths must not overflow."""
+"""Longest episode; sums of damaged lengths must not overflow."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +45,8 @@ class FileContents:
         widths: observable -> how many numbers, in order.
         keys: those of `STEP_KEYS` that its rollouts have.
         ref_steps: control steps ahead of the observed references; None if unknown.
-        rollouts: of each snippet, in order of clip and frames.
-        notes: the store's schema and catalog rows; left: what else there is.
+        rollouts: one record per snippet, in order of clip and frames.
+        notes: the store's schema and catalog rows; left: names of what is not imported.
     """
 
     path: Path
@@ -63,8 +63,8 @@ def read_contents(path: Path) -> FileContents | None:
     """All but the arrays of the rollouts; None for a file without a snippet."""
     with open_hdf5(path) as opened, damage_named(path):
         file = CheckedFile(path, opened)
-        found = {name: layout.Snippet.parse(name) for name in file.names()}
-        snippets = sorted(each for each in found.values() if each is not None)
+        groups = {name: layout.Snippet.parse(name) for name in file.names()}
+        snippets = sorted(each for each in groups.values() if each is not None)
         if not snippets:
             return None
         first = f"{snippets[0].name}/0"
@@ -72,9 +72,9 @@ def read_contents(path: Path) -> FileContents | None:
         if lacking := [key for key in layout.REQUIRED_STEP_KEYS if key not in keys]:
             refuse(path, f"{first}/{lacking[0]}", "the key is missing")
         observed = (f"observations/{key}" for key in file.names(f"{first}/observations"))
-        known = (*layout.STEP_KEYS, "observations", layout.PROPRIOCEPTIVE)
-        left = {f"{key} of rollouts" for key in (*keys, *observed) if key not in known}
-        left |= {name for name, snippet in found.items() if not snippet and name not in _KNOWN}
+        expected = (*layout.STEP_KEYS, "observations", layout.PROPRIOCEPTIVE)
+        left = {f"{key} of rollouts" for key in (*keys, *observed) if key not in expected}
+        left |= {name for name, snippet in groups.items() if not snippet and name not in _KNOWN}
         rollouts = [_read_metrics(file, snippet) for snippet in snippets]
         notes = None
         if layout.NOTES in opened:
@@ -104,10 +104,10 @@ class CheckedFile:
 
     def group(self, key: str) -> h5py.Group:
         """The group at a key."""
-        found = self._get(key)
-        if not isinstance(found, h5py.Group):
+        item = self._get(key)
+        if not isinstance(item, h5py.Group):
             refuse(self.path, key, "must be a group")
-        return found
+        return item
 
     def names(self, key: str = "/") -> list[str]:
         """The keys of a group."""
@@ -115,17 +115,17 @@ class CheckedFile:
 
     def array(self, key: str, shape: tuple[int | None, ...], kinds: str = "f") -> h5py.Dataset:
         """The array at a key, of a shape (None: any size) and of NumPy's `kinds`."""
-        found = self._get(key)
-        if not isinstance(found, h5py.Dataset):
+        item = self._get(key)
+        if not isinstance(item, h5py.Dataset):
             refuse(self.path, key, "must be an array")
-        given = found.shape or ()
-        sizes = zip(shape, given, strict=False)
-        if len(given) != len(shape) or any(want not in (None, size) for want, size in sizes):
-            wanted = ", ".join("any" if size is None else str(size) for size in shape)
-            refuse(self.path, key, f"shape must be ({wanted}), not {given}")
-        if found.dtype.kind not in kinds:
-            refuse(self.path, key, f"dtype {found.dtype} is not allowed here")
-        return found
+        actual = item.shape or ()
+        sizes = zip(shape, actual, strict=False)
+        if len(actual) != len(shape) or any(want not in (None, size) for want, size in sizes):
+            expected = ", ".join("any" if size is None else str(size) for size in shape)
+            refuse(self.path, key, f"shape must be ({expected}), not {actual}")
+        if item.dtype.kind not in kinds:
+            refuse(self.path, key, f"dtype {item.dtype} is not allowed here")
+        return item
 
     def values(self, key: str, shape: tuple[int | None, ...], kinds: str = "f") -> np.ndarray:
         """The values of an `array`."""
@@ -140,10 +140,10 @@ class CheckedFile:
 def read_float32(path: Path, file: h5py.File, key: str, out: np.ndarray) -> None:
     """Fill `out` (C order) from the array of its shape at a key."""
     try:  # h5py's low level: rollouts are short, and the high level doubles the time to read them
-        found = h5py.h5d.open(file.id, key.encode())
-        fits = (found.shape, found.dtype) == (out.shape, np.dtype(np.float32))
+        dataset = h5py.h5d.open(file.id, key.encode())
+        fits = (dataset.shape, dataset.dtype) == (out.shape, np.dtype(np.float32))
         if fits:
-            found.read(h5py.h5s.ALL, h5py.h5s.ALL, out)
+            dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, out)
     except KeyError:
         fits = False
     except (OSError, RuntimeError) as error:
@@ -181,13 +181,13 @@ def _read_metrics(file: CheckedFile, snippet: layout.Snippet) -> Rollouts:
         lengths = file.values(f"{at}/episode_lengths", (None,), "iu").astype(np.int64)
         if ((lengths < 1) | (lengths > _MOST_STEPS)).any():
             refuse(path, f"{at}/episode_lengths", f"every episode needs 1 to {_MOST_STEPS} steps")
-        found = {"length": lengths, "random_start": np.full(len(lengths), bool(random))}
+        metrics = {"length": lengths, "random_start": np.full(len(lengths), bool(random))}
         for name, column in layout.METRICS.items():
             if name in layout.REQUIRED_METRICS or name in names:
                 values = file.values(f"{at}/{name}", lengths.shape)
                 check_finite(path, f"{at}/{name}", values)
-                found[column] = values.astype(np.float64)
-        for column, values in found.items():
+                metrics[column] = values.astype(np.float64)
+        for column, values in metrics.items():
             columns.setdefault(column, []).append(values)
     joined = {name: np.concatenate(each) for name, each in columns.items()}
     total = len(joined["length"])
@@ -207,8 +207,8 @@ def _with_notes(file: CheckedFile, rollouts: Rollouts, table: pa.Table) -> Rollo
     rows = {name.decode(): row for row, name in enumerate(names)}
     if "length" not in table.column_names:
         refuse(file.path, layout.NOTES, f"has no lengths of episodes; {remedy}")
-    found = np.array([rows.get(f"{snippet}/{number}", -1) for number in range(len(rollouts))])
+    note_rows = np.array([rows.get(f"{snippet}/{number}", -1) for number in range(len(rollouts))])
     lengths = table.column("length").to_numpy()
-    if (found < 0).any() or not np.array_equal(lengths[found], rollouts.columns["length"]):
+    if (note_rows < 0).any() or not np.array_equal(lengths[note_rows], rollouts.columns["length"]):
         refuse(file.path, layout.NOTES, f"does not describe the rollouts of {snippet}; {remedy}")
-    return replace(rollouts, note_rows=found)
+    return replace(rollouts, note_rows=note_rows)

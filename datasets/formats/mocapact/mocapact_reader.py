@@ -58,7 +58,7 @@ class MocapactOptions:
 
 
 class MocapactImporter(Importer):
-    """Reads one file or a folder of them; see `interface.Importer`.
+    """Reads one file or a folder of them; see `protocol.Importer`.
 
     The lengths of the rollouts come from the metrics of their snippets; `read_part` checks the
     arrays against them.
@@ -70,14 +70,14 @@ class MocapactImporter(Importer):
         self.files = _files(Path(source))
         clips = _clip_list(options.validation_clips) if options.validation_clips else ()
         contents = {path: read_contents(path) for path in self.files}
-        self._contents = [found for found in contents.values() if found]
-        self._empty = [path.name for path, found in contents.items() if not found]
+        self._contents = [content for content in contents.values() if content]
+        self._empty = [path.name for path, content in contents.items() if not content]
         if not self._contents:
             refuse(source, "", "has no group <clip>-<start>-<end>; is it MoCapAct's?")
         self._layout, self.schema = _common_schema(self._contents, options.observables)
-        self._rollouts = [each for found in self._contents for each in found.rollouts]
+        self._rollouts = [each for content in self._contents for each in content.rollouts]
         self._identities = dict(zip(self.files, content_digests(self.files), strict=True))
-        self._tables = {found.path: found.notes[1] for found in self._contents if found.notes}
+        self._tables = {each.path: each.notes[1] for each in self._contents if each.notes}
         self._validation = _known_clips(self._rollouts, clips)
         self.identity = joint_identity(self._identities.values(), (options.observables, clips))
         lengths = np.concatenate([each.columns["length"] for each in self._rollouts])
@@ -87,7 +87,7 @@ class MocapactImporter(Importer):
         self.carried = self._carried()
 
     def read_part(self, number: int) -> PartInput:
-        """See `interface.Importer`."""
+        """See `protocol.Importer`."""
         lengths, first = self.parts.lengths[number], self.parts.episodes(number).start
         fields, sizes = self.schema.fields, {"step": int(lengths.sum()), "episode": len(lengths)}
         arrays = {
@@ -150,11 +150,11 @@ class MocapactImporter(Importer):
         if rollouts.note_rows is not None:
             table = self._tables[rollouts.path].take(pa.array(rollouts.note_rows[low:high]))
         else:
-            known = {name: values[low:high] for name, values in rollouts.columns.items()}
+            metrics = {name: values[low:high] for name, values in rollouts.columns.items()}
             numbers = np.arange(low, high)
             columns = catalog_columns(
                 low,
-                known.pop("length"),
+                metrics.pop("length"),
                 self.identity,
                 episode=_first_id(self._identities[rollouts.path], snippet) + numbers,
                 terrain="flat",
@@ -162,13 +162,13 @@ class MocapactImporter(Importer):
                 robot=keys.ROBOT,
                 simulator="dm_control",
                 expert=snippet.name,
-                success=~known["terminated"],
-                truncated=~known["terminated"],
+                success=~metrics["terminated"],
+                truncated=~metrics["terminated"],
                 clip=clip,
                 snippet_start=snippet.start,
                 snippet_end=snippet.end,
                 rollout=numbers,
-                **dict[str, Any](known),
+                **dict[str, Any](metrics),
             )
             table = pa.table({name: pa.array(values) for name, values in columns.items()})
         if self._validation:
@@ -190,7 +190,7 @@ class MocapactImporter(Importer):
             if self._tables
             else "snippets, their metrics and early_termination (terminated) -> the catalog"
         )
-        names = sorted({name for found in self._contents for name in found.left})
+        names = sorted({name for content in self._contents for name in content.left})
         left = [f"{name}: not in the published schema" for name in names]
         left += [f"{name}: has no group <clip>-<start>-<end>" for name in self._empty]
         notes = (
@@ -213,45 +213,45 @@ def _first_id(file_identity: str, snippet: keys.Snippet) -> int:
 def _files(source: Path) -> list[Path]:
     if not source.is_dir():
         return [source]
-    found = [path for path in visible(source) if path.suffix in keys.SUFFIXES]
-    if not found:
+    paths = [path for path in visible(source) if path.suffix in keys.SUFFIXES]
+    if not paths:
         refuse(source, "", f"no file ending in {' or '.join(keys.SUFFIXES)} in this folder")
-    return found
+    return paths
 
 
 def _common_schema(
     contents: Sequence[FileContents], observables: str
 ) -> tuple[ObservableLayout, Schema]:
-    """Where the observables go, and the schema of all files; DatasetError if they differ."""
+    """The observables' layout and the schema of all files; DatasetError if they differ."""
     first = contents[0]
-    for found in contents:
+    for content in contents:
         described = ("widths", "keys", "action_dim", "ref_steps")
-        differ = [name for name in described if getattr(found, name) != getattr(first, name)]
-        if differ or list(found.widths) != list(first.widths):
-            refuse(found.path, "", f"its observables or arrays are not those of {first.path}")
-        noted = [each.notes[0] if each.notes else None for each in (found, first)]
+        differ = [name for name in described if getattr(content, name) != getattr(first, name)]
+        if differ or list(content.widths) != list(first.widths):
+            refuse(content.path, "", f"its observables or arrays are not those of {first.path}")
+        noted = [each.notes[0] if each.notes else None for each in (content, first)]
         if noted[0] != noted[1]:
             problem = "have another schema than" if all(noted) else "are in only one of it and"
-            refuse(found.path, "", f"gaitforge's notes {problem} {first.path}")
+            refuse(content.path, "", f"gaitforge's notes {problem} {first.path}")
     if first.notes:
         return _schema_of_notes(first, first.notes[0])
-    chosen = [name for name in first.widths if name in keys.BODY_OBSERVABLES]
-    if observables == "all" or not chosen:
-        chosen = list(first.widths)
-    layout = ObservableLayout.of_file(first.widths, chosen)
+    obs_names = [name for name in first.widths if name in keys.BODY_OBSERVABLES]
+    if observables == "all" or not obs_names:
+        obs_names = list(first.widths)
+    layout = ObservableLayout.of_file(first.widths, obs_names)
     return layout, keys.store_schema(layout, first.action_dim, first.keys, first.ref_steps)
 
 
-def _schema_of_notes(found: FileContents, noted: Schema) -> tuple[ObservableLayout, Schema]:
+def _schema_of_notes(content: FileContents, noted: Schema) -> tuple[ObservableLayout, Schema]:
     """The schema in the notes, less the fields that the format does not hold."""
     layout = ObservableLayout.of_schema(noted)
-    fresh = keys.store_schema(layout, found.action_dim, found.keys, found.ref_steps)
+    fresh = keys.store_schema(layout, content.action_dim, content.keys, content.ref_steps)
     held = {(each.name, each.shape, each.dtype, each.per) for each in fresh.fields}
     fields = tuple(
         each for each in noted.fields if (each.name, each.shape, each.dtype, each.per) in held
     )
-    if len(fields) != len(held) or [*layout.widths.items()] != [*found.widths.items()]:
-        refuse(found.path, "", "gaitforge's notes do not describe its arrays; delete the group")
+    if len(fields) != len(held) or [*layout.widths.items()] != [*content.widths.items()]:
+        refuse(content.path, "", "gaitforge's notes do not describe its arrays; delete the group")
     return layout, replace(noted, fields=fields)
 
 

@@ -65,7 +65,7 @@ METRICS = {
     "norm_episode_returns": "norm_return",
     "norm_episode_lengths": "norm_length",
 }
-"""Array of a snippet's metrics -> catalog column; lengths have their own."""
+"""Array of a snippet's metrics -> catalog column, beside the lengths."""
 
 REQUIRED_METRICS = ("episode_returns",)
 
@@ -94,12 +94,12 @@ def clip_name(clip: str) -> str:
 
     Names are unique; `clip_of` is the inverse.
     """
-    return _NO_NAME.sub(lambda found: f"%{ord(found[0]):02X}", clip) or "%"
+    return _NO_NAME.sub(lambda match: f"%{ord(match[0]):02X}", clip) or "%"
 
 
 def clip_of(name: str) -> str:
     """The clip of a name; a name that is not `clip_name`'s is the clip itself."""
-    clip = "" if name == "%" else _ESCAPE.sub(lambda found: chr(int(found[1], 16)), name)
+    clip = "" if name == "%" else _ESCAPE.sub(lambda match: chr(int(match[1], 16)), name)
     return clip if clip_name(clip) == name else name
 
 
@@ -139,11 +139,11 @@ class ObservableLayout:
     fields: Mapping[str, tuple[str, ...]]
 
     @classmethod
-    def of_file(cls, widths: Mapping[str, int], chosen: Sequence[str]) -> "ObservableLayout":
-        """The `chosen` observables as `obs`, all others as `further_obs`."""
+    def of_file(cls, widths: Mapping[str, int], obs_names: Sequence[str]) -> "ObservableLayout":
+        """The observables `obs_names` as the field `obs`, all others as `further_obs`."""
         parts = {
-            "obs": tuple(name for name in widths if name in chosen),
-            "further_obs": tuple(name for name in widths if name not in chosen),
+            "obs": tuple(name for name in widths if name in obs_names),
+            "further_obs": tuple(name for name in widths if name not in obs_names),
         }
         return cls(widths, {field: names for field, names in parts.items() if names})
 
@@ -187,13 +187,13 @@ class ObservableLayout:
 
     def observation_fields(self) -> list[Field]:
         """The fields per step."""
-        found = []
+        fields = []
         for name, names in self.fields.items():
             widths = {each: self.widths[each] for each in names}
             text = "proprioceptive observation" if name == "obs" else "further observables"
             shape, slices = (sum(widths.values()),), consecutive_slices(widths)
-            found.append(Field(name, shape, unit="mixed", description=text, slices=slices))
-        return found
+            fields.append(Field(name, shape, unit="mixed", description=text, slices=slices))
+        return fields
 
 
 def final_name(field: str) -> str:

@@ -35,28 +35,28 @@ class MocapactExportOptions:
 class MocapactExporter(Exporter):
     """Writes one file, if the destination ends in .hdf5 or .h5, or a folder with a file per clip.
 
-    See `interface.Exporter`.
+    See `protocol.Exporter`.
     """
 
     Options = MocapactExportOptions
 
     def check(self, selection: Selection, destination: Path) -> None:
-        """See `interface.Exporter`."""
+        """See `protocol.Exporter`."""
         self._one_file = destination.suffix in keys.SUFFIXES
         schema = selection.schema
         check_fields(selection, "a MoCapAct file", tuple(_DIMENSIONS))
         for name, dimensions in _DIMENSIONS.items():
             each = schema.field(name)
             if each.dtype != "float32" or len(each.shape) != dimensions:
-                wanted = f"{name} in float32 with {dimensions} dimensions a row"
-                found = f"here it is {each.dtype} with shape {each.shape}"
-                raise DatasetError(f"a MoCapAct file needs {wanted}; {found}")
+                need = f"{name} in float32 with {dimensions} dimensions a row"
+                actual = f"here it is {each.dtype} with shape {each.shape}"
+                raise DatasetError(f"a MoCapAct file needs {need}; {actual}")
         _Content(schema)
         _Plan(selection)
         check_room(selection, destination)
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
-        """See `interface.Exporter`."""
+        """See `protocol.Exporter`."""
         content, plan = _Content(selection.schema), _Plan(selection)
         if not self._one_file:
             temporary.mkdir()
@@ -66,10 +66,11 @@ class MocapactExporter(Exporter):
                 advance(block.n_steps)
             for name in files.sums:
                 everything = np.arange(len(selection))
-                chosen = everything if self._one_file else everything[plan.clips == name]
-                files.finish(name, chosen)
+                episodes = everything if self._one_file else everything[plan.clips == name]
+                files.finish(name, episodes)
                 if self._options.notes:
-                    _write_notes(files.open(name).create_group(keys.NOTES), selection, plan, chosen)
+                    group = files.open(name).create_group(keys.NOTES)
+                    _write_notes(group, selection, plan, episodes)
         return self._carried(content, plan)
 
     def _carried(self, content: "_Content", plan: "_Plan") -> Carried:
@@ -129,7 +130,7 @@ class _Plan:
     """Where each episode of the selection goes: its snippet and the number of its rollout there.
 
     Attributes:
-        snippets: of each episode.
+        snippets: one per episode.
         clips: (E,) names; numbers: (E,).
         columns: name -> (E,): length, random_start, terminated, and metrics with NaN for none.
         notes: assumptions.
@@ -235,7 +236,7 @@ class _Sums:
 
 
 class _Files(ExitStack):
-    """The files, one open at a time; `sums` holds those of each by its name."""
+    """The files, one open at a time; `sums` is file name -> its sums."""
 
     def __init__(self, place: Path, one_file: bool, content: _Content, plan: _Plan) -> None:
         super().__init__()
@@ -272,10 +273,10 @@ class _Files(ExitStack):
             if "mean_action" in content.keys:
                 sums.add("mean_act", arrays["mean_action"][rows])
 
-    def finish(self, name: str, chosen: np.ndarray) -> None:
-        """Write what a file says of all its rollouts, the `chosen` episodes."""
+    def finish(self, name: str, episodes: np.ndarray) -> None:
+        """Write a file's metrics, indices and statistics; its rollouts are these episodes."""
         file, schema = self.open(name), self._content.schema
-        _write_metrics(file, self._plan, chosen)
+        _write_metrics(file, self._plan, episodes)
         for observable, bounds in self._content.layout.slices.items():
             columns = np.arange(*bounds, dtype=np.int64)
             file.create_dataset(f"{keys.INDICES}/{observable}", data=columns)
@@ -285,16 +286,18 @@ class _Files(ExitStack):
         self.sums[name].write(file)
 
 
-def _write_notes(group: h5py.Group, selection: Selection, plan: _Plan, chosen: np.ndarray) -> None:
-    write_notes(group, Selection(selection.store, selection.catalog, selection.rows[chosen]))
-    names = np.array([plan.rollout(episode).encode() for episode in chosen], "S")
+def _write_notes(
+    group: h5py.Group, selection: Selection, plan: _Plan, episodes: np.ndarray
+) -> None:
+    write_notes(group, Selection(selection.store, selection.catalog, selection.rows[episodes]))
+    names = np.array([plan.rollout(episode).encode() for episode in episodes], "S")
     group.create_dataset(keys.NOTES_ROLLOUTS, data=names)
 
 
-def _write_metrics(file: h5py.File, plan: _Plan, chosen: np.ndarray) -> None:
+def _write_metrics(file: h5py.File, plan: _Plan, episodes: np.ndarray) -> None:
     """Metrics and early terminations of a file's snippets, and the most rollouts of each start."""
     of_snippet: dict[keys.Snippet, list[int]] = {}
-    for episode in chosen.tolist():
+    for episode in episodes.tolist():
         of_snippet.setdefault(plan.snippets[episode], []).append(episode)
     starts = {False: keys.START_METRICS, True: keys.RANDOM_METRICS}
     most = {False: 0, True: 0}

@@ -49,8 +49,8 @@ def export_selection(
     """
     started = time.monotonic()
     cls = exporter_class(name)
-    chosen = options_of(cls.Options, options)
-    exporter = cls(chosen)
+    writer_options = options_of(cls.Options, options)
+    exporter = cls(writer_options)
     if "://" in str(destination) or is_bucket_url(destination):
         raise DatasetError(f"{destination} is no local path; export to one and copy it from there")
     target = Path(destination).absolute()
@@ -69,7 +69,7 @@ def export_selection(
                 carried = exporter.write(selection, temporary, begin(selection.steps))
                 (fsync_tree if temporary.is_dir() else fsync_path)(temporary)
                 try:
-                    notes = getattr(chosen, "notes", False)
+                    notes = getattr(writer_options, "notes", False)
                     verify_export(name, exporter, notes, selection, temporary)
                 except DatasetError as error:
                     problem = str(error).replace(str(temporary), str(destination))
@@ -104,6 +104,6 @@ def _remove(temporary: Path) -> None:
 
 def _reason(error: OSError) -> str:
     """The system's message, without what HDF5 and Arrow wrap around it."""
-    found = re.search(r"errno\W+(\d+)", str(error), re.IGNORECASE)
-    number = error.errno or (int(found[1]) if found else 0)
+    match = re.search(r"errno\W+(\d+)", str(error), re.IGNORECASE)
+    number = error.errno or (int(match[1]) if match else 0)
     return os.strerror(number) if number else " ".join(str(error).split())

@@ -33,7 +33,7 @@ class ImportedSource:
         source: its path; name: the last part of it.
         format: one of `formats.FORMATS`.
         place, content: digests of its path and of its content.
-        tag: begins the ids of its parts; of its content and the options.
+        tag: digest of its content and the options; begins the ids of its parts.
         metadata: see `Importer`.
     """
 
@@ -47,7 +47,7 @@ class ImportedSource:
 
     @classmethod
     def of(cls, format_name: str, source: str, importer: Importer) -> "ImportedSource":
-        """The source of an importer; one that is a name, not a path, has its first file's place."""
+        """The source of an importer; for a name instead of a path, `place` is of its first file."""
         path = Path(source) if Path(source).exists() else importer.files[0]
         place = f"{format_name} {path.resolve()}"
         digits = hashlib.sha256(place.encode(errors="surrogateescape")).hexdigest()[:_DIGITS]
@@ -60,10 +60,10 @@ class ImportedSource:
         """Raise DatasetError if the store imported another content of this source."""
         folder = f"{IMPORTS}/{self.place}"
         if is_bucket_url(address):
-            known = [key.rpartition("/")[2] for key in Bucket(str(address)).list(f"{folder}/")]
+            records = [key.rpartition("/")[2] for key in Bucket(str(address)).list(f"{folder}/")]
         else:
-            known = [path.name for path in Path(address, folder).glob("*.json")]
-        if known and self._file not in known:
+            records = [path.name for path in Path(address, folder).glob("*.json")]
+        if records and self._file not in records:
             raise DatasetError(
                 f"store {address} holds another content of {self.source}, which was changed since "
                 "its import; import it into a new store, or under another name if it is another"
@@ -88,7 +88,7 @@ def imported_metadata(selection: Selection, format_name: str) -> list[bytes]:
 
     Raises DatasetError for damaged ones.
     """
-    address, found = selection.store.full_address, []
+    address, entries = selection.store.full_address, []
     for tag in sorted({part_id.partition("-")[0] for part_id, _ in selection.rows_by_part()}):
         key = _metadata_key(tag, format_name)
         content = _read(address, key)
@@ -97,8 +97,8 @@ def imported_metadata(selection: Selection, format_name: str) -> list[bytes]:
         digest, metadata = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
         if hashlib.sha256(metadata).digest() != digest:
             raise DatasetError(f"{key} of {address} is damaged; remove it to export without it")
-        found.append(metadata)
-    return list(dict.fromkeys(found))
+        entries.append(metadata)
+    return list(dict.fromkeys(entries))
 
 
 def _metadata_key(tag: str, format_name: str) -> str:

@@ -225,12 +225,12 @@ class _Import:
         present = set() if self.target is None else set(self.target.parts())
         bounds = [each for part, each in ours.part_bounds.items() if part not in present]
         rows = np.concatenate([np.arange(0), *(np.arange(*each) for each in bounds)])
-        found, counts = np.unique(ours.numbers("episode")[rows], return_counts=True)
+        ids, counts = np.unique(ours.numbers("episode")[rows], return_counts=True)
         if (counts > 1).any():
-            ids = listed(found[counts > 1], 4)
-            refuse(self.source, "", f"episode ids {ids} are there more than once")
-        theirs = self.target.catalog().numbers("episode") if self.target else found[:0]
-        if len(repeated := np.intersect1d(found, theirs)):
+            repeats = listed(ids[counts > 1], 4)
+            refuse(self.source, "", f"episode ids {repeats} are there more than once")
+        theirs = self.target.catalog().numbers("episode") if self.target else ids[:0]
+        if len(repeated := np.intersect1d(ids, theirs)):
             problem = f"are in store {self.address} already; import it into a store of its own"
             raise DatasetError(f"episode ids {listed(repeated, 4)} of the source {problem}")
 

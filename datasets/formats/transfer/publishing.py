@@ -21,12 +21,12 @@ _KIND = "dataset"
 
 def hub_repository(address: str) -> str:
     """`owner/name` of `hf://owner/name`; DatasetError for others, or without the extra."""
-    found = _ADDRESS.fullmatch(address)
-    if found is None:
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
         raise DatasetError(f"{address!r:.80} is no repository; give hf://owner/name")
     if find_spec("huggingface_hub") is None:
         raise DatasetError(missing_package("publishing", "huggingface_hub", "hub"))
-    return found[1]
+    return match[1]
 
 
 def push_files(

@@ -22,7 +22,7 @@ _LOCK = ".lock"
 
 
 def staging_folder(address: str | os.PathLike[str], tag: str) -> Path:
-    """Where the import `tag`, 12 hexadecimal digits, into the store at `address` is staged."""
+    """The folder of the import `tag`, 12 hexadecimal digits, into the store at `address`."""
     place = local_folder(address).resolve()
     return place.with_name(f".{place.name}.{tag}.importing")
 
@@ -47,8 +47,8 @@ def remove_leftovers(address: str | os.PathLike[str], origin: Path) -> None:
     place = local_folder(address).resolve()
     pattern = re.compile(rf"{re.escape(f'.{place.name}.')}[0-9a-f]{{12}}\.importing")
     with suppress(OSError):  # a folder that cannot be read or written is left as it is
-        found = {name.removesuffix(_LOCK) for name in os.listdir(place.parent)}
-        for folder in sorted(place.with_name(name) for name in found if pattern.fullmatch(name)):
+        names = {name.removesuffix(_LOCK) for name in os.listdir(place.parent)}
+        for folder in sorted(place.with_name(name) for name in names if pattern.fullmatch(name)):
             with exclusive_lock(lock_path(folder), wait=False) as held:
                 if held and not _resumable(folder, origin):
                     shutil.rmtree(folder, ignore_errors=True)

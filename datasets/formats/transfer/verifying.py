@@ -42,10 +42,10 @@ def verify_export(
     reading = {} if notes else exporter.reading
     importer = cls(str(written), options_of(cls.Options, reading))
     try:
-        found = importer.parts.n_episodes, importer.parts.n_steps
-        if found != (wanted := (len(selection), selection.steps)):
+        counts = importer.parts.n_episodes, importer.parts.n_steps
+        if counts != (expected := (len(selection), selection.steps)):
             problem = "it has {} episodes of {} steps, not {} of {}"
-            raise DatasetError(problem.format(*found, *wanted))
+            raise DatasetError(problem.format(*counts, *expected))
         tables: list[pa.Table] = []
         theirs = _checksums(_read_parts(importer, tables if notes else None))
     finally:
@@ -80,7 +80,7 @@ def _read_parts(
 def _selected(
     selection: Selection, fields: Mapping[str, Field], exporter: Exporter
 ) -> Iterator[tuple[Arrays, Arrays, np.ndarray]]:
-    """The same of the selection, for the reader's fields whose dtype holds ours exactly."""
+    """As `_read_parts`, of the selection's fields that the reader's dtypes hold exactly."""
     schema = selection.schema
 
     def as_stored(arrays: Arrays) -> Arrays:
@@ -106,15 +106,15 @@ def _holds(field: Field, rows: np.ndarray) -> bool:
 
 
 def _checksums(parts: Iterator[tuple[Arrays, Arrays, np.ndarray]]) -> Sums:
-    found: dict[str, list[int]] = {}
+    checksums: dict[str, list[int]] = {}
     for steps, per_episode, lengths in parts:
         ends = np.cumsum([0, *lengths]).tolist(), list(range(len(lengths) + 1))
         for arrays, bounds in zip((steps, per_episode), ends, strict=True):
             for name, values in arrays.items():
                 flat = np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8)
                 sums = (zlib.crc32(flat[low:high].data) for low, high in pairwise(bounds))
-                found.setdefault(name, []).extend(sums)
-    return {name: np.array(sums, np.uint32) for name, sums in found.items()}
+                checksums.setdefault(name, []).extend(sums)
+    return {name: np.array(sums, np.uint32) for name, sums in checksums.items()}
 
 
 def _differing_fields(ours: Sums, theirs: Sums) -> list[str]:

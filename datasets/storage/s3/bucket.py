@@ -54,8 +54,8 @@ class Bucket:
     """
 
     def __init__(self, url: str) -> None:
-        found = _URL.fullmatch(url)
-        if found is None:  # it may hold keys, so it is not shown
+        match = _URL.fullmatch(url)
+        if match is None:  # it may hold keys, so it is not shown
             raise DatasetError(
                 "not a store's URL; use s3://bucket/path/of/the/store, with keys and options in "
                 "the environment (AWS_ACCESS_KEY_ID, ...)"
@@ -65,11 +65,11 @@ class Bucket:
             from obstore.store import S3Store
         except ImportError as error:
             raise DatasetError(missing_package(url, "obstore", "s3")) from error
-        self.url = f"s3://{found['bucket']}/{found['prefix']}"
+        self.url = f"s3://{match['bucket']}/{match['prefix']}"
         self.endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
         options: Any = {"allow_http": self.endpoint.startswith("http://")}
         self._objects: Any = obstore
-        self._store = S3Store(found["bucket"], prefix=found["prefix"], client_options=options)
+        self._store = S3Store(match["bucket"], prefix=match["prefix"], client_options=options)
         self._refused = obstore.exceptions.BaseError
         self._exists = obstore.exceptions.AlreadyExistsError
 
@@ -82,15 +82,15 @@ class Bucket:
 
     def list(self, prefix: str) -> dict[str, Listed]:
         """Key -> size and time of each object below `prefix` that is not hidden, sorted."""
-        found: dict[str, Listed] = {}
+        objects: dict[str, Listed] = {}
         try:
             for page in self._objects.list(self._store, prefix=prefix):
                 for each in page:
                     modified_ns = round(each["last_modified"].timestamp() * 1e3) * 1_000_000
-                    found[each["path"]] = Listed(each["size"], modified_ns)
+                    objects[each["path"]] = Listed(each["size"], modified_ns)
         except (self._refused, OSError) as error:
             raise self._error("cannot be listed", error) from error
-        return {key: found[key] for key in sorted(found) if not is_hidden(key)}
+        return {key: objects[key] for key in sorted(objects) if not is_hidden(key)}
 
     def read(self, key: str) -> bytes | None:
         """An object's content; None if there is none of this name."""

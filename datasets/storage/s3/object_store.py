@@ -267,23 +267,23 @@ def _refresh(bucket: Bucket, mirror: Path, anew: bool = False) -> None:
 
     A copy gets its object's size and time, so that the catalog index stays valid.
     """
-    wanted: dict[str, Listed] = {}
+    listing: dict[str, Listed] = {}
     for folder in (CATALOG, TAGS, EDITS):
         with _mirroring(mirror / folder):
             (mirror / folder).mkdir(parents=True, exist_ok=True)
         # Listed before the bucket: what another process mirrors meanwhile is newer.
         copies = visible(mirror / folder)
-        wanted |= bucket.list(f"{folder}/")
+        listing |= bucket.list(f"{folder}/")
         for path in copies:
-            if f"{folder}/{path.name}" not in wanted:
+            if f"{folder}/{path.name}" not in listing:
                 path.unlink(missing_ok=True)
 
     def fetch(key: str) -> None:
         content = bucket.read(key)
         if content is not None:
-            _keep(mirror / key, content, wanted[key].modified_ns)
+            _keep(mirror / key, content, listing[key].modified_ns)
 
-    stale = [key for key, each in wanted.items() if anew or not _is_copy(mirror / key, each)]
+    stale = [key for key, each in listing.items() if anew or not _is_copy(mirror / key, each)]
     with ThreadPoolExecutor(PARALLEL_REQUESTS) as threads:
         list(threads.map(fetch, stale))
 
