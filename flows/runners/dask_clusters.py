@@ -47,7 +47,7 @@ CONFIG = {
 
 @dataclass(frozen=True)
 class DaskSettings:
-    """A Dask cluster; at most one of `scheduler` and `jobqueue` is given.
+    """A Dask cluster: of `scheduler`, of `jobqueue`, or without either on this machine.
 
     Attributes:
         workers: processes (or jobs in the queue) of one thread each; 0 for as many as cores.
@@ -260,5 +260,5 @@ def _page(settings: DaskSettings) -> dict[str, str]:
 
 
 def _worker_count(settings: DaskSettings, most: int | None) -> int:
-    wanted = settings.workers or len(os.sched_getaffinity(0))
-    return wanted if most is None else max(1, min(wanted, most))
+    workers = settings.workers or len(os.sched_getaffinity(0))
+    return workers if most is None else max(1, min(workers, most))

@@ -62,15 +62,15 @@ def retried_task(name: str, run_name: str) -> Any:
     return lambda function: decorator(_stoppable(function))
 
 
-def making(maker: Any, made: Path | str, *read: Path | str) -> Any:
-    """A task as what makes a store or run out of others: Prefect's assets, which show the lineage.
+def making(maker: Any, product: Path | str, *sources: Path | str) -> Any:
+    """The task that makes a store or run, for Prefect's assets, which show where data came from.
 
     Args:
-        maker: of `retried_task`; made: the address of what it makes; read: of what it reads.
+        maker: of `retried_task`; product: the address of what it makes; sources: of what it reads.
     """
-    assets: list[Asset | str] = [asset_key(place) for place in read]
+    assets: list[Asset | str] = [asset_key(place) for place in sources]
     names = {"name": maker.name, "task_run_name": maker.task_run_name}
-    return materialize(asset_key(made), asset_deps=assets, **names, **_retried())(maker.fn)
+    return materialize(asset_key(product), asset_deps=assets, **names, **_retried())(maker.fn)
 
 
 def asset_key(place: Path | str) -> str:
@@ -192,7 +192,7 @@ def _open_tasks(client: SyncPrefectClient, run: Any) -> list[TaskRun]:
 
 
 FLOW_OPTIONS: dict[str, Any] = {"persist_result": False, "on_cancellation": [end_tasks]}
-"""Of every flow: its result is not kept, and a cancel ends its tasks and jobs."""
+"""Options of every flow: its result is not kept, and a cancel ends its tasks and jobs."""
 
 
 class WrongInputInOneLine(logging.Filter):

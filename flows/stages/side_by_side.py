@@ -65,7 +65,7 @@ def _in_processes(
     threads: int,
 ) -> None:
     prepare_records(out)
-    known = os.environ.get("OMP_NUM_THREADS")
+    before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it where it is imported
     names = [stage.name for stage in group]
     try:
@@ -76,10 +76,10 @@ def _in_processes(
                 signals.enter_context(raised_once(number, stop, STOPPED))
             done = run_in_processes(work, [names] * count, lambda: None)
     finally:
-        if known is None:
+        if before is None:
             del os.environ["OMP_NUM_THREADS"]
         else:
-            os.environ["OMP_NUM_THREADS"] = known
+            os.environ["OMP_NUM_THREADS"] = before
     if not done:
         errors = [error for stage in group if (error := stage_error(out, stage))]
         raise ValueError(
@@ -122,7 +122,6 @@ class _Stoppable:
 
     @contextmanager
     def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
-        """See `gaitforge.flows.progress.Reporter.step`."""
         with self.reporter.step(name, total, unit, done) as advance:
 
             def report(n: int, note: str) -> None:
@@ -132,5 +131,4 @@ class _Stoppable:
             yield report
 
     def say(self, text: str) -> None:
-        """See `gaitforge.flows.progress.Reporter.say`."""
         self.reporter.say(text)
