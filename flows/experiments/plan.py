@@ -21,7 +21,7 @@ Learners = Mapping[str, Settings]
 FIRST = "first"
 """The run of the policy that drives in the first round of corrections."""
 DATA = "data"
-"""What `Experiment.vary` calls the share of the episodes that a learner sees."""
+"""Name in `Experiment.vary` of the share of the episodes that a learner sees."""
 _RESERVED = ("expert", FIRST)
 
 
@@ -38,7 +38,7 @@ class Corrections:
         rounds: how many; more may be added later.
         driver: settings of the training of the policy that drives, on all episodes so far; empty
             for the experiment's own learner, which then also learns from a set for every round.
-        share, stretch: as of `LeggedPolicyPlan`.
+        share, stretch: as in `LeggedPolicyPlan`.
         plain: whether the expert alone also collects the same episodes, for sets of plain
             imitation beside those of the rounds.
     """
@@ -228,7 +228,7 @@ class Experiment:
         return float(self._own(learner).get("best", 1.0))
 
     def asked(self, learner: str) -> tuple[float | None, ...]:
-        """The targets of a learner's evaluations; (None,) where it is asked for none of them."""
+        """The targets that a learner is asked for; (None,) unless it is return-conditioned."""
         objective = self.config(learner, self.seeds[0], self.values()[0]).objective
         return (
             self.targets if self.targets and OBJECTIVES[objective].tokens == "return" else (None,)

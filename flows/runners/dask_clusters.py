@@ -124,12 +124,12 @@ def dask_client(settings: DaskSettings, most: int | None = None) -> "Iterator[Cl
                 yield client
 
 
-def _tell_page(settings: DaskSettings, client: Any) -> None:
+def _tell_page(settings: DaskSettings, client: "Client") -> None:
     if settings.dashboard:
         print(f"Dask's page: {client.dashboard_link}", file=sys.stderr, flush=True)
 
 
-def _tell_wait(until: str, client: Any) -> None:
+def _tell_wait(until: str, client: "Client") -> None:
     if not client.ncores():
         print(f"no Dask worker yet; waiting until {until}", file=sys.stderr, flush=True)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gaitforge.flows.progress import Advance, Reporter, Silent
 from gaitforge.flows.runners.dask import UntilCancelled, run_dask, run_parts
 from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client
-from gaitforge.flows.stages.staging import Stage, is_done, run_stage
+from gaitforge.flows.stages.staging import Stage, is_done, ready_stages, run_stage
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -35,8 +35,7 @@ def run_stages_on_dask(
     most = None if any(stage.collection for stage in left) else len(left)
     with dask_client(settings or DaskSettings(), most) as client:
         while left:
-            names = {stage.name for stage in left}
-            ready = {stage.name: stage for stage in left if names.isdisjoint(stage.after)}
+            ready = {stage.name: stage for stage in ready_stages(left)}
             result = run_ready(client, out, ready, reporter)
             left = [stage for stage in left if stage.name not in ready]
     return result

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
+from uuid import UUID
 
 from prefect import get_run_logger, task
 from prefect.assets import Asset, materialize
@@ -91,7 +92,7 @@ def _retried() -> dict[str, Any]:
 
 
 def _stoppable(function: Callable[P, Any]) -> Callable[P, Any]:
-    """The function of a task that ends as cancelled, not as failed, when it was told to stop."""
+    """A task's function that ends as cancelled, not as failed, when it is stopped."""
 
     @wraps(function)
     def run(*arguments: P.args, **named: P.kwargs) -> Any:
@@ -181,7 +182,7 @@ def end_tasks(flow: Any, flow_run: Any, state: Any) -> None:
                 client.set_task_run_state(each.id, Cancelled(message=message), force=True)
 
 
-def _open_tasks(client: SyncPrefectClient, run: Any) -> list[TaskRun]:
+def _open_tasks(client: SyncPrefectClient, run: UUID) -> list[TaskRun]:
     """The tasks of a flow's run that have not ended, or only by the end of their process."""
     types = [StateType.RUNNING, StateType.PENDING, StateType.SCHEDULED, StateType.CRASHED]
     state = TaskRunFilterState(type=TaskRunFilterStateType(any_=types))

@@ -142,5 +142,5 @@ def _show_end(job: jobs.Job, tasks: Sequence[jobs.TaskStatus]) -> str:
 
 
 def _last_state(line: str) -> str:
-    """What is seen of a line that a progress bar has written again and again."""
+    """The last state of a line that a progress bar has rewritten."""
     return line.rpartition("\r")[2]

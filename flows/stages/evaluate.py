@@ -23,7 +23,7 @@ from gaitforge.flows.tasks.policy_source import EXPERT, RUN, PolicySource
 
 LATENCY_REPEATS = 1000
 EVALUATION = "evaluation.json"
-"""In a training run's folder, its evaluation."""
+"""File of its evaluation in a training run's folder."""
 
 
 def evaluate_policy(

@@ -18,6 +18,7 @@ from gaitforge.flows.stages.staging import (
     is_done,
     numbered,
     prepare_records,
+    ready_stages,
     run_stage,
     stage_error,
 )
@@ -51,8 +52,7 @@ def run_side_by_side(
         if count > 1 and not any(stage.collection for stage in left):
             _in_processes(out, stages, left, workers, count, processes // count)
         else:
-            names = {stage.name for stage in left}
-            stage = next(stage for stage in left if names.isdisjoint(stage.after))
+            stage = ready_stages(left)[0]
             run_stage(out, stage, numbered(reporter, stages, stage))
 
 
@@ -96,9 +96,7 @@ def _share_work(
     """Do stages of these names until none is left; each is done by the process that locks it."""
     group = [stage for stage in stages if stage.name in names]
     while left := [stage for stage in group if not is_done(out, stage)]:
-        waiting = {stage.name for stage in left}
-        ready = [stage for stage in left if waiting.isdisjoint(stage.after)]
-        if not any(_do_alone(out, stages, stage, reporter, advance) for stage in ready):
+        if not any(_do_alone(out, stages, each, reporter, advance) for each in ready_stages(left)):
             time.sleep(POLL_S)
             advance(0, "")
 

@@ -114,6 +114,12 @@ def is_done(out: Path, stage: Stage) -> bool:
     return done_for == stage.key and all(path.exists() for path in stage.outputs)
 
 
+def ready_stages(left: Sequence[Stage]) -> list[Stage]:
+    """Those of the stages that are left which wait for no other one of them."""
+    names = {stage.name for stage in left}
+    return [stage for stage in left if names.isdisjoint(stage.after)]
+
+
 def find_stage(stages: Sequence[Stage], name: str) -> Stage:
     """The stage of a name. Raises ValueError if there is none."""
     for stage in stages:
@@ -177,7 +183,7 @@ class _Numbered:
 
 
 def numbered(reporter: Reporter, stages: Sequence[Stage], stage: Stage) -> Reporter:
-    """A reporter that tells which of the stages its lines are of: "stage 3/13"."""
+    """A reporter whose lines begin with the stage's number: "stage 3/13"."""
     number = [each.name for each in stages].index(stage.name) + 1
     return _Numbered(reporter, f"stage {number}/{len(stages)}")
 

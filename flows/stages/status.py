@@ -29,7 +29,7 @@ QUIET_S = 60.0
 """A training run that wrote nothing for this long, or for five history rows, has stopped."""
 
 EXPERIMENT = "experiment"
-"""In an experiment's plan.json, what it is the plan of."""
+"""The `kind` in an experiment's plan.json."""
 
 RUN_CONFIG, RUN_CHECKPOINT = "config.json", "checkpoint.json"
 

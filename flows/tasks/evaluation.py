@@ -1,4 +1,4 @@
-"""What a task gives to evaluate policies on it, and the record that every evaluation leaves.
+"""Interface of a task's evaluation of policies, and the record that every evaluation leaves.
 
 `gaitforge.flows.stages.evaluate` runs it.
 """

@@ -35,7 +35,8 @@ class HumanoidEvaluation(EvaluationPlan):
             published evaluation stops at the end of a clip's first snippet. Without either, all
             clips are validation.
         episodes: of each; more than one makes sense only with noise.
-        action_noise: standard deviation of the noise on executed actions; seed: of it.
+        action_noise: standard deviation of the noise on executed actions; seed: of that
+            noise.
         max_steps: of an episode; 0 for all of the snippet.
     """
 

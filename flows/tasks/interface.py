@@ -77,7 +77,7 @@ class CollectionPlan(ABC):
         return getattr(self, self.parallelism)
 
     def with_workers(self, workers: int) -> Self:
-        """The same parts, made by so many workers."""
+        """The plan with another number of workers; its parts stay the same."""
         return replace(cast(Any, self), **{self.parallelism: workers})
 
     @abstractmethod

@@ -26,7 +26,7 @@ class LeggedPolicyPlan(LeggedPlan):
         policy: folder of a training run or an exported policy, or "module:Class".
         expert: labels every step and drives where the policy does not; empty for none, then the
             policy drives all the time and its own actions are stored.
-        share: of the stretches in which the policy drives; stretch: control steps of each.
+        share: share of the stretches in which the policy drives; stretch: its control steps.
     """
 
     kind = "legged-policy"

@@ -1,4 +1,4 @@
-"""What plans share that add a field to the episodes of a store, part by part.
+"""Base of the plans that add a field to the episodes of a store, part by part.
 
 The new arrays are a store of their own inside the first one (`gaitforge.datasets.edits.fields`),
 with the same parts, so that every runner, resume, status and verify work as for a collection.

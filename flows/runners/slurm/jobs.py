@@ -33,7 +33,7 @@ from gaitforge.flows.runners.slurm.commands import (
 
 PLAN, SCRIPT, JOB, EXIT, CANCELLED = "plan.json", "script.sh", "job.json", "exit", "cancelled.json"
 WORDS = "words"
-"""In the plan.json of a job that runs a command: the command line."""
+"""Key of the command line in the plan.json of a job that runs a command."""
 POLL_S = 0.5
 _QUEUE_PERIOD_S = 2.0
 _LISTED_S = 60.0  # in which a new job may be missing in the queue, which some sites cache
@@ -220,7 +220,7 @@ def states_of(jobs: Sequence[Job]) -> list[tuple[Job, list[TaskStatus]]]:
 
 
 def settled(jobs: Sequence[Job]) -> list[tuple[Job, list[TaskStatus]]]:
-    """As `states_of`; raises ValueError too if it is unknown whether a job was submitted."""
+    """As `states_of`; also raises ValueError where a job without an id may be queued."""
     for job, tasks in (pairs := states_of(jobs)):
         if not job.id and job_state(tasks) == "unknown":
             forget = f"gaitforge jobs cancel {shlex.quote(str(job.folder))}"

@@ -161,7 +161,7 @@ def run_task(folder: Path, task: int, reporter: Reporter) -> None:
 
 
 def _awaited(names: Sequence[str]) -> list[str]:
-    """The ids of those jobs of ids, stores and runs that have not ended; the others succeeded.
+    """The ids of the unfinished jobs of these ids, stores and runs; the others succeeded.
 
     Raises:
         ValueError: no such job, or none is left and the last one did not succeed.
