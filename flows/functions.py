@@ -4,32 +4,34 @@ import inspect
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gaitforge.datasets.files import sha256_file
+
+Result = TypeVar("Result")
 
 
 def named_function(name: str, what: str = "function") -> Callable[..., Any]:
     """The function or class "module:name"; its module is importable, as with PYTHONPATH=.
 
     Args:
-        what: it is called in errors.
+        what: its name in errors.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no such function.
     """
     module, _, member = name.partition(":")
     try:
-        found = getattr(import_module(module), member)
+        target = getattr(import_module(module), member)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"no {what} {name}: {error}; give module:{what}") from None
-    if not callable(found):
+    if not callable(target):
         raise ValueError(f"{name} is not a {what}; give module:{what}")
-    return found
+    return target
 
 
 def function_key(name: str) -> str:
-    """Changes whenever the file that holds the function "module:function" does.
+    """Hash of the file that holds the function "module:function".
 
     Raises:
         ValueError: no such function, or one without a file.
@@ -40,8 +42,8 @@ def function_key(name: str) -> str:
         raise ValueError(f"{name} is not a function in a Python file") from None
 
 
-def called(function: Callable[..., Any], name: str, *arguments: Any) -> Any:
-    """What a user's function returns. Raises ValueError, in one line, for whatever it raises."""
+def called(function: Callable[..., Result], name: str, *arguments: object) -> Result:
+    """Call a user's function; ValueError, in one line, for whatever it raises."""
     try:
         return function(*arguments)
     except Exception as error:

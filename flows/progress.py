@@ -37,7 +37,7 @@ def no_progress(n: int, note: str) -> None:
 
 
 def from_totals(advance: Advance, done: int = 0) -> Advance:
-    """An `Advance` that takes the units done in all instead of those done since."""
+    """A callback that takes the units done so far, and advances by the difference."""
 
     def report(total: int, note: str) -> None:
         nonlocal done

@@ -4,19 +4,21 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from types import NoneType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-_WANTED = {
+Plan = TypeVar("Plan")
+
+_NEEDS = {
     "int_parsing": "a whole number",
     "float_parsing": "a number",
     "finite_number": "a finite number",
     "bool_parsing": "true or false",
     "json_invalid": "JSON",
 }
-"""Pydantic's names of errors -> what a setting needs, in fewer words than its own."""
+"""Pydantic's name of an error -> what the setting needs."""
 
 
-def override(plan: Any, settings: Sequence[str]) -> Any:
+def override(plan: Plan, settings: Sequence[str]) -> Plan:
     """A copy of a frozen dataclass tree with `path.to.field=value` settings applied.
 
     Values are read by the field's type: tuples as comma-separated lists, mappings as JSON. Entries
@@ -33,12 +35,13 @@ def override(plan: Any, settings: Sequence[str]) -> Any:
     return plan
 
 
-def with_chosen(plan: Any, chosen: Mapping[str, Any]) -> Any:
+def with_chosen(plan: Plan, values: Mapping[str, object]) -> Plan:
     """A copy of a frozen dataclass with those fields replaced whose value is not None."""
-    return replace(plan, **{name: value for name, value in chosen.items() if value is not None})
+    changes = {name: value for name, value in values.items() if value is not None}
+    return replace(cast(Any, plan), **changes)
 
 
-def with_named(plan: Any, values: Mapping[str, Any]) -> Any:
+def with_named(plan: Plan, values: Mapping[str, object]) -> Plan:
     """A copy of a frozen dataclass tree with fields replaced, wherever in the tree they are.
 
     Raises:
@@ -50,14 +53,14 @@ def with_named(plan: Any, values: Mapping[str, Any]) -> Any:
     return _with_values(plan, {tuple(paths[name].split(".")): values[name] for name in values})
 
 
-def setting_paths(plan: Any) -> dict[str, str]:
+def setting_paths(plan: object) -> dict[str, str]:
     """Name of a field -> its `path.to.field`, the first in the tree."""
     return {path.rpartition(".")[2]: path for path in reversed(setting_names(plan))}
 
 
-def _with_values(plan: Any, values: Mapping[tuple[str, ...], Any]) -> Any:
-    """All at once, since a plan may refuse some of them beside the others' old values."""
-    changes: dict[str, Any] = {}
+def _with_values(plan: Any, values: Mapping[tuple[str, ...], object]) -> Any:
+    """Replace all at once: a plan may refuse one new value beside another's old one."""
+    changes: dict[str, object] = {}
     for head in dict.fromkeys(path[0] for path in values):
         inner = {path[1:]: value for path, value in values.items() if path[0] == head}
         if () in inner:
@@ -98,8 +101,8 @@ def _replaced(plan: Any, path: Sequence[str], text: str, whole: str) -> Any:
 
 
 def _with_entry(
-    values: Mapping[str, Any], path: Sequence[str], text: str, whole: str
-) -> dict[str, Any]:
+    values: Mapping[str, object], path: Sequence[str], text: str, whole: str
+) -> dict[str, object]:
     head, rest = path[0], path[1:]
     if not rest:
         try:
@@ -112,7 +115,7 @@ def _with_entry(
     return {**values, head: _with_entry(inner, rest, text, whole)}
 
 
-def _parsed(text: str, kind: Any, name: str) -> Any:
+def _parsed(text: str, kind: Any, name: str) -> object:
     from pydantic import ConfigDict, TypeAdapter, ValidationError  # slow, and rarely needed
 
     finite = ConfigDict(allow_inf_nan=False)
@@ -129,12 +132,12 @@ def _parsed(text: str, kind: Any, name: str) -> Any:
         return _small(TypeAdapter(kind, config=finite).validate_python(text), name)
     except ValidationError as error:
         first = error.errors()[0]
-        wanted = _WANTED.get(first["type"])
-        fault = f" needs {wanted}" if wanted else f": {first['msg']}"
+        need = _NEEDS.get(first["type"])
+        fault = f" needs {need}" if need else f": {first['msg']}"
         raise ValueError(f"setting '{name}'{fault}, not '{text}'") from None
 
 
-def _small(value: Any, name: str) -> Any:
+def _small(value: object, name: str) -> object:
     if isinstance(value, int) and abs(value) >= 2**63:
         raise ValueError(f"setting '{name}' needs a number of 64 bits, not '{value}'")
     return value

@@ -39,7 +39,7 @@ def stratified_interval(
         scores: a row of runs for each task; rows may differ in length.
 
     Returns:
-        None where a task has one run only, of which no spread is known.
+        None where a task has a single run.
     """
     if not scores or min(map(len, scores)) < 2:
         return None
@@ -61,7 +61,7 @@ class Spread:
 
 def mean_and_std(values: Sequence[float | None]) -> Spread:
     """Mean and sample standard deviation; None where a value is missing, or for too few values."""
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    if not known or len(known) < len(values):
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    if not finite or len(finite) < len(values):
         return Spread(None, None)
-    return Spread(fmean(known), stdev(known) if len(known) > 1 else None)
+    return Spread(fmean(finite), stdev(finite) if len(finite) > 1 else None)

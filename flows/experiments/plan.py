@@ -21,7 +21,7 @@ Learners = Mapping[str, Settings]
 FIRST = "first"
 """The run of the policy that drives in the first round of corrections."""
 DATA = "data"
-"""What `Experiment.vary` calls the share of the episodes that a learner sees."""
+"""Name in `Experiment.vary` of the share of the episodes that a learner sees."""
 _RESERVED = ("expert", FIRST)
 
 
@@ -38,7 +38,7 @@ class Corrections:
         rounds: how many; more may be added later.
         driver: settings of the training of the policy that drives, on all episodes so far; empty
             for the experiment's own learner, which then also learns from a set for every round.
-        share, stretch: as of `LeggedPolicyPlan`.
+        share, stretch: as in `LeggedPolicyPlan`.
         plain: whether the expert alone also collects the same episodes, for sets of plain
             imitation beside those of the rounds.
     """
@@ -62,9 +62,9 @@ class DataSet:
     """Episodes of a store that learners learn from.
 
     Attributes:
-        name: of the files and stages of its runs; "" for the only one.
+        name: part of the names of its runs' files and stages; "" for the only set.
         condition: SQL over the episodes' columns; "" for all.
-        rounds: of corrections that are among them; None for whatever the store holds.
+        rounds: rounds of corrections among them; None for whatever the store holds.
         plain: whether the expert alone drove in these rounds.
     """
 
@@ -80,15 +80,15 @@ class Experiment:
 
     Attributes:
         learners: name -> settings of its training in place of the recommended ones; `model` is the
-            name unless it is given, `best` the share of each cell's episodes, by return, that it
+            name by default, `best` the share of each cell's episodes, by return, that it
             sees.
-        seeds: of the trainings, a run each.
-        collect: what is collected first; None where the episodes are those of given stores.
+        seeds: random seeds of the trainings, a run each.
+        collect: what is collected first; None where the stores exist already.
         corrections: rounds of DAgger before the trainings; None for none.
-        select: the episodes of all sets.
+        select: the episodes that all sets are taken from.
         sets: name -> SQL condition on the episodes' columns; "" for all.
-        settings: of all trainings, unless a learner has its own.
-        recommended: whether settings that nobody gives are those recommended for the model and the
+        settings: settings of all trainings, unless a learner has its own.
+        recommended: whether all other settings are those recommended for the model and the
             objective, or the same for all.
         train_s: seconds of training of every run instead of its `steps`; as many steps as fit are
             measured before the first training.
@@ -99,7 +99,7 @@ class Experiment:
             set's episodes; the first one's is the score. Empty for the evaluation's own target.
         curve: how many policies of a run are scored, evenly over its updates.
         evaluate: settings of the evaluation of each store's task, e.g. {"episodes": 20}.
-        expert: whose return scores 100; empty for the task's own, or that which collects.
+        expert: whose return scores 100; empty for the one that collects, or else the task's own.
     """
 
     learners: Learners = field(default_factory=lambda: {"fcnet": {}, "bot": {}})
@@ -176,7 +176,7 @@ class Experiment:
         return next(iter(self.vary.values()), (None,))
 
     def data_sets(self) -> list[DataSet]:
-        """The sets, in order; of own rounds, those of every round and of plain imitation."""
+        """The sets, in order; where the learner drives, one per round, and of plain imitation."""
         if not self.own_rounds or self.corrections is None:
             return [DataSet(name, condition) for name, condition in self.sets.items()]
         sets = []
@@ -200,11 +200,11 @@ class Experiment:
         own.pop("best", None)
         tree = {**to_tree(self.settings), **to_tree(own)}
         names = ("model", "objective")
-        chosen: dict[str, Any] = {"model": learner, **{k: tree[k] for k in names if k in tree}}
+        basics: dict[str, Any] = {"model": learner, **{k: tree[k] for k in names if k in tree}}
         if self.recommended or self.train_s is not None:
-            base = TrainConfig.recommended(**chosen, seed=seed)
+            base = TrainConfig.recommended(**basics, seed=seed)
         else:
-            base = TrainConfig(**chosen, seed=seed)
+            base = TrainConfig(**basics, seed=seed)
         tree = {**to_tree(base), **tree}
         for name in self.vary:
             if value is not None and name != DATA:
@@ -228,7 +228,7 @@ class Experiment:
         return float(self._own(learner).get("best", 1.0))
 
     def asked(self, learner: str) -> tuple[float | None, ...]:
-        """The targets of a learner's evaluations; (None,) where it is asked for none of them."""
+        """The targets that a learner is asked for; (None,) unless it is return-conditioned."""
         objective = self.config(learner, self.seeds[0], self.values()[0]).objective
         return (
             self.targets if self.targets and OBJECTIVES[objective].tokens == "return" else (None,)

@@ -50,7 +50,7 @@ class Run:
     Attributes:
         out: the experiment's folder; store: what it learns from; task: the store's, by name.
         evaluation: what its policy is scored on, without the references yet.
-        value: of the number that varies; None where none does.
+        value: value of the number that varies; None where none does.
     """
 
     experiment: Experiment
@@ -82,7 +82,7 @@ class Run:
 
     @property
     def record(self) -> Path:
-        """The file of its row."""
+        """The file of its row of results."""
         return self.out / "runs" / f"{self.name}.json"
 
     @property
@@ -92,7 +92,7 @@ class Run:
 
     @property
     def references_folder(self) -> Path:
-        """The folder of the evaluations of what scores 0 and 100."""
+        """The folder of the evaluations of the policies that score 0 and 100."""
         return evaluations(self.out) / ("" if self.task == LEGGED else self.task)
 
     @property
@@ -101,7 +101,7 @@ class Run:
         return self.out / "pace" / f"{self.learner}.json"
 
     def config(self) -> TrainConfig:
-        """The training's settings, as far as they are known before the data."""
+        """The training's settings, without those that its data determines."""
         return self.experiment.config(self.learner, self.seed, self.value)
 
     def select(self) -> SelectPlan:
@@ -112,22 +112,22 @@ class Run:
             share=shares.get(DATA) or 1.0,
         )
 
-    def selects(self, **narrowed: Any) -> SelectPlan:
-        """The episodes of its set, narrowed by these fields."""
-        select = replace(self.experiment.select, **narrowed)
+    def selects(self, **shares: float) -> SelectPlan:
+        """The episodes of its set; `shares` replaces fields of the selection, such as `best`."""
+        select = replace(self.experiment.select, **shares)
         if self.data.condition:
             where = f"({select.where}) and ({self.data.condition})" if select.where else ""
             select = replace(select, where=where or self.data.condition)
         if self.data.rounds is None or self.experiment.corrections is None:
             return select
-        rounds = range(1, self.data.rounds + 1)
-        made = [self._round(self.experiment.corrections, k) for k in rounds]
-        return replace(select, parts=(*self.first_parts(), *(p for m in made for p in m)))
+        parts = list(self.first_parts())
+        for k in range(1, self.data.rounds + 1):
+            parts += self._round(self.experiment.corrections, k)
+        return replace(select, parts=tuple(parts))
 
-    def _round(self, corrections: Corrections, k: int) -> tuple[str, ...]:
-        if self.data.plain:
-            return tuple(expert_round(self, corrections, k).part_ids())
-        return tuple(driven_round(self, corrections, k).part_ids())
+    def _round(self, corrections: Corrections, k: int) -> list[str]:
+        plan = expert_round if self.data.plain else driven_round
+        return plan(self, corrections, k).part_ids()
 
     def first_parts(self) -> tuple[str, ...]:
         """The parts before any round of corrections."""
@@ -150,7 +150,7 @@ class Run:
         run_training(TrainPlan(select, config), self.store, self.folder, reporter)
 
     def measure(self, reporter: Reporter) -> Pace:
-        """Its learner's speed, unless that is known, and the steps that fit into `train_s`."""
+        """Its learner's speed, measured once, and the steps that fit into `train_s`."""
         seconds = self.experiment.train_s
         assert seconds is not None, "the experiment gives steps instead"
         selection = self.select().select(self.store)
@@ -210,7 +210,7 @@ class Run:
         write_record(self.record, row)
 
     def referred(self, reporter: Reporter) -> tuple[EvaluationPlan, References]:
-        """The evaluation with the returns that score 0 and 100, and these."""
+        """The evaluation with the references that scores need, and these."""
         expert = self.experiment.expert or (
             self.experiment.collect.expert if self.experiment.collect else ""
         )
@@ -268,14 +268,14 @@ def driver(run: Run, k: int) -> Run:
 
 
 def driven_round(run: Run, corrections: Corrections, k: int) -> LeggedPolicyPlan:
-    """What is collected in round k. Raises ValueError while the policy that drives is missing."""
+    """The plan of round k. Raises ValueError while the policy that drives is missing."""
     plan, folder = expert_round(run, corrections, k), str(driver(run, k).folder)
     turns = {"share": corrections.share, "stretch": corrections.stretch}
     return driven_by(plan, folder, plan.expert, **turns)
 
 
 def expert_round(run: Run, corrections: Corrections, k: int) -> LeggedPlan:
-    """What the expert alone collects for plain imitation beside round k: the same episodes."""
+    """The plan of round k's episodes with the expert alone, for plain imitation."""
     plan = corrections.collect
     grid = replace(plan.grid, seed=plan.grid.seed + k - 1)
     if run.experiment.collect is not None:

@@ -16,13 +16,7 @@ from typing import Any
 from gaitforge.collectors.experts.expert import load_expert
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.plan import Corrections, DataSet, Experiment
-from gaitforge.flows.experiments.runs import (
-    LEGGED,
-    Run,
-    driven_round,
-    driver,
-    expert_round,
-)
+from gaitforge.flows.experiments.runs import LEGGED, Run, driven_round, driver, expert_round
 from gaitforge.flows.experiments.summary import EXPERT_CARD, SUMMARY, write_summary
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import PLAN, plan_from_tree
@@ -50,10 +44,10 @@ class Pages:
         report: report(out, reporter) writes report.html.
     """
 
-    card: Callable[[Path, Reporter], Any]
-    episodes: Callable[[Path, Path, Reporter], Any]
-    policies: Callable[[Path, Sequence[str], Reporter], Any]
-    report: Callable[[Path, Reporter], Any]
+    card: Callable[[Path, Reporter], object]
+    episodes: Callable[[Path, Path, Reporter], object]
+    policies: Callable[[Path, Sequence[str], Reporter], object]
+    report: Callable[[Path, Reporter], object]
 
 
 @dataclass(frozen=True)
@@ -77,18 +71,18 @@ class Claim:
             raise ValueError("rounds of corrections go into one store")
 
 
-def claim(made: Claim, out: Path) -> None:
+def claim(new: Claim, out: Path) -> None:
     """Write the plan; learners, seeds, sets and rounds may be added to the one in the folder.
 
     Raises:
         ValueError: `out` cannot be written, or holds another experiment.
     """
-    record = {"kind": EXPERIMENT, **to_tree(made)}
+    record = {"kind": EXPERIMENT, **to_tree(new)}
     if (out / PLAN).exists():
         there = to_tree(claimed(out))
-        if there == to_tree(made):
+        if there == to_tree(new):
             return
-        if made.experiment.fixed and _grown(there) != _grown(to_tree(made)):
+        if new.experiment.fixed and _grown(there) != _grown(to_tree(new)):
             raise ValueError(
                 f"{out} holds an experiment with other settings; choose another folder or remove it"
             )
@@ -96,7 +90,7 @@ def claim(made: Claim, out: Path) -> None:
 
 
 def _grown(tree: Any) -> Any:
-    """A claim without the number of its rounds, of which there may be more later."""
+    """A claim's JSON values with one round, since more may be added to it."""
     corrections = tree["experiment"]["corrections"]
     if corrections is not None and not corrections["driver"]:
         corrections["rounds"] = 1
@@ -133,7 +127,7 @@ class _Source:
 class _Listing:
     """The stages of an experiment, as they are listed."""
 
-    made: Claim
+    claim: Claim
     out: Path
     pages: Pages
     sources: Sequence[_Source]
@@ -142,13 +136,11 @@ class _Listing:
 
     @property
     def experiment(self) -> Experiment:
-        """What is listed."""
-        return self.made.experiment
+        return self.claim.experiment
 
     def run(
-        self, source: _Source, data: DataSet, learner: str, seed: int, value: Any = None
+        self, source: _Source, data: DataSet, learner: str, seed: int, value: float | None = None
     ) -> Run:
-        """A run of the experiment."""
         task = source.task, source.evaluation
         return Run(self.experiment, self.out, source.store, *task, data, learner, seed, value)
 
@@ -170,14 +162,14 @@ class _Listing:
         return name
 
 
-def experiment_stages(made: Claim, out: Path, pages: Pages) -> list[Stage]:
+def experiment_stages(claim: Claim, out: Path, pages: Pages) -> list[Stage]:
     """The stages of an experiment, each after those whose results it reads.
 
     Raises:
         ValueError: a store of a task that is not simulated here, two of one task, or an empty set.
     """
-    experiment = made.experiment
-    listing = _Listing(made, out, pages, list(_sources(made, out)))
+    experiment = claim.experiment
+    listing = _Listing(claim, out, pages, list(_sources(claim, out)))
     runs = listing.runs()
     data = _add_collection(listing)
     if experiment.own_rounds:
@@ -196,7 +188,7 @@ def experiment_stages(made: Claim, out: Path, pages: Pages) -> list[Stage]:
             _add_run(listing, run, data)
     names = tuple(stage.name for stage in listing.stages)
     key = digest([stage.key for stage in listing.stages])
-    work = partial(write_summary, made.name, experiment, runs, out, tuple(listing.stages))
+    work = partial(write_summary, claim.name, experiment, runs, out, tuple(listing.stages))
     listing.add("compare", key=key, run=work, outputs=(out / SUMMARY,), after=names)
     page = out / "report.html"
     work = partial(pages.report, out)
@@ -204,12 +196,12 @@ def experiment_stages(made: Claim, out: Path, pages: Pages) -> list[Stage]:
     return listing.stages
 
 
-def _sources(made: Claim, out: Path) -> Iterator[_Source]:
-    experiment, tasks = made.experiment, set[str]()
+def _sources(claim: Claim, out: Path) -> Iterator[_Source]:
+    experiment, tasks = claim.experiment, set[str]()
     if experiment.collect is not None:
         plan = with_named(evaluation_class(LEGGED)(), experiment.evaluate)
         yield _Source(out / STORE, LEGGED, plan)
-    for address in made.stores:
+    for address in claim.stores:
         store = open_store(address)
         plan = evaluation_of(store)
         if plan is None:
@@ -228,7 +220,7 @@ def _sources(made: Claim, out: Path) -> Iterator[_Source]:
 
 
 def _check_robot(experiment: Experiment, robot: str, source: _Source) -> None:
-    """Raise ValueError if the expert that is the measure drives another robot."""
+    """Raise ValueError if the expert that scores 100 drives another robot than the learners."""
     if not experiment.expert:
         return
     driven = load_expert(experiment.expert).policy.robot.name
@@ -241,7 +233,7 @@ def _check_robot(experiment: Experiment, robot: str, source: _Source) -> None:
 
 
 def _add_collection(listing: _Listing) -> tuple[str, ...]:
-    """Collect and show the episodes; the stages that others wait for."""
+    """Collect and show the episodes; returns the names of stages that later ones wait for."""
     collect, out, store = listing.experiment.collect, listing.out, listing.out / STORE
     if collect is None:
         return ()
@@ -253,7 +245,7 @@ def _add_collection(listing: _Listing) -> tuple[str, ...]:
 
 
 def _add_references(listing: _Listing) -> None:
-    """Evaluate the experts by which policies score, where they are not known."""
+    """Evaluate the policies that score 0 and 100, where the task has no references."""
     for source in listing.sources:
         learner, seed = next(iter(listing.experiment.learners)), listing.experiment.seeds[0]
         run = listing.run(source, DataSet(), learner, seed)
@@ -267,7 +259,7 @@ def _add_references(listing: _Listing) -> None:
 def _add_rounds(
     listing: _Listing, corrections: Corrections, runs: Sequence[Run], data: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """The rounds, with the learner's own runs where it drives; the stages that others wait for."""
+    """Add the rounds, with the learner's own runs where it drives; as `_add_collection`."""
     [source], own = listing.sources, listing.experiment.own_rounds
     place = Path(source.store)
     for k in range(1, corrections.rounds + 1):
@@ -319,13 +311,13 @@ def _add_run(listing: _Listing, run: Run, data: tuple[str, ...]) -> None:
 
 def _add_training(listing: _Listing, run: Run, data: tuple[str, ...]) -> str:
     paced = [f"time {run.learner}"] if run.experiment.train_s is not None else []
-    known = {stage.name for stage in listing.stages}
+    names = {stage.name for stage in listing.stages}
     return listing.add(
         f"train {run.name}",
         key=_train_key(run),
         run=run.train,
         outputs=(run.folder / "checkpoint.json",),
-        after=(*data, *(name for name in paced if name in known)),
+        after=(*data, *(name for name in paced if name in names)),
         place=run.folder,
         trains=True,
         device=run.config().device,
@@ -338,8 +330,8 @@ def _train_key(run: Run) -> str:
     return digest([run.config().to_json(), run.experiment.train_s, _data_key(run), by])
 
 
-def _data_key(run: Run) -> Any:
-    """What a run's episodes change with."""
+def _data_key(run: Run) -> object:
+    """What determines a run's episodes."""
     if not run.experiment.fixed:
         return run.select().select(run.store).hash
     corrections = run.experiment.corrections

@@ -47,15 +47,15 @@ class Summary:
 
     Attributes:
         name: of the preset; plan: the experiment.
-        dataset: of the collected store; None where stores were given.
-        collect: "steps_per_s" of the collection, nothing where stores were given.
+        dataset: the store that it collected, or None.
+        collect: "steps_per_s" of its collection; empty without one.
         sets: a row each: the episodes, their scores, and the returns that score 0 and 100.
-        expert: the expert's row on the cells of the runs; None of tasks without terrains.
+        expert: the expert's row on the cells of the runs; None for tasks without terrains.
         runs: a row each; results: means over the seeds of a learner on a set, with intervals.
         overall: means over all sets, of every learner.
-        cells: of every policy, terrain, skill and level; nothing of other tasks.
+        cells: a row for each policy, terrain, skill and level of the legged task.
         largest_return: possible in a legged episode; wall_s: seconds in which some stage ran.
-        command: that repeats it.
+        command: repeats the experiment.
     """
 
     name: str
@@ -220,7 +220,7 @@ def _described(run: Run, reporter: Reporter) -> Row:
 
 def _grouped_by(rows: Iterable[Row], names: Sequence[str]) -> list[list[Row]]:
     """Rows with equal values of these names, in the order in which they first come."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
+    groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in names), []).append(row)
     return list(groups.values())
@@ -229,8 +229,8 @@ def _grouped_by(rows: Iterable[Row], names: Sequence[str]) -> list[list[Row]]:
 def _result(rows: Sequence[Row]) -> Row:
     """Mean and standard deviation over the seeds, with 95 % intervals.
 
-    That of the score is over the seeds. Those of returns and success are over episodes, which the
-    seeds share: the means of the seeds' limits.
+    The score's interval is over the seeds. Those of return and success are over episodes, which the
+    seeds share: their limits are the means of the seeds' limits.
     """
     first = rows[0]
     alike = (*_RESULT, "model", "objective", "parameters", "steps")

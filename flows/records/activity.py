@@ -88,16 +88,16 @@ class PartActivity:
         log_event(self._records, "info", "part started", part=self._beat.part)
         return self
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
-        known = {"part": self._beat.part, "steps": self._beat.steps}
+        ids = {"part": self._beat.part, "steps": self._beat.steps}
         if error is None:
-            log_event(self._records, "info", "part committed", **known)
+            log_event(self._records, "info", "part committed", **ids)
         elif isinstance(error, Interrupted) or not isinstance(error, Exception):
-            log_event(self._records, "warning", "part interrupted", **known)
+            log_event(self._records, "warning", "part interrupted", **ids)
         else:
-            log_event(self._records, "error", "part failed", **known, error=last_line(error))
+            log_event(self._records, "error", "part failed", **ids, error=last_line(error))
             self._keep_failure(last_line(error))
 
     def advance(self, steps: int) -> None:
@@ -160,11 +160,11 @@ def _replace_file(path: Path, tree: dict[str, object]) -> None:
 
 def _trees(folder: Path) -> list[dict[str, Any]]:
     """The JSON files of a folder; files that are damaged or just went are left out."""
-    found = []
+    trees = []
     for path in sorted(folder.glob("*.json")):
         with suppress(OSError, ValueError):
-            found.append(json.loads(path.read_text()))
-    return found
+            trees.append(json.loads(path.read_text()))
+    return trees
 
 
 def _is_alive(pid: int) -> bool:

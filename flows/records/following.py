@@ -24,7 +24,7 @@ class FollowedParts:
         self._open -= {record.part for record in records}
         self._collected += sum(record.steps for record in records)
         beats = [beat for beat in read_active(self._folder) if beat.part in self._open]
-        known = self._collected + sum(beat.steps for beat in beats)
+        steps = self._collected + sum(beat.steps for beat in beats)
         # A restarted part begins at its first step; the shown progress stays.
-        self._advance(max(0, known - self._shown), "")
-        self._shown = max(known, self._shown)
+        self._advance(max(0, steps - self._shown), "")
+        self._shown = max(steps, self._shown)

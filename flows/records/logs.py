@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 LOG = "log"
 MAX_BYTES = 1 << 20
-"""Of a file; then it becomes NAME.old.jsonl, in place of an older one."""
+"""Size of a full file, which becomes NAME.old.jsonl, in place of an older one."""
 MAX_FILES = 256
 MAX_TEXT = 500
 """Characters of one value."""
@@ -31,7 +31,7 @@ _MASK = "***"
 _SHORTEST_SECRET = 6
 
 
-def log_event(records: Path, level: Level, event: str, **fields: Any) -> None:
+def log_event(records: Path, level: Level, event: str, **fields: object) -> None:
     """Add one line to this process's log; a disk that refuses it does not stop the work.
 
     Args:

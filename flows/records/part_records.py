@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 from gaitforge import datasets
 from gaitforge.datasets.layout import OVERLAYS
@@ -37,10 +37,19 @@ class PartCollected:
     ended: float
 
 
+class PlanRecord(TypedDict):
+    """A plan that was run into a store: its task, its JSON values, its parts and their steps."""
+
+    kind: str
+    plan: dict[str, object]
+    parts: list[str]
+    steps: list[int]
+
+
 def records_folder(store: Path | str) -> Path:
     """The folder of a store's records: beside it, or beside a remote store's mirror.
 
-    Those of a field that is added to a store are in the store's: <store>.records/<field>.records.
+    Those of an added field are inside its store's: <store>.records/<field>.records.
     """
     place = local_folder(store)
     name = f"{place.name}.records"
@@ -57,8 +66,8 @@ def store_address(store: Path | str) -> Path | str:
 def part_records(store_path: Path | str, parts: Sequence[str]) -> list[PartCollected]:
     """The records of the given parts of a store, in order; parts without one are left out."""
     folder = records_folder(store_path)
-    found = (read_record(folder / f"{part}.json") for part in parts)
-    return [PartCollected(**record) for record in found if record is not None]
+    records = (read_record(folder / f"{part}.json") for part in parts)
+    return [PartCollected(**record) for record in records if record is not None]
 
 
 def records_of_commits(
@@ -94,7 +103,7 @@ def write_part_record(store_path: Path | str, record: PartCollected) -> None:
 
 
 def write_plan_record(
-    store_path: Path | str, kind: str, plan: Any, parts: Mapping[str, int]
+    store_path: Path | str, kind: str, plan: object, parts: Mapping[str, int]
 ) -> None:
     """Keep a plan that is run into a store, with its task's name and its parts' expected steps."""
     record = {"kind": kind, "plan": to_tree(plan), "parts": list(parts)}
@@ -103,9 +112,9 @@ def write_plan_record(
 
 
 def copy_records(sources: Sequence[Path | str], target: Path | str) -> None:
-    """Copy the records of plans and parts of some stores to those of a store made of their parts.
+    """Copy the plan and part records of stores to a store that is made of their parts.
 
-    Records that are there stay as they are.
+    Records that the target has already stay as they are.
     """
     folder = records_folder(target)
     for source in sources:
@@ -115,11 +124,12 @@ def copy_records(sources: Sequence[Path | str], target: Path | str) -> None:
                 write_record(folder / path.name, record)
 
 
-def plan_records(store_path: Path | str) -> list[dict[str, Any]]:
-    """The plans that were run into a store, as JSON trees that name their `kind`, by file name."""
+def plan_records(store_path: Path | str) -> list[PlanRecord]:
+    """The plans that were run into a store, by file name."""
     trees = map(read_record, sorted(records_folder(store_path).glob("plan-*.json")))
-    known = {"kind", "plan", "parts", "steps"}
-    return [tree for tree in trees if isinstance(tree, dict) and known <= tree.keys()]
+    names = PlanRecord.__required_keys__
+    whole = (tree for tree in trees if isinstance(tree, dict) and names <= tree.keys())
+    return [cast(PlanRecord, tree) for tree in whole]
 
 
 def collection_rate(records: Sequence[PartCollected]) -> float:

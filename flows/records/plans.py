@@ -10,7 +10,7 @@ Plan = TypeVar("Plan")
 PLAN = "plan.json"  # a training run's record
 
 
-def plan_from_tree(kind: type[Plan], tree: Any) -> Plan:
+def plan_from_tree(kind: type[Plan], tree: object) -> Plan:
     """A frozen dataclass tree from its JSON values; fields that are absent have their defaults.
 
     Raises:
@@ -27,7 +27,7 @@ def record_from_tree(kind: type[Plan], tree: Any) -> Plan | None:
         return None
 
 
-def _value(kind: Any, tree: Any, where: str) -> Any:
+def _value(kind: Any, tree: object, where: str) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
         return _dataclass(kind, tree, where)
@@ -48,16 +48,16 @@ def _value(kind: Any, tree: Any, where: str) -> Any:
     raise ValueError(f"{where} needs {getattr(kind, '__name__', kind)}, not {tree!r}")
 
 
-def _dataclass(kind: Any, tree: Any, where: str) -> Any:
+def _dataclass(kind: Any, tree: object, where: str) -> object:
     if not isinstance(tree, dict):
         raise ValueError(f"{where} needs an object of named values, not {tree!r}")
-    known = _fields(kind)
-    unknown = sorted(tree.keys() - known.keys())
+    names = _fields(kind)
+    unknown = sorted(tree.keys() - names.keys())
     if unknown:
-        raise ValueError(f"{where} has no '{unknown[0]}'; allowed: {', '.join(known)}")
+        raise ValueError(f"{where} has no '{unknown[0]}'; allowed: {', '.join(names)}")
     hints = get_type_hints(kind)
-    given = {name: _value(hints[known[name]], tree[name], f"{where}.{name}") for name in tree}
-    return kind(**{known[name]: value for name, value in given.items()})
+    values = {name: _value(hints[names[name]], tree[name], f"{where}.{name}") for name in tree}
+    return kind(**{names[name]: value for name, value in values.items()})
 
 
 def _fields(kind: Any) -> dict[str, str]:

@@ -18,9 +18,11 @@ from gaitforge.learners.revision import git_revision
 TRAINING_LOCK = ".training.lock"
 _VERSIONED = ("gaitforge", "mujoco", "torch", "numpy", "zarr", "duckdb", "rsl-rl-lib", "prefect")
 Kept = TypeVar("Kept")
+Key = Mapping[str, object]
+"""What a kept record depends on, as JSON values."""
 
 
-def to_tree(value: Any) -> Any:
+def to_tree(value: object) -> Any:
     """Dataclasses, dicts and lists as plain JSON values; a field `return_` is "return" there."""
     return json.loads(json.dumps(value, default=_plain))
 
@@ -33,13 +35,13 @@ def _plain(value: Any) -> Any:
     return dict(value) if hasattr(value, "keys") else str(value)
 
 
-def digest(value: Any) -> str:
+def digest(value: object) -> str:
     """A short hash of a plan or record."""
     text = json.dumps(to_tree(value), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def write_record(path: Path, value: Any) -> None:
+def write_record(path: Path, value: object) -> None:
     """Write JSON so that readers see the old file or the new one.
 
     Raises:
@@ -57,7 +59,7 @@ def prepare_folder(out: Path) -> None:
     """Make the folder of a long work's results before the work begins.
 
     Raises:
-        ValueError: it cannot be made, or is inside a store.
+        ValueError: the folder cannot be made, or is inside a store.
     """
     check_outside_stores(out)
     try:
@@ -68,7 +70,7 @@ def prepare_folder(out: Path) -> None:
 
 @contextmanager
 def held_lock(lock: Path, reporter: Reporter, waiting: str) -> Iterator[None]:
-    """Hold a lock file, in a folder that is made; says `waiting` where another process holds it.
+    """Hold a lock file, making its folder; says `waiting` while another process holds it.
 
     The kernel releases the lock when the process dies.
 
@@ -87,7 +89,7 @@ def held_lock(lock: Path, reporter: Reporter, waiting: str) -> Iterator[None]:
 
 @contextmanager
 def training_lock(out: Path) -> Iterator[None]:
-    """Hold the lock of a training's folder, which is made.
+    """Hold the lock of a training's folder, making the folder.
 
     The kernel releases the lock when the process dies.
 
@@ -122,7 +124,7 @@ def read_record(path: Path) -> Any | None:
 def read_plan(path: Path) -> tuple[Any, str | None]:
     """The values of a plan's file, and the kind that it names.
 
-    The file is the record that a run leaves beside what it made, or holds the values alone.
+    The file is the record that a run leaves beside its results, or holds the values alone.
 
     Raises:
         ValueError: no such file, or not JSON.
@@ -146,7 +148,7 @@ def provenance() -> dict[str, Any]:
 
 
 def kept_evaluation(
-    path: Path | None, plan: Any, key: Mapping[str, Any], kind: type[Kept], make: Callable[[], Kept]
+    path: Path | None, plan: object, key: Key, kind: type[Kept], make: Callable[[], Kept]
 ) -> Kept:
     """`kept_record` of an evaluation by a plan; just `make()` without a path."""
     if path is None:
@@ -154,15 +156,15 @@ def kept_evaluation(
     return kept_record(path, evaluation_key(plan, key), kind, make, plan=plan)
 
 
-def evaluation_key(plan: Any, key: Mapping[str, Any]) -> dict[str, Any]:
+def evaluation_key(plan: object, key: Key) -> Key:
     """The key of a kept evaluation."""
     return {"plan": digest(plan), **key}
 
 
 def kept_record(
-    path: Path, key: Mapping[str, Any], kind: type[Kept], make: Callable[[], Kept], **beside: Any
+    path: Path, key: Key, kind: type[Kept], make: Callable[[], Kept], **beside: object
 ) -> Kept:
-    """The record at `path` if it was made with this key; else what `make` returns, written there.
+    """The record at `path` if it has this key; else what `make` returns, written there.
 
     Args:
         key: changes with whatever changes the record; kind: the record's dataclass.
@@ -171,13 +173,13 @@ def kept_record(
     Raises:
         ValueError: `path` holds something else than such a record, and what `make` raises.
     """
-    known = read_record(path)
-    if known is not None:
-        kept = record_from_tree(kind, known)
-        if kept is None or "key" not in known:
+    tree = read_record(path)
+    if tree is not None:
+        kept = record_from_tree(kind, tree)
+        if kept is None or "key" not in tree:
             raise ValueError(f"{path} holds something else than an evaluation; it stays")
-        if known["key"] == to_tree(key):
+        if tree["key"] == to_tree(key):
             return kept
-    made = make()
-    write_record(path, {**to_tree(made), **beside, "key": key, **provenance()})
-    return made
+    record = make()
+    write_record(path, {**to_tree(record), **beside, "key": key, **provenance()})
+    return record

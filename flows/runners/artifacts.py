@@ -89,7 +89,7 @@ class _ProgressBar:
             if time.monotonic() - self._updated < PROGRESS_PERIOD_S:
                 return
             self._updated = time.monotonic()
-        self._update(self._share(), self._told(note))
+        self._update(self._share(), self._description(note))
 
     def finish(self) -> None:
         # Episodes may end early: fewer steps than expected are a finished step too.
@@ -98,19 +98,19 @@ class _ProgressBar:
     def _share(self) -> float:
         return min(max(100.0 * self._done / self._total, 0.0), 100.0)
 
-    def _told(self, note: str) -> str:
+    def _description(self, note: str) -> str:
         """The step with its note, its rate and the time that is left."""
         rate = (self._done - self._before) / (time.monotonic() - self._started)
-        told = [self._name, *([note] if note else [])]
+        words = [self._name, *([note] if note else [])]
         if rate > 0:
             left = max(self._total - self._done, 0) / rate / 60
-            told.append(f"{rate:,.1f} {self._unit}s/s, {left:,.0f} min left")
-        return "; ".join(told)
+            words.append(f"{rate:,.1f} {self._unit}s/s, {left:,.0f} min left")
+        return "; ".join(words)
 
-    def _update(self, share: float, told: str) -> None:
+    def _update(self, share: float, description: str) -> None:
         if self._id is not None:
             update = artifacts.update_progress_artifact
-            self._try(lambda: update(self._id, share, description=told))
+            self._try(lambda: update(self._id, share, description=description))
 
     def _try(self, request: Callable[[], Any]) -> Any:
         if self._answers:
@@ -122,7 +122,10 @@ class _ProgressBar:
 
 
 def show_table(
-    name: str, rows: Sequence[Mapping[str, Any]], description: str, place: Path | str | None = None
+    name: str,
+    rows: Sequence[Mapping[str, object]],
+    description: str,
+    place: Path | str | None = None,
 ) -> None:
     """Rows as a table artifact; see `artifact_key`."""
     table = [{column: _rounded(value) for column, value in row.items()} for row in rows]
@@ -168,17 +171,17 @@ def tag_run(**values: str | Sequence[str]) -> None:
     if context is None or context.flow_run is None:
         return
     listed = {name: [each] if isinstance(each, str) else each for name, each in values.items()}
-    tags = {f"{name}:{each}" for name, found in listed.items() for each in found}
+    tags = {f"{name}:{value}" for name, each in listed.items() for value in each}
     with get_client(sync_client=True) as client, suppress(*NO_SERVER):
         client.update_flow_run(context.flow_run.id, tags={*context.flow_run.tags, *tags})
 
 
-def _rounded(value: Any) -> Any:
+def _rounded(value: object) -> object:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 class TrainingTable:
-    """A reporter that also shows a training's history as a table, anew every minute.
+    """A reporter that also shows a training's history as a table, renewed every minute.
 
     Args:
         shown: a reporter; run: the training's folder.
@@ -216,7 +219,7 @@ class TrainingTable:
                 show_table("training", rows, f"training of {self._run.name}", self._run)
 
 
-def _row(row: Mapping[str, Any], steps: int) -> dict[str, Any]:
+def _row(row: Mapping[str, Any], steps: int) -> dict[str, object]:
     """A row of a training's history, as its table shows it."""
     left_s = row["elapsed_s"] / max(row["step"], 1) * (steps - row["step"])
     return {

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from gaitforge.datasets.errors import amount
 from gaitforge.flows.progress import Interrupted, Reporter
@@ -46,15 +46,15 @@ def run_dask(
         ValueError: as `dask_client`, what a part's `collect_part` raised, or the cluster was lost.
     """
     address = store_path if isinstance(store_path, str) else str(store_path.resolve())
-    collection, made = prepare(plan, address, parts), list[PartCollected]()
+    collection, records = prepare(plan, address, parts), list[PartCollected]()
     with collection.progress(reporter) as advance:
         if missing := collection.missing:
             work, follow = partial(make_part, plan, address), collection.followed(advance)
             settings = settings or DaskSettings()
             with nullcontext(client) if client else dask_client(settings, len(missing)) as workers:
-                made = run_parts(workers, work, missing, follow)
+                records = run_parts(workers, work, missing, follow)
     collection.finish()
-    return made
+    return records
 
 
 def run_parts(
@@ -90,7 +90,7 @@ def run_parts(
             client.cancel(left, force=True)
 
 
-def _result(future: "Future[Any]", part: str) -> Any:
+def _result(future: "Future[Record]", part: str) -> Record:
     from distributed.client import FutureCancelledError
     from distributed.scheduler import KilledWorker
 
@@ -124,7 +124,7 @@ class UntilCancelled:
         self._key = self._worker.get_current_task()
 
     def __call__(self, n: int, note: str) -> None:
-        """Look whether the task goes on."""
+        """Raise `Interrupted` unless the task goes on."""
         task = self._worker.state.tasks.get(self._key)
         if task is None or task.state == "cancelled":
             raise Interrupted

@@ -47,7 +47,7 @@ CONFIG = {
 
 @dataclass(frozen=True)
 class DaskSettings:
-    """A Dask cluster; at most one of `scheduler` and `jobqueue` is given.
+    """A Dask cluster: of `scheduler`, of `jobqueue`, or without either on this machine.
 
     Attributes:
         workers: processes (or jobs in the queue) of one thread each; 0 for as many as cores.
@@ -124,12 +124,12 @@ def dask_client(settings: DaskSettings, most: int | None = None) -> "Iterator[Cl
                 yield client
 
 
-def _tell_page(settings: DaskSettings, client: Any) -> None:
+def _tell_page(settings: DaskSettings, client: "Client") -> None:
     if settings.dashboard:
         print(f"Dask's page: {client.dashboard_link}", file=sys.stderr, flush=True)
 
 
-def _tell_wait(until: str, client: Any) -> None:
+def _tell_wait(until: str, client: "Client") -> None:
     if not client.ncores():
         print(f"no Dask worker yet; waiting until {until}", file=sys.stderr, flush=True)
 
@@ -260,5 +260,5 @@ def _page(settings: DaskSettings) -> dict[str, str]:
 
 
 def _worker_count(settings: DaskSettings, most: int | None) -> int:
-    wanted = settings.workers or len(os.sched_getaffinity(0))
-    return wanted if most is None else max(1, min(wanted, most))
+    workers = settings.workers or len(os.sched_getaffinity(0))
+    return workers if most is None else max(1, min(workers, most))

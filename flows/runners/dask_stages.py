@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gaitforge.flows.progress import Advance, Reporter
+from gaitforge.flows.progress import Advance, Reporter, Silent
 from gaitforge.flows.runners.dask import UntilCancelled, run_dask, run_parts
 from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client
-from gaitforge.flows.stages.staging import Stage, is_done, run_stage
+from gaitforge.flows.stages.staging import Stage, is_done, ready_stages, run_stage
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -35,8 +35,7 @@ def run_stages_on_dask(
     most = None if any(stage.collection for stage in left) else len(left)
     with dask_client(settings or DaskSettings(), most) as client:
         while left:
-            names = {stage.name for stage in left}
-            ready = {stage.name: stage for stage in left if names.isdisjoint(stage.after)}
+            ready = {stage.name: stage for stage in ready_stages(left)}
             result = run_ready(client, out, ready, reporter)
             left = [stage for stage in left if stage.name not in ready]
     return result
@@ -57,8 +56,8 @@ def run_ready(client: "Client", out: Path, ready: Mapping[str, Stage], reporter:
         title = others[0] if len(others) == 1 else f"{len(others)} stages"
         with reporter.step(title, len(others), "stage") as advance:
             work = partial(_make, out, ready)
-            made = run_parts(client, work, others, lambda ended: advance(len(ended), ""))
-            result = made[-1]
+            results = run_parts(client, work, others, lambda ended: advance(len(ended), ""))
+            result = results[-1]
     return result
 
 
@@ -66,13 +65,9 @@ def _make(out: Path, stages: Mapping[str, Stage], name: str) -> Any:
     return run_stage(out, stages[name], _Worker())
 
 
-class _Worker:
+class _Worker(Silent):
     """A reporter in a worker: shows nothing, and ends the work once its task is cancelled."""
 
     @contextmanager
     def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
-        """See `gaitforge.flows.progress.Reporter.step`."""
         yield UntilCancelled()
-
-    def say(self, text: str) -> None:
-        """See `gaitforge.flows.progress.Reporter.say`."""

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
+from uuid import UUID
 
 from prefect import get_run_logger, task
 from prefect.assets import Asset, materialize
@@ -62,15 +63,15 @@ def retried_task(name: str, run_name: str) -> Any:
     return lambda function: decorator(_stoppable(function))
 
 
-def making(maker: Any, made: Path | str, *read: Path | str) -> Any:
-    """A task as what makes a store or run out of others: Prefect's assets, which show the lineage.
+def making(maker: Any, product: Path | str, *sources: Path | str) -> Any:
+    """The task that makes a store or run, for Prefect's assets, which show where data came from.
 
     Args:
-        maker: of `retried_task`; made: the address of what it makes; read: of what it reads.
+        maker: of `retried_task`; product: the address of what it makes; sources: of what it reads.
     """
-    assets: list[Asset | str] = [asset_key(place) for place in read]
+    assets: list[Asset | str] = [asset_key(place) for place in sources]
     names = {"name": maker.name, "task_run_name": maker.task_run_name}
-    return materialize(asset_key(made), asset_deps=assets, **names, **_retried())(maker.fn)
+    return materialize(asset_key(product), asset_deps=assets, **names, **_retried())(maker.fn)
 
 
 def asset_key(place: Path | str) -> str:
@@ -91,7 +92,7 @@ def _retried() -> dict[str, Any]:
 
 
 def _stoppable(function: Callable[P, Any]) -> Callable[P, Any]:
-    """The function of a task that ends as cancelled, not as failed, when it was told to stop."""
+    """A task's function that ends as cancelled, not as failed, when it is stopped."""
 
     @wraps(function)
     def run(*arguments: P.args, **named: P.kwargs) -> Any:
@@ -181,7 +182,7 @@ def end_tasks(flow: Any, flow_run: Any, state: Any) -> None:
                 client.set_task_run_state(each.id, Cancelled(message=message), force=True)
 
 
-def _open_tasks(client: SyncPrefectClient, run: Any) -> list[TaskRun]:
+def _open_tasks(client: SyncPrefectClient, run: UUID) -> list[TaskRun]:
     """The tasks of a flow's run that have not ended, or only by the end of their process."""
     types = [StateType.RUNNING, StateType.PENDING, StateType.SCHEDULED, StateType.CRASHED]
     state = TaskRunFilterState(type=TaskRunFilterStateType(any_=types))
@@ -192,7 +193,7 @@ def _open_tasks(client: SyncPrefectClient, run: Any) -> list[TaskRun]:
 
 
 FLOW_OPTIONS: dict[str, Any] = {"persist_result": False, "on_cancellation": [end_tasks]}
-"""Of every flow: its result is not kept, and a cancel ends its tasks and jobs."""
+"""Options of every flow: its result is not kept, and a cancel ends its tasks and jobs."""
 
 
 class WrongInputInOneLine(logging.Filter):

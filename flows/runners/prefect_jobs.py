@@ -34,7 +34,7 @@ MOST_LINES = 20
 """Lines of a job's log that are passed on at a time; the last ones."""
 
 MOST_TASKS = 40
-"""Tasks that did not end well of which the artifact tells."""
+"""Most tasks that the artifact lists of those that did not end well."""
 
 
 def slurm_settings(form: SlurmForm) -> SlurmSettings:
@@ -53,7 +53,7 @@ def slurm_settings(form: SlurmForm) -> SlurmSettings:
         raise ValueError(f"{SITE} must hold settings of Slurm jobs as JSON: {error}") from None
 
 
-def follow_jobs(found: Sequence[jobs.Job], wait: bool) -> None:
+def follow_jobs(group: Sequence[jobs.Job], wait: bool) -> None:
     """Show jobs as task runs of the calling flow, one after the other, until they have ended.
 
     Without `wait` they are looked at once.
@@ -61,7 +61,7 @@ def follow_jobs(found: Sequence[jobs.Job], wait: bool) -> None:
     Raises:
         ValueError: with `wait`, a job did not succeed.
     """
-    for job in found:
+    for job in group:
         # In this thread, which a cancel interrupts: one of a pool would be waited for.
         _named(job)(job, wait)
 
@@ -90,27 +90,27 @@ def follow_job(job: jobs.Job, wait: bool) -> None:
                 logger.warning(f"job {job.id}: {error}; asking again")
                 time.sleep(POLL_S)
                 continue
-            state, told = jobs.job_state(tasks), _told(tasks)
-            if told != shown:
-                shown = told
-                logger.info(f"job {job.id}: {told}")
-                _show_state(state, f"job {job.id}: {told}")
+            state, note = jobs.job_state(tasks), _note(tasks)
+            if note != shown:
+                shown = note
+                logger.info(f"job {job.id}: {note}")
+                _show_state(state, f"job {job.id}: {note}")
             if not job.is_array:
                 lines, offset = jobs.new_lines(log, offset)
                 for line in lines[-MOST_LINES:]:
                     logger.info(_last_state(line))
             ended = sum(each.state in jobs.ENDED for each in tasks)
-            advance(ended - done, told)
+            advance(ended - done, note)
             done = ended
             if ended == len(tasks) or not wait:
                 break
             time.sleep(POLL_S)
     last = _show_end(job, tasks)
     if wait and state != "done":
-        raise ValueError(f"job {job.id}: {told}; the last line of a log: {last}")
+        raise ValueError(f"job {job.id}: {note}; the last line of a log: {last}")
 
 
-def _told(tasks: Sequence[jobs.TaskStatus]) -> str:
+def _note(tasks: Sequence[jobs.TaskStatus]) -> str:
     """A task's state and host, or why it waits; of an array the number of tasks in each state."""
     if len(tasks) == 1:
         [only] = tasks
@@ -118,8 +118,8 @@ def _told(tasks: Sequence[jobs.TaskStatus]) -> str:
         why = f" ({only.why})" if only.state == "waiting" and only.why else ""
         return f"{only.state}{where}{why}"
     states = [each.state for each in tasks]
-    known = (*jobs.LIVE, *jobs.ENDED, "unknown")
-    return ", ".join(f"{states.count(name)} {name}" for name in known if name in states)
+    names = (*jobs.LIVE, *jobs.ENDED, "unknown")
+    return ", ".join(f"{states.count(name)} {name}" for name in names if name in states)
 
 
 def _show_state(state: str, message: str) -> None:
@@ -142,5 +142,5 @@ def _show_end(job: jobs.Job, tasks: Sequence[jobs.TaskStatus]) -> str:
 
 
 def _last_state(line: str) -> str:
-    """What is seen of a line that a progress bar has written again and again."""
+    """The last state of a line that a progress bar has rewritten."""
     return line.rpartition("\r")[2]

@@ -7,7 +7,7 @@ server.
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +56,7 @@ COLLECTED = "gaitforge.collected"
 """Prefect's event of a run that has collected at least one part."""
 
 LOCK = "collecting.lock"
-"""Among a store's records; whoever holds it collects as a flow."""
+"""Lock file among a store's records; the flow that collects holds it."""
 
 
 def run_as_flow(
@@ -108,8 +108,8 @@ def run_in_flow(out: Path, stages: Sequence[Stage], dask: DaskSettings | None = 
 def _do(out: Path, stage: Stage, client: Any) -> Any:
     if stage.collection is not None:
         return run_stage(out, stage, shown_progress(), partial(_collect_and_show, client))
-    made = stage.place if stage.place is not None and stage.reads else None
-    task = do_stage if made is None else making(do_stage, made, *stage.reads)
+    product = stage.place if stage.reads else None
+    task = do_stage if product is None else making(do_stage, product, *stage.reads)
     return task(out, stage, client)
 
 
@@ -145,11 +145,11 @@ def run_by_jobs(
             alone.enter_context(_collecting(store, shown_progress()))
         before = {store: _committed(store) for store in stores}
         submit_stages(out, stages, words, slurm_settings(form), shown_progress())
-        jobs = [job for found in live_jobs(out, left).values() for job in found]
+        jobs = [job for group in live_jobs(out, left).values() for job in group]
         follow_jobs(jobs, form.wait)
     for store, parts in before.items():
-        made = sorted(_committed(store) - parts)
-        _show_collected(store, records_of_commits(open_store(store), store, made) if made else [])
+        new = sorted(_committed(store) - parts)
+        _show_collected(store, records_of_commits(open_store(store), store, new) if new else [])
     if not form.wait and jobs:
         ids = ", ".join(job.id for job in jobs)
         return f"by Slurm, job {ids}: run this again with the same values to see its end"
@@ -193,7 +193,7 @@ def collect_part_on_dask(
     return record
 
 
-def _check(stopped: threading.Event, *_: Any) -> None:
+def _check(stopped: threading.Event, *_: object) -> None:
     if stopped.is_set():
         raise Interrupted
 
@@ -218,14 +218,14 @@ def collect_parts(
     address = store_address(store)
     with _collecting(address, reporter), ExitStack() as own:
         collection = stage_collect.prepare(plan, address, parts)
-        missing, made = len(collection.missing), list[PartCollected]()
+        missing, records = len(collection.missing), list[PartCollected]()
         if client is None and missing and plan.parallelism == "processes" and plan.workers > 1:
             client = own.enter_context(dask_client(DaskSettings(workers=plan.workers), missing))
         with collection.progress(reporter) as advance:
             if missing:
-                made = _in_tasks(collection, client, collection.followed(advance))
+                records = _in_tasks(collection, client, collection.followed(advance))
         collection.finish()
-    return made
+    return records
 
 
 def _collect_and_show(
@@ -235,22 +235,22 @@ def _collect_and_show(
     reporter: Reporter,
     parts: Sequence[str] | None,
 ) -> list[PartCollected]:
-    made = collect_parts(plan, store, reporter, parts, client)
-    _show_collected(store_address(store), made)
-    return made
+    records = collect_parts(plan, store, reporter, parts, client)
+    _show_collected(store_address(store), records)
+    return records
 
 
-def _show_collected(store: Path | str, made: Sequence[PartCollected]) -> None:
+def _show_collected(store: Path | str, records: Sequence[PartCollected]) -> None:
     """Show what was collected now, as tables and as an event."""
-    if not made:
+    if not records:
         return
     rows = [
         {"part": r.part, "episodes": r.episodes, "steps": r.steps, "seconds": r.ended - r.started}
-        for r in made
+        for r in records
     ]
-    groups = making(describe_collected, store)(store, [record.part for record in made])
+    groups = making(describe_collected, store)(store, [record.part for record in records])
     show_table("collected", groups, "episodes collected now", store)
-    rate = f"{collection_rate(made):,.0f} steps/s"
+    rate = f"{collection_rate(records):,.0f} steps/s"
     show_table("parts", rows, f"parts collected now, at {rate}", store)
     emit_event(COLLECTED, {"prefect.resource.id": f"gaitforge.store.{last_name(str(store))}"})
 
@@ -261,8 +261,8 @@ def describe_collected(store: Path | str, parts: list[str]) -> list[dict[str, An
     return open_store(store).select().of_parts(parts).describe()
 
 
-def _collecting(store: Path | str, reporter: Reporter) -> Any:
-    """The time in which no other flow collects into a store."""
+def _collecting(store: Path | str, reporter: Reporter) -> AbstractContextManager[None]:
+    """A lock: while it is held, no other flow collects into the store."""
     # Prefect's slots would stay taken for good where a server dies with its leases, and another
     # server does not know them.
     waiting = f"another run collects into {store}; this one waits for its end"

@@ -36,19 +36,19 @@ class Collection:
     """A plan and its store, ready to be collected.
 
     Attributes:
-        planned: all parts -> expected steps; wanted: the parts to make; missing: of those, the
-            ones that the store lacks.
+        planned: every part of the plan -> expected steps.
+        parts: the parts to have; missing: those of them that the store lacks.
     """
 
     plan: CollectionPlan
     store: Path | str
     planned: dict[str, int]
-    wanted: list[str]
+    parts: list[str]
     missing: list[str]
 
     def progress(self, reporter: Reporter) -> AbstractContextManager[Advance]:
-        """Report the collection as a step of the wanted parts, the committed ones done."""
-        total = sum(self.planned[part] for part in self.wanted)
+        """Report the collection as a step of its parts, the committed ones done."""
+        total = sum(self.planned[part] for part in self.parts)
         left = sum(self.planned[part] for part in self.missing)
         return reporter.step(self.plan.work, total, "step", total - left)
 
@@ -71,24 +71,24 @@ class Collection:
 def prepare(
     plan: CollectionPlan, store_path: Path | str, parts: Sequence[str] | None = None
 ) -> Collection:
-    """Create the store and the record of the plan, before any part (None: all) is made.
+    """Create the store and the record of the plan, before any of its parts (None: all).
 
     Raises:
         ValueError: a part that is not the plan's, no such expert, another schema is there, or the
             place cannot be written.
     """
     planned = plan.expected_steps()
-    wanted = list(planned if parts is None else parts)
-    for part in wanted:
+    parts = list(planned if parts is None else parts)
+    for part in parts:
         if part not in planned:
             plan.listed_with(part)  # raises
     store = create_store(store_path, plan.schema(), to_tree(plan))
     write_plan_record(store_path, plan.kind, plan, planned)
-    missing = store.missing(wanted)
+    missing = store.missing(parts)
     forget_stale(records_folder(store_path))
-    counts = {"plan": digest(plan), "parts": len(wanted), "missing": len(missing)}
+    counts = {"plan": digest(plan), "parts": len(parts), "missing": len(missing)}
     log_event(records_folder(store_path), "info", "plan prepared", **counts)
-    return Collection(plan, store_path, planned, wanted, missing)
+    return Collection(plan, store_path, planned, parts, missing)
 
 
 def collect_part(
@@ -119,8 +119,8 @@ def collect_part(
     work = partial(_attempt, simulation, planned[part], store, store_path, part, advance)
 
     def report(error: Exception, wait_s: float) -> None:
-        known = {"part": part, "error": last_line(error), "wait_s": round(wait_s, 2)}
-        log_event(records_folder(store_path), "warning", "part is tried again", **known)
+        fields = {"part": part, "error": last_line(error), "wait_s": round(wait_s, 2)}
+        log_event(records_folder(store_path), "warning", "part is tried again", **fields)
 
     return (retry or Retry()).call(work, report)
 
@@ -131,23 +131,22 @@ def collect(
     reporter: Reporter,
     parts: Sequence[str] | None = None,
 ) -> list[PartCollected]:
-    """Collect the missing ones of the given parts (None for all) on this machine.
+    """Collect the missing parts (of those named, or of all) on this machine; returns their records.
 
-    Each of the plan's workers is a process that simulates a part of its own, and one worker is this
-    process. A script that gives several workers work needs
-    `if __name__ == "__main__":`. Interrupted, the run loses the parts in work alone. Returns what
-    was collected now.
+    Each of the plan's workers is a process that simulates a part of its own; a single worker is
+    this process. A script that uses several needs `if __name__ == "__main__":`. Interrupted, the
+    run loses the parts in work alone.
     """
     collection = prepare(plan, store_path, parts)
     missing = collection.missing
     workers = min(plan.workers, len(missing))
     with collection.progress(reporter) as advance:
         if workers > 1:
-            made = _collect_in_processes(collection, workers, advance)
+            records = _collect_in_processes(collection, workers, advance)
         else:
-            made = _collect_share(plan, store_path, plan.workers, missing, advance)
+            records = _collect_share(plan, store_path, plan.workers, missing, advance)
     collection.finish()
-    return made
+    return records
 
 
 class _LastSimulation(threading.local):
@@ -194,13 +193,13 @@ def _attempt(
             data = simulation.roll_out(part, store.schema, report)
             rolled_out = time.time()
             activity.writing()
-            made = store.write_part(part, data.steps, data.catalog, data.per_episode)
+            entry = store.write_part(part, data.steps, data.catalog, data.per_episode)
         except Exception as error:
             if not isinstance(error, Interrupted):
                 advance(-activity.steps, "")  # the next attempt begins at the first step
             raise
         ended = time.time()
-        sizes = made.episodes, made.steps, made.bytes
+        sizes = entry.episodes, entry.steps, entry.bytes
         record = PartCollected(part, *sizes, started, ended - rolled_out, ended)
         write_part_record(store_path, record)
         return record

@@ -23,7 +23,7 @@ from gaitforge.flows.tasks.policy_source import EXPERT, RUN, PolicySource
 
 LATENCY_REPEATS = 1000
 EVALUATION = "evaluation.json"
-"""In a training run's folder, its evaluation."""
+"""File of its evaluation in a training run's folder."""
 
 
 def evaluate_policy(
@@ -43,12 +43,12 @@ def evaluate_policy(
 
 def is_evaluated(source: PolicySource, plan: EvaluationPlan, path: Path) -> bool:
     """Whether `path` holds the evaluation of this policy by this plan."""
-    known = read_record(path) or {}
-    return known.get("key") == evaluation_key(plan, plan.key(source))
+    record = read_record(path) or {}
+    return record.get("key") == evaluation_key(plan, plan.key(source))
 
 
 def reference_files(plan: EvaluationPlan, folder: Path) -> tuple[Path, ...]:
-    """What `with_references` leaves in a folder: nothing where the task's references are known."""
+    """The files that `with_references` leaves in a folder; none where the task has references."""
     if plan.known_references() is not None:
         return ()
     return tuple(folder / f"{name}.json" for name in (EXPERT, plan.baseline) if name)
@@ -57,13 +57,13 @@ def reference_files(plan: EvaluationPlan, folder: Path) -> tuple[Path, ...]:
 def with_references(
     plan: EvaluationPlan, folder: Path, reporter: Reporter, expert: str = ""
 ) -> tuple[EvaluationPlan, References]:
-    """The plan with the returns that score 0 and 100, and these; evaluated where the task has none.
+    """The plan with its references, and these; measured here unless the task has them.
 
     Args:
         folder: in which these evaluations are kept; expert: empty for the task's own.
     """
-    if (known := plan.known_references()) is not None:
-        return replace(plan, references=known), known
+    if (references := plan.known_references()) is not None:
+        return replace(plan, references=references), references
 
     def return_of(name: str, place: str) -> float:
         source = replace(plan.source(place), name=name)

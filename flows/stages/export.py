@@ -57,10 +57,10 @@ def run_export(plan: ExportPlan, run: Path, dst: Path, reporter: Reporter) -> Ex
             f"{run.name} is unfinished: exporting its last checkpoint, step {progress.get('step')}"
         )
     trained = read_record(run / PLAN) or {}
-    known = trained.get("robot", DEFAULT_ROBOT)
-    if known == SEVERAL and not plan.robot:
+    trained_for = trained.get("robot", DEFAULT_ROBOT)
+    if trained_for == SEVERAL and not plan.robot:
         raise ValueError(f"{run} drives several robots; name one: --robot aliengo")
-    robot = load_robot(plan.robot or known)
+    robot = load_robot(plan.robot or trained_for)
     if policy.layout.body_fields:
         policy.drive(body_vector(robot))
     source = {

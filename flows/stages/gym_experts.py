@@ -34,16 +34,16 @@ def run_gym_training(
 
 def _finished(config: TrainingSettings, out: Path) -> dict[str, Any] | None:
     """The recipe of a finished training with these settings and steps; None if there is none."""
-    known = read_record(out / RECIPE)
-    if known is None:
+    recipe = read_record(out / RECIPE)
+    if recipe is None:
         return None
     read_recipe(out)
-    of_training = {"training": Mapping, "trained_steps": int, "return_std": dict, "lengths": dict}
-    for name, kind in of_training.items():
-        if not isinstance(known.get(name), kind):
+    kinds = {"training": Mapping, "trained_steps": int, "return_std": dict, "lengths": dict}
+    for name, kind in kinds.items():
+        if not isinstance(recipe.get(name), kind):
             raise ValueError(f"{out / RECIPE} is not the recipe of a training: see {name}")
-    check_same(config, known["training"], out)
-    return known if known["trained_steps"] >= config.steps else None
+    check_same(config, recipe["training"], out)
+    return recipe if recipe["trained_steps"] >= config.steps else None
 
 
 def _train(

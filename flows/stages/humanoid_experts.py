@@ -42,8 +42,8 @@ def train_humanoid_expert(
         write_record(weights.with_suffix(".json"), card)
         plan = HumanoidEvaluation(str(reference), (snippet.name,))
         for name, place in ((PD, PD), (EXPERT, str(weights))):
-            found = evaluate_policy(PolicySource(name, EXPERT, place), plan, reporter)
-            (card[name],) = found.cells
+            evaluation = evaluate_policy(PolicySource(name, EXPERT, place), plan, reporter)
+            (card[name],) = evaluation.cells
         write_record(weights.with_suffix(".json"), card)
     return card
 

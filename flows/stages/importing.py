@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from gaitforge.datasets.formats import find_format, importer_class
 from gaitforge.datasets.formats.protocol import Advance, Report
@@ -25,13 +24,13 @@ class ImportPlan:
 
     Attributes:
         format: a name in `gaitforge.datasets.formats.FORMATS`.
-        options: of the format's reader; those that are absent have its defaults.
+        options: of the format's reader; absent ones have its defaults.
         workers: threads that read and write parts.
         drop_nan: leave out episodes with NaN or infinity.
     """
 
     format: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
     workers: int = WORKERS
     drop_nan: bool = False
 

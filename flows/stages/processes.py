@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
-from typing import Any
 
 from gaitforge.flows.progress import Advance, Interrupted
 
@@ -15,7 +14,7 @@ POLL_S = 0.5
 END_S = 10.0
 """How long a process may take to end after SIGTERM."""
 
-Work = Callable[[Sequence[str], Advance], Any]
+Work = Callable[[Sequence[str], Advance], object]
 
 
 def run_in_processes(work: Work, shares: Sequence[Sequence[str]], look: Callable[[], None]) -> bool:

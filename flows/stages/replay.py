@@ -7,7 +7,6 @@ whole parts are rolled out again, policy included, by the plan beside the store.
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -42,17 +41,17 @@ def replay(
         if record["kind"] not in (LEGGED, LEGGED_POLICY)
         for part in record["parts"]
     }
-    made = sorted(plans.keys() - set(store.missing(list(plans))))
-    if not made and store.schema.group_by != TERRAIN_AND_SKILL:
+    parts = sorted(plans.keys() - set(store.missing(list(plans))))
+    if not parts and store.schema.group_by != TERRAIN_AND_SKILL:
         raise ValueError(
             f"{store_path} has no collection plan beside it, which a replay needs; a store of "
             "gym collect gets it by the same command again"
         )
-    if not made:
+    if not parts:
         return replay_legged(store.as_collected(), count, seed, reporter, robot)
     faults: list[ReplayFault] = []
     with reporter.step("replay", min(count, len(store.as_collected())), "episode") as advance:
-        for part in np.random.default_rng(seed).permutation(made).tolist():
+        for part in np.random.default_rng(seed).permutation(parts).tolist():
             if count <= 0:
                 break
             plan = recorded_plan(plans[part])
@@ -94,9 +93,9 @@ def _differences(store: Store, part: str, data: PartData) -> Iterator[ReplayFaul
 
 def _difference(
     stored: dict[str, np.ndarray],
-    row: dict[str, Any],
+    row: dict[str, object],
     steps: dict[str, np.ndarray],
-    columns: dict[str, Any],
+    columns: dict[str, object],
 ) -> str:
     """The first field or column that differs; empty if none does."""
     for name, value in columns.items():

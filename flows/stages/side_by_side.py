@@ -18,6 +18,7 @@ from gaitforge.flows.stages.staging import (
     is_done,
     numbered,
     prepare_records,
+    ready_stages,
     run_stage,
     stage_error,
 )
@@ -51,8 +52,7 @@ def run_side_by_side(
         if count > 1 and not any(stage.collection for stage in left):
             _in_processes(out, stages, left, workers, count, processes // count)
         else:
-            names = {stage.name for stage in left}
-            stage = next(stage for stage in left if names.isdisjoint(stage.after))
+            stage = ready_stages(left)[0]
             run_stage(out, stage, numbered(reporter, stages, stage))
 
 
@@ -65,7 +65,7 @@ def _in_processes(
     threads: int,
 ) -> None:
     prepare_records(out)
-    known = os.environ.get("OMP_NUM_THREADS")
+    before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it where it is imported
     names = [stage.name for stage in group]
     try:
@@ -76,10 +76,10 @@ def _in_processes(
                 signals.enter_context(raised_once(number, stop, STOPPED))
             done = run_in_processes(work, [names] * count, lambda: None)
     finally:
-        if known is None:
+        if before is None:
             del os.environ["OMP_NUM_THREADS"]
         else:
-            os.environ["OMP_NUM_THREADS"] = known
+            os.environ["OMP_NUM_THREADS"] = before
     if not done:
         errors = [error for stage in group if (error := stage_error(out, stage))]
         raise ValueError(
@@ -96,9 +96,7 @@ def _share_work(
     """Do stages of these names until none is left; each is done by the process that locks it."""
     group = [stage for stage in stages if stage.name in names]
     while left := [stage for stage in group if not is_done(out, stage)]:
-        waiting = {stage.name for stage in left}
-        ready = [stage for stage in left if waiting.isdisjoint(stage.after)]
-        if not any(_do_alone(out, stages, stage, reporter, advance) for stage in ready):
+        if not any(_do_alone(out, stages, each, reporter, advance) for each in ready_stages(left)):
             time.sleep(POLL_S)
             advance(0, "")
 
@@ -122,7 +120,6 @@ class _Stoppable:
 
     @contextmanager
     def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
-        """See `gaitforge.flows.progress.Reporter.step`."""
         with self.reporter.step(name, total, unit, done) as advance:
 
             def report(n: int, note: str) -> None:
@@ -132,5 +129,4 @@ class _Stoppable:
             yield report
 
     def say(self, text: str) -> None:
-        """See `gaitforge.flows.progress.Reporter.say`."""
         self.reporter.say(text)

@@ -25,7 +25,7 @@ from gaitforge.flows.records.records import prepare_folder, read_record, write_r
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.tasks.interface import CollectionPlan
 
-Collector = Callable[[CollectionPlan, Path | str, Reporter, Sequence[str] | None], Any]
+Collector = Callable[[CollectionPlan, Path | str, Reporter, Sequence[str] | None], object]
 """Collects the missing ones of a plan's parts (None: all) into a store."""
 
 
@@ -34,7 +34,7 @@ def no_work(reporter: Reporter) -> None:
 
 
 def never() -> bool:
-    """Of work that is always asked for again: it is not done."""
+    """The `done` of work that is repeated whenever it is asked for."""
     return False
 
 
@@ -47,16 +47,16 @@ class Stage:
         run: does what is left of it; outputs: the files that exist when it is done.
         after: the stages whose results it reads.
         place: the store or training run that it makes; reads: stores and runs that it is made of.
-        collection: of a stage that collects into the store `place`, its plan; raises ValueError
-            while the policy that drives is missing. parts: those to collect; None for all.
-        done: of a stage without a key, whether it is done.
+        collection: the plan, of a stage that collects into the store `place`; raises ValueError
+            while the policy that drives is missing. parts: the parts to collect; None for all.
+        done: whether a stage without a key is done.
         trains: whether the processes of torchrun can share it.
         page: what shows its result; device: "cuda" of a stage that wants a GPU for itself.
     """
 
     name: str
     key: str = ""
-    run: Callable[[Reporter], Any] = no_work
+    run: Callable[[Reporter], object] = no_work
     outputs: tuple[Path, ...] = ()
     after: tuple[str, ...] = ()
     place: Path | str | None = None
@@ -70,7 +70,7 @@ class Stage:
 
     @property
     def lock(self) -> str:
-        """The name of the lock that it runs under: of several with one lock one runs at a time."""
+        """The name of its lock: stages with the same lock run one at a time."""
         return self.file_name if self.device == "cpu" else self.device
 
     @property
@@ -94,9 +94,9 @@ class Stage:
 def collection_stage(
     name: str, plan: CollectionPlan, store: Path | str, parts: Sequence[str] | None = None
 ) -> Stage:
-    """The whole work of a command that collects: the missing ones of a plan's parts (None: all)."""
-    chosen = None if parts is None else tuple(parts)
-    return Stage(name, place=store, collection=partial(itself, plan), parts=chosen)
+    """The work of a command that collects: the missing ones of a plan's parts (None: all)."""
+    names = None if parts is None else tuple(parts)
+    return Stage(name, place=store, collection=partial(itself, plan), parts=names)
 
 
 def itself(plan: CollectionPlan) -> CollectionPlan:
@@ -112,6 +112,12 @@ def is_done(out: Path, stage: Stage) -> bool:
         return stage.done()
     done_for = (read_record(_record(out, stage)) or {}).get("key")
     return done_for == stage.key and all(path.exists() for path in stage.outputs)
+
+
+def ready_stages(left: Sequence[Stage]) -> list[Stage]:
+    """Those of the stages that are left which wait for no other one of them."""
+    names = {stage.name for stage in left}
+    return [stage for stage in left if names.isdisjoint(stage.after)]
 
 
 def find_stage(stages: Sequence[Stage], name: str) -> Stage:
@@ -146,7 +152,7 @@ def run_stage(out: Path, stage: Stage, reporter: Reporter, collector: Collector 
         reporter.say(f"look at {stage.page}")
 
 
-def _work(stage: Stage, reporter: Reporter, collector: Collector) -> Any:
+def _work(stage: Stage, reporter: Reporter, collector: Collector) -> object:
     if stage.collection is not None and stage.place is not None:
         return collector(stage.collection(), stage.place, reporter, stage.parts)
     return stage.run(reporter)
@@ -170,16 +176,14 @@ class _Numbered:
     def step(
         self, name: str, total: int, unit: str, done: int = 0
     ) -> AbstractContextManager[Advance]:
-        """See `gaitforge.flows.progress.Reporter.step`."""
         return self.reporter.step(f"{self.number}  {name}", total, unit, done)
 
     def say(self, text: str) -> None:
-        """See `gaitforge.flows.progress.Reporter.say`."""
         self.reporter.say(f"{self.number}  {text}")
 
 
 def numbered(reporter: Reporter, stages: Sequence[Stage], stage: Stage) -> Reporter:
-    """A reporter that tells which of the stages its lines are of: "stage 3/13"."""
+    """A reporter whose lines begin with the stage's number: "stage 3/13"."""
     number = [each.name for each in stages].index(stage.name) + 1
     return _Numbered(reporter, f"stage {number}/{len(stages)}")
 
@@ -220,12 +224,12 @@ def _record(out: Path, stage: Stage) -> Path:
 @contextmanager
 def _recorded(out: Path, stage: Stage) -> Iterator[None]:
     began, started, path = time.time(), time.perf_counter(), _record(out, stage)
-    done, told = False, ""
+    done, fault = False, ""
     try:
         yield
         done = True
     except (ValueError, OSError) as error:
-        told = str(error)
+        fault = str(error)
         raise
     finally:
         if leads():
@@ -233,4 +237,4 @@ def _recorded(out: Path, stage: Stage) -> Iterator[None]:
             seconds = round(time.perf_counter() - started, 3)
             runs.append({"started": round(began, 3), "seconds": seconds})
             key = stage.key if done else None
-            write_record(path, {"key": key, "runs": runs, "error": told})
+            write_record(path, {"key": key, "runs": runs, "error": fault})

@@ -2,10 +2,10 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from gaitforge import datasets
 from gaitforge.datasets.history import HISTORY, read_history
@@ -13,6 +13,7 @@ from gaitforge.datasets.layout import ROOT_FILE
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.flows.records.activity import Heartbeat, read_active, read_failures
 from gaitforge.flows.records.part_records import (
+    PlanRecord,
     collection_rate,
     part_records,
     plan_records,
@@ -28,7 +29,7 @@ QUIET_S = 60.0
 """A training run that wrote nothing for this long, or for five history rows, has stopped."""
 
 EXPERIMENT = "experiment"
-"""In an experiment's plan.json, what it is the plan of."""
+"""The `kind` in an experiment's plan.json."""
 
 RUN_CONFIG, RUN_CHECKPOINT = "config.json", "checkpoint.json"
 
@@ -143,10 +144,10 @@ def is_experiment(place: Path | str) -> bool:
     return isinstance(record, dict) and record.get("kind") == EXPERIMENT
 
 
-def as_tree(found: CollectionStatus | TrainingStatus) -> dict[str, object]:
+def as_tree(result: CollectionStatus | TrainingStatus) -> dict[str, object]:
     """A status as JSON values; `kind` is "store" or "run"."""
-    kind = "store" if isinstance(found, CollectionStatus) else "run"
-    return {"kind": kind, **to_tree(found)}
+    kind = "store" if isinstance(result, CollectionStatus) else "run"
+    return {"kind": kind, **to_tree(result)}
 
 
 def collection_status(store_path: Path | str, now: float | None = None) -> CollectionStatus:
@@ -242,7 +243,7 @@ def _active(beat: Heartbeat, now: float) -> ActivePart:
     return ActivePart(beat.part, beat.host, beat.pid, *progress, age_s, beat.is_stale(now))
 
 
-def _planned(plans: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def _planned(plans: Sequence[PlanRecord]) -> dict[str, int]:
     """Part -> expected steps, of all plans."""
     return {
         part: steps

@@ -15,7 +15,7 @@ from gaitforge.learners.training.records.history import HistoryRow
 from gaitforge.learners.training.train import TrainResult, train
 
 _SHARE_SEED = 1_000_001
-"""Of `SelectPlan.share`; no training's, whose held-out episodes are split off in the same way."""
+"""Seed of `SelectPlan.share`; differs from trainings' seeds, which split held-out episodes off."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class SelectPlan:
     """Which episodes of a store; empty means all.
 
     `where` is a boolean SQL expression over the catalog's columns; `best` the share with the
-    highest returns of each terrain, skill and level, see `Selection.best`; `share` of the episodes
-    at random, of which a smaller share is a part; `saved` a file of `Selection.save`, instead of
+    highest returns of each terrain, skill and level, see `Selection.best`; `share` a random share
+    of the episodes, which contains any smaller one; `saved` a file of `Selection.save`, instead of
     terrain, skill and level; `parts` the names of parts.
     """
 

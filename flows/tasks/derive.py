@@ -1,10 +1,10 @@
 """A new field of stored legged episodes, by exact replay."""
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import ceil
-from typing import Any
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class DerivePlan(OverlayPlan):
 
     Attributes:
         of: one of `DERIVABLE`, or "module:function" (`measured_by`).
-        name: of the new field; empty for that of `of`.
+        name: of the new field; empty for the usual one.
         unit: of a function's values.
         robot: a name or path; empty for the store's own.
         robots: most parallel robots of a simulator.
@@ -53,7 +53,7 @@ class DerivePlan(OverlayPlan):
             raise ValueError(f"unknown field '{self.of}'; allowed: {allowed}")
 
     @property
-    def definition(self) -> Mapping[str, Any]:
+    def definition(self) -> Mapping[str, object]:
         """See `OverlayPlan.definition`."""
         function = {"file": function_key(self.of), "unit": self.unit} if ":" in self.of else {}
         return {"of": self.of, "robot": self.robot, **function}
@@ -64,7 +64,7 @@ class DerivePlan(OverlayPlan):
         return _field_and_measure(self)[0]
 
     def environment(self, selection: Selection, threads: int) -> LeggedEnvironment:
-        """The simulator that made the episodes, in full waves of the longest part."""
+        """The episodes' simulator; its robots replay the longest part in full waves."""
         longest = max(stop - first for first, stop in selection.catalog.part_bounds.values())
         robots = ceil(longest / ceil(longest / self.robots))
         return replay_environment(selection, robots, self.robot, threads)
@@ -84,12 +84,9 @@ def _field_and_measure(plan: DerivePlan) -> tuple[Field, Measure]:
     function = named_function(plan.of)
     measure = measured_by(partial(called, function, plan.of))
     [first] = stored_episodes(episodes.with_rows(episodes.rows[:1]))
-    env = replay_environment(episodes, 1, plan.robot, threads=1)
-    try:
+    with closing(replay_environment(episodes, 1, plan.robot, threads=1)) as env:
         env.reset(np.arange(1), [first.spec(noise=False)])
         values = measure(env, env.observe())
-    finally:
-        env.close()
     text = " ".join((function.__doc__ or plan.of).strip().partition("\n\n")[0].split())
     name = plan.name or plan.of.partition(":")[2]
     return Field(name, values.shape[1:], str(values.dtype), plan.unit, text), measure

@@ -1,4 +1,4 @@
-"""What a task gives to evaluate policies on it, and the record that every evaluation leaves.
+"""Interface of a task's evaluation of policies, and the record that every evaluation leaves.
 
 `gaitforge.flows.stages.evaluate` runs it.
 """
@@ -18,6 +18,7 @@ from gaitforge.collectors.intervals import (
     mean_interval,
     success_interval,
 )
+from gaitforge.collectors.policies import StoredObservation
 from gaitforge.datasets import Schema
 from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.tasks.policy_source import (
@@ -68,7 +69,7 @@ class Cell:
         measures: means of the task's own, such as the speed error.
     """
 
-    where: Mapping[str, Any]
+    where: Mapping[str, object]
     episodes: Sequence[Any]
     measures: Mapping[str, float] = field(default_factory=dict)
 
@@ -141,9 +142,10 @@ class EvaluationPlan(ABC):
 
     Attributes:
         kind: the task's name in `gaitforge.flows.tasks.registry`.
-        expert: name of the policy that scores 100; baseline: of the one that scores 0, empty where
-            a return of 0 does.
-        unit: of the progress; obs_slices: of the stored observation, checked if given.
+        expert: name of the policy that scores 100; baseline: name of the one that scores 0, empty
+            where a return of 0 does.
+        unit: of progress; obs_slices: blocks of the observation that trained policies must read;
+            None for any.
         action_limit: trained policies' actions are clipped to it.
         return_target: of a return-conditioned policy, in units of the return that scores 100, or
             without references of the return that it was trained with.
@@ -168,7 +170,7 @@ class EvaluationPlan(ABC):
 
     @property
     def name(self) -> str:
-        """Of the task in tables and file names."""
+        """The task's name in tables and file names."""
         return self.kind.partition(":")[0]
 
     @classmethod
@@ -178,11 +180,11 @@ class EvaluationPlan(ABC):
 
     @abstractmethod
     def expert_hash(self, name: str) -> str:
-        """Changes whenever the expert or baseline does. Raises ValueError where there is none."""
+        """Hash of the expert or baseline. Raises ValueError where there is none."""
 
     @abstractmethod
     def work(self) -> int:
-        """Most units of progress of all episodes."""
+        """Units of progress of all episodes, at most."""
 
     @abstractmethod
     def roll_out(
@@ -195,11 +197,11 @@ class EvaluationPlan(ABC):
         """
 
     @abstractmethod
-    def observations(self, source: PolicySource) -> Sequence[Any]:
+    def observations(self, source: PolicySource) -> Sequence[StoredObservation]:
         """Observations of one robot, to time a policy on."""
 
     def versions(self) -> Mapping[str, str]:
-        """What the results change with beside plan and policy."""
+        """Versions that the results depend on, besides plan and policy."""
         return {}
 
     def known_references(self) -> References | None:
@@ -214,7 +216,7 @@ class EvaluationPlan(ABC):
         return PolicySource(Path(policy).stem, EXPERT, policy)
 
     def load(self, source: PolicySource, robots: int) -> tuple[Any, int]:
-        """A trained policy, or that of a class, for a number of robots, and its size.
+        """A trained policy, or one of a user's class, for a number of robots; its parameters.
 
         Raises:
             ValueError: no such policy, or one that the task cannot run.
@@ -228,9 +230,9 @@ class EvaluationPlan(ABC):
 
     def driven(self, source: PolicySource, network: PolicyNetwork, robots: int) -> LearnedPolicy:
         """A trained network as a policy for a number of robots."""
-        target, known = self.return_target, self.known_references()
-        if known is not None:
-            target *= (known.hundred - network.return_at(0.0)) / float(network.return_scale)
+        target, references = self.return_target, self.known_references()
+        if references is not None:
+            target *= (references.hundred - network.return_at(0.0)) / float(network.return_scale)
         return LearnedPolicy(
             network,
             robots,
@@ -241,7 +243,7 @@ class EvaluationPlan(ABC):
         )
 
     def key(self, source: PolicySource) -> dict[str, str]:
-        """What changes with the policy's weights and the simulation.
+        """Hashes of the policy's weights, and versions of the simulation.
 
         Raises:
             ValueError: no such policy.

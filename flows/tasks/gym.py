@@ -6,6 +6,7 @@ first whole episode past its steps, where D4RL's cut the last one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -131,7 +132,7 @@ class GymPlan(CollectionPlan):
             ValueError: as `recipe`, or a policy is missing.
         """
         self.recipe()  # another task's policies are refused
-        found: dict[str, GymPart] = {}
+        parts: dict[str, GymPart] = {}
         for quality in self.qualities:
             if quality == data.MEDIUM_REPLAY:
                 made_by, cut = self._replay_hash(), self._replay_parts()
@@ -147,8 +148,8 @@ class GymPlan(CollectionPlan):
                     "part": (number, steps, first, stop),
                 }
                 name = f"{digest(content)[:7]}-{quality}-{number:04d}"
-                found[name] = GymPart(name, quality, number, made_by, steps, first, stop)
-        return found
+                parts[name] = GymPart(name, quality, number, made_by, steps, first, stop)
+        return parts
 
     def expected_steps(self) -> dict[str, int]:
         """See `CollectionPlan.expected_steps`."""
@@ -161,11 +162,8 @@ class GymPlan(CollectionPlan):
 
     def schema(self) -> Schema:
         """See `CollectionPlan.schema`."""
-        env = TaskBatch(self.task, 1)
-        try:
+        with closing(TaskBatch(self.task, 1)) as env:
             return data.gym_schema(env, self.recipe(), self.physics)
-        finally:
-            env.close()
 
     def simulate(self, threads: int = 1) -> "GymSimulation":
         """See `CollectionPlan.simulate`."""

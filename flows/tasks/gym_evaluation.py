@@ -8,7 +8,7 @@ older environments. A return-conditioned policy sees return-to-go on the scale o
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from gaitforge.collectors.gym.experts import (
     read_recipe,
 )
 from gaitforge.collectors.gym.tasks import TASKS, find_task, package_version
-from gaitforge.collectors.policies import StoredObservation
+from gaitforge.collectors.policies import StoredObservation, TaskPolicy
 from gaitforge.datasets import Schema
 from gaitforge.datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from gaitforge.datasets.formats.d4rl.tasks import normalised_return
@@ -127,7 +127,7 @@ class GymEvaluation(EvaluationPlan):
         with closing(TaskBatch(find_task(self.env), 1)) as batch:
             return [batch.observation]
 
-    def load(self, source: PolicySource, robots: int) -> tuple[Any, int]:
+    def load(self, source: PolicySource, robots: int) -> tuple[TaskPolicy, int]:
         """See `EvaluationPlan.load`; experts and the random policy, too."""
         task = find_task(self.env)
         if source.kind == RUN:
@@ -139,8 +139,8 @@ class GymEvaluation(EvaluationPlan):
         if source.place == RANDOM:
             with closing(TaskBatch(task, 1)) as batch:
                 return RandomPolicy(batch.act_dim, self.seed), 0
-        expert = load_gym_expert(policies_folder(self.env, self.policies), source.place)
+        folder = policies_folder(self.env, self.policies)
+        expert = load_gym_expert(folder, source.place)
         if expert.task != task:
-            folder = policies_folder(self.env, self.policies)
             raise ValueError(f"{folder} holds policies of {expert.task.env_id}, not of {self.env}")
         return expert, expert.parameters()

@@ -1,5 +1,6 @@
 """The CMU humanoid: expert rollouts on snippets of motion capture, one part per snippet."""
 
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -111,18 +112,15 @@ class HumanoidSimulation(Simulation):
         plan = self._plan
         planned = plan.only(part).parts()[part]
         snippet, expert = planned.snippet, plan.load_expert(planned.snippet).policy
-        env = TrackingEnvironment(Path(plan.reference), [snippet])
-        try:
+        with closing(TrackingEnvironment(Path(plan.reference), [snippet])) as env:
             specs = plan.grid.episode_specs(snippet, planned.unique)
             results = [
                 run_episode(env, expert, spec, lambda n: advance(n, snippet.name), recorded=expert)
                 for spec in specs
             ]
             catalog = part_catalog(results, snippet, (env.simulator, env.version), expert)
-        finally:
-            env.close()
         records = [result.record for result in results]
         return PartData(*joined_arrays(records, schema), catalog)
 
     def close(self) -> None:
-        """See `Simulation.close`; nothing stays open between parts."""
+        """Nothing stays open between parts."""

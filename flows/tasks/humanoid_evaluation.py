@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from gaitforge.collectors.humanoid.environment import TrackingEnvironment
 from gaitforge.collectors.humanoid.experts.experts import PD, load_expert
 from gaitforge.collectors.humanoid.observation import OBSERVATION_SLICES
 from gaitforge.collectors.humanoid.rollout import EpisodeResult, EpisodeSpec, run_episode
-from gaitforge.collectors.policies import StoredObservation
+from gaitforge.collectors.policies import StoredObservation, TaskPolicy
 from gaitforge.datasets import Schema
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan
@@ -35,7 +35,8 @@ class HumanoidEvaluation(EvaluationPlan):
             published evaluation stops at the end of a clip's first snippet. Without either, all
             clips are validation.
         episodes: of each; more than one makes sense only with noise.
-        action_noise: standard deviation of the noise on executed actions; seed: of it.
+        action_noise: standard deviation of the noise on executed actions; seed: of that
+            noise.
         max_steps: of an episode; 0 for all of the snippet.
     """
 
@@ -105,15 +106,15 @@ class HumanoidEvaluation(EvaluationPlan):
         self, source: PolicySource, advance: Callable[[int], None]
     ) -> tuple[list[Cell], int]:
         """See `EvaluationPlan.roll_out`: a cell a snippet."""
-        known = self.snippets()
-        snippets = [snippet for _, snippet in known]
+        grouped = self.snippets()
+        snippets = [snippet for _, snippet in grouped]
         drawn = np.random.SeedSequence([0xE7A1, self.seed]).generate_state(self.episodes)
         noise, most = self.action_noise, self.max_steps
         several = len(snippets) if source.kind == EXPERT else 1
         policies = [self.load(source, 1, index) for index in range(several)]
         cells = []
         with closing(TrackingEnvironment(Path(self.reference), snippets)) as env:
-            for index, (group, snippet) in enumerate(known):
+            for index, (group, snippet) in enumerate(grouped):
                 specs = [
                     EpisodeSpec(i, index, snippet.start, True, noise, seed, most)
                     for i, seed in enumerate(drawn.tolist())
@@ -130,7 +131,7 @@ class HumanoidEvaluation(EvaluationPlan):
         with closing(TrackingEnvironment(Path(self.reference), snippets)) as env:
             return [StoredObservation(env.reset(0)[None], np.zeros(1, np.float32))]
 
-    def load(self, source: PolicySource, robots: int, snippet: int = 0) -> tuple[Any, int]:
+    def load(self, source: PolicySource, robots: int, snippet: int = 0) -> tuple[TaskPolicy, int]:
         """See `EvaluationPlan.load`; the expert of one of the snippets, too."""
         if source.kind != EXPERT:
             return super().load(source, robots)

@@ -1,7 +1,7 @@
 """What a task gives the collection engine: its plan, and a simulation that rolls out parts.
 
-The engine (`flows/stages/collect.py`) and the runners know a task through these classes alone; how
-policies are evaluated on it is said in `gaitforge.flows.tasks.evaluation`.
+The engine (`flows/stages/collect.py`) and the runners know a task through these classes alone. Its
+evaluation of policies: `gaitforge.flows.tasks.evaluation`.
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 MAX_WORKERS = 512
-"""Of a local run."""
+"""Most workers of a local run."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,8 @@ class CollectionPlan(ABC):
         return getattr(self, self.parallelism)
 
     def with_workers(self, workers: int) -> Self:
-        """The same parts, made by so many workers."""
-        changed: Any = replace(cast(Any, self), **{self.parallelism: workers})
-        return changed
+        """The plan with another number of workers; its parts stay the same."""
+        return replace(cast(Any, self), **{self.parallelism: workers})
 
     @abstractmethod
     def expected_steps(self) -> dict[str, int]:
@@ -104,7 +103,7 @@ class CollectionPlan(ABC):
         """Called when no part of the plan is missing; may be called again."""
 
     def only(self, part: str) -> Self:
-        """A plan with this part whose parts are quicker to list, where there is one."""
+        """A smaller plan with this part, whose parts are quicker to list; else the plan itself."""
         return self
 
     def listed_with(self, part: str) -> dict[str, int]:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from math import ceil
-from typing import Any
 
 from gaitforge.collectors.experts.expert import (
     DEFAULT_EXPERT,
@@ -75,8 +74,8 @@ class LeggedPlan(CollectionPlan):
         steps = self.grid.episodes_per_part * EPISODE_STEPS
         return dict.fromkeys(self.grid.part_ids(digest(self.content())[:6]), steps)
 
-    def content(self) -> dict[str, Any]:
-        """What the parts' names change with."""
+    def content(self) -> dict[str, object]:
+        """What determines the parts; hashed into their names."""
         bodies = {"bodies": self._bodies()} if self.robot or "," in self.expert else {}
         return {
             **asdict(replace(self.grid, parts=1)),
@@ -88,12 +87,12 @@ class LeggedPlan(CollectionPlan):
 
     def _bodies(self) -> dict[str, str]:
         """Robot -> hash of its card and MJCF, and its experts' hashes."""
-        found: dict[str, str] = {}
+        hashes: dict[str, str] = {}
         for robot, expert in self.pairs():
             files = robot.path.read_bytes() + robot.mjcf_path.read_bytes()
-            known = found.get(robot.name, digest(files.hex()))
-            found[robot.name] = f"{known} {load_expert(expert).hash}"
-        return found
+            so_far = hashes.get(robot.name, digest(files.hex()))
+            hashes[robot.name] = f"{so_far} {load_expert(expert).hash}"
+        return hashes
 
     def pairs(self) -> list[tuple[RobotCard, str]]:
         """The robots, each with each of its experts.
@@ -117,7 +116,7 @@ class LeggedPlan(CollectionPlan):
         """The policy whose actions are stored, for a number of robots, and its robot.
 
         Args:
-            part: that is made; empty for the first.
+            part: a part's name; empty for the first.
         """
         robot, expert = self.pair(part or "-0")
         return load_expert(expert, str(robot.path)).policy, robot
@@ -214,7 +213,7 @@ def _pairs(experts: str, robots: str) -> tuple[tuple[RobotCard, str], ...]:
 
 
 def legged_plan(
-    preset: str, values: Mapping[str, Any] | None = None, settings: Sequence[str] = ()
+    preset: str, values: Mapping[str, object] | None = None, settings: Sequence[str] = ()
 ) -> LeggedPlan:
     """The plan of a preset with some values replaced.
 

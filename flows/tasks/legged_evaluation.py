@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.evaluation import EvaluationGrid, cell_measures, evaluate
 from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.collectors.legged.rewards import LARGEST_RETURN
-from gaitforge.collectors.policies import Observation
+from gaitforge.collectors.policies import Observation, Policy
 from gaitforge.collectors.robots.descriptor import body_vector
 from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, RobotCard, load_robot
 from gaitforge.collectors.robots.stored_robots import SEVERAL
@@ -23,6 +23,7 @@ from gaitforge.flows.records.records import read_record
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan
 from gaitforge.flows.tasks.legged import check_parallelism
 from gaitforge.flows.tasks.policy_source import EXPERT, EXPORTED, RUN, PolicySource
+from gaitforge.learners.deploy.control import LearnedPolicy
 from gaitforge.learners.deploy.onnx_policy import OnnxPolicy, read_description
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 
@@ -95,7 +96,7 @@ class LeggedEvaluation(EvaluationPlan):
                 env.step(np.zeros((1, len(env.robot.joint_names)), dtype=np.float32))
         return observations
 
-    def load(self, source: PolicySource, robots: int) -> tuple[Any, int]:
+    def load(self, source: PolicySource, robots: int) -> tuple[Policy, int]:
         """See `EvaluationPlan.load`; experts and exported policies, too."""
         if source.kind == EXPERT:
             expert = load_expert(source.place, self.robot).policy
@@ -106,7 +107,7 @@ class LeggedEvaluation(EvaluationPlan):
             return exported, exported.parameters
         return super().load(source, robots)
 
-    def driven(self, source: PolicySource, network: PolicyNetwork, robots: int) -> Any:
+    def driven(self, source: PolicySource, network: PolicyNetwork, robots: int) -> LearnedPolicy:
         """See `EvaluationPlan.driven`."""
         if network.layout.body_fields:
             network.drive(body_vector(self.card_of(source)))

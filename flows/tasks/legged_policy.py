@@ -5,7 +5,6 @@ A plan of its own beside `LeggedPlan`, whose records and names of parts stay as 
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 from gaitforge.collectors.experts.expert import load_expert
 from gaitforge.collectors.legged.driving import Driver, driven_steps
@@ -27,7 +26,7 @@ class LeggedPolicyPlan(LeggedPlan):
         policy: folder of a training run or an exported policy, or "module:Class".
         expert: labels every step and drives where the policy does not; empty for none, then the
             policy drives all the time and its own actions are stored.
-        share: of the stretches in which the policy drives; stretch: control steps of each.
+        share: share of the stretches in which the policy drives; stretch: its control steps.
     """
 
     kind = "legged-policy"
@@ -48,7 +47,7 @@ class LeggedPolicyPlan(LeggedPlan):
         """The policy. Raises ValueError where there is none."""
         return named_source(self.policy)
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> dict[str, object]:
         """See `LeggedPlan.content`. A network's last bits may change with the number of robots."""
         policy = {"policy": self.source.name, "policy_hash": self.source.weights_hash()}
         shared = {"share": self.share, "stretch": self.stretch} if self.expert else {}
@@ -87,15 +86,15 @@ class LeggedPolicyPlan(LeggedPlan):
         return LeggedPolicySimulation(self, threads)
 
 
-def driven_by(plan: LeggedPlan, policy: str, expert: str, **settings: Any) -> LeggedPolicyPlan:
+def driven_by(plan: LeggedPlan, policy: str, expert: str, **settings: float) -> LeggedPolicyPlan:
     """The plan with a policy that drives; the arguments are fields of `LeggedPolicyPlan`.
 
     A folder becomes absolute: workers may run elsewhere. Raises ValueError as the plan.
     """
     if Path(policy).is_dir():
         policy = str(Path(policy).absolute())
-    known = {field.name: getattr(plan, field.name) for field in fields(plan)}
-    return LeggedPolicyPlan(**{**known, "policy": policy, "expert": expert, **settings})
+    values = {field.name: getattr(plan, field.name) for field in fields(plan)}
+    return LeggedPolicyPlan(**{**values, "policy": policy, "expert": expert, **settings})
 
 
 class LeggedPolicySimulation(LeggedSimulation):

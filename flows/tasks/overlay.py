@@ -1,4 +1,4 @@
-"""What plans share that add a field to the episodes of a store, part by part.
+"""Base of the plans that add a field to the episodes of a store, part by part.
 
 The new arrays are a store of their own inside the first one (`gaitforge.datasets.edits.fields`),
 with the same parts, so that every runner, resume, status and verify work as for a collection.
@@ -7,7 +7,6 @@ with the same parts, so that every runner, resume, status and verify work as for
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -41,12 +40,12 @@ class OverlayPlan(CollectionPlan):
 
     @property
     @abstractmethod
-    def definition(self) -> Mapping[str, Any]:
-        """What the field's values follow from, beside the stored episodes."""
+    def definition(self) -> Mapping[str, object]:
+        """Inputs that determine the values; hashed into the folder's name."""
 
     @property
     def folder(self) -> str:
-        """The overlay's; it changes with the definition."""
+        """The overlay's folder, named after field and definition."""
         return f"{self.field.name}-{digest(self.definition)[:8]}"
 
     @property
@@ -57,12 +56,12 @@ class OverlayPlan(CollectionPlan):
     def complete(self) -> None:
         """Add the field to the store, unless it is added or parts are missing."""
         store = open_store(self.source)
-        made = self.folder in overlay_folders(store)
-        if made and not store.overlay(self.folder).missing(store.parts()):
+        begun = self.folder in overlay_folders(store)
+        if begun and not store.overlay(self.folder).missing(store.parts()):
             add_field(store, self.folder, self.definition)
 
     def episodes(self) -> Selection:
-        """The store's episodes as they were collected, of which the field is made.
+        """The store's episodes as they were collected, from which the field is computed.
 
         Raises:
             ValueError: no store, or one without episodes.

@@ -34,11 +34,11 @@ class PolicySource:
 
     @property
     def folder(self) -> Path:
-        """Of a run or exported policy."""
+        """The folder of a run or exported policy."""
         return Path(self.place)
 
     def key(self) -> str:
-        """Changes whenever the policy's weights do, or the file of its class.
+        """Hash of the file with the policy's weights, or with its class.
 
         Raises:
             ValueError: no such policy, or an expert, which only its task knows.
@@ -52,15 +52,15 @@ class PolicySource:
         raise ValueError(f"{self.place} is an expert, not a trained policy")
 
     def weights_hash(self) -> str:
-        """As `key`, but the same for two equal trainings: a checkpoint also holds its times."""
+        """Hash of the weights; equal trainings share it, while checkpoints also hold times."""
         if self.kind != RUN:
             return self.key()
         tensors, card = read_checkpoint(self.folder, self.which)
         state = policy_from(tensors, card).state_dict()
-        found = hashlib.sha256(digest([card["model"], card["tokens"]]).encode())
+        sha256 = hashlib.sha256(digest([card["model"], card["tokens"]]).encode())
         for name, tensor in state.items():
-            found.update(name.encode() + tensor.numpy().tobytes())
-        return found.hexdigest()[:16]
+            sha256.update(name.encode() + tensor.numpy().tobytes())
+        return sha256.hexdigest()[:16]
 
     def network(self, obs_slices: Mapping[str, tuple[int, int]] | None) -> PolicyNetwork:
         """The network of a run; ValueError for none, or one of another observation."""

@@ -1,13 +1,12 @@
 """The tasks by name. A plan's module is imported when it is needed: each brings a simulator."""
 
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from gaitforge.datasets.storage.store import Store
 from gaitforge.flows.functions import named_function
-from gaitforge.flows.records.part_records import plan_records
+from gaitforge.flows.records.part_records import PlanRecord, plan_records
 from gaitforge.flows.records.plans import PLAN, plan_from_tree
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.tasks.interface import CollectionPlan
@@ -27,7 +26,7 @@ TASKS = {
 """Task -> "module:class" of its plan; any other "module:class" is a task, too."""
 
 
-def collection_plan(kind: str, tree: Any) -> CollectionPlan:
+def collection_plan(kind: str, tree: object) -> CollectionPlan:
     """A task's plan from its JSON values; absent ones have their defaults.
 
     Raises:
@@ -39,7 +38,7 @@ def collection_plan(kind: str, tree: Any) -> CollectionPlan:
 def _plan_class(kind: str) -> type[CollectionPlan]:
     if kind not in TASKS and ":" not in kind:
         raise ValueError(f"unknown task '{kind}'; allowed: {', '.join(TASKS)}, or module:Plan")
-    return cast(Any, named_function(TASKS.get(kind, kind), "task"))
+    return cast(type[CollectionPlan], named_function(TASKS.get(kind, kind), "task"))
 
 
 def evaluation_class(kind: str) -> "type[EvaluationPlan]":
@@ -51,7 +50,7 @@ def evaluation_class(kind: str) -> "type[EvaluationPlan]":
     path = _plan_class(kind).evaluation
     if not path:
         raise ValueError(f"no policy is evaluated on task '{kind}'")
-    return cast(Any, named_function(path, "evaluation"))
+    return cast("type[EvaluationPlan]", named_function(path, "evaluation"))
 
 
 def evaluation_of(store: Store) -> "EvaluationPlan | None":
@@ -75,8 +74,8 @@ def run_evaluation(run: Path) -> "EvaluationPlan | None":
     return plan_from_tree(evaluation_class(record["task"]), record["evaluation"])
 
 
-def recorded_plan(record: Mapping[str, Any]) -> CollectionPlan:
-    """The plan of a record that a collection or a Slurm job left.
+def recorded_plan(record: PlanRecord) -> CollectionPlan:
+    """The plan of a store's record.
 
     Raises:
         ValueError: as `collection_plan`.

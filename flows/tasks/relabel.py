@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -21,8 +20,8 @@ class RelabelPlan(OverlayPlan):
 
     Attributes:
         reward: "module:function", called with the fields of one episode: name -> (T, *shape), or
-            (*shape) for a field per episode; it returns the T rewards. Its reward is always the
-            collected one, so that the same plan twice changes nothing.
+            (*shape) for a field per episode; it returns the T rewards. It always gets the
+            collected reward, so that the same plan twice changes nothing.
     """
 
     kind = work = "relabel"
@@ -30,7 +29,7 @@ class RelabelPlan(OverlayPlan):
     reward: str = ""
 
     @property
-    def definition(self) -> Mapping[str, Any]:
+    def definition(self) -> Mapping[str, object]:
         """See `OverlayPlan.definition`."""
         return {"of": self.reward, "file": function_key(self.reward)}
 
@@ -41,7 +40,7 @@ class RelabelPlan(OverlayPlan):
         return Field(REWARD, (), "float32", "1", f"{text} ({self.reward})")
 
     def episodes(self) -> Selection:
-        """See `OverlayPlan.episodes`; with the fields that were added, but for newer rewards."""
+        """See `OverlayPlan.episodes`; with added fields, except rewards."""
         collected = super().episodes()
         edits = [edit for edit in collected.store.edits() if edit.kind == "field"]
         others = [edit for edit in edits if added_field(edit).field.name != REWARD]
@@ -79,15 +78,15 @@ class Relabelling(Simulation):
             episode = {
                 n: values[own] if n in per_step else values[k] for n, values in fields.items()
             }
-            made = np.asarray(called(self._function, name, episode))
-            if made.shape != (length,) or made.dtype.kind not in "fiub":
+            returned = np.asarray(called(self._function, name, episode))
+            if returned.shape != (length,) or returned.dtype.kind not in "fiub":
                 raise ValueError(
                     f"{name} must return {length} rewards for episode {ids[k]}, not an array of "
-                    f"shape {made.shape} and type {made.dtype}"
+                    f"shape {returned.shape} and type {returned.dtype}"
                 )
-            if not np.isfinite(made).all():
+            if not np.isfinite(returned).all():
                 raise ValueError(f"{name} returned a reward that is not finite in episode {ids[k]}")
-            rewards[own] = made
+            rewards[own] = returned
             advance(length, "")
         return overlay_part(selection, self._field, rewards)
 

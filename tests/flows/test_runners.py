@@ -39,14 +39,14 @@ def test_parts_made_one_by_one_are_those_of_a_collection(tmp_path: Path) -> None
         steps += n
 
     prepared = prepare(PLAN, path)
-    wanted = prepared.wanted
-    assert wanted == prepared.missing == PLAN.part_ids()
-    records = [collect_part(PLAN, path, part, advance) for part in wanted]
+    parts = prepared.parts
+    assert parts == prepared.missing == PLAN.part_ids()
+    records = [collect_part(PLAN, path, part, advance) for part in parts]
     assert prepare(PLAN, path).missing == []
     assert steps == sum(record.steps for record in records)
-    assert records == part_records(path, wanted)
+    assert records == part_records(path, parts)
     assert open_store(path).info().hash == open_store(tmp_path / "whole.zarr").info().hash
-    assert [collect_part(PLAN, path, part, advance) for part in wanted] == records
+    assert [collect_part(PLAN, path, part, advance) for part in parts] == records
     assert steps == sum(record.steps for record in records), "nothing was simulated again"
 
 

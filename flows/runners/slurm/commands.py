@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from gaitforge.flows.records.logs import short
 
@@ -22,9 +21,9 @@ TIMEOUT_S = 120.0
 _PREFIX = re.compile(r"^\w+: (error|fatal): ")
 _SUBMITTED = re.compile(r"(?:Submitted batch job )?(\d+)(?:(?:;| on cluster )(\S*))?")
 _ROW = re.compile(r"(\d+)\|([^|]*)\|([A-Z_]+)\|([^|]*)\|([^|]*)\|(.*)")
-# Of sbatch's errors, those after which the controller may have the job; slurm_strerror(3).
+# Errors of sbatch after which the controller may have the job; slurm_strerror(3).
 _UNCLEAR = re.compile("timed out|Zero Bytes were transmitted", re.IGNORECASE)
-# What changes the commands' answers, without what they need to reach the controller.
+# Variables that change the commands' answers, but not those that name the controller.
 _SETS_ANSWERS = re.compile("(SQUEUE|SCANCEL|SLURM(?!_CONF|_JWT))_")
 _SITE = re.compile("SBATCH_(?!(ARRAY_INX|NO_REQUEUE|OPEN_MODE|SIGNAL|WAIT)$)")
 LIVE = (
@@ -49,7 +48,7 @@ class QueueEntry:
     Attributes:
         job: the id that sbatch gave; task: index in the array, 0 for a job that is none.
         state: Slurm's word, e.g. RUNNING; reason: why it waits.
-        host: its first node; started: seconds since the epoch; of a task that runs.
+        host, started: first node and start, in seconds since the epoch, of a task that runs.
     """
 
     job: str
@@ -75,7 +74,7 @@ def has_slurm() -> bool:
 
 
 def job_environment(names: Sequence[str] = (), **values: str) -> dict[str, str]:
-    """The environment of a job: `PASSED_ON`, further names, and given values.
+    """The environment of a job: `PASSED_ON`, further names, and `values`.
 
     Raises:
         ValueError: a further name that is not set here.
@@ -83,8 +82,8 @@ def job_environment(names: Sequence[str] = (), **values: str) -> dict[str, str]:
     absent = [name for name in names if name not in os.environ]
     if absent:
         raise ValueError(f"environment variable {absent[0]} is to be passed on but is not set here")
-    wanted = {*PASSED_ON, *names}
-    return {name: value for name, value in os.environ.items() if name in wanted} | values
+    kept = {*PASSED_ON, *names}
+    return {name: value for name, value in os.environ.items() if name in kept} | values
 
 
 def submit_command(script: Path, output: Path, after: Sequence[str] = ()) -> list[str]:
@@ -181,9 +180,16 @@ def _run(words: Sequence[str], environment: Mapping[str, str]) -> subprocess.Com
         raise ValueError(
             f"{words[0]} is not on this machine's PATH; run on a login node, or use --runner local"
         )
-    how: dict[str, Any] = {"capture_output": True, "text": True, "errors": "replace"}
     try:
-        return subprocess.run(words, check=False, env=environment, timeout=TIMEOUT_S, **how)
+        return subprocess.run(
+            words,
+            check=False,
+            env=environment,
+            timeout=TIMEOUT_S,
+            capture_output=True,
+            text=True,
+            errors="replace",
+        )
     except subprocess.TimeoutExpired:
         reason = f"no answer in {TIMEOUT_S:.0f} s; is the controller up?"
         return subprocess.CompletedProcess(words, -signal.SIGKILL, "", reason)

@@ -33,7 +33,7 @@ from gaitforge.flows.runners.slurm.commands import (
 
 PLAN, SCRIPT, JOB, EXIT, CANCELLED = "plan.json", "script.sh", "job.json", "exit", "cancelled.json"
 WORDS = "words"
-"""In the plan.json of a job that runs a command: the command line."""
+"""Key of the command line in the plan.json of a job that runs a command."""
 POLL_S = 0.5
 _QUEUE_PERIOD_S = 2.0
 _LISTED_S = 60.0  # in which a new job may be missing in the queue, which some sites cache
@@ -51,8 +51,9 @@ class Job:
     """A submitted job.
 
     Attributes:
-        folder: of the job; id: that sbatch gave, or empty; kind: "collect" or "train"; target: the
-            store or run that it makes; submitted: seconds since the epoch; command: that submitted.
+        folder: of the job; id: sbatch's, or empty; kind: "collect", or the name of a stage.
+        target: the store or run that it makes; submitted: seconds since the epoch; command: the
+            call of sbatch.
         tasks: the parts of each task; one task without parts for a training.
         cluster: empty for this machine's own.
     """
@@ -103,7 +104,7 @@ def new_folder(place: Path, kind: str) -> Path:
     """Make the folder of a new job under `place`, named after kind and time.
 
     Raises:
-        ValueError: it cannot be made.
+        ValueError: the folder cannot be made.
     """
     name = f"{kind}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
     for number in range(1000):
@@ -158,12 +159,12 @@ def find_jobs(place: Path) -> list[Job]:
     Raises:
         ValueError: no such folder.
     """
-    given, place = place, place.absolute()
+    address, place = place, place.absolute()
     if (place / JOB).is_file():
         return [read_job(place)]
     beside = place.with_name(f"{place.name}.jobs")
     if not place.is_dir() and not beside.is_dir():
-        raise ValueError(f"no folder {given}; give a store, a run, or the folder of a job")
+        raise ValueError(f"no folder {address}; give a store, a run, or the folder of a job")
     folders = [folder for top in (place, beside) for folder in _job_folders(top)]
     return sorted((read_job(folder) for folder in folders), key=lambda job: job.submitted)
 
@@ -175,14 +176,14 @@ def find_job(name: str, below: Path = Path()) -> Job:
         ValueError: there is none.
     """
     if name.isdigit():
-        found = [job for job in find_jobs(below) if job.id == name]
-        if not found:
+        matches = [job for job in find_jobs(below) if job.id == name]
+        if not matches:
             raise ValueError(f"no job {name} below {below.absolute()}; give its folder")
-        return found[-1]
+        return matches[-1]
     jobs = find_jobs(Path(name))
     if len(jobs) != 1:
-        known = ", ".join(job.folder.name for job in jobs) or "none"
-        raise ValueError(f"{name} is not one job but has {len(jobs)}: {known}")
+        names = ", ".join(job.folder.name for job in jobs) or "none"
+        raise ValueError(f"{name} is not one job but has {len(jobs)}: {names}")
     return jobs[0]
 
 
@@ -219,7 +220,7 @@ def states_of(jobs: Sequence[Job]) -> list[tuple[Job, list[TaskStatus]]]:
 
 
 def settled(jobs: Sequence[Job]) -> list[tuple[Job, list[TaskStatus]]]:
-    """As `states_of`; raises ValueError too if it is unknown whether a job was submitted."""
+    """As `states_of`; also raises ValueError where a job without an id may be queued."""
     for job, tasks in (pairs := states_of(jobs)):
         if not job.id and job_state(tasks) == "unknown":
             forget = f"gaitforge jobs cancel {shlex.quote(str(job.folder))}"
@@ -227,7 +228,9 @@ def settled(jobs: Sequence[Job]) -> list[tuple[Job, list[TaskStatus]]]:
     return pairs
 
 
-def _task_state(job: Job, task: int, entries: Mapping[Any, QueueEntry]) -> TaskStatus:
+def _task_state(
+    job: Job, task: int, entries: Mapping[tuple[str, str, int], QueueEntry]
+) -> TaskStatus:
     entry = entries.get((job.cluster, job.id, task))
     ended = read_record(job.folder / EXIT / f"{task}.json")
     state = "waiting" if time.time() - job.submitted < _LISTED_S else "lost"
@@ -280,8 +283,8 @@ def cancel_job(job: Job) -> None:
 
 def live_jobs(place: Path, kind: str) -> list[Job]:
     """The jobs of a kind in a folder of jobs that have not ended."""
-    found = [job for job in find_jobs(place) if job.kind == kind] if place.is_dir() else []
-    return [job for job, tasks in settled(found) if job_state(tasks) in LIVE]
+    group = [job for job in find_jobs(place) if job.kind == kind] if place.is_dir() else []
+    return [job for job, tasks in settled(group) if job_state(tasks) in LIVE]
 
 
 def parts_in_work(place: Path) -> set[str]:

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 import gaitforge
 from gaitforge.datasets import create_store
@@ -60,36 +59,36 @@ def run_slurm(
     place = jobs.jobs_folder(store)
     missing = _missing(plan, store, parts)
     busy = set() if settings.dry_run else jobs.parts_in_work(place)
-    wanted = [part for part in missing if part not in busy]
-    if not wanted:
-        given = f"; {amount(len(missing), 'part')} in work in jobs of {place}" if missing else ""
-        reporter.say(f"nothing to submit: no part of {store} is missing{given}")
+    left = [part for part in missing if part not in busy]
+    if not left:
+        reason = f"; {amount(len(missing), 'part')} in work in jobs of {place}" if missing else ""
+        reporter.say(f"nothing to submit: no part of {store} is missing{reason}")
         return []
-    size = max(settings.parts_per_task or settings.cpus, ceil(len(wanted) / MAX_TASKS))
-    tasks = tuple(tuple(wanted[k : k + size]) for k in range(0, len(wanted), size))
+    size = max(settings.parts_per_task or settings.cpus, ceil(len(left) / MAX_TASKS))
+    tasks = tuple(tuple(left[k : k + size]) for k in range(0, len(left), size))
     plan = plan.with_workers(settings.cpus)
     work = Work("gaitforge-collect", len(tasks), True, True, COLLECT_REQUEUES)
     draft = jobs.Job(place, "", "collect", str(store), 0.0, settings.partition, (), tasks)
     record = {"task": plan.kind, "store": str(store), "plan": to_tree(plan)}
-    return submit_work(draft, record, work, settings, lambda: prepare(plan, store, wanted))
+    return submit_work(draft, record, work, settings, lambda: prepare(plan, store, left))
 
 
 def _missing(
     plan: CollectionPlan, store_path: Path | str, parts: Sequence[str] | None
 ) -> list[str]:
-    """The parts to make, found without creating a store."""
-    wanted = list(plan.part_ids() if parts is None else parts)
+    """The parts that the store lacks; creates no store."""
+    names = list(plan.part_ids() if parts is None else parts)
     if not is_bucket_url(store_path) and not Path(store_path).exists():
-        return wanted
-    return create_store(store_path, plan.schema()).missing(wanted)
+        return names
+    return create_store(store_path, plan.schema()).missing(names)
 
 
 def submit_work(
     draft: jobs.Job,
-    record: dict[str, Any],
+    record: dict[str, object],
     work: Work,
     settings: SlurmSettings,
-    afterwards: Callable[[], Any] = lambda: None,
+    afterwards: Callable[[], object] = lambda: None,
     after: Sequence[str] = (),
 ) -> jobs.Job | str:
     """Write a job's folder and submit its script; where sbatch refuses, nothing is left.
@@ -114,7 +113,7 @@ def submit_work(
         settings = replace(settings, env_file=str(Path(settings.env_file).absolute()))
         if not Path(settings.env_file).is_file():
             raise ValueError(f"no file {settings.env_file}")
-    made = [folder for folder in (place, *place.parents) if not folder.exists()]
+    new_folders = [folder for folder in (place, *place.parents) if not folder.exists()]
     folder = jobs.new_folder(place, draft.kind.replace(" ", "-"))
     log = folder / jobs.log_name("%a" if work.array else 0)
     try:
@@ -133,7 +132,7 @@ def submit_work(
         # An interrupted sbatch may have submitted.
         if isinstance(error, Exception) or not (folder / jobs.JOB).exists():
             shutil.rmtree(folder, ignore_errors=True)
-            for empty in made:
+            for empty in new_folders:
                 with suppress(OSError):
                     empty.rmdir()
         raise
@@ -162,15 +161,15 @@ def run_task(folder: Path, task: int, reporter: Reporter) -> None:
 
 
 def _awaited(names: Sequence[str]) -> list[str]:
-    """The ids of those jobs of ids, stores and runs that have not ended; the others succeeded.
+    """The ids of the unfinished jobs of these ids, stores and runs; the others succeeded.
 
     Raises:
         ValueError: no such job, or none is left and the last one did not succeed.
     """
     ids = []
     for name in names:
-        found = [jobs.find_job(name)] if name.isdigit() else jobs.find_jobs(Path(name))
-        states = [(job.id, jobs.job_state(tasks)) for job, tasks in jobs.settled(found)]
+        group = [jobs.find_job(name)] if name.isdigit() else jobs.find_jobs(Path(name))
+        states = [(job.id, jobs.job_state(tasks)) for job, tasks in jobs.settled(group)]
         live = [number for number, state in states if state in jobs.LIVE]
         if not live and (not states or states[-1][1] != "done"):
             last = f"its last job is {states[-1][1]}" if states else "it has no job"

@@ -20,7 +20,7 @@ from gaitforge.flows.stages.staging import Stage, is_done
 from gaitforge.flows.stages.status import TrainingStatus, status
 
 POLL_S = 2.0
-_LIVE = ("waiting", "running", "unknown")
+_LIVE = (*jobs.LIVE, "unknown")
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class StageState:
     """How far a stage is.
 
     Attributes:
-        state: "done"; that of its last job; "working" where it trains or collects without one; or
-            "missing".
-        job: its last one.
+        state: "done", the state of its last job, "working" where it trains or collects without
+            a job, or "missing".
+        job: its last job.
     """
 
     stage: Stage
@@ -48,7 +48,7 @@ def run_command_on_slurm(
     """Submit a command line of gaitforge; returns the job, or with `dry_run` its script.
 
     Args:
-        name: of the work; out: folder of its results, whose folder `jobs` gets the job's.
+        name: of the work; out: folder of its results; the job's folder lies in its `jobs`.
         after: ids of the jobs that must succeed first.
 
     Raises:
@@ -79,14 +79,14 @@ def submit_stages(
         ValueError: no Slurm, or its reason to refuse; then no new job is left.
     """
     _check_request(stages, settings)
-    made: list[jobs.Job | str] = []
+    all_new: list[jobs.Job | str] = []
     ids: dict[str, list[str]] = {}  # of the jobs of each stage that is not done
-    known = {} if settings.dry_run else live_jobs(out, stages)
+    live_by_stage = {} if settings.dry_run else live_jobs(out, stages)
     try:
         for stage in stages:
             if is_done(out, stage):
                 continue
-            live = known.get(stage.name, [])
+            live = live_by_stage.get(stage.name, [])
             waits = not ids.keys().isdisjoint(stage.after)
             if stage.collection is not None and not waits:
                 new = _array(stage, live, settings, reporter or Silent())
@@ -97,14 +97,14 @@ def submit_stages(
                 line = [*words, "--stage", stage.name] if len(stages) > 1 else words
                 mine = settings if stage.trains else replace(settings, nodes=1, gpus=0)
                 new = [run_command_on_slurm(line, stage.name, out, mine, after)]
-            made += new
+            all_new += new
             ids[stage.name] = [job.id for job in [*live, *new] if isinstance(job, jobs.Job)]
     except BaseException:
-        for job in made:
+        for job in all_new:
             if isinstance(job, jobs.Job):
                 jobs.cancel_job(job)
         raise
-    return made
+    return all_new
 
 
 def _check_request(stages: Sequence[Stage], settings: SlurmSettings) -> None:
@@ -125,22 +125,22 @@ def _array(
     if not all(job.is_array for job in live):
         return []  # one job makes all of them
     one_node = replace(settings, nodes=1, gpus=0)
-    made = run_slurm(stage.collection(), stage.place, reporter, stage.parts, one_node)
-    return [] if isinstance(made, list) else [made]
+    job = run_slurm(stage.collection(), stage.place, reporter, stage.parts, one_node)
+    return [] if isinstance(job, list) else [job]
 
 
 def _jobs_of(out: Path, stage: Stage) -> list[jobs.Job]:
     """A stage's jobs, oldest first: those that run its command, and arrays of its parts."""
-    found = [job for job in _jobs_in(out / "jobs") if job.kind == stage.name]
+    own = [job for job in _jobs_in(out / "jobs") if job.kind == stage.name]
     if stage.collection is None or stage.place is None:
-        return found
+        return own
     try:
         parts = set(stage.collection().part_ids())
     except ValueError:  # the policy that drives is missing, so no part has a name
-        return found
+        return own
     arrays = _jobs_in(jobs.jobs_folder(stage.place))
-    found += [job for job in arrays if parts & {part for task in job.tasks for part in task}]
-    return sorted(found, key=lambda job: job.submitted)
+    own += [job for job in arrays if parts & {part for task in job.tasks for part in task}]
+    return sorted(own, key=lambda job: job.submitted)
 
 
 def _jobs_in(place: Path) -> list[jobs.Job]:
@@ -149,28 +149,28 @@ def _jobs_in(place: Path) -> list[jobs.Job]:
 
 def live_jobs(out: Path, stages: Sequence[Stage]) -> dict[str, list[jobs.Job]]:
     """The live jobs of every stage, with one call of Slurm."""
-    known = {stage.name: _jobs_of(out, stage) for stage in stages}
-    every = [job for found in known.values() for job in found]
+    by_stage = {stage.name: _jobs_of(out, stage) for stage in stages}
+    every = [job for group in by_stage.values() for job in group]
     live = {job.folder for job, tasks in jobs.settled(every) if jobs.job_state(tasks) in _LIVE}
-    return {name: [job for job in found if job.folder in live] for name, found in known.items()}
+    return {name: [job for job in own if job.folder in live] for name, own in by_stage.items()}
 
 
 def stage_states(out: Path, stages: Sequence[Stage]) -> list[StageState]:
     """How far every stage is, with one call of Slurm where there are jobs."""
     by_stage = [_jobs_of(out, stage) for stage in stages]
-    known = [job for found in by_stage for job in found]
+    every = [job for group in by_stage for job in group]
     try:
-        states = {job.folder: jobs.job_state(tasks) for job, tasks in jobs.states_of(known)}
+        states = {job.folder: jobs.job_state(tasks) for job, tasks in jobs.states_of(every)}
     except ValueError:  # the controller does not answer just now
-        states = {job.folder: "unknown" for job in known}
+        states = {job.folder: "unknown" for job in every}
     return [_stage_state(out, *each, states) for each in zip(stages, by_stage, strict=True)]
 
 
 def _stage_state(
-    out: Path, stage: Stage, found: Sequence[jobs.Job], states: Mapping[Path, str]
+    out: Path, stage: Stage, own: Sequence[jobs.Job], states: Mapping[Path, str]
 ) -> StageState:
-    live = [job for job in found if states[job.folder] in _LIVE]
-    job = (live or found or [None])[-1]
+    live = [job for job in own if states[job.folder] in _LIVE]
+    job = (live or own or [None])[-1]
     if is_done(out, stage):
         return StageState(stage, "done", job)
     state = states[job.folder] if job else "missing"
@@ -207,10 +207,10 @@ def _progress(stage: Stage) -> str:
     """Parts or optimiser steps done, where the stage has begun."""
     if not _begun(stage):
         return ""
-    found = status(stage.place or "")
-    if isinstance(found, TrainingStatus):
-        return f"{found.step:,} of {found.steps:,} steps"
-    return f"{found.done:,} of {found.planned:,} parts"
+    progress = status(stage.place or "")
+    if isinstance(progress, TrainingStatus):
+        return f"{progress.step:,} of {progress.steps:,} steps"
+    return f"{progress.done:,} of {progress.planned:,} parts"
 
 
 def cancel_stages(out: Path, stages: Sequence[Stage]) -> list[jobs.Job]:
@@ -219,25 +219,25 @@ def cancel_stages(out: Path, stages: Sequence[Stage]) -> list[jobs.Job]:
     Raises:
         ValueError: no Slurm, or its reason.
     """
-    known = live_jobs(out, stages)
-    live = [job for stage in reversed(stages) for job in known[stage.name]]
+    by_stage = live_jobs(out, stages)
+    live = [job for stage in reversed(stages) for job in by_stage[stage.name]]
     for job in live:
         jobs.cancel_job(job)
     return live
 
 
 def follow_stages(out: Path, stages: Sequence[Stage], say: Callable[[str], object]) -> bool:
-    """Tell every change of a stage's state until no job is live; whether all stages are done.
+    """Say every change of a stage's state until no job is live; whether all stages are done.
 
-    Of a failed stage the end of its log is told.
+    A failure is followed by the end of the stage's log.
     """
-    told: dict[str, str] = {}
+    shown: dict[str, str] = {}
     while True:
         states = stage_states(out, stages)
         for each in states:
             text = f"{each.stage.name}: {each.state}" + (f", job {each.job.id}" if each.job else "")
-            if told.get(each.stage.name) != text:
-                told[each.stage.name] = text
+            if shown.get(each.stage.name) != text:
+                shown[each.stage.name] = text
                 say(text)
                 if each.job is not None and each.state in ("failed", "lost"):
                     log, lines = jobs.log_end(each.job, jobs.task_states(each.job))

@@ -39,7 +39,7 @@ def evaluate_bodies(
 
     Args:
         plan: its robot is replaced by each.
-        out: folder in which each evaluation is kept and, at the next call, found.
+        out: folder that keeps each evaluation for the next call.
         experts: robot's name -> expert that is evaluated on the same episodes.
 
     Raises:
@@ -52,12 +52,13 @@ def evaluate_bodies(
         own = replace(plan, robot=str(robot.path))
         reporter.say(f"{robot.name}, {number} of {len(robots)}")
         kept = out / f"{robot.name}.json" if out else None
-        found = evaluate_policy(source, own, reporter, kept)
-        result = BodyResult(robot.name, found.return_, found.success, found.survival)
+        evaluation = evaluate_policy(source, own, reporter, kept)
+        means = evaluation.return_, evaluation.success, evaluation.survival
+        result = BodyResult(robot.name, *means)
         if expert := (experts or {}).get(robot.name):
             beside = PolicySource(EXPERT, EXPERT, expert)
             kept = out / f"{robot.name}.expert.json" if out else None
             theirs = evaluate_policy(beside, own, reporter, kept).return_
-            result = replace(result, expert_return=theirs, share=found.return_ / theirs)
+            result = replace(result, expert_return=theirs, share=evaluation.return_ / theirs)
         results.append(result)
     return results

@@ -26,7 +26,7 @@ from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.policy_source import EXPERT, PolicySource
 
 CARD_GRID = EvaluationGrid(tuple(TERRAINS), tuple(SKILLS), levels=(1, 4, 8), episodes=200)
-"""Of the card's table: easy, middle and hard levels, fully randomised, held-out tiles."""
+"""Grid of the card's table: easy, middle and hard levels, fully randomised, held-out tiles."""
 
 CARD_BODIES = 8
 """Most bodies of a family in the card of its expert."""
@@ -84,8 +84,8 @@ def _measure(
     plan = LeggedEvaluation(grid=grid, threads=threads)
     bodies = robots_of_expert(str(weights))
     if len(bodies) == 1:
-        found = replace(evaluate_policy(source, plan, reporter), returns=())
-        measured: dict[str, object] = {"evaluation": found}
+        evaluation = replace(evaluate_policy(source, plan, reporter), returns=())
+        measured: dict[str, object] = {"evaluation": evaluation}
     else:
         some = bodies[:: ceil(len(bodies) / CARD_BODIES)]
         plan = replace(plan, grid=replace(grid, episodes=ceil(grid.episodes / len(some))))

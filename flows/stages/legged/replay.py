@@ -34,8 +34,8 @@ def replay_legged(
 ) -> list[ReplayFault]:
     """See `gaitforge.flows.stages.replay.replay`."""
     count = min(count, len(selection))
-    chosen = np.sort(np.random.default_rng(seed).choice(len(selection), count, replace=False))
-    selection = selection.with_rows(selection.rows[chosen])
+    sample = np.sort(np.random.default_rng(seed).choice(len(selection), count, replace=False))
+    selection = selection.with_rows(selection.rows[sample])
     faults = []
     with reporter.step("replay", selection.steps, "step") as advance:
         for own in by_robot(selection):
