@@ -21,7 +21,7 @@ from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.flows.tasks.overlay import OverlayPlan
 from gaitforge.flows.tasks.registry import LEGGED, collection_plan
-from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, flag, given, option, setting
+from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, flag, option, option_values, setting
 from gaitforge.pipeline.cli.parsing.values import names, numbers
 from gaitforge.pipeline.cli.work import Result, Work, work
 from gaitforge.pipeline.tables import fields_of
@@ -71,7 +71,7 @@ def collect_command(arguments: argparse.Namespace) -> Work:
     else:
         plan = _legged_plan(arguments)
     if arguments.plan or arguments.task:
-        plan = with_named(plan, given(arguments, "seed", "threads"))
+        plan = with_named(plan, option_values(arguments, "seed", "threads"))
         plan = override(plan, arguments.settings)
     ids = plan.part_ids()
     if arguments.parts is not None:
@@ -87,13 +87,13 @@ def _legged_plan(arguments: argparse.Namespace) -> CollectionPlan:
     from gaitforge.flows.tasks.legged import legged_plan
 
     names = ("expert", "sim", "robots", "threads", "seed", "state", "privileged", "half")
-    values = given(arguments, *names, **CELL_FIELDS)
+    values = option_values(arguments, *names, **CELL_FIELDS)
     if arguments.robot:
         values["robot"] = ",".join(map(absolute_robot, arguments.robot))
         if own := shipped_experts(arguments.robot):
             values = {"expert": ",".join(own)} | values
     plan = legged_plan(arguments.preset, values, arguments.settings)
-    turns = given(arguments, "share", "stretch")
+    turns = option_values(arguments, "share", "stretch")
     if (turns or arguments.labeller) and not (arguments.policy and arguments.labeller):
         raise ValueError("--labeller goes with --policy, --share and --stretch with both")
     if arguments.policy:
@@ -176,7 +176,7 @@ def derive_command(arguments: argparse.Namespace) -> Work:
     """
     from gaitforge.flows.tasks.derive import DerivePlan
 
-    chosen = given(arguments, "name", "unit", "robot", "robots", "threads")
+    chosen = option_values(arguments, "name", "unit", "robot", "robots", "threads")
     address = str(store_address(arguments.store))
     return _added_field(DerivePlan(address, of=arguments.field, **chosen), arguments)
 
@@ -192,7 +192,7 @@ def relabel(arguments: argparse.Namespace) -> Work:
     """Give the present version a new reward, computed from stored fields; `return` follows."""
     from gaitforge.flows.tasks.relabel import RelabelPlan
 
-    source, chosen = str(store_address(arguments.store)), given(arguments, "threads")
+    source, chosen = str(store_address(arguments.store)), option_values(arguments, "threads")
     return _added_field(RelabelPlan(source, reward=arguments.reward, **chosen), arguments)
 
 

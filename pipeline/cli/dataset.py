@@ -11,7 +11,14 @@ from gaitforge import datasets
 from gaitforge.datasets.errors import amount, listed
 from gaitforge.flows.records.part_records import copy_records
 from gaitforge.pipeline.cli.collect import relabel
-from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, actions, command, flag, given, option
+from gaitforge.pipeline.cli.parsing.parser import (
+    CELL_FIELDS,
+    actions,
+    command,
+    flag,
+    option,
+    option_values,
+)
 from gaitforge.pipeline.cli.parsing.values import whole
 from gaitforge.pipeline.cli.store import applied, chosen_episodes
 from gaitforge.pipeline.progress import TerminalReporter
@@ -30,7 +37,7 @@ def _chosen(arguments: argparse.Namespace) -> "datasets.Selection":
 
 def _said(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options that chose the episodes, as an edit's origin keeps them."""
-    return given(arguments, "where", *CELL_FIELDS.values())
+    return option_values(arguments, "where", *CELL_FIELDS.values())
 
 
 def _show_edit(edit: "datasets.Edit", arguments: argparse.Namespace) -> None:

@@ -14,8 +14,8 @@ from gaitforge.pipeline.cli.parsing.parser import (
     Option,
     command,
     flag,
-    given,
     option,
+    option_values,
     setting,
 )
 from gaitforge.pipeline.cli.parsing.values import names, numbers, positive
@@ -198,7 +198,9 @@ def _choices(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the command line chose, as `chosen_claim` takes it."""
 
     def there(names: Mapping[str, str]) -> dict[str, Any]:
-        return given(arguments, **{k: name for k, name in names.items() if name in arguments})
+        return option_values(
+            arguments, **{k: name for k, name in names.items() if name in arguments}
+        )
 
     config = there({name: name for name in _CONFIG})
     return there(_CHOICES) | ({"config": config} if config else {})

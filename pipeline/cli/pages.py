@@ -8,7 +8,7 @@ from gaitforge import datasets
 from gaitforge.datasets.errors import amount
 from gaitforge.datasets.files import check_outside_stores
 from gaitforge.datasets.layout import ROOT_FILE
-from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, command, given, group, option
+from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, command, group, option, option_values
 from gaitforge.pipeline.cli.parsing.values import names, positive, store_address
 from gaitforge.pipeline.cli.store import chosen_episodes
 from gaitforge.pipeline.progress import TerminalReporter
@@ -194,7 +194,7 @@ def _run(arguments: argparse.Namespace) -> "Show":
     if not source.is_dir():
         raise ValueError(f"no store, training run or evaluation at {source}")
     every = {"terrains": tuple(TERRAINS), "skills": tuple(SKILLS), "levels": (_LEVEL,)}
-    cells = every | given(arguments, **CELL_FIELDS)
+    cells = every | option_values(arguments, **CELL_FIELDS)
     grid = EvaluationGrid(**cells, episodes=arguments.episodes or _HELD_OUT_EPISODES)
     plan = LeggedEvaluation(grid=grid, robot=arguments.robot)
     return policy_show(run_source(source), plan, grid.specs(), TerminalReporter())

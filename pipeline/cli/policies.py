@@ -20,8 +20,8 @@ from gaitforge.learners.training.config import TrainConfig
 from gaitforge.pipeline.cli.parsing.parser import (
     CELL_FIELDS,
     command,
-    given,
     option,
+    option_values,
     planned,
     setting,
 )
@@ -56,11 +56,11 @@ def train_command(arguments: argparse.Namespace) -> Work:
     from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
     from gaitforge.learners.training.train import finished_result
 
-    chosen = given(arguments, *TRAINED, "optimiser", "seed")
+    chosen = option_values(arguments, *TRAINED, "optimiser", "seed")
     if arguments.plan:
         plan = plan_from_tree(TrainPlan, read_plan(arguments.plan)[0])
     else:
-        select = SelectPlan(**given(arguments, *SELECTED, saved="selection"))
+        select = SelectPlan(**option_values(arguments, *SELECTED, saved="selection"))
         config = TrainConfig.recommended(arguments.model, **chosen)
         plan = TrainPlan(select, config)
     plan = planned(plan, arguments)
@@ -134,7 +134,7 @@ def evaluate_command(arguments: argparse.Namespace) -> Work:
     plan = known if known and task in (None, known.kind) else evaluation_class(task or LEGGED)()
     if arguments.plan:
         plan = plan_from_tree(type(plan), read_plan(arguments.plan)[0])
-    chosen = given(arguments, "episodes", "seed", "threads", "sim", **CELL_FIELDS)
+    chosen = option_values(arguments, "episodes", "seed", "threads", "sim", **CELL_FIELDS)
     plan = override(with_named(plan, chosen), arguments.settings)
     source = plan.source(arguments.policy, arguments.checkpoint)
     place = policy if policy.is_dir() else (out or policy).parent

@@ -14,7 +14,14 @@ from gaitforge.datasets.files import check_outside_stores
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import copy_records
 from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client
-from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, command, flag, given, group, option
+from gaitforge.pipeline.cli.parsing.parser import (
+    CELL_FIELDS,
+    command,
+    flag,
+    group,
+    option,
+    option_values,
+)
 from gaitforge.pipeline.cli.parsing.values import names, whole
 from gaitforge.pipeline.cli.work import Result, Work, work
 from gaitforge.pipeline.progress import TerminalReporter
@@ -31,7 +38,7 @@ def chosen_episodes(store: "datasets.Store", arguments: argparse.Namespace) -> "
     """The episodes of the chosen cells that meet `--where`, of `--selection` if there is one."""
     file = getattr(arguments, "selection", None)
     selection = store.select() if file is None else datasets.Selection.load(store, file)
-    selection = selection.select(**given(arguments, *CELL_FIELDS.values()))
+    selection = selection.select(**option_values(arguments, *CELL_FIELDS.values()))
     return selection if arguments.where is None else selection.where(arguments.where)
 
 
@@ -255,12 +262,12 @@ def _card(arguments: argparse.Namespace, reporter: Reporter) -> Result:
     place = arguments.store  # a path, or an address on object storage, whose card comes here
     beside = place.parent if isinstance(place, Path) else Path()
     folder = check_outside_stores(arguments.out or beside / f"{Path(place).name}.card")
-    said = given(arguments, "licence", "citation", "authors", "description", "limitations")
+    said = option_values(arguments, "licence", "citation", "authors", "description", "limitations")
     if "authors" in said:
         said["authors"] = [name for name in said["authors"] if name]
     if said:
         store.set_about(**said)
-    cells = given(arguments, *CELL_FIELDS.values())
+    cells = option_values(arguments, *CELL_FIELDS.values())
     selection, filters, condition = selected(store, cells, arguments.where)
     scheduler = arguments.scheduler
     with dask_client(DaskSettings(scheduler=scheduler)) if scheduler else nullcontext():

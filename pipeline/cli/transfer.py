@@ -22,9 +22,9 @@ from gaitforge.flows.settings import setting_names
 from gaitforge.pipeline.cli.parsing.parser import (
     command,
     flag,
-    given,
     group,
     option,
+    option_values,
     planned,
     setting,
 )
@@ -97,8 +97,8 @@ def _export_policy(arguments: argparse.Namespace) -> Work:
     from gaitforge.flows.stages.staging import Stage
     from gaitforge.learners.deploy.export import ExportOptions, ExportResult
 
-    options = ExportOptions(**given(arguments, "formats", batch_size="batch"))
-    plan = ExportPlan(options=options, **given(arguments, "checkpoint", "robot"))
+    options = ExportOptions(**option_values(arguments, "formats", batch_size="batch"))
+    plan = ExportPlan(options=options, **option_values(arguments, "checkpoint", "robot"))
     run, destination = map(Path, arguments.places)
 
     def result(exported: ExportResult) -> Result:
@@ -163,7 +163,7 @@ def import_command(arguments: argparse.Namespace) -> Work:
     from gaitforge.flows.stages.staging import Stage
 
     options = planned(importer_class(arguments.format).Options(), arguments)
-    chosen = given(arguments, "workers", "drop_nan")
+    chosen = option_values(arguments, "workers", "drop_nan")
     plan = ImportPlan(arguments.format, asdict(options), **chosen)
     run = partial(run_import, plan, arguments.source, arguments.store)
     stage = Stage("import", run=run)

@@ -8,8 +8,8 @@ from gaitforge.pipeline.cli.parsing.parser import (
     actions,
     command,
     flag,
-    given,
     option,
+    option_values,
 )
 from gaitforge.pipeline.cli.parsing.values import names, positive
 from gaitforge.pipeline.cli.work import Work, work
@@ -68,7 +68,7 @@ def _collect(arguments: argparse.Namespace) -> Work:
     from gaitforge.flows.tasks.gym import GymPlan, quality_summary
 
     names = ("env", "policies", "steps", "part_steps", "physics", "processes", "seed")
-    chosen = given(arguments, *names, "replay", "replay_steps", qualities="quality")
+    chosen = option_values(arguments, *names, "replay", "replay_steps", qualities="quality")
     if not (arguments.policies or arguments.replay):
         chosen.setdefault("qualities", _SHIPPED)
     plan = GymPlan(**chosen)

@@ -12,8 +12,8 @@ from gaitforge.pipeline.cli.parsing.parser import (
     Container,
     actions,
     command,
-    given,
     option,
+    option_values,
     planned,
     setting,
 )
@@ -142,7 +142,7 @@ def _collect(arguments: argparse.Namespace) -> Work:
     from gaitforge.collectors.humanoid.snippet_grid import SnippetGrid
     from gaitforge.flows.tasks.humanoid import HumanoidPlan
 
-    chosen = given(arguments, "start_rollouts", "random_rollouts", "action_noise", "seed")
+    chosen = option_values(arguments, "start_rollouts", "random_rollouts", "action_noise", "seed")
     grid = SnippetGrid(tuple(snippet.name for snippet in _snippets(arguments)), **chosen)
     plan = HumanoidPlan(grid, str(arguments.reference), arguments.expert or PD, arguments.processes)
     return collection_work(arguments, plan, part_rows)
