@@ -112,8 +112,8 @@ def count_axis(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
 
 
-def panel(axes: Axes, title: str, told: str, note: str = "") -> Panel:
-    """The axes' figure as an element that can stand in a page beside others of its kind."""
+def panel(axes: Axes, title: str, description: str, note: str = "") -> Panel:
+    """The axes' figure as an SVG element; `description` is its text for screen readers."""
     buffer = io.StringIO()
     axes.get_figure().savefig(  # type: ignore[union-attr]
         buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
@@ -134,5 +134,5 @@ def panel(axes: Axes, title: str, told: str, note: str = "") -> Panel:
     opening, _, rest = text.partition(">")
     box = re.search(r'viewBox="[^"]*"', opening)
     assert box is not None, "matplotlib writes a viewBox"
-    alt = escape(f"{title}. {told}")
+    alt = escape(f"{title}. {description}")
     return Panel(title, f'<svg {box[0]} role="img" aria-label="{alt}">{rest}'.strip(), note)

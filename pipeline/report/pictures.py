@@ -39,7 +39,7 @@ from gaitforge.pipeline.report.run_files import EXPERT, PICTURE_INDEX, PICTURES
 
 FORMATS = ("png", "gif", "webp", "mp4")
 FILM_MS, TILES_MS = 40, 60
-"""A frame of a film, and of several films in one picture."""
+"""Duration of a frame of one film, and of several films in one picture."""
 _DRAWING = 3
 """Version of the drawing: raise it to have existing sheets drawn again."""
 
@@ -52,10 +52,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class FilmPlan:
-    """What to show.
+    """Which skills to show, and where.
 
     Attributes:
-        terrains: to choose from; a skill is shown on the hardest one that has its passage, else on
+        terrains: allowed ones; a skill is shown on the hardest one that has its passage, else on
             the hardest one that it is commanded on.
         episodes: how many are run per skill; the one of median return is shown.
     """
@@ -94,7 +94,7 @@ class FilmPlan:
 
 @dataclass(frozen=True)
 class Take:
-    """The episode that is shown, why, and how many succeeded of those that were run."""
+    """An episode to show, the reason (`kind`), and how many of the episodes run succeeded."""
 
     result: EpisodeResult
     succeeded: int
@@ -104,7 +104,7 @@ class Take:
 
 
 def hardest_terrain(skill: str, terrains: Sequence[str]) -> str | None:
-    """Where a skill is shown: before all, where its passage stands; None if it fits nowhere."""
+    """The hardest terrain with the skill's passage, or else for the skill; None if none fits."""
     passage = SKILLS[skill].passage
     with_passage = passage.terrains if passage else ()
     return max(
@@ -152,8 +152,8 @@ def learner_takes(run_dir: Path, source: PolicySource, plan: LeggedEvaluation) -
     policy, robot = plan.load(source, _ROBOTS)[0], plan.card_of(source)
     env = LeggedEnvironment(robot, _ROBOTS, plan.threads, plan.sim)
     try:
-        chosen = list(dict.fromkeys([typical, *tried]))
-        ran = {r.spec: r for r in run_episodes(env, policy, chosen, record=True)}
+        unique = list(dict.fromkeys([typical, *tried]))
+        ran = {r.spec: r for r in run_episodes(env, policy, unique, record=True)}
     finally:
         env.close()
     failed = sorted((ran[s] for s in tried if not ran[s].success), key=lambda r: r.episode_return)
@@ -173,7 +173,7 @@ def make_sheets(
     `pictures.json` then holds the renderer, and a record a sheet.
 
     Args:
-        plan: of the expert's sheets, one a skill; None for none.
+        plan: the expert's sheets, one a skill; None for no such sheets.
 
     Raises:
         RenderingError: MuJoCo cannot draw here.
@@ -221,9 +221,9 @@ def make_experiment_sheets(run_dir: Path, say: Say) -> None:
 
 
 def _are_drawn(folder: Path, key: str) -> bool:
-    known = read_record(folder / PICTURE_INDEX) or {}
-    return known.get("key") == key and all(
-        (folder / sheet["file"]).is_file() for sheet in known["sheets"]
+    index = read_record(folder / PICTURE_INDEX) or {}
+    return index.get("key") == key and all(
+        (folder / sheet["file"]).is_file() for sheet in index["sheets"]
     )
 
 
@@ -239,8 +239,7 @@ def draw_sheets(
     Raises:
         RenderingError: MuJoCo cannot draw here.
     """
-    scenes = [scene_of(take.result, robot) for take in takes]
-    shots = [Shot(scene, frame_steps(len(scene.state), frames)) for scene in scenes]
+    shots = [_sheet_shot(scene_of(take.result, robot), frames) for take in takes]
     pictures = draw(shots, *FRAME_PX)
     folder.mkdir(parents=True, exist_ok=True)
     for name, take, shot, drawn in zip(names, takes, shots, pictures, strict=True):
@@ -337,8 +336,8 @@ def _facts(take: Take) -> dict[str, object]:
     }
 
 
-def _sheet_shot(scene: Scene) -> Shot:
-    return Shot(scene, frame_steps(len(scene.state), SHEET_FRAMES))
+def _sheet_shot(scene: Scene, frames: int = SHEET_FRAMES) -> Shot:
+    return Shot(scene, frame_steps(len(scene.state), frames))
 
 
 def film_shot(scene: Scene, frame_ms: int = FILM_MS) -> Shot:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import UUID
 
 from prefect.automations import AutomationCore
 from prefect.blocks.notifications import CustomWebhookNotificationBlock
@@ -34,12 +35,12 @@ _NOTHING_BODY = "No part was collected in the last {hours} hours by any flow."
 
 @dataclass(frozen=True)
 class NotifyPlan:
-    """When and whom to tell.
+    """What to report, and where to.
 
     Attributes:
-        url: of the web hook; it gets {"text": MESSAGE} by POST, as Slack and Mattermost take it.
-        reasons: of `REASONS`.
-        hours: without any collected part, after which "nothing-collected" is told.
+        url: the web hook; it gets {"text": MESSAGE} by POST, as Slack and Mattermost take it.
+        reasons: some of `REASONS`.
+        hours: how long no part was collected when "nothing-collected" is reported.
     """
 
     url: str
@@ -59,7 +60,7 @@ class NotifyPlan:
 
 
 def set_up_notifications(plan: NotifyPlan) -> list[str]:
-    """Make the automations of the chosen reasons, in place of older ones; returns their names.
+    """Replace all automations of this command by one per reason; returns their names.
 
     Raises:
         ValueError: no server answers.
@@ -100,11 +101,11 @@ def _server() -> Iterator[SyncPrefectClient]:
 
 def _remove(client: SyncPrefectClient) -> None:
     for reason in REASONS:
-        for known in client.read_automations_by_name(f"{NAME}-{reason}"):
-            client.delete_automation(known.id)
+        for automation in client.read_automations_by_name(f"{NAME}-{reason}"):
+            client.delete_automation(automation.id)
 
 
-def _automation(reason: str, hours: int, block: Any) -> AutomationCore:
+def _automation(reason: str, hours: int, block: UUID) -> AutomationCore:
     if reason == "nothing-collected":
         trigger = EventTrigger(
             expect={COLLECTED},
