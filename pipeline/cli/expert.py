@@ -127,8 +127,8 @@ def _film(arguments: argparse.Namespace) -> None:
     from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
     from gaitforge.pipeline.report.pictures import FilmPlan, make_films
 
-    chosen = option_values(arguments, "level", "seed", skills="skill", terrains="terrain")
-    plan = FilmPlan(**chosen)
+    names = {"skills": "skill", "terrains": "terrain"}
+    plan = FilmPlan(**option_values(arguments, "level", "seed", **names))
     expert = arguments.expert or DEFAULT_EXPERT
     formats = arguments.format or ("gif", "png")
     for path in make_films(expert, arguments.out, plan, formats):

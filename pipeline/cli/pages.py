@@ -2,7 +2,7 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gaitforge import datasets
 from gaitforge.datasets.errors import amount
@@ -78,11 +78,11 @@ _HELD_OUT_EPISODES = 3
 def view_command(arguments: argparse.Namespace) -> None:
     """Write a page that plays episodes in 3-D, with their curves; it opens without a network."""
     page = _checked(arguments)
-    make = _episodes if arguments.against is None else _haunted
+    make = _episodes if arguments.against is None else _with_ghosts
     show = make(arguments, page is None)
     if show.note:
         TerminalReporter().say(show.note)
-    record: dict[str, Any] = {"episodes": len(show.episodes)}
+    record: dict[str, object] = {"episodes": len(show.episodes)}
     lines = []
     if page:
         from gaitforge.pipeline.view.page import write_page
@@ -124,7 +124,7 @@ def _checked(arguments: argparse.Namespace) -> Path | None:
 
 
 def _write_others(arguments: argparse.Namespace, show: "Show") -> dict[str, list[Path]]:
-    """Write a film, and recordings, of several episodes a file each; their paths by option."""
+    """Write the film, and the recordings with a file an episode; returns paths by option."""
     from gaitforge.pipeline.report.stored import write_film
     from gaitforge.pipeline.view.rerun_file import write_recording
 
@@ -167,7 +167,7 @@ def _stored(arguments: argparse.Namespace, limit: int) -> "Show":
     return stored_show(chosen, reporter, arguments.robot)
 
 
-def _haunted(arguments: argparse.Namespace, only_chosen: bool) -> "Show":
+def _with_ghosts(arguments: argparse.Namespace, only_chosen: bool) -> "Show":
     from gaitforge.pipeline.view.policy_pages import ghost_source, with_ghosts
 
     source = ghost_source(arguments.against)  # before the work

@@ -104,7 +104,7 @@ def _answer(arguments: argparse.Namespace) -> Result:
 
 
 def _noise_line(selection: "datasets.Selection") -> list[str]:
-    """How much of a selection was collected under noise on the executed actions."""
+    """A line with the shares of a selection by the noise on its executed actions."""
     if "action_noise" not in selection.catalog.column_names:
         return []
     mix = selection.describe(("action_noise",))
@@ -163,10 +163,9 @@ def verify_command(arguments: argparse.Namespace) -> int:
     if arguments.replay and not faults:
         from gaitforge.flows.stages.replay import replay
 
-        found = replay(
-            arguments.store, arguments.replay, arguments.seed, TerminalReporter(), arguments.robot
-        )
-        faults = [str(fault) for fault in found]
+        sample = arguments.replay, arguments.seed
+        differences = replay(arguments.store, *sample, TerminalReporter(), arguments.robot)
+        faults = [str(each) for each in differences]
     if arguments.json:
         record = {"faults": faults, "parts": len(store.parts()), "replayed": arguments.replay}
         show_one(record, as_json=True)
@@ -250,9 +249,9 @@ def card_command(arguments: argparse.Namespace) -> Work:
     return Work(Path(), [stage], itself_result, arguments.words)
 
 
-def itself_result(made: Result) -> Result:
-    """The result of work that makes it."""
-    return made
+def itself_result(result: Result) -> Result:
+    """The result of work whose stage returns a `Result`."""
+    return result
 
 
 def _card(arguments: argparse.Namespace, reporter: Reporter) -> Result:
@@ -262,11 +261,13 @@ def _card(arguments: argparse.Namespace, reporter: Reporter) -> Result:
     place = arguments.store  # a path, or an address on object storage, whose card comes here
     beside = place.parent if isinstance(place, Path) else Path()
     folder = check_outside_stores(arguments.out or beside / f"{Path(place).name}.card")
-    said = option_values(arguments, "licence", "citation", "authors", "description", "limitations")
-    if "authors" in said:
-        said["authors"] = [name for name in said["authors"] if name]
-    if said:
-        store.set_about(**said)
+    statements = option_values(
+        arguments, "licence", "citation", "authors", "description", "limitations"
+    )
+    if "authors" in statements:
+        statements["authors"] = [name for name in statements["authors"] if name]
+    if statements:
+        store.set_about(**statements)
     cells = option_values(arguments, *CELL_FIELDS.values())
     selection, filters, condition = selected(store, cells, arguments.where)
     scheduler = arguments.scheduler
@@ -286,7 +287,7 @@ def _card(arguments: argparse.Namespace, reporter: Reporter) -> Result:
 
 
 def drawing(arguments: argparse.Namespace) -> "Draw | None":
-    """What draws a card's pictures, unless `--no-pictures` is given."""
+    """The function that draws a card's pictures; None with `--no-pictures`."""
     if arguments.no_pictures:
         return None
     from gaitforge.pipeline.report.stored import draw_stored

@@ -22,7 +22,7 @@ from gaitforge.learners.training.config import TrainConfig
 
 COMPARE, DAGGER, DEMO = "compare", "dagger", "demo"
 GRID_EPISODES = 20
-"""Evaluated episodes of a cell."""
+"""Evaluated episodes per cell."""
 _COMPLETE = "terminated or truncated"
 """Episodes that were cut off are left out: their return is unknown."""
 
@@ -208,9 +208,10 @@ def chosen_claim(
     """An experiment on stores, with some values replaced; None leaves a value as it is.
 
     Args:
-        chosen: as `_with_choices`, and `terrains`, `skills`, `levels`, `where`, `saved` of the
-            stores' episodes; settings: as `override` takes them.
-        out: of the experiment; rounds of corrections begin there with the parts of its first call.
+        chosen: those of `_with_choices`, and `terrains`, `skills`, `levels`, `where`, `saved`,
+            which select the stores' episodes.
+        settings: NAME=VALUE, see `override`.
+        out: the experiment's folder; a resumed one keeps its first call's parts for corrections.
 
     Raises:
         ValueError: a preset, store, or value that does not fit.
@@ -242,8 +243,7 @@ def _with_choices(
     """An experiment with some values replaced.
 
     Args:
-        cells: terrains, skills and levels of what is collected, and of the evaluation, which is
-            then at the middle one of the levels.
+        cells: terrains, skills and levels to collect, and to evaluate at the middle level.
         chosen: `parts` of a collection or round; `episodes` of an evaluation's cell; `learners`,
             where a name that the experiment has keeps its settings and any other is a model;
             `seeds`, `train_s`, `expert`, `threads`; `rounds`, `share`, `stretch`, `plain`; and

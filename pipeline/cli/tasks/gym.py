@@ -68,10 +68,10 @@ def _collect(arguments: argparse.Namespace) -> Work:
     from gaitforge.flows.tasks.gym import GymPlan, quality_summary
 
     names = ("env", "policies", "steps", "part_steps", "physics", "processes", "seed")
-    chosen = option_values(arguments, *names, "replay", "replay_steps", qualities="quality")
+    values = option_values(arguments, *names, "replay", "replay_steps", qualities="quality")
     if not (arguments.policies or arguments.replay):
-        chosen.setdefault("qualities", _SHIPPED)
-    plan = GymPlan(**chosen)
+        values.setdefault("qualities", _SHIPPED)
+    plan = GymPlan(**values)
     return collection_work(
         arguments, plan, lambda _: quality_summary(arguments.store, plan.part_ids())
     )
