@@ -98,9 +98,7 @@ def _legged_plan(arguments: argparse.Namespace) -> CollectionPlan:
     if arguments.policy:
         if arguments.expert:
             raise ValueError("with --policy the expert is the --labeller, not --expert")
-        from gaitforge.flows.tasks.legged_policy import (
-            driven_by,  # torch, which an expert does not need
-        )
+        from gaitforge.flows.tasks.legged_policy import driven_by  # imports torch
 
         return driven_by(plan, arguments.policy, arguments.labeller or "", **turns)
     return plan

@@ -38,7 +38,7 @@ _CHOICES = {
     **CELL_FIELDS,
     "saved": "selection",
 }
-"""Parameter in `chosen_claim`'s `chosen` -> argument of the command line."""
+"""Key of `chosen_claim`'s `choices` -> argument of the command line."""
 
 _LEARNERS = option(
     "--learners",

@@ -142,7 +142,7 @@ def _write_others(arguments: argparse.Namespace, show: "Show") -> dict[str, list
 
 
 def _episodes(arguments: argparse.Namespace, only_chosen: bool) -> "Show":
-    """The page's episodes; without a page, only those of its other files."""
+    """The page's episodes; without a page, only the episodes of the other files."""
     source, limit = arguments.source, 1 if only_chosen else arguments.limit
     is_store = isinstance(source, str) or (source / ROOT_FILE).is_file()
     show = _stored(arguments, limit) if is_store else _run(arguments)

@@ -258,7 +258,7 @@ def _card(arguments: argparse.Namespace, reporter: Reporter) -> Result:
     from gaitforge.pipeline.report.card import selected, write_card
 
     store = datasets.open_store(arguments.store)
-    place = arguments.store  # a path, or an address on object storage, whose card comes here
+    place = arguments.store  # a path, or an address on object storage, whose card is written here
     beside = place.parent if isinstance(place, Path) else Path()
     folder = check_outside_stores(arguments.out or beside / f"{Path(place).name}.card")
     statements = option_values(

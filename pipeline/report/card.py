@@ -50,7 +50,7 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True)
 class GridRow:
-    """The levels of one group, then all of them; `span` rows share `where`."""
+    """One group's values by level, then over all levels; `span` rows share `where`."""
 
     where: str
     what: str

@@ -19,7 +19,7 @@ class SheetFigure:
 
 
 def sheet_figures(folder: Path, pictures: Record | None) -> list[SheetFigure]:
-    """A figure a sheet, in the order of `pictures.json`; none where nothing was drawn."""
+    """One figure per sheet, in the order of `pictures.json`; none if nothing was drawn."""
     figures = []
     for sheet in pictures["sheets"] if pictures else []:
         alt = (

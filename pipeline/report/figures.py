@@ -122,10 +122,9 @@ def panel(axes: Axes, title: str, description: str, note: str = "") -> Panel:
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
-    # This rule would reach every element of the page, which states it for itself.
+    # This rule would apply to the whole page, which has its own.
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
-    # Names repeat from chart to chart; only what something points at keeps one, and those are
-    # hashes of their content.
+    # Names repeat from chart to chart. Only those that are used stay; they are hashes of content.
     used = set(re.findall(r"#([\w.-]+)", text))
     text = re.sub(r' id="([\w.-]+)"', lambda match: match[0] if match[1] in used else "", text)
     text = re.sub(r"'?DejaVu Sans'?", "inherit", text)

@@ -5,7 +5,7 @@ succeeded. Of a learner's evaluation two are run again: a typical episode and a 
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,7 +137,7 @@ def learner_takes(run_dir: Path, source: PolicySource, plan: LeggedEvaluation) -
 
     The first has the median return of the cell of median return. The failure is of the cell with
     the fewest successes: of its episodes without success, the one of median return. Without an
-    evaluation there is none.
+    evaluation there are no takes.
     """
     evaluation = read_record(run_dir / "evaluate" / f"{source.name}.json")
     if evaluation is None:
@@ -168,7 +168,7 @@ def make_sheets(
     plan: FilmPlan | None = None,
     learners: Sequence[tuple[PolicySource, LeggedEvaluation]] = (),
 ) -> None:
-    """Draw contact sheets into `folder`, unless those of this plan and these policies are there.
+    """Draw contact sheets into `folder`, unless the sheets of this plan and these policies exist.
 
     `pictures.json` then holds the renderer, and a record a sheet.
 
@@ -185,8 +185,15 @@ def make_sheets(
     takes = record_takes(expert, plan) if plan is not None else []
     for source, evaluated_on in learners:
         takes += learner_takes(folder.parent, source, evaluated_on)
-    facts = {"key": key, "expert": expert.policy.name, "weights": expert.hash}
-    _draw_into(folder, takes, expert.policy.robot, facts)
+    names = [
+        f"{take.result.spec.skill}.png"
+        if take.policy == EXPERT
+        else f"{take.policy}-{take.kind.replace(' ', '-')}.png"
+        for take in takes
+    ]
+    sheets = draw_sheets(folder, takes, names, expert.policy.robot)
+    record = {"key": key, "expert": expert.policy.name, "weights": expert.hash}
+    write_record(folder / PICTURE_INDEX, {**record, "renderer": "mujoco", "sheets": sheets})
 
 
 def make_experiment_sheets(run_dir: Path, say: Say) -> None:
@@ -234,7 +241,7 @@ def draw_sheets(
     robot: RobotCard,
     frames: int = SHEET_FRAMES,
 ) -> list[dict[str, object]]:
-    """Draw a contact sheet a take into the named files of a folder; a record of each.
+    """Draw one contact sheet per take into the named files of a folder; returns their records.
 
     Raises:
         RenderingError: MuJoCo cannot draw here.
@@ -246,20 +253,6 @@ def draw_sheets(
         sheet = contact_sheet(heading(take), drawn, shot.steps * CONTROL_DT_S)
         write_bytes_durably(folder / name, sheet)
     return [{"file": name, **_facts(take)} for name, take in zip(names, takes, strict=True)]
-
-
-def _draw_into(
-    folder: Path, takes: Sequence[Take], robot: RobotCard, facts: Mapping[str, object]
-) -> None:
-    """Draw sheets, and then write their index."""
-    names = [
-        f"{take.result.spec.skill}.png"
-        if take.policy == EXPERT
-        else f"{take.policy}-{take.kind.replace(' ', '-')}.png"
-        for take in takes
-    ]
-    sheets = draw_sheets(folder, takes, names, robot)
-    write_record(folder / PICTURE_INDEX, {**facts, "renderer": "mujoco", "sheets": sheets})
 
 
 def make_films(

@@ -219,7 +219,7 @@ def _score_chart(record: Record, of: Record) -> Panel | None:
 
 
 def _asked_chart(record: Record, of: Record) -> Panel | None:
-    """What conditioned learners return for what they are asked; None without any."""
+    """Scores of conditioned learners over the scores asked for; None without such learners."""
     lines = []
     for result in _of_set(record["results"], of):
         points = sorted((each["asked"], each["score"]["mean"]) for each in result["asked"])

@@ -174,7 +174,7 @@ def _read_text(run_dir: Path, path: Path) -> str:
 
 
 def _read_object(run_dir: Path, path: Path) -> Record:
-    """A JSON object whose keys, and those of the records in its fields, were checked."""
+    """A JSON object with checked keys, also in the records of its fields."""
     record = _parse_object(_read_text(run_dir, path), str(path))
     for name, keys in _KEYS.items():
         file, _, field = name.partition(": ")

@@ -49,7 +49,7 @@ def _replayed(
 
 
 def stored_takes(selection: Selection) -> tuple[list[Take], RobotCard]:
-    """A stored episode a skill, of median return; of the first robot where there are several.
+    """The stored median-return episode of each skill, of the first robot if there are several.
 
     Raises:
         RenderingError: not the legged task's own episodes, or they do not repeat here.
@@ -70,10 +70,8 @@ def stored_takes(selection: Selection) -> tuple[list[Take], RobotCard]:
 def _typical(selection: Selection) -> tuple[list[tuple[int, int]], list[int]]:
     """Per skill: (successes, episodes), and the median-return episode that the expert drove."""
     names = ["policy_hash"] if "policy_hash" in selection.catalog.column_names else []
-    columns = selection.catalog.rows(
-        selection.rows, ["skill", "return", "success", "expert_hash", *names]
-    )
-    rows = columns.to_pylist()
+    names += ["skill", "return", "success", "expert_hash"]
+    rows = selection.catalog.rows(selection.rows, names).to_pylist()
     by_skill: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
         if row.get("policy_hash") in (None, row["expert_hash"]):
@@ -87,7 +85,7 @@ def _typical(selection: Selection) -> tuple[list[tuple[int, int]], list[int]]:
 
 
 def draw_stored(selection: Selection, folder: Path) -> list[dict[str, object]]:
-    """Draw a sheet of a typical stored episode a skill; a record of each, with its file's name.
+    """Draw a sheet of one typical stored episode per skill; returns their records.
 
     Raises:
         RenderingError: see `stored_takes`, or MuJoCo cannot draw here.

@@ -26,7 +26,10 @@ HOOK = "gaitforge-notifications"
 REASONS = ("failed", "late", "nothing-collected")
 
 _RUN = "prefect.flow-run."
-_STARTS = ({f"{_RUN}Failed", f"{_RUN}Crashed", f"{_RUN}TimedOut"}, {f"{_RUN}Late"})
+_EVENTS = {
+    "failed": {f"{_RUN}Failed", f"{_RUN}Crashed", f"{_RUN}TimedOut"},
+    "late": {f"{_RUN}Late"},
+}
 _RUN_BODY = """Flow run {{ flow_run.name }} of {{ flow.name }} is {{ flow_run.state.name }}.
 {{ flow_run.state.message }}
 {{ flow_run|ui_url }}"""
@@ -115,8 +118,7 @@ def _automation(reason: str, hours: int, block: UUID) -> AutomationCore:
         )
         body, subject = _NOTHING_BODY.format(hours=hours), "gaitforge: nothing was collected"
     else:
-        expect = _STARTS[0] if reason == "failed" else _STARTS[1]
-        trigger = EventTrigger(expect=expect, posture=Posture.Reactive, threshold=1)
+        trigger = EventTrigger(expect=_EVENTS[reason], posture=Posture.Reactive, threshold=1)
         body, subject = _RUN_BODY, f"gaitforge: a run is {reason}"
     action = SendNotification(block_document_id=block, subject=subject, body=body)
     return AutomationCore(name=f"{NAME}-{reason}", trigger=trigger, actions=[action])

@@ -46,7 +46,7 @@ _ENVIRONMENT = {
 }
 
 _EVERY_ADDRESS = {"0.0.0.0": LOOPBACK, "::": "::1"}
-"""Where to reach a server that listens everywhere."""
+"""Address of a server that listens everywhere -> address to reach it at."""
 
 
 def check_host(host: str, expose: bool) -> None:

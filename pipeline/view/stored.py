@@ -49,7 +49,7 @@ def stored_show(selection: Selection, reporter: Reporter, robot: str = "") -> Sh
         robot: a name or path; empty for the store's own.
 
     Raises:
-        ValueError: no legged episodes, or neither way is open.
+        ValueError: no legged episodes, or neither of the two is possible.
     """
     store = selection.store
     columns = selection.catalog.column_names

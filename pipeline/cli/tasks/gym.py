@@ -4,13 +4,7 @@ import argparse
 from importlib.util import find_spec
 
 from gaitforge.pipeline.cli.collect import collection_work
-from gaitforge.pipeline.cli.parsing.parser import (
-    actions,
-    command,
-    flag,
-    option,
-    option_values,
-)
+from gaitforge.pipeline.cli.parsing.parser import actions, command, flag, option, option_values
 from gaitforge.pipeline.cli.parsing.values import names, positive
 from gaitforge.pipeline.cli.work import Work, work
 from gaitforge.pipeline.tables import show

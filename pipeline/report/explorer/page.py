@@ -45,7 +45,7 @@ def explorer_of(selection: Selection, folder: Path, within: str = "") -> str:
     store = selection.store
     address = store.full_address
     place = address
-    if "://" not in address:  # no more of this machine's folders than a page beside the store needs
+    if "://" not in address:  # keep the folders of this machine out of the page
         beside = Path(address).parent == folder.resolve().parent
         place = f"{'../' if beside else ''}{Path(address).name}"
     about = {"store": PurePosixPath(address).name, "place": place, "within": within}
