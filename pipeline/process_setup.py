@@ -1,4 +1,4 @@
-"""What a command sets before libraries load: their variables, its streams, a user and a home."""
+"""Set-up before libraries load: environment variables, standard streams, user and home."""
 
 import atexit
 import getpass
@@ -20,7 +20,7 @@ _DEFAULTS = {
     # Seconds; the default of 20 is too short on a busy machine.
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
 }
-"""Defaults of variables; the user's own settings stay."""
+"""Defaults of environment variables; the user's own settings stay."""
 
 
 def prepare_process() -> None:

@@ -19,7 +19,7 @@ class TerminalReporter:
     """Shows steps on standard error, so that standard output stays for results.
 
     Attributes:
-        lines: a line now and then on a terminal too, as where several processes report.
+        lines: print lines instead of a bar on a terminal too, for several processes at once.
     """
 
     lines: bool = False
@@ -87,5 +87,5 @@ class _Lines:
 
 
 def own_reporter() -> Reporter:
-    """The terminal's; of several processes of one training, the first speaks."""
+    """Terminal reporter on rank 0; silent on other ranks."""
     return TerminalReporter() if leads() else Silent()

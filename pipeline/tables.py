@@ -3,15 +3,16 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+
+Rows = Sequence[Mapping[str, object]]
 
 
-def show(records: Sequence[Mapping[str, Any]], as_json: bool) -> None:
+def show(records: Rows, as_json: bool) -> None:
     """Print records as a table, or as a JSON list."""
     show_result(list(records), records, as_json)
 
 
-def show_one(record: Mapping[str, Any], as_json: bool) -> None:
+def show_one(record: Mapping[str, object], as_json: bool) -> None:
     """Print one record as lines of names and values, or as a JSON object."""
     if as_json:
         print(json.dumps(record, indent=1))
@@ -21,12 +22,12 @@ def show_one(record: Mapping[str, Any], as_json: bool) -> None:
         print(f"{name:<{width}}  {cell(value)}")
 
 
-def show_result(record: Any, rows: Sequence[Mapping[str, Any]], as_json: bool, *lines: str) -> None:
+def show_result(record: object, rows: Rows, as_json: bool, *lines: str) -> None:
     """Print a record as JSON; or, for people, rows as a table and lines below it."""
     print(json.dumps(record, indent=1) if as_json else "\n".join([table(rows), *lines]))
 
 
-def fields_of(value: object, *names: str) -> dict[str, Any]:
+def fields_of(value: object, *names: str) -> dict[str, object]:
     """Some attributes of an object, as a record."""
     return {name: getattr(value, name) for name in names}
 
@@ -45,7 +46,7 @@ def duration(seconds: float | None, unknown: str = "-") -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def table(records: Sequence[Mapping[str, Any]]) -> str:
+def table(records: Rows) -> str:
     """An aligned text table; numbers to the right, columns in the order of the first record."""
     if not records:
         return "(nothing)"
@@ -57,7 +58,7 @@ def table(records: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines + [_line(row, widths, numeric) for row in rows])
 
 
-def cell(value: Any) -> str:
+def cell(value: object) -> str:
     """A value as people read it."""
     if value is None or value == "":
         return "-"

@@ -2,9 +2,8 @@
 
 import argparse
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from gaitforge import datasets
 from gaitforge.collectors.robots.robot import absolute_robot
@@ -21,10 +20,10 @@ from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.flows.tasks.overlay import OverlayPlan
 from gaitforge.flows.tasks.registry import LEGGED, collection_plan
-from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, flag, given, option, setting
+from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, flag, option, option_values, setting
 from gaitforge.pipeline.cli.parsing.values import names, numbers
 from gaitforge.pipeline.cli.work import Result, Work, work
-from gaitforge.pipeline.tables import fields_of
+from gaitforge.pipeline.tables import Rows, fields_of
 
 
 @work(
@@ -71,7 +70,7 @@ def collect_command(arguments: argparse.Namespace) -> Work:
     else:
         plan = _legged_plan(arguments)
     if arguments.plan or arguments.task:
-        plan = with_named(plan, given(arguments, "seed", "threads"))
+        plan = with_named(plan, option_values(arguments, "seed", "threads"))
         plan = override(plan, arguments.settings)
     ids = plan.part_ids()
     if arguments.parts is not None:
@@ -87,21 +86,19 @@ def _legged_plan(arguments: argparse.Namespace) -> CollectionPlan:
     from gaitforge.flows.tasks.legged import legged_plan
 
     names = ("expert", "sim", "robots", "threads", "seed", "state", "privileged", "half")
-    values = given(arguments, *names, **CELL_FIELDS)
+    values = option_values(arguments, *names, **CELL_FIELDS)
     if arguments.robot:
         values["robot"] = ",".join(map(absolute_robot, arguments.robot))
         if own := shipped_experts(arguments.robot):
             values = {"expert": ",".join(own)} | values
     plan = legged_plan(arguments.preset, values, arguments.settings)
-    turns = given(arguments, "share", "stretch")
+    turns = option_values(arguments, "share", "stretch")
     if (turns or arguments.labeller) and not (arguments.policy and arguments.labeller):
         raise ValueError("--labeller goes with --policy, --share and --stretch with both")
     if arguments.policy:
         if arguments.expert:
             raise ValueError("with --policy the expert is the --labeller, not --expert")
-        from gaitforge.flows.tasks.legged_policy import (
-            driven_by,  # torch, which an expert does not need
-        )
+        from gaitforge.flows.tasks.legged_policy import driven_by  # imports torch
 
         return driven_by(plan, arguments.policy, arguments.labeller or "", **turns)
     return plan
@@ -110,25 +107,24 @@ def _legged_plan(arguments: argparse.Namespace) -> CollectionPlan:
 def collection_work(
     arguments: argparse.Namespace,
     plan: CollectionPlan,
-    rows: Callable[[Sequence[PartCollected]], Sequence[Mapping[str, Any]]],
+    rows: Callable[[Sequence[PartCollected]], Rows],
     parts: Sequence[str] | None = None,
 ) -> Work:
-    """The collection of the missing ones of a plan's parts (None: all) into the command's store.
+    """Collect the missing ones of a plan's parts (None: all) into the command's store.
 
     Args:
-        rows: of the table, from the records of all these parts.
+        rows: makes the table's rows from the records of all these parts.
     """
     from gaitforge.flows.stages.staging import collection_stage
 
-    store, wanted = store_address(arguments.store), list(parts or plan.part_ids())
+    store, ids = store_address(arguments.store), list(parts or plan.part_ids())
 
-    def result(made: list[PartCollected] | None) -> Result:
-        records = records_of_commits(datasets.open_store(store), store, wanted)
-        now = len(made or ())
-        shown = rows(records)
+    def result(collected: list[PartCollected] | None) -> Result:
+        records = records_of_commits(datasets.open_store(store), store, ids)
+        now, table = len(collected or ()), rows(records)
         return Result(
-            shown,
-            shown,
+            table,
+            table,
             _speed(records),
             title="collection",
             about=store,
@@ -140,7 +136,7 @@ def collection_work(
     return Work(jobs_folder(store), [stage], result, arguments.words)
 
 
-def part_rows(records: Sequence[PartCollected]) -> list[dict[str, Any]]:
+def part_rows(records: Sequence[PartCollected]) -> Rows:
     """A row for each collected part."""
     return [
         fields_of(record, "part", "episodes", "steps", "bytes")
@@ -150,7 +146,7 @@ def part_rows(records: Sequence[PartCollected]) -> list[dict[str, Any]]:
 
 
 def _speed(records: Sequence[PartCollected]) -> tuple[str, ...]:
-    """The speed of a collection, where times are known."""
+    """The speed of a collection as a line; nothing without recorded times."""
     rate = collection_rate(records)
     return (f"{rate:,.0f} steps/s: simulation, policy and writing",) if rate else ()
 
@@ -176,9 +172,9 @@ def derive_command(arguments: argparse.Namespace) -> Work:
     """
     from gaitforge.flows.tasks.derive import DerivePlan
 
-    chosen = given(arguments, "name", "unit", "robot", "robots", "threads")
+    values = option_values(arguments, "name", "unit", "robot", "robots", "threads")
     address = str(store_address(arguments.store))
-    return _added_field(DerivePlan(address, of=arguments.field, **chosen), arguments)
+    return _added_field(DerivePlan(address, of=arguments.field, **values), arguments)
 
 
 @work(
@@ -192,8 +188,8 @@ def relabel(arguments: argparse.Namespace) -> Work:
     """Give the present version a new reward, computed from stored fields; `return` follows."""
     from gaitforge.flows.tasks.relabel import RelabelPlan
 
-    source, chosen = str(store_address(arguments.store)), given(arguments, "threads")
-    return _added_field(RelabelPlan(source, reward=arguments.reward, **chosen), arguments)
+    source, values = str(store_address(arguments.store)), option_values(arguments, "threads")
+    return _added_field(RelabelPlan(source, reward=arguments.reward, **values), arguments)
 
 
 def _added_field(plan: OverlayPlan, arguments: argparse.Namespace) -> Work:
@@ -202,12 +198,12 @@ def _added_field(plan: OverlayPlan, arguments: argparse.Namespace) -> Work:
 
     plan.schema()  # raises where the field cannot be added
 
-    def result(made: list[PartCollected] | None) -> Result:
+    def result(collected: list[PartCollected] | None) -> Result:
         field, info = plan.field, datasets.open_store(plan.source).info()
         record: dict[str, object] = {"field": field.name, "shape": list(field.shape)}
         record |= {"dtype": field.dtype, "unit": field.unit, "description": field.description}
-        record |= {"parts": info.parts, "made_now": len(made or ()), "hash": info.hash}
-        return Result(record | {"steps_per_s": round(collection_rate(made or []))})
+        record |= {"parts": info.parts, "made_now": len(collected or ()), "hash": info.hash}
+        return Result(record | {"steps_per_s": round(collection_rate(collected or []))})
 
     stage = collection_stage(plan.kind, plan, plan.address)
     return Work(jobs_folder(plan.address), [stage], result, arguments.words)

@@ -5,13 +5,19 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from gaitforge import datasets
 from gaitforge.datasets.errors import amount, listed
 from gaitforge.flows.records.part_records import copy_records
 from gaitforge.pipeline.cli.collect import relabel
-from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, actions, command, flag, given, option
+from gaitforge.pipeline.cli.parsing.parser import (
+    CELL_FIELDS,
+    actions,
+    command,
+    flag,
+    option,
+    option_values,
+)
 from gaitforge.pipeline.cli.parsing.values import whole
 from gaitforge.pipeline.cli.store import applied, chosen_episodes
 from gaitforge.pipeline.progress import TerminalReporter
@@ -22,15 +28,15 @@ _WHERE = "return < 3 and skill = 'run'"
 
 
 def _chosen(arguments: argparse.Namespace) -> "datasets.Selection":
-    """The chosen episodes; ValueError if nothing was said, lest all are meant by mistake."""
-    if not _said(arguments):
+    """The chosen episodes; ValueError without any condition, which would mean all episodes."""
+    if not _conditions(arguments):
         raise ValueError("say which episodes: --where, --terrain, --skill or --level")
     return chosen_episodes(datasets.open_store(arguments.store), arguments)
 
 
-def _said(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The options that chose the episodes, as an edit's origin keeps them."""
-    return given(arguments, "where", *CELL_FIELDS.values())
+def _conditions(arguments: argparse.Namespace) -> dict[str, object]:
+    """The options that choose the episodes; an edit's origin keeps them."""
+    return option_values(arguments, "where", *CELL_FIELDS.values())
 
 
 def _show_edit(edit: "datasets.Edit", arguments: argparse.Namespace) -> None:
@@ -48,8 +54,8 @@ def _show_edit(edit: "datasets.Edit", arguments: argparse.Namespace) -> None:
 )
 def _drop(arguments: argparse.Namespace) -> None:
     """Leave episodes out of a store's later versions; tags and parts keep them."""
-    said = _said(arguments) | ({"reason": arguments.reason} if arguments.reason else {})
-    _show_edit(_chosen(arguments).drop(said), arguments)
+    reason = {"reason": arguments.reason} if arguments.reason else {}
+    _show_edit(_chosen(arguments).drop(_conditions(arguments) | reason), arguments)
 
 
 @command(
@@ -62,9 +68,8 @@ def _drop(arguments: argparse.Namespace) -> None:
 )
 def _trim(arguments: argparse.Namespace) -> None:
     """Take steps off the beginning and end of episodes."""
-    selection, said = _chosen(arguments), _said(arguments)
-    edit = selection.trim(arguments.head, arguments.tail, arguments.length, said)
-    _show_edit(edit, arguments)
+    sizes = arguments.head, arguments.tail, arguments.length
+    _show_edit(_chosen(arguments).trim(*sizes, _conditions(arguments)), arguments)
 
 
 @command(
@@ -81,7 +86,7 @@ def _trim(arguments: argparse.Namespace) -> None:
 def _annotate(arguments: argparse.Namespace) -> None:
     """Set columns of episodes, to query by."""
     values = dict(_value(text) for text in arguments.values)
-    _show_edit(_chosen(arguments).annotate(values, _said(arguments) | values), arguments)
+    _show_edit(_chosen(arguments).annotate(values, _conditions(arguments) | values), arguments)
 
 
 def _value(text: str) -> tuple[str, str | bool | int | float]:
@@ -149,7 +154,7 @@ def _split(arguments: argparse.Namespace) -> None:
         files = len(sides) * len(store.files.stamps())
         with TerminalReporter().step("split", files, "file") as advance:
             paths = datasets.save_split(
-                sides, arguments.out, how | _said(arguments), lambda count: advance(count, "")
+                sides, arguments.out, how | _conditions(arguments), lambda count: advance(count, "")
             )
         for path in paths.values():
             copy_records([arguments.store], path)
@@ -168,12 +173,12 @@ def _split(arguments: argparse.Namespace) -> None:
 def _fractions(text: str) -> dict[str, float]:
     pairs = [each.partition("=") for each in text.split(",")]
     try:
-        found = {name.strip(): float(value) for name, _, value in pairs}
+        fractions = {name.strip(): float(value) for name, _, value in pairs}
     except ValueError:
-        found = {}
-    if len(found) != len(pairs):
+        fractions = {}
+    if len(fractions) != len(pairs):
         raise ValueError(f"'{text}' is not a list like train=0.9,val=0.1")
-    return found
+    return fractions
 
 
 @command(
@@ -187,13 +192,13 @@ def _diff(arguments: argparse.Namespace) -> None:
     """Show what was added, dropped and changed between two versions of a store."""
     first = datasets.open_store(arguments.store, tag=arguments.first)
     second = datasets.open_store(arguments.store, tag=arguments.second)
-    found = datasets.difference(first, second)
-    lines = [f"{amount(getattr(found, what), 'episode')} {what}" for what in _COUNTED]
-    lines += _named("parts added", found.parts_added) + _named("parts removed", found.parts_removed)
-    lines += _named("columns added", found.columns_added)
-    lines += _named("columns removed", found.columns_removed)
-    lines += [f"column {name}: {count:,} changed" for name, count in found.columns_changed.items()]
-    show_result(asdict(found), found.groups, arguments.json, *lines)
+    diff = datasets.difference(first, second)
+    lines = [f"{amount(getattr(diff, what), 'episode')} {what}" for what in _COUNTED]
+    lines += _named("parts added", diff.parts_added) + _named("parts removed", diff.parts_removed)
+    lines += _named("columns added", diff.columns_added)
+    lines += _named("columns removed", diff.columns_removed)
+    lines += [f"column {name}: {count:,} changed" for name, count in diff.columns_changed.items()]
+    show_result(asdict(diff), diff.groups, arguments.json, *lines)
 
 
 _COUNTED = ("added", "dropped", "changed")

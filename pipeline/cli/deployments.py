@@ -33,13 +33,15 @@ from gaitforge.pipeline.cli.parsing.parser import Parser
 from gaitforge.pipeline.cli.work import Result
 
 _PLACES = ("out", "store", "stores", "policy", "places", "what")
-"""Parameters that name a run after what it makes; the first that a command has."""
+"""Parameters that name the output; a run is named by the first that its command has."""
 
 _TAGS = ("store", "model", "terrain", "preset")
 _IN_NAME = ("model", "terrain", "skill", "where")
 
 
-def _commands(parser: Parser, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _commands(
+    parser: Parser, words: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Parser]]:
     """The words and the parser of each command that has work to do."""
     if parser.get_default("begin") is not None:
         yield words, parser
@@ -49,7 +51,7 @@ def _commands(parser: Parser, words: tuple[str, ...] = ()) -> Iterator[tuple[tup
                 yield from _commands(inner, (*words, name))
 
 
-def _deployed(words: Sequence[str], parser: Parser) -> Flow[..., Any]:
+def _deployed(words: Sequence[str], parser: Parser) -> Flow[..., State[None]]:
     """The flow of a command: its name, its form, and its work as tasks."""
     fields, runners, name = form_fields(parser), has_runners(parser), "-".join(words)
 
@@ -73,7 +75,7 @@ def _deployed(words: Sequence[str], parser: Parser) -> Flow[..., Any]:
 
 
 def _run_name(command: str) -> str:
-    """A run's name: the command, what it makes, and a few of its values in brackets."""
+    """A run's name: the command, its output, and a few of its values in brackets."""
     values = flow_run.parameters
     place = next((values[name] for name in _PLACES if values.get(name)), "")
     place = last_name(place[-1] if isinstance(place, list) else place) if place else ""
@@ -103,12 +105,12 @@ def _run(
 
 def _parsed(line: list[str]) -> Namespace:
     """The arguments of a command line; ValueError in place of an exit with a message."""
-    said = io.StringIO()
+    messages = io.StringIO()
     try:
-        with redirect_stderr(said):
+        with redirect_stderr(messages):
             return parsed(line)
     except SystemExit:
-        raise ValueError(said.getvalue().strip()) from None
+        raise ValueError(messages.getvalue().strip()) from None
 
 
 def _show(result: Result) -> State[None]:
@@ -127,8 +129,8 @@ def _show(result: Result) -> State[None]:
     return Completed(message=result.message or None)
 
 
-FLOWS: dict[str, Flow[..., Any]] = {
-    each.name: each for each in (_deployed(*found) for found in _commands(build_parser()))
+FLOWS: dict[str, Flow[..., State[None]]] = {
+    each.name: each for each in (_deployed(*pair) for pair in _commands(build_parser()))
 }
 """Name -> the flow of each command that has work to do."""
 

@@ -14,8 +14,8 @@ from gaitforge.pipeline.cli.parsing.parser import (
     Option,
     command,
     flag,
-    given,
     option,
+    option_values,
     setting,
 )
 from gaitforge.pipeline.cli.parsing.values import names, numbers, positive
@@ -38,7 +38,7 @@ _CHOICES = {
     **CELL_FIELDS,
     "saved": "selection",
 }
-"""What `chosen_claim` takes -> the option's name."""
+"""Key of `chosen_claim`'s `choices` -> argument of the command line."""
 
 _LEARNERS = option(
     "--learners",
@@ -91,13 +91,13 @@ def run_command(arguments: argparse.Namespace) -> Work:
 
     place, stores = Path(arguments.what), arguments.stores
     if is_experiment(place):
-        known, out = claimed(place), arguments.out or place
-        return _work(arguments, known.name, known.experiment, stores or known.stores, out)
+        claim, out = claimed(place), arguments.out or place
+        return _work(arguments, claim.name, claim.experiment, stores or claim.stores, out)
     if arguments.out is None:
         raise ValueError("an experiment needs --out, the folder of its results")
     if place.is_file():
-        known = claimed(place)
-        return _work(arguments, known.name, known.experiment, stores, arguments.out)
+        claim = claimed(place)
+        return _work(arguments, claim.name, claim.experiment, stores, arguments.out)
     return _work(arguments, arguments.what, preset(arguments.what), stores, arguments.out)
 
 
@@ -125,13 +125,13 @@ def pipeline_command(arguments: argparse.Namespace) -> Work:
         raise ValueError("give --plan or --preset, not both")
     chosen = _choices(arguments) or arguments.settings or arguments.plan or arguments.preset
     if is_experiment(out) and not chosen:
-        known = claimed(out)
+        claim = claimed(out)
     elif arguments.plan:
-        known = claimed(arguments.plan)
+        claim = claimed(arguments.plan)
     else:
         name = arguments.preset or "demo"
-        known = Claim(name, collecting_preset(name))
-    return _work(arguments, known.name, known.experiment, known.stores, out)
+        claim = Claim(name, collecting_preset(name))
+    return _work(arguments, claim.name, claim.experiment, claim.stores, out)
 
 
 @work(
@@ -195,10 +195,12 @@ def dagger_command(arguments: argparse.Namespace) -> Work:
 
 
 def _choices(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the command line chose, as `chosen_claim` takes it."""
+    """The values of the command line for `chosen_claim`."""
 
     def there(names: Mapping[str, str]) -> dict[str, Any]:
-        return given(arguments, **{k: name for k, name in names.items() if name in arguments})
+        return option_values(
+            arguments, **{k: name for k, name in names.items() if name in arguments}
+        )
 
     config = there({name: name for name in _CONFIG})
     return there(_CHOICES) | ({"config": config} if config else {})
@@ -208,7 +210,7 @@ def _work(
     arguments: argparse.Namespace,
     name: str,
     experiment: "Experiment",
-    stores: Sequence[Any],
+    stores: Sequence[Path | str],
     out: Path,
     seconds: Mapping[str, float] | None = None,
 ) -> Work:
@@ -218,15 +220,15 @@ def _work(
     from gaitforge.pipeline.report.experiment import stages_of
 
     addresses = tuple(str(store_address(store)) for store in stores)
-    chosen = _choices(arguments)
-    made = chosen_claim(name, experiment, addresses, chosen, arguments.settings, out)
-    stages = stages_of(made, out)
+    choices = _choices(arguments)
+    own_claim = chosen_claim(name, experiment, addresses, choices, arguments.settings, out)
+    stages = stages_of(own_claim, out)
     if not getattr(arguments, "dry_run", False):
-        claim(made, out)
+        claim(own_claim, out)
     return Work(out, stages, partial(_result, out), ["run", str(out)], seconds or {})
 
 
-def _result(out: Path, _: Any) -> Result:
+def _result(out: Path, _: object) -> Result:
     """The summary of a finished experiment."""
     from gaitforge.pipeline.report.expert_section import sheet_figures
     from gaitforge.pipeline.report.results import result_rows

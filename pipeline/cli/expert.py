@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from gaitforge.flows.records.records import read_record
-from gaitforge.pipeline.cli.parsing.parser import actions, command, given, option, planned, setting
+from gaitforge.pipeline.cli.parsing.parser import (
+    actions,
+    command,
+    option,
+    option_values,
+    planned,
+    setting,
+)
 from gaitforge.pipeline.cli.parsing.values import names, positive, shares, whole
 from gaitforge.pipeline.cli.work import Result, Work, work
 from gaitforge.pipeline.progress import TerminalReporter
@@ -120,8 +127,8 @@ def _film(arguments: argparse.Namespace) -> None:
     from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
     from gaitforge.pipeline.report.pictures import FilmPlan, make_films
 
-    chosen = given(arguments, "level", "seed", skills="skill", terrains="terrain")
-    plan = FilmPlan(**chosen)
+    names = {"skills": "skill", "terrains": "terrain"}
+    plan = FilmPlan(**option_values(arguments, "level", "seed", **names))
     expert = arguments.expert or DEFAULT_EXPERT
     formats = arguments.format or ("gif", "png")
     for path in make_films(expert, arguments.out, plan, formats):

@@ -91,10 +91,10 @@ def build_parser(argv: Sequence[str] | None = None) -> Parser:
     for name, (module, what) in COMMANDS.items():
         parser = add_command(commands, name, what)
         if argv is None or name in argv[:1]:
-            found: Command = getattr(
+            own_command: Command = getattr(
                 import_module(f"gaitforge.pipeline.cli.{module}"), f"{name}_command"
             )
-            found.fill(parser)
+            own_command.fill(parser)
     return program
 
 

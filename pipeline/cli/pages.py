@@ -2,13 +2,13 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gaitforge import datasets
 from gaitforge.datasets.errors import amount
 from gaitforge.datasets.files import check_outside_stores
 from gaitforge.datasets.layout import ROOT_FILE
-from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, command, given, group, option
+from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, command, group, option, option_values
 from gaitforge.pipeline.cli.parsing.values import names, positive, store_address
 from gaitforge.pipeline.cli.store import chosen_episodes
 from gaitforge.pipeline.progress import TerminalReporter
@@ -78,11 +78,11 @@ _HELD_OUT_EPISODES = 3
 def view_command(arguments: argparse.Namespace) -> None:
     """Write a page that plays episodes in 3-D, with their curves; it opens without a network."""
     page = _checked(arguments)
-    make = _episodes if arguments.against is None else _haunted
+    make = _episodes if arguments.against is None else _with_ghosts
     show = make(arguments, page is None)
     if show.note:
         TerminalReporter().say(show.note)
-    record: dict[str, Any] = {"episodes": len(show.episodes)}
+    record: dict[str, object] = {"episodes": len(show.episodes)}
     lines = []
     if page:
         from gaitforge.pipeline.view.page import write_page
@@ -124,7 +124,7 @@ def _checked(arguments: argparse.Namespace) -> Path | None:
 
 
 def _write_others(arguments: argparse.Namespace, show: "Show") -> dict[str, list[Path]]:
-    """Write a film, and recordings, of several episodes a file each; their paths by option."""
+    """Write the film, and the recordings with a file an episode; returns paths by option."""
     from gaitforge.pipeline.report.stored import write_film
     from gaitforge.pipeline.view.rerun_file import write_recording
 
@@ -142,7 +142,7 @@ def _write_others(arguments: argparse.Namespace, show: "Show") -> dict[str, list
 
 
 def _episodes(arguments: argparse.Namespace, only_chosen: bool) -> "Show":
-    """The page's episodes; without a page, only those of its other files."""
+    """The page's episodes; without a page, only the episodes of the other files."""
     source, limit = arguments.source, 1 if only_chosen else arguments.limit
     is_store = isinstance(source, str) or (source / ROOT_FILE).is_file()
     show = _stored(arguments, limit) if is_store else _run(arguments)
@@ -167,7 +167,7 @@ def _stored(arguments: argparse.Namespace, limit: int) -> "Show":
     return stored_show(chosen, reporter, arguments.robot)
 
 
-def _haunted(arguments: argparse.Namespace, only_chosen: bool) -> "Show":
+def _with_ghosts(arguments: argparse.Namespace, only_chosen: bool) -> "Show":
     from gaitforge.pipeline.view.policy_pages import ghost_source, with_ghosts
 
     source = ghost_source(arguments.against)  # before the work
@@ -194,7 +194,7 @@ def _run(arguments: argparse.Namespace) -> "Show":
     if not source.is_dir():
         raise ValueError(f"no store, training run or evaluation at {source}")
     every = {"terrains": tuple(TERRAINS), "skills": tuple(SKILLS), "levels": (_LEVEL,)}
-    cells = every | given(arguments, **CELL_FIELDS)
+    cells = every | option_values(arguments, **CELL_FIELDS)
     grid = EvaluationGrid(**cells, episodes=arguments.episodes or _HELD_OUT_EPISODES)
     plan = LeggedEvaluation(grid=grid, robot=arguments.robot)
     return policy_show(run_source(source), plan, grid.specs(), TerminalReporter())

@@ -20,8 +20,8 @@ from gaitforge.learners.training.config import TrainConfig
 from gaitforge.pipeline.cli.parsing.parser import (
     CELL_FIELDS,
     command,
-    given,
     option,
+    option_values,
     planned,
     setting,
 )
@@ -30,6 +30,7 @@ from gaitforge.pipeline.cli.work import Result, Work, work
 from gaitforge.pipeline.tables import show
 
 if TYPE_CHECKING:
+    from gaitforge.flows.stages.legged.bodies import BodyResult
     from gaitforge.flows.tasks.evaluation import PolicyEvaluation
     from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
     from gaitforge.flows.tasks.policy_source import PolicySource
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 SELECTED = ("terrain", "skill", "level", "where")
 TRAINED = ("objective", "steps", "batch_size", "device")
-"""Arguments that are fields of a selection's plan, and of every training's config."""
+"""Arguments that are fields of `SelectPlan`, and of `TrainConfig`."""
 
 
 @work(
@@ -56,23 +57,25 @@ def train_command(arguments: argparse.Namespace) -> Work:
     from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
     from gaitforge.learners.training.train import finished_result
 
-    chosen = given(arguments, *TRAINED, "optimiser", "seed")
+    values = option_values(arguments, *TRAINED, "optimiser", "seed")
     if arguments.plan:
         plan = plan_from_tree(TrainPlan, read_plan(arguments.plan)[0])
     else:
-        select = SelectPlan(**given(arguments, *SELECTED, saved="selection"))
-        config = TrainConfig.recommended(arguments.model, **chosen)
+        select = SelectPlan(**option_values(arguments, *SELECTED, saved="selection"))
+        config = TrainConfig.recommended(arguments.model, **values)
         plan = TrainPlan(select, config)
     plan = planned(plan, arguments)
     store, run = store_address(arguments.store), arguments.out.absolute()
-    if arguments.runner != "local" and not arguments.after:  # which may collect what is selected
+    if arguments.runner != "local" and not arguments.after:  # they may collect what is selected
         plan.select.select(store)
 
     def result(trained: "TrainResult | None") -> Result:
         record = asdict(trained or finished_result(run)) | {"run_dir": str(arguments.out)}
-        told = f"{record['steps']:,} steps, loss {record['loss']:.4f}"
+        message = f"{record['steps']:,} steps, loss {record['loss']:.4f}"
         row = {"run": str(run), "model": plan.config.model, **record}
-        return Result(record, title="trained", about=run, message=told, tables={"trained": [row]})
+        return Result(
+            record, title="trained", about=run, message=message, tables={"trained": [row]}
+        )
 
     stage = Stage(
         "train",
@@ -130,12 +133,12 @@ def evaluate_command(arguments: argparse.Namespace) -> Work:
     from gaitforge.flows.tasks.registry import LEGGED, evaluation_class, run_evaluation
 
     policy, out, words = Path(arguments.policy), arguments.out, arguments.words
-    known, task = run_evaluation(policy), arguments.task
-    plan = known if known and task in (None, known.kind) else evaluation_class(task or LEGGED)()
+    own, task = run_evaluation(policy), arguments.task
+    plan = own if own and task in (None, own.kind) else evaluation_class(task or LEGGED)()
     if arguments.plan:
         plan = plan_from_tree(type(plan), read_plan(arguments.plan)[0])
-    chosen = given(arguments, "episodes", "seed", "threads", "sim", **CELL_FIELDS)
-    plan = override(with_named(plan, chosen), arguments.settings)
+    values = option_values(arguments, "episodes", "seed", "threads", "sim", **CELL_FIELDS)
+    plan = override(with_named(plan, values), arguments.settings)
     source = plan.source(arguments.policy, arguments.checkpoint)
     place = policy if policy.is_dir() else (out or policy).parent
     if out is None and arguments.runner != "local":
@@ -145,11 +148,12 @@ def evaluate_command(arguments: argparse.Namespace) -> Work:
     if len(robots) > 1:
         return _bodies_work(arguments, source, plan, out, words)
 
-    def result(found: "PolicyEvaluation | None") -> Result:
-        record = to_tree(found) if found is not None or out is None else read_record(out) or {}
+    def result(evaluation: "PolicyEvaluation | None") -> Result:
+        read = evaluation is None and out is not None
+        record = (read_record(out) or {}) if read else to_tree(evaluation)
         lines = (*_means(record), f"evaluated on {plan}")
-        told = f"return {record['return']:.2f}, success {record['success']:.0%}"
-        where = {"title": "evaluation", "about": place, "view": out, "message": told}
+        message = f"return {record['return']:.2f}, success {record['success']:.0%}"
+        where = {"title": "evaluation", "about": place, "view": out, "message": message}
         return Result(record, record["cells"], lines, **where)
 
     stage = Stage(
@@ -201,17 +205,17 @@ def _bodies_work(
         pairs = LeggedPlan(expert=beside, robot=plan.robot).pairs()
         experts = {robot.name: expert for robot, expert in pairs}
 
-    def run(reporter: Reporter) -> Any:
+    def run(reporter: Reporter) -> "list[BodyResult]":
         return evaluate_bodies(source, plan, robots, reporter, out, experts)
 
-    def result(found: Any) -> Result:
-        rows = to_tree(run(Silent()) if found is None else found)
+    def result(bodies: "list[BodyResult] | None") -> Result:
+        rows = to_tree(run(Silent()) if bodies is None else bodies)
         lines = [f"\n{source.name}: {_row_means(rows, 'robot')}"]
         for item in plan.robot.split(","):
             family = {robot.name for robot in load_robots(item)}
             if 1 < len(family) < len(rows):
-                chosen = [row for row in rows if row["robot"] in family]
-                lines.append(f"{item}: {_row_means(chosen, 'robot')}")
+                mine = [row for row in rows if row["robot"] in family]
+                lines.append(f"{item}: {_row_means(mine, 'robot')}")
         return Result(rows, rows, (*lines, f"on {plan}"), title="evaluation", about=out)
 
     return Work(out or Path(), [Stage("evaluate", run=run)], result, words)

@@ -127,7 +127,7 @@ def _init(arguments: argparse.Namespace) -> None:
 
 
 def _checked(findings: "RobotFindings") -> dict[str, Any]:
-    """What a check found, as a record."""
+    """The findings of a check, as a record."""
     robot = findings.robot
     columns = {
         "default_rad": robot.default_joint_pos_rad,

@@ -25,7 +25,7 @@ from gaitforge.pipeline.tables import duration, table
 
 _WATCH_S = 2.0
 _MOST_FAILED = 5
-"""Failed parts that are shown; JSON has them all."""
+"""Most failed parts that are shown; JSON has them all."""
 
 _CLEAR = "\x1b[H\x1b[J"
 
@@ -59,15 +59,18 @@ def status_command(arguments: argparse.Namespace) -> None:
 
 
 Seen = tuple[dict[str, Any], list[str], bool]
+"""A status as JSON values and as lines, and whether nothing works on it."""
 
 
 def _looked_at(place: Path | str) -> Seen:
-    """A place's status as JSON values and as lines, and whether nothing works on it."""
+    """The status of a store, run or experiment."""
     return _look_at_experiment(place) if is_experiment(place) else _look(place)
 
 
-def _overview(places: Sequence[Path | str], seen: Sequence[Seen]) -> Any:
-    """Several statuses as one: a list, and a table of a row each."""
+def _overview(
+    places: Sequence[Path | str], seen: Sequence[Seen]
+) -> tuple[list[dict[str, Any]], list[str], bool]:
+    """Several statuses as one: their list, and a table with a row each."""
     rows = []
     for place, (tree, _, _) in zip(places, seen, strict=True):
         if tree["kind"] == "experiment":
@@ -83,12 +86,12 @@ def _overview(places: Sequence[Path | str], seen: Sequence[Seen]) -> Any:
 
 
 def _look(place: Path | str) -> Seen:
-    """A store's or run's status as JSON values and as lines, and whether nothing works on it."""
-    found = status(place)
-    collection = isinstance(found, CollectionStatus)
-    lines = _collection_lines(found) if collection else _training_lines(found)
-    ended = found.state == "complete" or (found.state == "stopped" and not _jobs_of(found))
-    return as_tree(found), lines, ended
+    """The status of a store or run."""
+    work = status(place)
+    collection = isinstance(work, CollectionStatus)
+    lines = _collection_lines(work) if collection else _training_lines(work)
+    ended = work.state == "complete" or (work.state == "stopped" and not _jobs_of(work))
+    return as_tree(work), lines, ended
 
 
 def _look_at_experiment(place: Path | str) -> Seen:
@@ -105,35 +108,35 @@ def _look_at_experiment(place: Path | str) -> Seen:
     return tree, [f"{out}: {state}", "", table(rows)], not works
 
 
-def _collection_lines(found: CollectionStatus) -> list[str]:
-    share = f" ({found.done / found.planned:.0%})" if found.planned else ""
+def _collection_lines(work: CollectionStatus) -> list[str]:
+    share = f" ({work.done / work.planned:.0%})" if work.planned else ""
     lines = [
-        f"{found.store}: {found.state}",
-        f"parts    {found.done:,} of {found.planned:,} planned{share}, {found.missing:,} missing"
-        + (f", {found.other:,} of no plan kept beside the store" if found.other else ""),
-        f"size     {amount(found.steps, 'step')}, {amount(found.episodes, 'episode')}, "
-        f"{found.bytes / 1e6:,.1f} MB",
-        f"rate     {found.steps_per_s:,.0f} steps/s over the last parts"
-        + (f", {found.working_steps_per_s:,.0f} now" if found.state == "working" else ""),
+        f"{work.store}: {work.state}",
+        f"parts    {work.done:,} of {work.planned:,} planned{share}, {work.missing:,} missing"
+        + (f", {work.other:,} of no plan kept beside the store" if work.other else ""),
+        f"size     {amount(work.steps, 'step')}, {amount(work.episodes, 'episode')}, "
+        f"{work.bytes / 1e6:,.1f} MB",
+        f"rate     {work.steps_per_s:,.0f} steps/s over the last parts"
+        + (f", {work.working_steps_per_s:,.0f} now" if work.state == "working" else ""),
     ]
-    if found.missing:
-        left = duration(found.remaining_s)
-        if found.state != "working":
-            left = _jobs_of(found) or "no process or job works on them"
-        lines.append(f"left     {amount(found.remaining_steps, 'step')}, {left}")
-    if found.active:
-        lines += ["", table([_active_row(part) for part in found.active])]
-    lines += _failed_lines(found)
+    if work.missing:
+        left = duration(work.remaining_s)
+        if work.state != "working":
+            left = _jobs_of(work) or "no process or job works on them"
+        lines.append(f"left     {amount(work.remaining_steps, 'step')}, {left}")
+    if work.active:
+        lines += ["", table([_active_row(part) for part in work.active])]
+    lines += _failed_lines(work)
     return lines
 
 
 _LIVE = {"waiting": "waits", "running": "starts", "unknown": "was submitted; no Slurm here to ask"}
 
 
-def _jobs_of(found: CollectionStatus | TrainingStatus) -> str:
+def _jobs_of(work: CollectionStatus | TrainingStatus) -> str:
     """The Slurm jobs of a store or run that have not ended, as words."""
-    collection = isinstance(found, CollectionStatus)
-    place = slurm.jobs_folder(found.store) if collection else Path(found.run) / "jobs"
+    collection = isinstance(work, CollectionStatus)
+    place = slurm.jobs_folder(work.store) if collection else Path(work.run) / "jobs"
     jobs = slurm.find_jobs(place) if place.is_dir() else []
     try:
         states = [(job, slurm.job_state(tasks)) for job, tasks in slurm.states_of(jobs)]
@@ -157,10 +160,10 @@ def _active_row(part: ActivePart) -> dict[str, object]:
     }
 
 
-def _failed_lines(found: CollectionStatus) -> list[str]:
-    still = [part for part in found.failed if not part.made_since]
-    mended = len(found.failed) - len(still)
-    lines = [""] if found.failed else []
+def _failed_lines(work: CollectionStatus) -> list[str]:
+    still = [part for part in work.failed if not part.made_since]
+    mended = len(work.failed) - len(still)
+    lines = [""] if work.failed else []
     for part in still[-_MOST_FAILED:]:
         lines.append(f"failed   {part.part}, {amount(part.failures, 'time')}; last: {part.error}")
     if len(still) > _MOST_FAILED:
@@ -170,21 +173,21 @@ def _failed_lines(found: CollectionStatus) -> list[str]:
     return lines
 
 
-def _training_lines(found: TrainingStatus) -> list[str]:
-    share = f" ({found.step / found.steps:.0%})" if found.steps else ""
-    lines = [f"{found.run}: {found.state}"]
-    if found.state == "stopped":
-        lines[0] += f", wrote nothing for {duration(found.quiet_s)}"
-    if found.state in ("empty", "stopped") and (jobs := _jobs_of(found)):
+def _training_lines(work: TrainingStatus) -> list[str]:
+    share = f" ({work.step / work.steps:.0%})" if work.steps else ""
+    lines = [f"{work.run}: {work.state}"]
+    if work.state == "stopped":
+        lines[0] += f", wrote nothing for {duration(work.quiet_s)}"
+    if work.state in ("empty", "stopped") and (jobs := _jobs_of(work)):
         lines[0] += f"; {jobs}"
-    lines.append(f"step     {found.step:,} of {found.steps:,}{share}, {found.model}")
-    if found.loss is not None:
-        held_out = found.validation_loss
+    lines.append(f"step     {work.step:,} of {work.steps:,}{share}, {work.model}")
+    if work.loss is not None:
+        held_out = work.validation_loss
         beside = f", {held_out:.5f} on held-out episodes" if held_out is not None else ""
-        lines.append(f"loss     {found.loss:.5f}{beside}")
-    if found.steps_per_s is not None:
-        lines.append(f"rate     {found.steps_per_s:,.0f} control steps/s")
-    lines.append(f"time     {duration(found.elapsed_s)} so far, {duration(found.remaining_s)} left")
+        lines.append(f"loss     {work.loss:.5f}{beside}")
+    if work.steps_per_s is not None:
+        lines.append(f"rate     {work.steps_per_s:,.0f} control steps/s")
+    lines.append(f"time     {duration(work.elapsed_s)} so far, {duration(work.remaining_s)} left")
     return lines
 
 

@@ -14,7 +14,14 @@ from gaitforge.datasets.files import check_outside_stores
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import copy_records
 from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client
-from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, command, flag, given, group, option
+from gaitforge.pipeline.cli.parsing.parser import (
+    CELL_FIELDS,
+    command,
+    flag,
+    group,
+    option,
+    option_values,
+)
 from gaitforge.pipeline.cli.parsing.values import names, whole
 from gaitforge.pipeline.cli.work import Result, Work, work
 from gaitforge.pipeline.progress import TerminalReporter
@@ -31,7 +38,7 @@ def chosen_episodes(store: "datasets.Store", arguments: argparse.Namespace) -> "
     """The episodes of the chosen cells that meet `--where`, of `--selection` if there is one."""
     file = getattr(arguments, "selection", None)
     selection = store.select() if file is None else datasets.Selection.load(store, file)
-    selection = selection.select(**given(arguments, *CELL_FIELDS.values()))
+    selection = selection.select(**option_values(arguments, *CELL_FIELDS.values()))
     return selection if arguments.where is None else selection.where(arguments.where)
 
 
@@ -97,7 +104,7 @@ def _answer(arguments: argparse.Namespace) -> Result:
 
 
 def _noise_line(selection: "datasets.Selection") -> list[str]:
-    """How much of a selection was collected under noise on the executed actions."""
+    """A line with the shares of a selection by the noise on its executed actions."""
     if "action_noise" not in selection.catalog.column_names:
         return []
     mix = selection.describe(("action_noise",))
@@ -156,10 +163,9 @@ def verify_command(arguments: argparse.Namespace) -> int:
     if arguments.replay and not faults:
         from gaitforge.flows.stages.replay import replay
 
-        found = replay(
-            arguments.store, arguments.replay, arguments.seed, TerminalReporter(), arguments.robot
-        )
-        faults = [str(fault) for fault in found]
+        sample = arguments.replay, arguments.seed
+        differences = replay(arguments.store, *sample, TerminalReporter(), arguments.robot)
+        faults = [str(each) for each in differences]
     if arguments.json:
         record = {"faults": faults, "parts": len(store.parts()), "replayed": arguments.replay}
         show_one(record, as_json=True)
@@ -243,24 +249,26 @@ def card_command(arguments: argparse.Namespace) -> Work:
     return Work(Path(), [stage], itself_result, arguments.words)
 
 
-def itself_result(made: Result) -> Result:
-    """The result of work that makes it."""
-    return made
+def itself_result(result: Result) -> Result:
+    """The result of work whose stage returns a `Result`."""
+    return result
 
 
 def _card(arguments: argparse.Namespace, reporter: Reporter) -> Result:
     from gaitforge.pipeline.report.card import selected, write_card
 
     store = datasets.open_store(arguments.store)
-    place = arguments.store  # a path, or an address on object storage, whose card comes here
+    place = arguments.store  # a path, or an address on object storage, whose card is written here
     beside = place.parent if isinstance(place, Path) else Path()
     folder = check_outside_stores(arguments.out or beside / f"{Path(place).name}.card")
-    said = given(arguments, "licence", "citation", "authors", "description", "limitations")
-    if "authors" in said:
-        said["authors"] = [name for name in said["authors"] if name]
-    if said:
-        store.set_about(**said)
-    cells = given(arguments, *CELL_FIELDS.values())
+    statements = option_values(
+        arguments, "licence", "citation", "authors", "description", "limitations"
+    )
+    if "authors" in statements:
+        statements["authors"] = [name for name in statements["authors"] if name]
+    if statements:
+        store.set_about(**statements)
+    cells = option_values(arguments, *CELL_FIELDS.values())
     selection, filters, condition = selected(store, cells, arguments.where)
     scheduler = arguments.scheduler
     with dask_client(DaskSettings(scheduler=scheduler)) if scheduler else nullcontext():
@@ -279,7 +287,7 @@ def _card(arguments: argparse.Namespace, reporter: Reporter) -> Result:
 
 
 def drawing(arguments: argparse.Namespace) -> "Draw | None":
-    """What draws a card's pictures, unless `--no-pictures` is given."""
+    """The function that draws a card's pictures; None with `--no-pictures`."""
     if arguments.no_pictures:
         return None
     from gaitforge.pipeline.report.stored import draw_stored

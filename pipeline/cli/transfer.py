@@ -4,13 +4,13 @@ The number of names says what is exported: RUN DST is a policy, STORE FORMAT DST
 """
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gaitforge import datasets
 from gaitforge.datasets.errors import amount, install_extra
@@ -22,9 +22,9 @@ from gaitforge.flows.settings import setting_names
 from gaitforge.pipeline.cli.parsing.parser import (
     command,
     flag,
-    given,
     group,
     option,
+    option_values,
     planned,
     setting,
 )
@@ -35,7 +35,7 @@ from gaitforge.pipeline.progress import TerminalReporter
 from gaitforge.pipeline.tables import cell, show, show_one
 
 if TYPE_CHECKING:
-    from gaitforge.datasets.formats.protocol import Advance, Report
+    from gaitforge.datasets.formats.protocol import Advance, Exporter, Importer, Report
 
 _OF_POLICY = ("formats", "checkpoint", "batch", "robot")
 _OF_DATA = ("terrain", "skill", "level", "where", "tag", "settings")
@@ -97,8 +97,8 @@ def _export_policy(arguments: argparse.Namespace) -> Work:
     from gaitforge.flows.stages.staging import Stage
     from gaitforge.learners.deploy.export import ExportOptions, ExportResult
 
-    options = ExportOptions(**given(arguments, "formats", batch_size="batch"))
-    plan = ExportPlan(options=options, **given(arguments, "checkpoint", "robot"))
+    options = ExportOptions(**option_values(arguments, "formats", batch_size="batch"))
+    plan = ExportPlan(options=options, **option_values(arguments, "checkpoint", "robot"))
     run, destination = map(Path, arguments.places)
 
     def result(exported: ExportResult) -> Result:
@@ -131,7 +131,7 @@ def _export(
     name: str,
     selection: "datasets.Selection",
     destination: Path,
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
     reporter: Reporter,
 ) -> "Report":
     """Export a selection with progress."""
@@ -163,8 +163,8 @@ def import_command(arguments: argparse.Namespace) -> Work:
     from gaitforge.flows.stages.staging import Stage
 
     options = planned(importer_class(arguments.format).Options(), arguments)
-    chosen = given(arguments, "workers", "drop_nan")
-    plan = ImportPlan(arguments.format, asdict(options), **chosen)
+    values = option_values(arguments, "workers", "drop_nan")
+    plan = ImportPlan(arguments.format, asdict(options), **values)
     run = partial(run_import, plan, arguments.source, arguments.store)
     stage = Stage("import", run=run)
     return Work(Path(), [stage], _report_result, arguments.words)
@@ -191,15 +191,15 @@ def publish_command(arguments: argparse.Namespace) -> None:
     repository, store = hub_repository(arguments.url), datasets.open_store(arguments.store)
     selection, reporter = store.select(), TerminalReporter()
     with TemporaryDirectory(prefix="gaitforge-publish-") as temporary:
-        made = Path(temporary, "made")
+        folder = Path(temporary, "made")
         if arguments.format == "zarr":
             if store.edits() and not arguments.history:
                 store = applied(store, Path(temporary, store.path.name), reporter)
                 selection = store.select()
             files = store_files(store)
         else:
-            _export("lerobot", selection, made, {}, reporter)
-            files = {name: made / name for name in files_under(made)}
+            _export("lerobot", selection, folder, {}, reporter)
+            files = {name: folder / name for name in files_under(folder)}
         card = Path(temporary, "card")
         reporter.say("card: statistics and pictures")
         files |= write_readme(selection, card, repository, files.get(README), draw)
@@ -213,7 +213,7 @@ def publish_command(arguments: argparse.Namespace) -> None:
 
 
 def _report_result(report: "Report") -> Result:
-    """What an import or export carried over, and what not."""
+    """The counts of an import or export, and what it carried over and what not."""
     tree = asdict(report)
     counts = {name: value for name, value in tree.items() if name != "carried"}
     titles = {"kept": "carried over", "left": "not carried over", "notes": "note"}
@@ -245,7 +245,9 @@ def formats_command(arguments: argparse.Namespace) -> None:
     show(rows, arguments.json)
 
 
-def _options(cls: Any, name: str, missing: Sequence[str]) -> list[str]:
+def _options(
+    cls: "Callable[[str], type[Importer] | type[Exporter]]", name: str, missing: Sequence[str]
+) -> list[str]:
     try:
         return [] if missing else setting_names(cls(name).Options())
     except datasets.DatasetError:

@@ -1,4 +1,4 @@
-"""A command's work: its stages, which the chosen runner does, and what they result in."""
+"""A command's work: its stages, done by the chosen runner, and their result."""
 
 import argparse
 import os
@@ -16,12 +16,10 @@ from gaitforge.pipeline.cli.jobs import job_row, show_submitted
 from gaitforge.pipeline.cli.parsing.parser import Command, Option, command
 from gaitforge.pipeline.cli.parsing.runners import RUNNER, runner_settings
 from gaitforge.pipeline.progress import TerminalReporter, own_reporter
-from gaitforge.pipeline.tables import show, show_one, show_result
+from gaitforge.pipeline.tables import Rows, show, show_one, show_result
 
 if TYPE_CHECKING:
     from gaitforge.flows.stages.staging import Stage
-
-Rows = Sequence[Mapping[str, Any]]
 
 _NOTHING = "nothing to submit: every stage is done or in a live job"
 _SUM_S = 0.003
@@ -30,16 +28,17 @@ _SUM_S = 0.003
 
 @dataclass(frozen=True)
 class Result:
-    """What finished work shows: on the terminal, as JSON, and in Prefect's page.
+    """Output of finished work: on the terminal, as JSON, and in Prefect's page.
 
     Attributes:
-        record: as JSON.
+        record: the JSON.
         rows: the table; None for the lines alone, or else the record's names and values.
-        lines: below the table; title: of the table in Prefect's page, where `about` tells tables of
-            one title apart: the store or run. tables: title -> rows, other ones of that page.
-        texts: title -> Markdown; pages: files to link; view: what has episodes to play, a store or
-            an evaluation's file.
-        message: of the run's end.
+        lines: text below the table.
+        title, about: title of the table in Prefect's page, and the store or run that it describes.
+        tables: title -> rows of further tables in Prefect's page; texts: title -> Markdown there.
+        pages: files to link.
+        view: a store or an evaluation's file, whose episodes can be played.
+        message: text of the Prefect run's final state.
     """
 
     record: Any = None
@@ -65,14 +64,14 @@ class Result:
 
 @dataclass(frozen=True)
 class Work:
-    """What a command has to do.
+    """A command's stages, and how to show their result.
 
     Attributes:
         out: folder of the stages' records and jobs.
         stages: several have keys; see `gaitforge.flows.stages.staging`.
-        result: of what the last stage returned; None where that happened elsewhere or before.
+        result: takes the last stage's value, None if that stage ran elsewhere or before.
         words: the command line, which does one of several stages with `--stage NAME`.
-        seconds: stage -> what it takes on one core of the machine of docs/results.md.
+        seconds: stage -> seconds on one core of the machine of docs/results.md.
     """
 
     out: Path
@@ -85,10 +84,10 @@ class Work:
 def work(
     example: str, *options: Option, runner: bool = True
 ) -> Callable[[Callable[[argparse.Namespace], Work]], Command]:
-    """Decorate what makes a command's `Work` of its arguments, as a command.
+    """Decorate a function from arguments to `Work` as a command.
 
     Args:
-        runner: whether the command has the options of all runners; else this machine does it.
+        runner: whether to add the options of all runners; without them this machine does it.
     """
 
     def decorate(begin: Callable[[argparse.Namespace], Work]) -> Command:
@@ -105,19 +104,19 @@ def work(
 def _perform(
     begin: Callable[[argparse.Namespace], Work], arguments: argparse.Namespace
 ) -> int | None:
-    """Have the chosen runner do a command's work, and print the result; returns the exit code."""
+    """Do a command's work with the chosen runner, and print the result; returns the exit code."""
     from gaitforge.flows.stages.staging import find_stage, is_done, run_stage
 
     runner = vars(arguments).setdefault("runner", "local")
     settings = runner_settings(arguments) if "dask_jobqueue" in arguments else None
-    made = begin(arguments)
-    out, stages, reporter, value = made.out, made.stages, own_reporter(), None
+    work = begin(arguments)
+    out, stages, reporter, value = work.out, work.stages, own_reporter(), None
     if getattr(arguments, "stage", None):
         run_stage(out, find_stage(stages, arguments.stage), reporter)
         return 0
     if isinstance(settings, SlurmSettings):
         done = len(stages) == 1 and is_done(out, stages[0]) and not arguments.cancel
-        code = None if done else _on_slurm(made, arguments, settings)
+        code = None if done else _on_slurm(work, arguments, settings)
         if code is not None:
             return code
     elif runner == "prefect":
@@ -129,24 +128,24 @@ def _perform(
 
         value = run_stages_on_dask(out, stages, reporter, settings)
     else:
-        value = _here(made, reporter)
+        value = _here(work, reporter)
     if leads():
-        made.result(value).show(getattr(arguments, "json", False))
+        work.result(value).show(getattr(arguments, "json", False))
     return None
 
 
-def _here(made: Work, reporter: Reporter) -> Any:
-    """Do what is left of work on this machine; of several stages, say what there is and was."""
+def _here(work: Work, reporter: Reporter) -> object:
+    """Do the remaining stages on this machine; report which of several are planned and done."""
     from gaitforge.flows.stages.side_by_side import run_side_by_side
     from gaitforge.flows.stages.staging import is_done, run_stage
 
-    out, stages = made.out, made.stages
+    out, stages = work.out, work.stages
     if len(stages) == 1:
         return run_stage(out, stages[0], reporter)
     done = [stage.name for stage in stages if is_done(out, stage)]
     left = [stage.name for stage in stages if stage.name not in done]
     if left:
-        about = f", about {_minutes(made.seconds, left)} min here" if made.seconds else ""
+        about = f", about {_minutes(work.seconds, left)} min here" if work.seconds else ""
         reporter.say(f"{len(stages)} stages{about}: {', '.join(stage.name for stage in stages)}")
     if left and done:
         reporter.say(f"skipped, since done before: {', '.join(done)}")
@@ -161,15 +160,15 @@ def _minutes(seconds: Mapping[str, float], left: Sequence[str]) -> int:
     return max(1, round(whole / min(2, os.cpu_count() or 1) / 60))
 
 
-def _on_slurm(made: Work, arguments: argparse.Namespace, settings: SlurmSettings) -> int | None:
+def _on_slurm(work: Work, arguments: argparse.Namespace, settings: SlurmSettings) -> int | None:
     """Submit, follow or cancel work as jobs; returns the exit code, None if all of it is done."""
     from gaitforge.flows.runners.slurm.stages import cancel_stages, follow_stages, submit_stages
 
-    out, stages, reporter = made.out, made.stages, own_reporter()
+    out, stages, reporter = work.out, work.stages, own_reporter()
     if arguments.cancel:
         new = cancel_stages(out, stages)
     else:
-        new = submit_stages(out, stages, made.words, settings, reporter)
+        new = submit_stages(out, stages, work.words, settings, reporter)
     if settings.dry_run:
         print(*new, sep="\n")
         return 0

@@ -22,7 +22,7 @@ from gaitforge.learners.training.config import TrainConfig
 
 COMPARE, DAGGER, DEMO = "compare", "dagger", "demo"
 GRID_EPISODES = 20
-"""Evaluated episodes of a cell."""
+"""Evaluated episodes per cell."""
 _COMPLETE = "terminated or truncated"
 """Episodes that were cut off are left out: their return is unknown."""
 
@@ -201,31 +201,32 @@ def chosen_claim(
     name: str,
     experiment: Experiment,
     stores: Sequence[str],
-    chosen: Mapping[str, Any],
+    choices: Mapping[str, Any],
     settings: Sequence[str],
     out: Path,
 ) -> Claim:
     """An experiment on stores, with some values replaced; None leaves a value as it is.
 
     Args:
-        chosen: as `_with_choices`, and `terrains`, `skills`, `levels`, `where`, `saved` of the
-            stores' episodes; settings: as `override` takes them.
-        out: of the experiment; rounds of corrections begin there with the parts of its first call.
+        choices: those of `_with_choices`, and `terrains`, `skills`, `levels`, `where`, `saved`,
+            which select the stores' episodes.
+        settings: NAME=VALUE, see `override`.
+        out: the experiment's folder; a resumed one keeps its first call's parts for corrections.
 
     Raises:
         ValueError: a preset, store, or value that does not fit.
     """
-    chosen = {name: value for name, value in chosen.items() if value is not None}
-    cells = {name: chosen.pop(name) for name in ("terrains", "skills", "levels") if name in chosen}
+    choices = {name: value for name, value in choices.items() if value is not None}
+    fields = {"terrain": "terrains", "skill": "skills", "level": "levels"}
+    cells = {name: choices.pop(name) for name in fields.values() if name in choices}
     if stores:
-        fields = {"terrain": "terrains", "skill": "skills", "level": "levels"}
         select = {field: cells[name] for field, name in fields.items() if name in cells}
-        select |= {"saved": chosen.pop("saved")} if "saved" in chosen else {}
-        wheres = [each for each in (experiment.select.where, chosen.pop("where", "")) if each]
+        select |= {"saved": choices.pop("saved")} if "saved" in choices else {}
+        wheres = [each for each in (experiment.select.where, choices.pop("where", "")) if each]
         where = " and ".join(f"({each})" for each in wheres) if len(wheres) > 1 else "".join(wheres)
         experiment = replace(experiment, select=replace(experiment.select, where=where, **select))
         cells = {}
-    experiment = _with_choices(experiment, cells, chosen)
+    experiment = _with_choices(experiment, cells, choices)
     evaluation = evaluation_of(open_store(stores[0])) if stores else None
     if stores and experiment.corrections is not None:
         there = claimed(out).experiment.select.parts if is_experiment(out) else ()
@@ -237,14 +238,13 @@ def chosen_claim(
 
 
 def _with_choices(
-    experiment: Experiment, cells: Mapping[str, Any], chosen: Mapping[str, Any]
+    experiment: Experiment, cells: Mapping[str, Any], choices: Mapping[str, Any]
 ) -> Experiment:
     """An experiment with some values replaced.
 
     Args:
-        cells: terrains, skills and levels of what is collected, and of the evaluation, which is
-            then at the middle one of the levels.
-        chosen: `parts` of a collection or round; `episodes` of an evaluation's cell; `learners`,
+        cells: terrains, skills and levels to collect, and to evaluate at the middle level.
+        choices: `parts` of a collection or round; `episodes` of an evaluation's cell; `learners`,
             where a name that the experiment has keeps its settings and any other is a model;
             `seeds`, `train_s`, `expert`, `threads`; `rounds`, `share`, `stretch`, `plain`; and
             `config`, settings of every training.
@@ -252,18 +252,18 @@ def _with_choices(
     evaluate = dict(cells)
     if "levels" in evaluate:
         evaluate["levels"] = (middle(evaluate["levels"]),)
-    evaluate |= {name: chosen[name] for name in ("episodes", "threads") if name in chosen}
-    own, config = experiment.learners, chosen.get("config", {})
-    learners = {name: own.get(name, {}) for name in chosen.get("learners", own)}
-    changes = {name: chosen[name] for name in ("seeds", "train_s") if name in chosen}
+    evaluate |= {name: choices[name] for name in ("episodes", "threads") if name in choices}
+    own, config = experiment.learners, choices.get("config", {})
+    learners = {name: own.get(name, {}) for name in choices.get("learners", own)}
+    changes = {name: choices[name] for name in ("seeds", "train_s") if name in choices}
     if experiment.collect is not None:
-        changes["collect"] = _collection(experiment.collect, cells, chosen, "parts")
-    elif "expert" in chosen and experiment.corrections is None:
-        changes["expert"] = chosen["expert"]
+        changes["collect"] = _collection(experiment.collect, cells, choices, "parts")
+    elif "expert" in choices and experiment.corrections is None:
+        changes["expert"] = choices["expert"]
     if (corrections := experiment.corrections) is not None:
         parts = "" if experiment.collect is not None else "parts"
-        rounds = {name: chosen.get(name) for name in ("rounds", "share", "stretch", "plain")}
-        collect = _collection(corrections.collect, cells, chosen, parts)
+        rounds = {name: choices.get(name) for name in ("rounds", "share", "stretch", "plain")}
+        collect = _collection(corrections.collect, cells, choices, parts)
         changes["corrections"] = with_chosen(replace(corrections, collect=collect), rounds)
     return replace(
         experiment,
@@ -274,10 +274,10 @@ def _with_choices(
 
 
 def _collection(
-    plan: LeggedPlan, cells: Mapping[str, Any], chosen: Mapping[str, Any], parts: str
+    plan: LeggedPlan, cells: Mapping[str, Any], choices: Mapping[str, Any], parts: str
 ) -> LeggedPlan:
-    grid = with_chosen(plan.grid, {**cells, "parts": chosen.get(parts)})
-    works = {name: chosen.get(name) for name in ("expert", "threads")}
+    grid = with_chosen(plan.grid, {**cells, "parts": choices.get(parts)})
+    works = {name: choices.get(name) for name in ("expert", "threads")}
     return with_chosen(plan, {"grid": grid, **works})
 
 

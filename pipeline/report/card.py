@@ -25,8 +25,8 @@ from gaitforge.pipeline.report.explorer import page as explorer
 from gaitforge.pipeline.report.figures import Panel
 from gaitforge.pipeline.report.pages import (
     DASH,
-    DEEP,
     Record,
+    Shade,
     count,
     data_uri,
     fixed,
@@ -43,27 +43,14 @@ RECORD_NAME = "card.json"
 EXPLORER_NAME = "explorer.html"
 
 Draw = Callable[[Selection, Path], list[dict[str, object]]]
-"""Writes pictures into a folder, and returns a record of each; RenderingError where it cannot."""
+"""Writes pictures into a folder, and returns a record of each; may raise RenderingError."""
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True)
-class Shade:
-    """A number as text, and where it stands between its table's lowest (0) and highest (1)."""
-
-    text: str
-    share: float | None
-
-    @property
-    def deep(self) -> bool:
-        """Whether the background is the far end of the scale, which needs the other ink."""
-        return self.share is not None and self.share >= DEEP
-
-
-@dataclass(frozen=True)
 class GridRow:
-    """The levels of one group, then all of them; `span` rows share `where`."""
+    """One group's values by level, then over all levels; `span` rows share `where`."""
 
     where: str
     what: str
@@ -83,12 +70,12 @@ class Grid:
 
 
 def selected(store: Store, cells: Record, where: str | None) -> tuple[Selection, str, str]:
-    """The episodes of some terrains, skills and levels (None for all); which, in words and SQL."""
+    """The episodes of some cells that meet a condition; both of these in words, and as SQL."""
     selection = store.select(**cells)
     if where is not None:
         selection = selection.where(where)
-    given = [f"{name}={','.join(map(str, values))}" for name, values in cells.items() if values]
-    filters = "; ".join([*given, *([where] if where else [])])
+    terms = [f"{name}={','.join(map(str, values))}" for name, values in cells.items() if values]
+    filters = "; ".join([*terms, *([where] if where else [])])
     return selection, filters, explorer.condition(cells, where)
 
 
@@ -107,11 +94,11 @@ def write_card(
     Args:
         selection: the episodes; `store.select()` for all of a store.
         folder: made if absent.
-        filters: what made the selection, for people; empty for a whole store.
+        filters: how the episodes were selected, in words; empty for a whole store.
         condition: the same in SQL, for the commands that the explorer shows.
         channels: also read the arrays, for the statistics of every channel.
-        draw: writes pictures of typical episodes, as `stored.draw_stored`; where it cannot, the
-            card says why.
+        draw: writes pictures of typical episodes, as `stored.draw_stored`; its RenderingError is
+            written into the card.
         reporter: shows which field is read; None for silence.
 
     Returns:
@@ -143,25 +130,25 @@ def write_readme(
     selection: Selection,
     folder: Path,
     repository: str,
-    given: Path | None = None,
+    readme: Path | None = None,
     draw: Draw | None = None,
 ) -> dict[str, Path]:
     """Write a card into `folder` for a repository on the Hub; returns its files by their names.
 
     Args:
-        repository: owner/name, which the README is called by.
-        given: the README of an export, which tells how to load that; None to make one of the card.
+        repository: owner/name; the README has the name as its title.
+        readme: the README of an export, which says how to load it; None to make one of the card.
         draw: as in `write_card`.
     """
     page, markdown, _ = write_card(selection, folder, channels=False, draw=draw)
-    if given is None:
+    if readme is None:
         about, name = read_about(selection.store), repository.partition("/")[2]
         front = front_matter(about, name, len(selection), ("zarr",))
         (folder / README).write_text(front + markdown.read_text(), encoding="utf-8")
     else:
         more = f"\nMore: [{PAGE_NAME}]({PAGE_NAME}), [{MARKDOWN_NAME}]({MARKDOWN_NAME})\n"
-        (folder / README).write_text(given.read_text() + more, encoding="utf-8")
-    kept = {page.name, EXPLORER_NAME, README} | ({markdown.name} if given is not None else set())
+        (folder / README).write_text(readme.read_text() + more, encoding="utf-8")
+    kept = {page.name, EXPLORER_NAME, README} | ({markdown.name} if readme is not None else set())
     names = [name for name in files_under(folder) if name in kept or "/" in name]
     return {name: folder / name for name in names}
 
@@ -220,7 +207,7 @@ def _shown(record: Record) -> dict[str, object]:
 
 
 def _texts(record: Record) -> dict[str, str]:
-    """Title -> text of what the publishers say, the citation apart."""
+    """Title -> text of licence, authors and limitations; empty ones are left out."""
     about = record["about"]
     texts = {"Licence": about["licence"], "Authors": ", ".join(about["authors"])}
     texts["Limitations"] = about["limitations"]
@@ -268,7 +255,7 @@ def _grids(
             span = len(places) if k == places[0] else 0
             across = (values.get((where, what, level)) for level in levels)
             shades = (_shade(value, text, low, high) for value in across)
-            rows.append(GridRow(where, what, (*shades, Shade(text(pair[key]), None)), span))
+            rows.append(GridRow(where, what, (*shades, Shade(text(pair[key]))), span))
         grids.append(Grid(key, title, group_by, levels, tuple(rows)))
     return grids
 
@@ -279,7 +266,7 @@ def _pair(record: Record, group_by: tuple[str, str]) -> tuple[str, str]:
 
 def _shade(value: float | None, text: Callable[..., str], low: float, high: float) -> Shade:
     if value is None:
-        return Shade(DASH, None)
+        return Shade(DASH)
     share = (value - low) / (high - low) if high > low else 0.15
     return Shade(text(value), min(max(share, 0.0), 1.0))
 

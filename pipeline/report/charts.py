@@ -1,14 +1,13 @@
 """The charts of all pages; each function returns a `Panel`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from gaitforge.pipeline.report import figures
-from gaitforge.pipeline.report.pages import count, fixed, is_number, short
+from gaitforge.pipeline.report.pages import Record, count, fixed, is_number, short
 
 # Okabe & Ito (2008), "Color Universal Design": told apart with every common colour blindness.
 # Its yellow is left out, too pale for lines on white; the last three are darker than all others.
@@ -19,7 +18,7 @@ SERIES_COLOURS = (
 SERIES_DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 
 _FEW_POINTS = 30
-"""Up to so many, a line's points are marked, and told in words."""
+"""Most points of a line that are marked, and listed in its description."""
 _DASHED = {"lw": 1, "ls": (0, (4, 3))}
 
 
@@ -80,8 +79,8 @@ def histogram(
             axes.xaxis.set_major_locator(MaxNLocator(4, steps=figures.TICK_STEPS))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))
         figures.count_axis(axes)
-        told = f"Histogram from {edges[0]:.6g} to {edges[-1]:.6g} {xlabel}"
-        return figures.panel(axes, title, told, note)
+        description = f"Histogram from {edges[0]:.6g} to {edges[-1]:.6g} {xlabel}"
+        return figures.panel(axes, title, description, note)
 
 
 def bars(title: str, labels: Sequence[str], values: Sequence[float], xlabel: str) -> figures.Panel:
@@ -124,8 +123,8 @@ def spectrum(
         axes.set_xlabel("frequency, Hz")
         axes.set_ylabel("energy, %")
         axes.grid(axis="y")
-        told = f"Share of the energy at each frequency and its running sum. {note}"
-        return figures.panel(axes, title, told, note)
+        description = f"Share of the energy at each frequency and its running sum. {note}"
+        return figures.panel(axes, title, description, note)
 
 
 def curves(
@@ -158,18 +157,18 @@ def curves(
         axes.xaxis.set_major_locator(MaxNLocator(5, steps=figures.TICK_STEPS, integer=log))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
         figures.legend(axes, 2.4)
-        return figures.panel(axes, title, f"{ylabel}. {'; '.join(map(_told, lines))}", note)
+        return figures.panel(axes, title, f"{ylabel}. {'; '.join(map(_points_text, lines))}", note)
 
 
 def losses(
-    runs: Iterable[tuple[str, Iterable[Mapping[str, Any]]]], xlabel: str, note: str = ""
+    runs: Iterable[tuple[str, Iterable[Record]]], xlabel: str, note: str = ""
 ) -> list[figures.Panel]:
     """The training and validation losses of labelled histories, as far as they were recorded."""
-    known = [(label, list(history)) for label, history in runs]
+    histories = [(label, list(history)) for label, history in runs]
     panels = []
     for title, name in (("Training loss", "loss"), ("Validation loss", "validation_loss")):
         lines = []
-        for label, history in known:
+        for label, history in histories:
             rows = [row for row in history if is_number(row[name]) and row[name] > 0]
             if rows:
                 steps, values = zip(*((row["step"], row[name]) for row in rows), strict=True)
@@ -207,12 +206,12 @@ def grouped_bars(
         axes.set_ylabel(ylabel)
         axes.grid(axis="y")
         figures.legend(axes, 1.2)
-        told = "; ".join(
+        description = "; ".join(
             f"{each.label}: "
             + ", ".join(f"{g} {fixed(v)}" for g, v in zip(groups, each.values, strict=True))
             for each in series
         )
-        return figures.panel(axes, title, f"{ylabel}. {told}", note)
+        return figures.panel(axes, title, f"{ylabel}. {description}", note)
 
 
 def latency(
@@ -248,11 +247,11 @@ def latency(
             axes, [row.label for row in rows], left, 30 * max([*shown, budget_us / 20])
         )
         axes.set_xlabel("time of one control step, µs (logarithmic)")
-        told = (
+        times = (
             f"{row.label} median {count(row.median_us)} µs, p99 {count(row.p99_us)} µs"
             for row in rows
         )
-        return figures.panel(axes, title, f"Time of one control step: {', '.join(told)}", note)
+        return figures.panel(axes, title, f"Time of one control step: {', '.join(times)}", note)
 
 
 def intervals(
@@ -285,7 +284,7 @@ def intervals(
         return figures.panel(axes, title, _pairs(labels, values, "{:.1f}"), note)
 
 
-def _told(line: Curve) -> str:
+def _points_text(line: Curve) -> str:
     """A line's points in words; of many points, the last."""
     if len(line.x) > _FEW_POINTS:
         return f"{line.label} ends at {line.y[-1]:.4g}"

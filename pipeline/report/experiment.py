@@ -16,7 +16,7 @@ from gaitforge.pipeline.view.show import write_file
 from gaitforge.pipeline.view.stored import spread_over_returns, stored_show
 
 _SHOWN = 30
-"""Stored episodes on a page of them."""
+"""Most stored episodes on a page."""
 
 
 def write_store_card(store: Path, reporter: Reporter) -> None:
@@ -44,9 +44,9 @@ def write_experiment_report(out: Path, reporter: Reporter) -> Path:
     return write_report(out)
 
 
-def stages_of(made: Claim, out: Path) -> list[Stage]:
+def stages_of(claim: Claim, out: Path) -> list[Stage]:
     """An experiment's stages, with its pages."""
     pages = Pages(
         write_store_card, write_stored_page, write_evaluation_pages, write_experiment_report
     )
-    return experiment_stages(made, out, pages)
+    return experiment_stages(claim, out, pages)

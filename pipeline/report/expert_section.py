@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gaitforge.datasets.errors import amount
-from gaitforge.pipeline.report.pages import data_uri
-from gaitforge.pipeline.report.run_files import PICTURES, Record, RunFiles
+from gaitforge.pipeline.report.pages import Record, data_uri
+from gaitforge.pipeline.report.run_files import PICTURES, RunFiles
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class SheetFigure:
 
 
 def sheet_figures(folder: Path, pictures: Record | None) -> list[SheetFigure]:
-    """A figure a sheet, in the order of `pictures.json`; none where nothing was drawn."""
+    """One figure per sheet, in the order of `pictures.json`; none if nothing was drawn."""
     figures = []
     for sheet in pictures["sheets"] if pictures else []:
         alt = (
@@ -46,13 +46,15 @@ def card_table(run: RunFiles) -> Record | None:
         return None
     levels = sorted({cell["level"] for cell in cells})
     middle = levels[len(levels) // 2]
-    known = {(cell["terrain"], cell["skill"], cell["level"]): cell for cell in cells}
+    by_place = {(cell["terrain"], cell["skill"], cell["level"]): cell for cell in cells}
     rows = [
         {
             "terrain": terrain,
             "skill": skill,
-            "success": [known.get((terrain, skill, level), {}).get("success") for level in levels],
-            "middle": known.get((terrain, skill, middle), {}),
+            "success": [
+                by_place.get((terrain, skill, level), {}).get("success") for level in levels
+            ],
+            "middle": by_place.get((terrain, skill, middle), {}),
         }
         for terrain, skill in dict.fromkeys((cell["terrain"], cell["skill"]) for cell in cells)
     ]

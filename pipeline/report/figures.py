@@ -112,8 +112,8 @@ def count_axis(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
 
 
-def panel(axes: Axes, title: str, told: str, note: str = "") -> Panel:
-    """The axes' figure as an element that can stand in a page beside others of its kind."""
+def panel(axes: Axes, title: str, description: str, note: str = "") -> Panel:
+    """The axes' figure as an SVG element; `description` is its text for screen readers."""
     buffer = io.StringIO()
     axes.get_figure().savefig(  # type: ignore[union-attr]
         buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
@@ -122,10 +122,9 @@ def panel(axes: Axes, title: str, told: str, note: str = "") -> Panel:
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
-    # This rule would reach every element of the page, which states it for itself.
+    # This rule would apply to the whole page, which has its own.
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
-    # Names repeat from chart to chart; only what something points at keeps one, and those are
-    # hashes of their content.
+    # Names repeat from chart to chart. Only those that are used stay; they are hashes of content.
     used = set(re.findall(r"#([\w.-]+)", text))
     text = re.sub(r' id="([\w.-]+)"', lambda match: match[0] if match[1] in used else "", text)
     text = re.sub(r"'?DejaVu Sans'?", "inherit", text)
@@ -134,5 +133,5 @@ def panel(axes: Axes, title: str, told: str, note: str = "") -> Panel:
     opening, _, rest = text.partition(">")
     box = re.search(r'viewBox="[^"]*"', opening)
     assert box is not None, "matplotlib writes a viewBox"
-    alt = escape(f"{title}. {told}")
+    alt = escape(f"{title}. {description}")
     return Panel(title, f'<svg {box[0]} role="img" aria-label="{alt}">{rest}'.strip(), note)

@@ -5,6 +5,7 @@ import math
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -16,12 +17,27 @@ from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
 from gaitforge.pipeline.tables import duration
 
 Record = Mapping[str, Any]
+"""A JSON object."""
 
 DASH = "–"
 DEEP = 0.72
 """Share of the heat colours at which black and white text contrast equally, in either mode."""
 POLICY_NAMES = {"expert": "Expert", "fcnet": "FCNet", "bot": "BoT", "fcnet_rc": "FCNet (return)",
                 "first": "FCNet, first stage"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shade:
+    """A number as text, its place from its table's lowest (0) to highest (1), and its interval."""
+
+    text: str
+    share: float | None = None
+    interval: str = ""
+
+    @property
+    def deep(self) -> bool:
+        """Whether the background is at the far end of the scale, which needs the other ink."""
+        return self.share is not None and self.share >= DEEP
 
 
 def fixed(value: float | None, digits: int = 2) -> str:
@@ -45,12 +61,12 @@ def size(n_bytes: float | None) -> str:
 
 
 def words(name: object) -> str:
-    """A name of the files as words."""
+    """A name with spaces for underscores."""
     return str(name).replace("_", " ")
 
 
 def policy(name: str) -> str:
-    """How pages call a policy."""
+    """A policy's name on pages."""
     return POLICY_NAMES.get(name, name)
 
 
@@ -79,7 +95,7 @@ def spread(measure: Record, digits: int, bounds: Sequence[float] | None = None) 
     return f"{text} ({interval(bounds, digits)})" if bounds else text
 
 
-def flattened(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flattened(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
     """The leaves of nested mappings under their dotted names; a list of plain values is a leaf."""
     if isinstance(value, Mapping):
         for key, item in value.items():
@@ -101,12 +117,12 @@ def markdown_table(heads: Iterable[object], rows: Iterable[Iterable[object]]) ->
 
 
 def render(
-    template: str, filters: Mapping[str, Callable[..., Any]] | None = None, /, **shown: Any
+    template: str, filters: Mapping[str, Callable[..., object]] | None = None, /, **shown: object
 ) -> str:
-    """A page; HTML escapes what it shows, and names that are not given are refused.
+    """A template as text; HTML escapes its values, and a missing one is an error.
 
     Args:
-        filters: of this page, beside those of every page.
+        filters: filters of this page only.
     """
     environment = Environment(
         loader=PackageLoader("gaitforge.pipeline.report"),

@@ -8,7 +8,6 @@ from fractions import Fraction
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -22,7 +21,7 @@ SHEET_FRAMES = 8
 MAX_SHEET_BYTES = 400_000
 MAX_ANIMATION_BYTES = 1_500_000
 FADE_FRAMES = 5
-"""From the end of what repeats to its start."""
+"""Frames that blend the end of an animation into its start."""
 ANIMATIONS = ("gif", "webp", "mp4")
 
 _COLUMNS = 4
@@ -33,7 +32,7 @@ _INK, _MUTED, _PAPER = "#1f2933", "#5c6773", "#ffffff"
 _GOOD, _BAD = "#00735c", "#b33a00"
 _SHEET_COLOURS = (256, 128, 64, 32)
 _SHADE = 0.62
-# What a reader looks for is small, and would lose its colour to the many shades of the ground.
+# Robots and barriers are small, and would lose their colours to the many shades of the ground.
 _KEPT_COLOURS = (
     *(RIGHT_LEGS, LEFT_LEGS, BARRIER, TRUNK, FEET, SKY),
     *(tuple(round(_SHADE * part) for part in colour) for colour in (RIGHT_LEGS, LEFT_LEGS)),
@@ -46,7 +45,7 @@ _WEBP_TRIES = ((1.0, 75), (1.0, 60), (1.0, 50), (0.8, 50), (0.6, 40))
 
 @dataclass(frozen=True)
 class Heading:
-    """What is written over pictures: the skill, where, the command, and how it went."""
+    """Text over pictures: the skill, where, the command, and how it went."""
 
     skill: str
     where: str
@@ -94,8 +93,8 @@ def animation(films: Sequence[tuple[Heading, np.ndarray]], frame_ms: int, kind: 
     """A "gif" or "webp" that repeats endlessly, or an "mp4", of films (F, height, width, 3) uint8.
 
     Several films are tiles of one picture; those that end before the others show their last frame.
-    What repeats fades from its end to its start. Of a gif or webp, colours (or quality), then size,
-    are reduced until it is small enough.
+    A gif or webp fades from its end to its start; its colours (or quality), then its size, are
+    reduced until it is small enough.
 
     Raises:
         ValueError: see `check_animation`.
@@ -197,7 +196,7 @@ def _mp4(images: Sequence[Image.Image], frame_ms: int) -> bytes:
     return buffer.getvalue()
 
 
-def _animated(images: Sequence[Image.Image], kind: str, frame_ms: int, **more: Any) -> bytes:
+def _animated(images: Sequence[Image.Image], kind: str, frame_ms: int, **more: int) -> bytes:
     buffer = io.BytesIO()
     rest = list(images[1:])
     images[0].save(

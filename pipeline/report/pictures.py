@@ -5,7 +5,7 @@ succeeded. Of a learner's evaluation two are run again: a typical episode and a 
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +39,7 @@ from gaitforge.pipeline.report.run_files import EXPERT, PICTURE_INDEX, PICTURES
 
 FORMATS = ("png", "gif", "webp", "mp4")
 FILM_MS, TILES_MS = 40, 60
-"""A frame of a film, and of several films in one picture."""
+"""Duration of a frame of one film, and of several films in one picture."""
 _DRAWING = 3
 """Version of the drawing: raise it to have existing sheets drawn again."""
 
@@ -52,10 +52,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class FilmPlan:
-    """What to show.
+    """Which skills to show, and where.
 
     Attributes:
-        terrains: to choose from; a skill is shown on the hardest one that has its passage, else on
+        terrains: allowed ones; a skill is shown on the hardest one that has its passage, else on
             the hardest one that it is commanded on.
         episodes: how many are run per skill; the one of median return is shown.
     """
@@ -94,7 +94,7 @@ class FilmPlan:
 
 @dataclass(frozen=True)
 class Take:
-    """The episode that is shown, why, and how many succeeded of those that were run."""
+    """An episode to show, the reason (`kind`), and how many of the episodes run succeeded."""
 
     result: EpisodeResult
     succeeded: int
@@ -104,7 +104,7 @@ class Take:
 
 
 def hardest_terrain(skill: str, terrains: Sequence[str]) -> str | None:
-    """Where a skill is shown: before all, where its passage stands; None if it fits nowhere."""
+    """The hardest terrain with the skill's passage, or else for the skill; None if none fits."""
     passage = SKILLS[skill].passage
     with_passage = passage.terrains if passage else ()
     return max(
@@ -137,7 +137,7 @@ def learner_takes(run_dir: Path, source: PolicySource, plan: LeggedEvaluation) -
 
     The first has the median return of the cell of median return. The failure is of the cell with
     the fewest successes: of its episodes without success, the one of median return. Without an
-    evaluation there is none.
+    evaluation there are no takes.
     """
     evaluation = read_record(run_dir / "evaluate" / f"{source.name}.json")
     if evaluation is None:
@@ -152,8 +152,8 @@ def learner_takes(run_dir: Path, source: PolicySource, plan: LeggedEvaluation) -
     policy, robot = plan.load(source, _ROBOTS)[0], plan.card_of(source)
     env = LeggedEnvironment(robot, _ROBOTS, plan.threads, plan.sim)
     try:
-        chosen = list(dict.fromkeys([typical, *tried]))
-        ran = {r.spec: r for r in run_episodes(env, policy, chosen, record=True)}
+        unique = list(dict.fromkeys([typical, *tried]))
+        ran = {r.spec: r for r in run_episodes(env, policy, unique, record=True)}
     finally:
         env.close()
     failed = sorted((ran[s] for s in tried if not ran[s].success), key=lambda r: r.episode_return)
@@ -168,12 +168,12 @@ def make_sheets(
     plan: FilmPlan | None = None,
     learners: Sequence[tuple[PolicySource, LeggedEvaluation]] = (),
 ) -> None:
-    """Draw contact sheets into `folder`, unless those of this plan and these policies are there.
+    """Draw contact sheets into `folder`, unless the sheets of this plan and these policies exist.
 
     `pictures.json` then holds the renderer, and a record a sheet.
 
     Args:
-        plan: of the expert's sheets, one a skill; None for none.
+        plan: the expert's sheets, one a skill; None for no such sheets.
 
     Raises:
         RenderingError: MuJoCo cannot draw here.
@@ -185,8 +185,15 @@ def make_sheets(
     takes = record_takes(expert, plan) if plan is not None else []
     for source, evaluated_on in learners:
         takes += learner_takes(folder.parent, source, evaluated_on)
-    facts = {"key": key, "expert": expert.policy.name, "weights": expert.hash}
-    _draw_into(folder, takes, expert.policy.robot, facts)
+    names = [
+        f"{take.result.spec.skill}.png"
+        if take.policy == EXPERT
+        else f"{take.policy}-{take.kind.replace(' ', '-')}.png"
+        for take in takes
+    ]
+    sheets = draw_sheets(folder, takes, names, expert.policy.robot)
+    record = {"key": key, "expert": expert.policy.name, "weights": expert.hash}
+    write_record(folder / PICTURE_INDEX, {**record, "renderer": "mujoco", "sheets": sheets})
 
 
 def make_experiment_sheets(run_dir: Path, say: Say) -> None:
@@ -221,9 +228,9 @@ def make_experiment_sheets(run_dir: Path, say: Say) -> None:
 
 
 def _are_drawn(folder: Path, key: str) -> bool:
-    known = read_record(folder / PICTURE_INDEX) or {}
-    return known.get("key") == key and all(
-        (folder / sheet["file"]).is_file() for sheet in known["sheets"]
+    index = read_record(folder / PICTURE_INDEX) or {}
+    return index.get("key") == key and all(
+        (folder / sheet["file"]).is_file() for sheet in index["sheets"]
     )
 
 
@@ -234,33 +241,18 @@ def draw_sheets(
     robot: RobotCard,
     frames: int = SHEET_FRAMES,
 ) -> list[dict[str, object]]:
-    """Draw a contact sheet a take into the named files of a folder; a record of each.
+    """Draw one contact sheet per take into the named files of a folder; returns their records.
 
     Raises:
         RenderingError: MuJoCo cannot draw here.
     """
-    scenes = [scene_of(take.result, robot) for take in takes]
-    shots = [Shot(scene, frame_steps(len(scene.state), frames)) for scene in scenes]
+    shots = [_sheet_shot(scene_of(take.result, robot), frames) for take in takes]
     pictures = draw(shots, *FRAME_PX)
     folder.mkdir(parents=True, exist_ok=True)
     for name, take, shot, drawn in zip(names, takes, shots, pictures, strict=True):
         sheet = contact_sheet(heading(take), drawn, shot.steps * CONTROL_DT_S)
         write_bytes_durably(folder / name, sheet)
     return [{"file": name, **_facts(take)} for name, take in zip(names, takes, strict=True)]
-
-
-def _draw_into(
-    folder: Path, takes: Sequence[Take], robot: RobotCard, facts: Mapping[str, object]
-) -> None:
-    """Draw sheets, and then write their index."""
-    names = [
-        f"{take.result.spec.skill}.png"
-        if take.policy == EXPERT
-        else f"{take.policy}-{take.kind.replace(' ', '-')}.png"
-        for take in takes
-    ]
-    sheets = draw_sheets(folder, takes, names, robot)
-    write_record(folder / PICTURE_INDEX, {**facts, "renderer": "mujoco", "sheets": sheets})
 
 
 def make_films(
@@ -337,8 +329,8 @@ def _facts(take: Take) -> dict[str, object]:
     }
 
 
-def _sheet_shot(scene: Scene) -> Shot:
-    return Shot(scene, frame_steps(len(scene.state), SHEET_FRAMES))
+def _sheet_shot(scene: Scene, frames: int = SHEET_FRAMES) -> Shot:
+    return Shot(scene, frame_steps(len(scene.state), frames))
 
 
 def film_shot(scene: Scene, frame_ms: int = FILM_MS) -> Shot:

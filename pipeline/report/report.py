@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from gaitforge.datasets.errors import amount
 from gaitforge.pipeline.report import charts, pages, results
 from gaitforge.pipeline.report.expert_section import card_table, sheet_figures
 from gaitforge.pipeline.report.figures import Panel
+from gaitforge.pipeline.report.pages import Record, Shade
 from gaitforge.pipeline.report.results import (
     abstract,
     first_runs,
@@ -23,8 +23,10 @@ from gaitforge.pipeline.report.results import (
     result_charts,
     result_rows,
 )
-from gaitforge.pipeline.report.run_files import EXPERT, Record, RunFiles, read_run
+from gaitforge.pipeline.report.run_files import EXPERT, RunFiles, read_run
 from gaitforge.pipeline.view.run_pages import page_of
+
+Interval = Sequence[float] | None
 
 REPORT_NAME, TABLE_NAME = "report.html", "results.md"
 _MOST_STAGES = 60
@@ -39,21 +41,7 @@ _STAGES = {
     "train": "From all episodes.",
     "evaluate": "In closed loop, on the held-out episodes.",
 }
-"""What a stage does, by its name or its first word."""
-
-
-@dataclass(frozen=True)
-class HeatCell:
-    """A number and its interval as text, and its place from the lowest (0) to the highest (1)."""
-
-    text: str
-    share: float | None = None
-    interval: str = ""
-
-    @property
-    def deep(self) -> bool:
-        """Whether the background is at the far end of the scale, which needs the other ink."""
-        return self.share is not None and self.share >= pages.DEEP
+"""A stage's name, or its first word -> what it does."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +51,7 @@ class HeatTable:
     title: str
     terrains: tuple[str, ...]
     skills: tuple[str, ...]
-    cells: tuple[tuple[HeatCell, ...], ...]
+    cells: tuple[tuple[Shade, ...], ...]
     page: str = ""
 
 
@@ -109,7 +97,7 @@ def render_report(run: RunFiles) -> str:
 
 
 def _context(run: RunFiles) -> dict[str, object]:
-    """What the template shows."""
+    """The values of the template."""
     summary, dataset, cut = run.summary, run.dataset, _modes_cut(run)
     shown = [EXPERT, *first_runs(summary)]
     linked = {name: page for name in shown if (page := page_of(run.root, name))}
@@ -183,7 +171,7 @@ def _cells(summary: Record, names: Sequence[str]) -> list[Record]:
     return [{**cell, "return_fraction": fraction(cell)} for cell in cells]
 
 
-def _place(cell: Record) -> tuple[Any, ...]:
+def _place(cell: Record) -> tuple[str, str, int]:
     return cell["terrain"], cell["skill"], cell["level"]
 
 
@@ -223,21 +211,21 @@ def _evaluation_heat(
     ]
 
 
-def _intervals(cells: Sequence[Record], field: str) -> dict[tuple[str, str], Any]:
+def _intervals(cells: Sequence[Record], field: str) -> dict[tuple[str, str], Interval]:
     """A field's intervals by terrain and skill; none where several levels were averaged."""
-    found = {(cell["terrain"], cell["skill"]): cell[f"{field}_ci95"] for cell in cells}
-    return found if len(found) == len(cells) else {}
+    intervals = {(cell["terrain"], cell["skill"]): cell[f"{field}_ci95"] for cell in cells}
+    return intervals if len(intervals) == len(cells) else {}
 
 
 def _mean_over_levels(cells: Iterable[Record], field: str) -> dict[tuple[str, str], float | None]:
     groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for cell in cells:
-        known = groups.setdefault((cell["terrain"], cell["skill"]), [])
+        pairs = groups.setdefault((cell["terrain"], cell["skill"]), [])
         if pages.is_number(cell[field]) and pages.is_number(cell["episodes"]):
-            known.append((cell[field], cell["episodes"]))
+            pairs.append((cell[field], cell["episodes"]))
     return {
-        place: fmean(*zip(*known, strict=True)) if known else None
-        for place, known in groups.items()
+        place: fmean(*zip(*pairs, strict=True)) if pairs else None
+        for place, pairs in groups.items()
     }
 
 
@@ -251,7 +239,7 @@ def _heat_table(
     values: Mapping[tuple[str, str], float | None],
     digits: int,
     limits: tuple[float, float] | None,
-    intervals: Mapping[tuple[str, str], Any],
+    intervals: Mapping[tuple[str, str], Interval],
 ) -> HeatTable:
     terrains = tuple(dict.fromkeys(terrain for terrain, _ in values))
     skills = tuple(dict.fromkeys(skill for _, skill in values))
@@ -266,13 +254,15 @@ def _heat_table(
     return HeatTable(title, terrains, skills, cells)
 
 
-def _heat_cell(value: float | None, digits: int, limits: tuple[float, float], ci: Any) -> HeatCell:
+def _heat_cell(
+    value: float | None, digits: int, limits: tuple[float, float], ci: Interval
+) -> Shade:
     if not pages.is_number(value):
-        return HeatCell(pages.DASH)
+        return Shade(pages.DASH)
     shown = pages.interval(ci, 1 if abs(value) >= 2 else 2)  # at most 12 characters fit
     low, high = limits
     share = min(max((value - low) / (high - low), 0.0), 1.0) if high > low else 0.5
-    return HeatCell(pages.fixed(value, digits), share, shown)
+    return Shade(pages.fixed(value, digits), share, shown)
 
 
 def _dataset_charts(dataset: Record) -> list[Panel]:
@@ -295,8 +285,8 @@ def _randomisation_chart(draw: Record) -> Panel:
 
 def _modes_cut(run: RunFiles) -> ModesCut | None:
     """`n_modes` and `context_len` of the first training configuration that has both; else none."""
-    known = [each["run"] for each in run.summary["runs"]]
-    for training in (each for each in run.training if each.policy in known):
+    runs = [each["run"] for each in run.summary["runs"]]
+    for training in (each for each in run.training if each.policy in runs):
         leaves = {name.rpartition(".")[2]: leaf for name, leaf in pages.flattened(training.config)}
         n_modes, context_len = leaves.get("n_modes"), leaves.get("context_len")
         if isinstance(n_modes, int) and isinstance(context_len, int):

@@ -1,7 +1,6 @@
 """The results of an experiment as tables and charts, from its `summary.json` alone."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from gaitforge.pipeline.report import charts
 from gaitforge.pipeline.report.figures import Panel
@@ -36,8 +35,8 @@ PUBLISHED: dict[tuple[str, str], tuple[float, ...]] = {
 def result_rows(record: Record) -> list[dict[str, str]]:
     """A row per learner on a set, and the expert's, as text; columns without a value are left out.
 
-    ± is the standard deviation over the seeds; in brackets are 95 % intervals, that of a fraction
-    of the expert's return over the episodes, that of a score over the seeds.
+    ± is the standard deviation over the seeds; in brackets are 95 % intervals: over the episodes
+    for a fraction of the expert's return, over the seeds for a score.
     """
     results = list(record["results"])
     rows = [_row(result, len(record["sets"]) > 1) for result in results]
@@ -89,10 +88,10 @@ def _expert_row(expert: Record, like: Mapping[str, str]) -> dict[str, str]:
 
 def published(task: str, set_name: str, learner: str) -> str:
     """The published score as text; a dash where there is none."""
-    known = PUBLISHED.get((task, set_name))
-    if known is None or learner not in PUBLISHED_LEARNERS:
+    scores = PUBLISHED.get((task, set_name))
+    if scores is None or learner not in PUBLISHED_LEARNERS:
         return DASH
-    return fixed(known[PUBLISHED_LEARNERS.index(learner)], 1)
+    return fixed(scores[PUBLISHED_LEARNERS.index(learner)], 1)
 
 
 def is_published(record: Record) -> bool:
@@ -106,7 +105,7 @@ def overall_rows(record: Record) -> list[dict[str, str]]:
         return []
     return [
         {
-            "learner": _named(each),
+            "learner": _label(each),
             "sets": count(each["sets"]),
             "runs": count(each["runs"]),
             "interquartile mean": with_interval(each["iqm"], each["iqm_ci95"], 1),
@@ -121,8 +120,8 @@ def with_interval(value: float | None, bounds: Sequence[float] | None, digits: i
     return fixed(value, digits) + (f" ({interval(bounds, digits)})" if bounds else "")
 
 
-def _named(row: Record) -> str:
-    """A learner, and the value that varied."""
+def _label(row: Record) -> str:
+    """A learner's name, and the value that was varied for it."""
     value = row["value"]
     return policy(row["learner"]) + ("" if value is None else f", {value:g}")
 
@@ -149,7 +148,7 @@ def result_charts(record: Record) -> dict[str, list[Panel]]:
 def _each(
     record: Record, sets: Iterable[Record], chart: Callable[[Record, Record], Panel | None]
 ) -> list[Panel]:
-    return [made for each in sets if (made := chart(record, each)) is not None]
+    return [panel for each in sets if (panel := chart(record, each)) is not None]
 
 
 def _title(text: str, record: Record, of: Record) -> str:
@@ -165,7 +164,7 @@ def _overall_charts(record: Record) -> list[Panel]:
     if len(record["sets"]) < 2:
         return []
     rows = sorted(record["overall"], key=lambda each: each["iqm"], reverse=True)
-    labels, values = [_named(each) for each in rows], [each["iqm"] for each in rows]
+    labels, values = [_label(each) for each in rows], [each["iqm"] for each in rows]
     bounds = [each["iqm_ci95"] for each in rows]
     title = "Interquartile mean over all sets"
     return [charts.intervals(title, labels, values, bounds, "score; the expert has 100")]
@@ -212,7 +211,7 @@ def _score_chart(record: Record, of: Record) -> Panel | None:
     results = _of_set(record["results"], of)
     if len(record["sets"]) + len(results) < 4:
         return None
-    labels = ["the data", *map(_named, results)]
+    labels = ["the data", *map(_label, results)]
     values = [of["score"], *(result["score"]["mean"] for result in results)]
     bounds = [None, *(result["score_ci95"] for result in results)]
     title = _title("Score", record, of)
@@ -220,12 +219,12 @@ def _score_chart(record: Record, of: Record) -> Panel | None:
 
 
 def _asked_chart(record: Record, of: Record) -> Panel | None:
-    """What conditioned learners return for what they are asked; None without any."""
+    """Scores of conditioned learners over the scores asked for; None without such learners."""
     lines = []
     for result in _of_set(record["results"], of):
         points = sorted((each["asked"], each["score"]["mean"]) for each in result["asked"])
         if len(points) > 1:
-            lines.append(charts.Curve(_named(result), *zip(*points, strict=True)))
+            lines.append(charts.Curve(_label(result), *zip(*points, strict=True)))
     if not lines:
         return None
     ends = min(line.x[0] for line in lines), max(line.x[-1] for line in lines)
@@ -239,8 +238,8 @@ def _asked_chart(record: Record, of: Record) -> Panel | None:
 def _curve_chart(record: Record, of: Record) -> Panel | None:
     """The score of the policies that were kept during training; None if only the last was."""
     runs, lines = _of_set(record["runs"], of), []
-    for name in dict.fromkeys(map(_named, runs)):
-        curves = [dict(run["curve"]) for run in runs if _named(run) == name]
+    for name in dict.fromkeys(map(_label, runs)):
+        curves = [dict(run["curve"]) for run in runs if _label(run) == name]
         steps = sorted(set.intersection(*(set(curve) for curve in curves)))
         shares = [step / steps[-1] for step in steps]
         means = [sum(curve[step] for curve in curves) / len(curves) for step in steps]
@@ -258,17 +257,17 @@ def _return_chart(record: Record, of: Record, grouping: str, kind: str) -> Panel
         return None
     groups = [words(group[kind]) for group in results[0][grouping]]
 
-    def values(result: Record, name: str) -> list[Any]:
+    def values(result: Record, name: str) -> list[float | None]:
         return [group["return_fraction"][name] for group in result[grouping]]
 
-    series = [charts.BarSeries(_named(r), values(r, "mean"), values(r, "std")) for r in results]
+    series = [charts.BarSeries(_label(r), values(r, "mean"), values(r, "std")) for r in results]
     note = "The dashed line is the expert."
     title = _title(f"Return by {kind}", record, of)
     return charts.grouped_bars(title, groups, series, 1.0, "of the expert’s return", note)
 
 
 def _latency_chart(record: Record) -> Panel:
-    """Of each learner the slowest set."""
+    """Each learner's time on the set where it is slowest."""
     slowest: dict[str, tuple[float, float | None]] = {}
     for result in record["results"]:
         own = (result["latency_us_median"]["mean"], result["latency_us_p99"]["mean"])
@@ -286,20 +285,20 @@ def abstract(record: Record) -> str:
     """The outcome in a few sentences, from the tables' numbers."""
     sets, runs, results = record["sets"], record["runs"], record["results"]
     episodes = sum(each["episodes"] for each in sets)
-    learners = len({_named(each) for each in results})
+    learners = len({_label(each) for each in results})
     where = f"{len(sets)} sets of episodes" if len(sets) > 1 else f"{count(episodes)} episodes"
     text = f"{learners} learner{'s' * (learners > 1)} on {where}, {len(runs)} trainings. "
     if len(sets) > 1:
         ranked = sorted(record["overall"], key=lambda each: each["iqm"], reverse=True)
-        best = ", ".join(f"{_named(each)} {fixed(each['iqm'], 1)}" for each in ranked)
+        best = ", ".join(f"{_label(each)} {fixed(each['iqm'], 1)}" for each in ranked)
         return text + f"Score, as the interquartile mean over sets and seeds: {best}."
     ranked = [each for each in results if each["return_fraction"]["mean"] is not None]
     ranked.sort(key=lambda each: each["return_fraction"]["mean"], reverse=True)
     if not ranked:
-        best = ", ".join(f"{_named(each)} {spread(each['score'], 1)}" for each in results)
+        best = ", ".join(f"{_label(each)} {spread(each['score'], 1)}" for each in results)
         return text + f"Score: {best}."
     levels = ", ".join(sorted({str(cell["level"]) for cell in record["cells"]}))
-    best = ", ".join(f"{_named(each)} {spread(each['return_fraction'], 3)}" for each in ranked)
+    best = ", ".join(f"{_label(each)} {spread(each['return_fraction'], 3)}" for each in ranked)
     return text + f"Of the expert’s return they reach at terrain level {levels} of 0 to 9: {best}."
 
 

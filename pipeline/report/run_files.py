@@ -1,4 +1,4 @@
-"""Reads and checks the files of a run folder that a report is made from."""
+"""Reads and checks the files of a run folder for a report."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-Record = Mapping[str, Any]
+from gaitforge.pipeline.report.pages import Record
 
 EXPERT = "expert"
 PICTURES = Path("pictures")
@@ -36,7 +36,7 @@ _KEYS = {
     ),
     "expert.json": "robot",
 }
-"""File, or file and field -> the keys that it, or each record in that field, must have."""
+"""File, or file and field -> required keys of the file, or of each record in the field."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,14 @@ class TrainingRun:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """All that a report is made from, as read; `paths` are the files, relative to `root`.
+    """Contents of the files that a report is made from.
 
-    `dataset` is None where stores were given, `pictures` where none were drawn, `expert` where the
-    run holds no card of its expert. `training` has each learner's runs where there is one set of
-    episodes, and policies that only drove; `stages` the seconds of each stage, nothing where they
-    were not kept.
+    Attributes:
+        dataset: None for an experiment on existing stores.
+        training: policies that only drove, and each learner's runs if there is one set of episodes.
+        pictures: None if none were drawn; expert: None without a card of the expert.
+        stages: seconds of each stage; empty if they were not kept.
+        paths: the files, relative to `root`.
     """
 
     root: Path
@@ -172,7 +174,7 @@ def _read_text(run_dir: Path, path: Path) -> str:
 
 
 def _read_object(run_dir: Path, path: Path) -> Record:
-    """A JSON object whose keys, and those of the records in its fields, were checked."""
+    """A JSON object with checked keys, also in the records of its fields."""
     record = _parse_object(_read_text(run_dir, path), str(path))
     for name, keys in _KEYS.items():
         file, _, field = name.partition(": ")
@@ -198,15 +200,15 @@ def _parse(text: str, where: str, kind: type) -> Any:
     except json.JSONDecodeError as error:
         raise ValueError(f"{where} is not JSON: {error}") from None
     if not isinstance(value, kind):
-        wanted = {dict: "object", list: "list"}[kind]
-        raise ValueError(f"{where} must be a JSON {wanted}, not a {type(value).__name__}")
+        expected = {dict: "object", list: "list"}[kind]
+        raise ValueError(f"{where} must be a JSON {expected}, not a {type(value).__name__}")
     return value
 
 
 def _check_records(records: Iterable[Record], keys: str, where: str) -> None:
     """Raise a ValueError that names the first field that a record lacks."""
-    wanted = keys.split()
+    required = keys.split()
     for record in records:
-        missing = [key for key in wanted if key not in record]
+        missing = [key for key in required if key not in record]
         if missing:
-            raise ValueError(f"{where} lacks {missing[0]!r}; it needs {', '.join(wanted)}")
+            raise ValueError(f"{where} lacks {missing[0]!r}; it needs {', '.join(required)}")

@@ -36,20 +36,20 @@ def _replayed(
     except ValueError as error:
         why = str(error).replace(selection.store.address, "the store")
         raise RenderingError(f"the episodes cannot be simulated here: {why}") from None
-    found = {}
+    results = {}
     try:
         for episode, result, difference in replayed(env, stored_episodes(chosen)):
             if difference:
                 raise RenderingError("the episodes do not repeat here bit for bit")
             row = episode.row
-            found[row["episode"]] = replace(result, success=row["success"])
+            results[row["episode"]] = replace(result, success=row["success"])
     finally:
         env.close()
-    return [found[each] for each in selection.episode_ids()[list(indices)].tolist()], env.robot
+    return [results[each] for each in selection.episode_ids()[list(indices)].tolist()], env.robot
 
 
 def stored_takes(selection: Selection) -> tuple[list[Take], RobotCard]:
-    """A stored episode a skill, of median return; of the first robot where there are several.
+    """The stored median-return episode of each skill, of the first robot if there are several.
 
     Raises:
         RenderingError: not the legged task's own episodes, or they do not repeat here.
@@ -68,18 +68,16 @@ def stored_takes(selection: Selection) -> tuple[list[Take], RobotCard]:
 
 
 def _typical(selection: Selection) -> tuple[list[tuple[int, int]], list[int]]:
-    """Per skill: (successes, episodes), and which episode of no other driver has median return."""
-    names = [name for name in ("policy_hash",) if name in selection.catalog.column_names]
-    columns = selection.catalog.rows(
-        selection.rows, ["skill", "return", "success", "expert_hash", *names]
-    )
-    rows = columns.to_pylist()
-    found: dict[str, list[int]] = {}
+    """Per skill: (successes, episodes), and the median-return episode that the expert drove."""
+    names = ["policy_hash"] if "policy_hash" in selection.catalog.column_names else []
+    names += ["skill", "return", "success", "expert_hash"]
+    rows = selection.catalog.rows(selection.rows, names).to_pylist()
+    by_skill: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
         if row.get("policy_hash") in (None, row["expert_hash"]):
-            found.setdefault(row["skill"], []).append(i)
+            by_skill.setdefault(row["skill"], []).append(i)
     tallies, chosen = [], []
-    for _, mine in sorted(found.items()):
+    for _, mine in sorted(by_skill.items()):
         mine.sort(key=lambda i: rows[i]["return"])
         tallies.append((sum(rows[i]["success"] for i in mine), len(mine)))
         chosen.append(mine[len(mine) // 2])
@@ -87,7 +85,7 @@ def _typical(selection: Selection) -> tuple[list[tuple[int, int]], list[int]]:
 
 
 def draw_stored(selection: Selection, folder: Path) -> list[dict[str, object]]:
-    """Draw a sheet of a typical stored episode a skill; a record of each, with its file's name.
+    """Draw a sheet of one typical stored episode per skill; returns their records.
 
     Raises:
         RenderingError: see `stored_takes`, or MuJoCo cannot draw here.

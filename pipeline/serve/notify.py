@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import UUID
 
 from prefect.automations import AutomationCore
 from prefect.blocks.notifications import CustomWebhookNotificationBlock
@@ -25,7 +26,10 @@ HOOK = "gaitforge-notifications"
 REASONS = ("failed", "late", "nothing-collected")
 
 _RUN = "prefect.flow-run."
-_STARTS = ({f"{_RUN}Failed", f"{_RUN}Crashed", f"{_RUN}TimedOut"}, {f"{_RUN}Late"})
+_EVENTS = {
+    "failed": {f"{_RUN}Failed", f"{_RUN}Crashed", f"{_RUN}TimedOut"},
+    "late": {f"{_RUN}Late"},
+}
 _RUN_BODY = """Flow run {{ flow_run.name }} of {{ flow.name }} is {{ flow_run.state.name }}.
 {{ flow_run.state.message }}
 {{ flow_run|ui_url }}"""
@@ -34,12 +38,12 @@ _NOTHING_BODY = "No part was collected in the last {hours} hours by any flow."
 
 @dataclass(frozen=True)
 class NotifyPlan:
-    """When and whom to tell.
+    """What to report, and where to.
 
     Attributes:
-        url: of the web hook; it gets {"text": MESSAGE} by POST, as Slack and Mattermost take it.
-        reasons: of `REASONS`.
-        hours: without any collected part, after which "nothing-collected" is told.
+        url: the web hook; it gets {"text": MESSAGE} by POST, as Slack and Mattermost take it.
+        reasons: some of `REASONS`.
+        hours: how long no part was collected when "nothing-collected" is reported.
     """
 
     url: str
@@ -59,7 +63,7 @@ class NotifyPlan:
 
 
 def set_up_notifications(plan: NotifyPlan) -> list[str]:
-    """Make the automations of the chosen reasons, in place of older ones; returns their names.
+    """Replace all automations of this command by one per reason; returns their names.
 
     Raises:
         ValueError: no server answers.
@@ -100,11 +104,11 @@ def _server() -> Iterator[SyncPrefectClient]:
 
 def _remove(client: SyncPrefectClient) -> None:
     for reason in REASONS:
-        for known in client.read_automations_by_name(f"{NAME}-{reason}"):
-            client.delete_automation(known.id)
+        for automation in client.read_automations_by_name(f"{NAME}-{reason}"):
+            client.delete_automation(automation.id)
 
 
-def _automation(reason: str, hours: int, block: Any) -> AutomationCore:
+def _automation(reason: str, hours: int, block: UUID) -> AutomationCore:
     if reason == "nothing-collected":
         trigger = EventTrigger(
             expect={COLLECTED},
@@ -114,8 +118,7 @@ def _automation(reason: str, hours: int, block: Any) -> AutomationCore:
         )
         body, subject = _NOTHING_BODY.format(hours=hours), "gaitforge: nothing was collected"
     else:
-        expect = _STARTS[0] if reason == "failed" else _STARTS[1]
-        trigger = EventTrigger(expect=expect, posture=Posture.Reactive, threshold=1)
+        trigger = EventTrigger(expect=_EVENTS[reason], posture=Posture.Reactive, threshold=1)
         body, subject = _RUN_BODY, f"gaitforge: a run is {reason}"
     action = SendNotification(block_document_id=block, subject=subject, body=body)
     return AutomationCore(name=f"{NAME}-{reason}", trigger=trigger, actions=[action])

@@ -1,4 +1,4 @@
-"""The server of pages of `gaitforge serve`: what flows have registered, on loopback, read only.
+"""The page server of `gaitforge serve`: pages that flows registered, on loopback, read only.
 
 /page/<id>/report.html    a registered page, or a file that it links
 /view/<id>                a page that plays episodes, made when it is first opened
@@ -24,8 +24,7 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_SERVER_API_AUTH_ST
 
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.runners.shown_pages import PAGE, VIEW, pages_folder
-
-LOOPBACK = "127.0.0.1"
+from gaitforge.pipeline.serve.prefect_server import LOOPBACK
 
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -34,7 +33,7 @@ TYPES = {
     ".gif": "image/gif",
     ".mp4": "video/mp4",
 }
-"""Files that are shown, whatever a page links."""
+"""The only types of files that are shown, even if a page links others."""
 _TEXT = "text/plain; charset=utf-8"
 
 VIEW_EPISODES = 60
@@ -48,7 +47,7 @@ _FAILED = """<!doctype html><meta charset="utf-8"><title>Episodes</title><p>{err
 
 
 class _Refused(Exception):
-    """A request that gets a status and one line."""
+    """A request that is answered by a status and one line."""
 
     def __init__(self, status: HTTPStatus, why: str):
         super().__init__(why)
@@ -57,7 +56,7 @@ class _Refused(Exception):
 
 @contextmanager
 def serving_pages(port: int) -> Iterator[str]:
-    """Serve pages on loopback for the time of a block; yields the server's address.
+    """Serve pages on loopback during a `with` block; yields the server's address.
 
     Args:
         port: 0 for any free one.
@@ -82,9 +81,9 @@ def serving_pages(port: int) -> Iterator[str]:
 
 
 class _Server(ThreadingHTTPServer):
-    """Knows the folder of what is registered and the password of Prefect's server.
+    """Holds the folder of registered pages and the password of Prefect's server.
 
-    Both are read here, since threads do not see settings that hold for a block.
+    Both are read here, since other threads do not see the settings of a `with` block.
     """
 
     def __init__(self, port: int):
@@ -94,7 +93,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__((LOOPBACK, port), _Handler)
 
     def content(self, path: str) -> tuple[bytes, str]:
-        """What a request's path names, and its type."""
+        """The content that a request's path names, and its type."""
         kind, number, *names = [*path.strip("/").split("/"), ""]
         record = read_record(self.folder / f"{number}.json") if number.isalnum() else None
         place = (record or {}).get(kind)
@@ -169,8 +168,8 @@ class _Handler(BaseHTTPRequestHandler):
         password = self._site.password
         if password is None:
             return
-        wanted = "Basic " + base64.b64encode(password.encode()).decode()
-        if not secrets.compare_digest(self.headers.get("Authorization", ""), wanted):
+        expected = "Basic " + base64.b64encode(password.encode()).decode()
+        if not secrets.compare_digest(self.headers.get("Authorization", ""), expected):
             raise _Refused(HTTPStatus.UNAUTHORIZED, "the user and password of Prefect's server")
 
     def _send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
@@ -210,12 +209,12 @@ class _Views:
                 del self._makers[number]
                 if maker.returncode == 0:
                     return page.read_text()
-                said = maker.communicate()[1].strip().splitlines() or ["it said nothing"]
-                return _FAILED.format(error=escape(said[-1]))
+                lines = maker.communicate()[1].strip().splitlines() or ["it said nothing"]
+                return _FAILED.format(error=escape(lines[-1]))
         return _BUSY.format(count=VIEW_EPISODES, source=escape(source))
 
     def stop(self) -> None:
-        """End what is being made."""
+        """End the processes that make pages."""
         for maker in self._makers.values():
             maker.terminate()
             maker.wait()

@@ -1,4 +1,4 @@
-"""A Prefect server for the time of a block: the one that is configured, or one of our own."""
+"""A Prefect server for a `with` block: the configured one, or one that we start."""
 
 import os
 import socket
@@ -29,7 +29,7 @@ START_LIMIT_S = 180.0
 """A first start makes the database, which takes a minute on a busy machine."""
 
 SAY_S = 5.0
-"""How often a start that takes long is told."""
+"""Seconds between the lines about a slow start."""
 
 STOP_LIMIT_S = 15.0
 
@@ -46,14 +46,14 @@ _ENVIRONMENT = {
 }
 
 _EVERY_ADDRESS = {"0.0.0.0": LOOPBACK, "::": "::1"}
-"""Where to reach a server that listens everywhere."""
+"""Address of a server that listens everywhere -> address to reach it at."""
 
 
 def check_host(host: str, expose: bool) -> None:
-    """Refuse an address that others reach, unless that is wanted.
+    """Refuse an address that other machines reach, unless `expose`.
 
     Raises:
-        ValueError: so it is.
+        ValueError: they reach it.
     """
     if not expose and not is_loopback(host):
         raise ValueError(
@@ -98,7 +98,7 @@ def prefect_api(host: str = LOOPBACK, port: int = PORT) -> Iterator[str]:
 
 
 def server_log(port: int) -> Path:
-    """Where a server of our own says what went wrong."""
+    """The log file of a server that we started."""
     return PREFECT_HOME.value() / f"gaitforge-server-{port}.log"
 
 
@@ -138,9 +138,11 @@ def _await(server: subprocess.Popen[bytes], url: str, output: IO[str]) -> None:
         ended = server.poll() is not None
         if ended or time.monotonic() > end:
             output.seek(0)
-            said = [line.strip() for line in output if line.strip()]
+            lines = [line.strip() for line in output if line.strip()]
             why = "ended as it started" if ended else f"did not answer in {START_LIMIT_S:.0f} s"
-            raise ValueError(f"the Prefect server {why}: {said[-1] if said else 'it said nothing'}")
+            raise ValueError(
+                f"the Prefect server {why}: {lines[-1] if lines else 'it said nothing'}"
+            )
         time.sleep(0.2)
 
 
@@ -155,8 +157,8 @@ def _free_port(host: str, port: int) -> int:
     """The port if it is free; any free one for 0."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        with socket.create_server((host, port), family=family) as found:
-            return found.getsockname()[1]
+        with socket.create_server((host, port), family=family) as listener:
+            return listener.getsockname()[1]
     except OSError as error:
         raise ValueError(
             f"cannot listen at {host}:{port}: {error.strerror}; if a Prefect server is there, name "

@@ -26,10 +26,10 @@ from gaitforge.pipeline.serve.prefect_server import check_host, prefect_api
 from gaitforge.pipeline.tables import fields_of
 
 NAME = "gaitforge"
-"""Of every deployment: Prefect calls them by flow and name, as collect/gaitforge."""
+"""Name of every deployment: Prefect lists them as FLOW/NAME, e.g. collect/gaitforge."""
 
 _ALONE = ("collect", "gym-collect", "humanoid-collect", "derive", "run", "pipeline", "demo")
-"""Of each of these one run at a time: two collections would compete for the cores."""
+"""Flows that run one at a time: two collections would compete for the cores."""
 
 CRON_FIELDS = 5
 
@@ -39,12 +39,12 @@ class ServePlan:
     """What is served and where.
 
     Attributes:
-        store: what collect/gaitforge collects into unless a run names another.
+        store: the default store of collect/gaitforge.
         schedule: when to collect, as cron's five fields; empty for never.
-        new_every_day: the day is the seed.
-        preset, threads, settings: of the collection.
+        new_every_day: use the day as the seed.
+        preset, threads, settings: defaults of the collection.
         slurm: settings of all Slurm jobs that runs ask for, see `flows/runners/prefect_jobs.py`.
-        host, port, expose: of the server that is started unless PREFECT_API_URL names one.
+        host, port, expose: the server to start if PREFECT_API_URL names none.
     """
 
     store: Path | str | None
@@ -54,7 +54,7 @@ class ServePlan:
     preset: str
     threads: int
     settings: list[str]
-    slurm: Mapping[str, Any]
+    slurm: Mapping[str, object]
     host: str
     port: int
     expose: bool
@@ -91,8 +91,8 @@ def serve_flows(plan: ServePlan, flows: Mapping[str, Flow[..., Any]]) -> None:
 def _collecting(plan: ServePlan) -> dict[str, object]:
     """The default parameters of collect/gaitforge; wrong values are refused here."""
     values: dict[str, object] = fields_of(plan, "preset", "threads", "settings", "new_every_day")
-    made = legged_plan(plan.preset, {"threads": plan.threads}, plan.settings)  # raises
-    if plan.new_every_day and made.grid.seed != legged_plan(plan.preset).grid.seed:
+    collection = legged_plan(plan.preset, {"threads": plan.threads}, plan.settings)  # raises
+    if plan.new_every_day and collection.grid.seed != legged_plan(plan.preset).grid.seed:
         raise ValueError("with --new-every-day the day is the seed: drop --set grid.seed")
     if plan.store is None:
         return values

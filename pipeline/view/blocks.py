@@ -13,7 +13,7 @@ import numpy as np
 
 POSITION_UNIT_M = 1e-4
 ANGLE_UNIT_RAD = 1e-4
-"""Of poses: rounding is at most half a unit, far below what is visible (1 mm, 0.1 degrees)."""
+"""Units of poses: rounding is at most half a unit, far below what is visible (1 mm, 0.1°)."""
 SERIES_LEVELS = 16_000
 """Half the range of a series in units, so that every difference fits."""
 _LARGEST = 32_767

@@ -6,7 +6,6 @@ import html
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ BUILT = HERE / "built"
 TEMPLATE = HERE / "page" / "page.html"
 _HEIGHT_UNIT_M = 1e-3
 _LEFT_OUT = ("part", "start", "robot", "truncated")
-"""Columns that say nothing on a page, or the same of all."""
+"""Columns that a page does not show."""
 
 
 def bundle() -> tuple[str, str]:
@@ -52,7 +51,7 @@ def write_page(show: Show, path: Path) -> int:
 def page(show: Show) -> str:
     """The page as text. It may run its own script only, and load nothing: its policy says so."""
     script, style = bundle()
-    # A script's text would end at this; our own sources do not hold it, a library's string may.
+    # A script would end at this text, which a library's string may contain.
     script, style = script.replace("</script", "<\\/script"), style.replace("</style", "<\\/style")
     tiles = {_tile_key(viewed): viewed for viewed in show.episodes}
     numbers = {key: k for k, key in enumerate(tiles)}
@@ -97,12 +96,12 @@ def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     """JSON that cannot end the element that holds it."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
 
 
-def _tile_key(viewed: Viewed) -> tuple[Any, ...]:
+def _tile_key(viewed: Viewed) -> tuple[object, ...]:
     return tuple(viewed.row[name] for name in ("terrain", "level", "terrain_variant"))
 
 
@@ -114,7 +113,7 @@ def _tile(viewed: Viewed) -> str:
     return encoded(tile.heights[first : first + cells, first : first + cells], _HEIGHT_UNIT_M)
 
 
-def _episode(viewed: Viewed, tile: int) -> dict[str, Any]:
+def _episode(viewed: Viewed, tile: int) -> dict[str, object]:
     row, ghost = viewed.row, viewed.ghost
     shown = {name: _shown(value) for name, value in row.items() if name not in _LEFT_OUT}
     return {
@@ -130,7 +129,7 @@ def _episode(viewed: Viewed, tile: int) -> dict[str, Any]:
     }
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: object) -> object:
     """A catalog's value as JSON; integers that JavaScript cannot hold are text."""
     if isinstance(value, bool) or value is None:
         return value

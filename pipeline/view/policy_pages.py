@@ -1,4 +1,4 @@
-"""Episodes of a page from a policy: of a training run, or of an evaluation's file."""
+"""Episodes of a page that a policy runs: from a training run, or from an evaluation's file."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ from gaitforge.pipeline.view.show import MOST_PARALLEL, Ghost, Show, spec_of, vi
 def policy_show(
     source: PolicySource, plan: LeggedEvaluation, specs: Sequence[EpisodeSpec], reporter: Reporter
 ) -> Show:
-    """A policy on episodes, in their order; of the plan, simulator, robot and settings count.
+    """A policy on episodes, in their order, with the plan's simulator, robot and settings.
 
     Raises:
         ValueError: no such policy, or no episodes.
@@ -41,7 +41,7 @@ def policy_show(
         simulator = env.physics.name, env.physics.version
     finally:
         env.close()
-    # As the catalog's rows are.
+    # The order of the catalog's rows.
     pairs.sort(key=lambda pair: pair[0].spec.index)
     actor = source.name, plan.key(source)["weights"]
     columns = part_catalog([result for result, _ in pairs], card, simulator, actor)
@@ -102,10 +102,10 @@ def evaluation_show(path: Path, reporter: Reporter) -> Show:
         raise ValueError(f"{path} is no evaluation with its plan and returns")
     plan = plan_from_tree(LeggedEvaluation, tree["plan"])
     source = _evaluated(path, tree["key"].get("weights"))
-    known = dict(_extremes(plan, tree))
-    chosen = [spec for spec in plan.grid.specs() if spec.index in known]
-    show = policy_show(source, plan, chosen, reporter)
-    apart = sum(abs(v.row["return"] - known[v.row["episode"]]) > 1e-3 for v in show.episodes)
+    returns = dict(_extremes(plan, tree))
+    specs = [spec for spec in plan.grid.specs() if spec.index in returns]
+    show = policy_show(source, plan, specs, reporter)
+    apart = sum(abs(v.row["return"] - returns[v.row["episode"]]) > 1e-3 for v in show.episodes)
     note = "The worst, the median and the best episode of every cell, run again."
     # A network's last bits depend on how many robots it drives at once.
     note += f" {amount(apart, 'episode')} came out otherwise than evaluated." if apart else ""
@@ -127,12 +127,12 @@ def _evaluated(path: Path, weights: str | None) -> PolicySource:
 
 def _extremes(plan: LeggedEvaluation, tree: dict[str, Any]) -> list[tuple[int, float]]:
     """Index and return of the worst, median and best episode of every cell."""
-    found = []
+    extremes = []
     for cell, returns in zip(tree["cells"], tree["returns"], strict=True):
         where = cell["terrain"], cell["skill"], cell["level"]
         indices = [s.index for s in plan.grid.specs() if (s.terrain, s.skill, s.level) == where]
         order = np.argsort(returns, kind="stable")
         for rank in {0, len(order) // 2, len(order) - 1}:
             k = int(order[rank])
-            found.append((indices[k], float(returns[k])))
-    return found
+            extremes.append((indices[k], float(returns[k])))
+    return extremes

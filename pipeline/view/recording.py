@@ -31,7 +31,7 @@ class Recording:
 
     Attributes:
         poses: (T or T + 1, 7 + J) base position, quaternion wxyz and joint positions before each
-            step, and after the last where that is known.
+            step, and after the last step if known.
         series: (T, C) the curves of all charts, in their order.
         ended: why the episode ended, in words; "" if unknown (its row says whether it fell).
     """
@@ -78,7 +78,7 @@ def record(
 
 
 class _Watcher:
-    """Acts as a policy does, and notes every step of every robot."""
+    """A policy that forwards to another one, and records the curves of every robot's steps."""
 
     def __init__(self, env: LeggedEnvironment, policy: Policy):
         self.name = policy.name
@@ -96,7 +96,7 @@ class _Watcher:
         return self._policy.act(observation)
 
     def recording(self, robot: int, result: EpisodeResult) -> Recording:
-        """What a robot did in the episode that has just ended."""
+        """A robot's recording of the episode that has just ended."""
         view = self._note()
         state = self._env.physics.state
         last = [state.base_pos[robot], state.base_quat[robot], state.joint_pos[robot]]
@@ -106,7 +106,7 @@ class _Watcher:
         return Recording(poses, series, _why(view, robot, result.terminated))
 
     def _note(self) -> StepView:
-        """Note the last step of all robots; those at a start overwrite their first row later."""
+        """Record the last step of all robots; after a reset, the first row is overwritten later."""
         view = self._env.view
         if view is not None:
             steps = np.clip(self._env.step_count - 1, 0, self._env.episode_steps - 1)
@@ -118,13 +118,13 @@ def _curves(view: StepView) -> np.ndarray:
     """(N, C) the curves of `recorded_charts`."""
     geometry, command, robots = view.geometry, view.command, view.robots
     terms = [weight * CONTROL_DT_S * term(view) for term, weight in REWARDS.items()]
-    speed, wanted = geometry.lin_vel_heading, _attitude(view.desired_gravity)
-    pitch, roll = _attitude(geometry.gravity)
+    speed, (pitch, roll) = geometry.lin_vel_heading, _attitude(geometry.gravity)
+    commanded_pitch, commanded_roll = _attitude(view.desired_gravity)
     columns = [
         *(command[:, C.VEL_X], speed[:, 0], command[:, C.VEL_Y], speed[:, 1]),
         *(command[:, C.YAW_RATE], geometry.yaw_rate),
         *(robots.nominal_height_m + command[:, C.BODY_HEIGHT], geometry.height),
-        *(wanted[0], pitch, wanted[1], roll),
+        *(commanded_pitch, pitch, commanded_roll, roll),
         *(np.sum(terms, axis=0), *terms),
         *(*view.action.T, *view.state.joint_torque.T),
         *(*lengths(view.state.foot_force).T, view.trunk_force_n, view.state.barrier_force),

@@ -25,7 +25,7 @@ _GROUND: Colour = (190, 197, 204)
 _COMMAND: Colour = (204, 121, 167)
 _ARROW_M_PER_MS, _ARROW_RADIUS_M, _ARROW_ABOVE = 0.35, 0.01, (0.0, 0.0, 0.2)
 _EYE = (-2.0, -5.0, 2.0)
-"""From the trunk, in leg lengths: ahead, left, up."""
+"""Camera position relative to the trunk, in leg lengths: ahead, left, up."""
 _XYZW = [1, 2, 3, 0]
 
 
@@ -70,7 +70,7 @@ def write_recording(show: Show, viewed: Viewed, path: Path, reporter: Reporter) 
 
 
 def _blueprint(show: Show, viewed: Viewed) -> Any:
-    """The scene, from behind the robot's right side and following it, beside the charts."""
+    """The charts beside the scene, whose camera follows the robot from behind its right side."""
     rr = load_rerun()
     rrb, base = rr.blueprint, viewed.recording.poses[0]
     away = rotate(from_yaw(yaw_of(base[3:7])), show.robot.leg_length_m * np.array(_EYE))
@@ -126,7 +126,7 @@ def _robot(
     """The shapes of every body, static, and the bodies' poses over time.
 
     Args:
-        colour: of all shapes; without, their own.
+        colour: of all shapes; None for their own colours.
     """
     rr = load_rerun()
     bodies = robot_shapes(robot)["bodies"]

@@ -19,7 +19,7 @@ _KINDS = {
 }
 _JOINTS = {mujoco.mjtJoint.mjJNT_HINGE: "hinge", mujoco.mjtJoint.mjJNT_SLIDE: "slide"}
 _MOST_FACES = 20_000
-"""Of all meshes that are only to be looked at; with more, the collision shapes are drawn."""
+"""Most faces of all visual meshes; with more, the collision shapes are drawn."""
 _MESH_UNIT_M = 1e-4
 _FIRST_JOINT = 7
 """Joint positions follow the base's position and quaternion in a pose."""
@@ -28,8 +28,8 @@ _FIRST_JOINT = 7
 def robot_shapes(robot: RobotCard) -> dict[str, Any]:
     """Bodies in the order of the MJCF, parents first, each with its joints and shapes; SI units.
 
-    Of a body, shapes that are only to be looked at are drawn, if it has any and all of them
-    together are small enough; else those that collide. A joint's `index` is its place in a pose of
+    A body's visual shapes are drawn if it has any and those of all bodies have at most
+    `_MOST_FACES` faces; else its collision shapes. A joint's `index` is its place in a pose of
     `gaitforge.collectors.legged.rollout.EpisodeRecord`.
 
     Raises:
@@ -38,17 +38,16 @@ def robot_shapes(robot: RobotCard) -> dict[str, Any]:
     model = _compiled(robot)
     shown = _shown(model)
     colours = _body_colours(model, robot)
-    bodies: list[dict[str, Any]] = []
-    for b in range(1, model.nbody):
-        bodies.append(
-            {
-                "parent": int(model.body_parentid[b]) - 1,
-                "pos": model.body_pos[b].tolist(),
-                "quat": model.body_quat[b].tolist(),
-                "joints": _joints(model, robot, b),
-                "shapes": [_shape(model, robot, g, colours[b]) for g in shown[b]],
-            }
-        )
+    bodies = [
+        {
+            "parent": int(model.body_parentid[b]) - 1,
+            "pos": model.body_pos[b].tolist(),
+            "quat": model.body_quat[b].tolist(),
+            "joints": _joints(model, robot, b),
+            "shapes": [_shape(model, robot, g, colours[b]) for g in shown[b]],
+        }
+        for b in range(1, model.nbody)
+    ]
     feet = [model.geom(name) for name in robot.foot_geoms]
     return {
         "name": robot.name,
@@ -69,13 +68,13 @@ def body_poses(robot: RobotCard, poses: np.ndarray) -> dict[str, np.ndarray]:
     model = _compiled(robot)
     data = mujoco.MjData(model)
     joints = [int(model.joint(name).qposadr[0]) for name in robot.joint_names]
-    found = np.empty((len(poses), model.nbody, 7))
-    for pose, into in zip(poses, found, strict=True):
+    moved = np.empty((len(poses), model.nbody, 7))
+    for pose, into in zip(poses, moved, strict=True):
         data.qpos[:_FIRST_JOINT] = pose[:_FIRST_JOINT]
         data.qpos[joints] = pose[_FIRST_JOINT:]
         mujoco.mj_kinematics(model, data)
         into[:, :3], into[:, 3:] = data.xpos, data.xquat
-    return {model.body(b).name or f"body {b}": found[:, b] for b in range(1, model.nbody)}
+    return {model.body(b).name or f"body {b}": moved[:, b] for b in range(1, model.nbody)}
 
 
 def _compiled(robot: RobotCard) -> mujoco.MjModel:
@@ -103,7 +102,7 @@ def _shown(model: mujoco.MjModel) -> list[list[int]]:
     return shown
 
 
-def _joints(model: mujoco.MjModel, robot: RobotCard, body: int) -> list[dict[str, Any]]:
+def _joints(model: mujoco.MjModel, robot: RobotCard, body: int) -> list[dict[str, object]]:
     """The card's joints of a body; others are drawn at rest, the base's free joint by the root."""
     first, count = int(model.body_jntadr[body]), int(model.body_jntnum[body])
     joints = []
@@ -124,7 +123,7 @@ def _joints(model: mujoco.MjModel, robot: RobotCard, body: int) -> list[dict[str
 
 def _shape(
     model: mujoco.MjModel, robot: RobotCard, geom: int, colour: Colour | None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     kind = _KINDS[mujoco.mjtGeom(int(model.geom_type[geom]))]
     material = int(model.geom_matid[geom])
     rgba = model.mat_rgba[material] if material >= 0 else model.geom_rgba[geom]
@@ -133,7 +132,7 @@ def _shape(
     elif colour is None or material >= 0:
         red, green, blue = (int(part) for part in np.rint(rgba[:3] * 255))
         colour = red, green, blue
-    shape = {
+    shape: dict[str, object] = {
         "kind": kind,
         "size": model.geom_size[geom].tolist(),
         "pos": model.geom_pos[geom].tolist(),

@@ -1,4 +1,4 @@
-"""Pages of a run's evaluations, which the cells of its report or comparison link to."""
+"""Pages of a run's evaluations; the cells of its report or comparison link to them."""
 
 from collections.abc import Sequence
 from dataclasses import replace

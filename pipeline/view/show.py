@@ -17,7 +17,7 @@ from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
 from gaitforge.pipeline.view.recording import Chart, Recording
 
 MOST_PARALLEL = 64
-"""Robots that a page's episodes run on."""
+"""Most robots that run a page's episodes in parallel."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Ghost:
 
 @dataclass(frozen=True)
 class Viewed:
-    """One episode: its row of the catalog, what to draw, and what stands around."""
+    """One episode: its catalog row, its recording, and its surroundings."""
 
     row: Mapping[str, Any]
     recording: Recording
@@ -55,8 +55,8 @@ class Show:
 
     Attributes:
         charts: the curves of every recording's `series`, in their order.
-        note: what a viewer has to know of the episodes; "" for nothing.
-        ghost: name of the policy of the ghosts; "" without.
+        note: a remark on the episodes for the viewer, or "".
+        ghost: name of the ghosts' policy, or "".
     """
 
     title: str
@@ -67,20 +67,18 @@ class Show:
     ghost: str = ""
 
     def chosen(self, names: Sequence[str]) -> "Show":
-        """The same with these episodes only, by name or id; without names the first of the list.
-
-        The list of a page begins with the lowest return.
+        """The same with these episodes only, by name or id; without names the lowest return.
 
         Raises:
             ValueError: no such episode.
         """
-        found = {int(each.row["episode"]): each for each in self.episodes}
-        wanted = [episode_id(name) for name in names]
-        if missing := [name for name, i in zip(names, wanted, strict=True) if i not in found]:
-            least, most = (episode_name(i) for i in (min(found), max(found)))
+        by_id = {int(each.row["episode"]): each for each in self.episodes}
+        ids = [episode_id(name) for name in names]
+        if missing := [name for name, i in zip(names, ids, strict=True) if i not in by_id]:
+            least, most = (episode_name(i) for i in (min(by_id), max(by_id)))
             raise ValueError(f"no episode {missing[0]} in {self.title}; they are {least} to {most}")
         first = min(self.episodes, key=lambda each: each.row["return"])
-        episodes = [found[i] for i in dict.fromkeys(wanted)] or [first]
+        episodes = [by_id[i] for i in dict.fromkeys(ids)] or [first]
         return replace(self, episodes=tuple(episodes))
 
 
@@ -95,7 +93,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def spec_of(row: Mapping[str, Any]) -> EpisodeSpec:
-    """The specification of a catalog's row; its tile says whether it is held out."""
+    """The specification of a catalog's row; the tile's number says whether it is held out."""
     return EpisodeSpec(
         *(row[name] for name in ("episode", "terrain", "level", "skill", "seed")),
         held_out=HELD_OUT_VARIANTS[0] <= row["terrain_variant"] < HELD_OUT_VARIANTS[1],

@@ -34,7 +34,7 @@ _LAST_ACTION, _COMMAND = (slice(*POLICY_SLICES[name]) for name in ("last_action"
 
 
 def spread_over_returns(selection: Selection, count: int) -> Selection:
-    """So many episodes of a selection, the worst, the best and evenly ranked ones between."""
+    """`count` episodes of a selection: the worst, the best and evenly ranked ones between."""
     if len(selection) <= count:
         return selection
     order = np.argsort(selection.episodes("return")["return"].to_numpy(), kind="stable")
@@ -49,7 +49,7 @@ def stored_show(selection: Selection, reporter: Reporter, robot: str = "") -> Sh
         robot: a name or path; empty for the store's own.
 
     Raises:
-        ValueError: no legged episodes, or neither way is open.
+        ValueError: no legged episodes, or neither of the two is possible.
     """
     store = selection.store
     columns = selection.catalog.column_names
@@ -84,18 +84,18 @@ def _replayed(
     """The recordings in the order of the rows, and how many differ from what is stored."""
     episodes = {each.row["episode"]: each for each in stored_episodes(selection)}
     specs = [each.spec(noise=False) for each in episodes.values()]
-    found: dict[int, Recording] = {}
+    recordings: dict[int, Recording] = {}
     unequal = 0
     try:
         with reporter.step("replay", selection.steps, "step") as advance:
             policy = Executed(env, episodes)
             for result, recording in record(env, policy, specs, lambda n: advance(n, "")):
                 k = result.spec.index
-                found[k] = recording
+                recordings[k] = recording
                 unequal += bool(episodes[k].difference(result, env.robot))
     finally:
         env.close()
-    return [found[k] for k in episodes], unequal
+    return [recordings[k] for k in episodes], unequal
 
 
 def _from_state(stored: dict[str, np.ndarray]) -> Recording:

@@ -1,6 +1,6 @@
 """The form of a command in Prefect's page: a typed parameter for each of its options.
 
-What depends on several values is checked as the run begins.
+Conditions on several values are checked when the run begins.
 """
 
 import argparse
@@ -37,7 +37,7 @@ _TYPES: dict[Any, Any] = {
     names: list[str],
     numbers: list[Annotated[int, Field(ge=0)]],
 }
-"""Type of an option -> of its parameter."""
+"""Type of an option -> type of the form's parameter."""
 
 _CHOICES: dict[str, Sequence[str]] = {
     "terrain": tuple(TERRAINS),
@@ -70,7 +70,7 @@ class FormField:
 
     @property
     def type(self) -> Any:
-        """The type of its values."""
+        """The type of the option's values."""
         action, allowed = self.action, _CHOICES.get(self.name) or self.action.choices
         if action.nargs == 0 or isinstance(action, argparse.BooleanOptionalAction):
             return bool
@@ -83,7 +83,7 @@ class FormField:
 
     @property
     def parameter(self) -> Parameter:
-        """It in a function's signature; without a value it keeps the command's default."""
+        """The parameter in a function's signature; its default is the command's."""
         kind, default = self.type, self.action.default
         if self.action.required and self.action.nargs != "*":
             default = Parameter.empty
@@ -97,7 +97,7 @@ class FormField:
 
     @property
     def help(self) -> str:
-        """Its help in one line."""
+        """The option's help in one line."""
         shown = (self.action.help or self.name).replace("%(default)s", str(self.action.default))
         return " ".join(shown.split())
 
@@ -116,24 +116,24 @@ class FormField:
                 yield f"{self.option}={text}" if self.option else text
 
 
-def _quoted(value: Any) -> str:
+def _quoted(value: object) -> str:
     return f'"{value}"' if "," in str(value) else str(value)
 
 
 def form_fields(parser: argparse.ArgumentParser) -> list[FormField]:
     """The parameters of a command's flow, positionals first and in their order."""
     hidden = _NOT_SHOWN | (runner_names() if has_runners(parser) else set())
-    made = []
+    fields = []
     for action in parser._actions:
         option = next((o for o in action.option_strings if o.startswith("--")), "")
         name = option[2:].replace("-", "_") or action.dest
         if name not in hidden:
-            made.append(FormField("settings" if name == "set" else name, option, action))
-    return sorted(made, key=lambda field: bool(field.option))
+            fields.append(FormField("settings" if name == "set" else name, option, action))
+    return sorted(fields, key=lambda field: bool(field.option))
 
 
 def has_runners(parser: argparse.ArgumentParser) -> bool:
-    """Whether a command's work can be given to other machines."""
+    """Whether other machines can do a command's work."""
     return any(action.dest == "runner" for action in parser._actions)
 
 
@@ -147,7 +147,7 @@ def form_signature(fields: Sequence[FormField], runners: bool) -> Signature:
     return Signature(parameters)
 
 
-def command_line(fields: Sequence[FormField], values: Mapping[str, Any]) -> list[str]:
+def command_line(fields: Sequence[FormField], values: Mapping[str, object]) -> list[str]:
     """A form's values as words of a command line; those that are None or empty are left out."""
-    chosen = [(field, values.get(field.name)) for field in fields]
-    return [w for f, value in chosen if value not in (None, [], "") for w in f.words(value)]
+    pairs = [(field, values.get(field.name)) for field in fields]
+    return [w for f, value in pairs if value not in (None, [], "") for w in f.words(value)]

@@ -1,4 +1,4 @@
-"""What the commands' parsers share: types of arguments, and the options of several commands."""
+"""Parsers of commands, decorators that make commands, and the options of several commands."""
 
 import argparse
 import os
@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True)
 class Command:
-    """A command: its name and help, and what adds its options to a parser."""
+    """A command: its name, its help, and a function that adds its options to a parser."""
 
     name: str
     what: str
@@ -121,7 +121,7 @@ def add_options(parser: Container, *options: Option) -> None:
 
 
 def option(name: str, *what: Any, **more: Any) -> AddTo:
-    """An option with its help, type and default, and what else `add_argument` takes."""
+    """An option with its help, type, default, and further arguments of `add_argument`."""
     return lambda parser: parser.add_argument(name, **details(*what, **more))
 
 
@@ -147,37 +147,39 @@ def group(title: str, *options: Option) -> AddTo:
     return lambda parser: add_options(parser.add_argument_group(title), *options)
 
 
-def given(arguments: argparse.Namespace, *names: str, **renamed: str) -> dict[str, Any]:
-    """Those of the named arguments that were given, or of field=argument."""
+def option_values(arguments: argparse.Namespace, *names: str, **renamed: str) -> dict[str, Any]:
+    """The named arguments that are not None, by their names, or by `field` of field=argument."""
     values = {name: getattr(arguments, name) for name in names}
     values |= {field: getattr(arguments, name) for field, name in renamed.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def planned(plan: Plan, arguments: argparse.Namespace, *names: str, **renamed: str) -> Plan:
-    """A plan with the given ones of the named arguments, then with every `--set`."""
+    """A plan with the `option_values` of the named arguments, then with every `--set`."""
     chosen: Any = plan
-    return override(replace(chosen, **given(arguments, *names, **renamed)), arguments.settings)
+    return override(
+        replace(chosen, **option_values(arguments, *names, **renamed)), arguments.settings
+    )
 
 
 def details(text: str, type: Any = None, default: Any = None, **more: Any) -> dict[str, Any]:
     """An option as `add_argument` takes it; its help says the default."""
     shown = f"{text} (default: %(default)s)" if default not in (None, "", [], ()) else text
-    chosen = {"type": type, "default": default}
-    return {"help": shown} | {k: v for k, v in chosen.items() if v is not None} | more
+    values = {"type": type, "default": default}
+    return {"help": shown} | {k: v for k, v in values.items() if v is not None} | more
 
 
 def _isaacgym_python(text: str) -> str:
-    """An interpreter, left in the environment, where worker processes look for it too."""
+    """An interpreter; also set as an environment variable, for worker processes."""
     from gaitforge.collectors.physics.isaacgym.process import PYTHON_VARIABLE  # brings Numba
 
-    found = text if os.sep in text else shutil.which(text) or text  # a command, as in a shell
-    os.environ[PYTHON_VARIABLE] = str(Path(found).expanduser().absolute())
-    return found
+    program = text if os.sep in text else shutil.which(text) or text  # a command, as in a shell
+    os.environ[PYTHON_VARIABLE] = str(Path(program).expanduser().absolute())
+    return program
 
 
 CELL_FIELDS = {"terrains": "terrain", "skills": "skill", "levels": "level"}
-"""Fields of the plans' grids -> arguments of the group CELLS, for `given`."""
+"""Fields of the plans' grids -> arguments of the group CELLS, for `option_values`."""
 GROUPS = {
     "CELLS": "--terrain --skill --level",
     "SIMULATOR": "--sim --isaacgym-python",

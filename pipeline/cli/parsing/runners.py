@@ -5,7 +5,7 @@ from typing import Any
 
 from gaitforge.flows.runners.dask_clusters import QUEUES, DaskSettings
 from gaitforge.flows.runners.slurm.script import SlurmSettings
-from gaitforge.pipeline.cli.parsing.parser import SHARED, details, given, group, option
+from gaitforge.pipeline.cli.parsing.parser import SHARED, details, group, option, option_values
 from gaitforge.pipeline.cli.parsing.values import names, positive, whole
 
 RUNNERS = {
@@ -18,7 +18,7 @@ RUNNERS = {
 
 Options = dict[str, dict[str, Any]]
 _ON = {"action": "store_const", "const": True}
-"""A flag that is None, as every option here, where it was not given."""
+"""A flag whose default is None, as that of every option here."""
 _DASK: Options = {
     "--workers": details("worker processes, or jobs of --dask-jobqueue", positive),
     "--scheduler": SHARED["--scheduler"],
@@ -77,7 +77,7 @@ _FOLLOW: Options = {
 }
 _SITE = ("--mail", "--setup", "--env-file", "--container", "--sbatch", "--pass-env", "--requeues")
 SITE_SLURM = group("Slurm, for runs that ask for it", {name: _SLURM[name] for name in _SITE})
-"""What a form must not choose: commands, files and addresses of every job of served flows."""
+"""Commands, files and addresses of the jobs of served flows, which a form must not set."""
 
 _SLURM_OPTIONS = _OF_SOME | _SLURM | _FOLLOW
 
@@ -86,7 +86,7 @@ RUNNER = (
     group("with --runner dask, or prefect on Dask", _DASK),
     group("with --runner slurm", _SLURM_OPTIONS),
 )
-"""The options of a command whose work any runner can do."""
+"""Options of commands whose work any runner can do."""
 
 
 def runner_settings(arguments: argparse.Namespace) -> DaskSettings | SlurmSettings | None:
@@ -102,19 +102,18 @@ def runner_settings(arguments: argparse.Namespace) -> DaskSettings | SlurmSettin
         _refuse(arguments, _DASK, "dask or prefect")
     if runner == "slurm":
         fields = SlurmSettings.__dataclass_fields__
-        chosen = given(arguments, *(name for name in fields if name in arguments))
-        return _slurm_settings(chosen)
+        values = option_values(arguments, *(name for name in fields if name in arguments))
+        return _slurm_settings(values)
     _refuse(arguments, _SLURM_OPTIONS, "slurm")
-    if runner == "dask" or (runner == "prefect" and _given(arguments, _DASK)):
+    if runner == "dask" or (runner == "prefect" and _options_in_use(arguments, _DASK)):
         same = ("workers", "scheduler", "adaptive", "dashboard")
-        chosen = given(arguments, *same, jobqueue="dask_jobqueue", memory="worker_memory")
-        return DaskSettings(**chosen)
+        values = option_values(arguments, *same, jobqueue="dask_jobqueue", memory="worker_memory")
+        return DaskSettings(**values)
     return None
 
 
-def _slurm_settings(chosen: dict[str, Any]) -> SlurmSettings:
-    lists: dict[str, Any] = {k: tuple(v) for k, v in chosen.items() if isinstance(v, list)}
-    return SlurmSettings(**chosen | lists)
+def _slurm_settings(values: dict[str, Any]) -> SlurmSettings:
+    return SlurmSettings(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 
 def site_settings(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -124,13 +123,13 @@ def site_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         ValueError: values that `SlurmSettings` refuses.
     """
     names = _dests({name: _SLURM[name] for name in _SITE}).values()
-    chosen = given(arguments, *names)
-    _slurm_settings(chosen)
-    return chosen
+    values = option_values(arguments, *names)
+    _slurm_settings(values)
+    return values
 
 
 def runner_names() -> set[str]:
-    """The names of the options that say who does the work, as a form would have them."""
+    """The names that the runners' options would have in a form."""
     listed = ("--runner", *_DASK, *_SLURM_OPTIONS)
     return {name[2:].replace("-", "_") for name in listed}
 
@@ -143,8 +142,8 @@ def run_here(arguments: argparse.Namespace) -> None:
             setattr(arguments, name, None)
 
 
-def _given(arguments: argparse.Namespace, options: Options) -> list[str]:
-    """Those of the options that were given."""
+def _options_in_use(arguments: argparse.Namespace, options: Options) -> list[str]:
+    """The options whose arguments are not None."""
     dests = _dests(options)
     return [each for each, dest in dests.items() if getattr(arguments, dest, None) is not None]
 
@@ -155,5 +154,5 @@ def _dests(options: Options) -> dict[str, str]:
 
 
 def _refuse(arguments: argparse.Namespace, options: Options, runners: str) -> None:
-    for name in _given(arguments, options):
+    for name in _options_in_use(arguments, options):
         raise ValueError(f"{name} is for --runner {runners}, not for --runner {arguments.runner}")

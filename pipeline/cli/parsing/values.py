@@ -92,10 +92,10 @@ def simulator(text: str) -> str:
 
 def _pairs(text: str) -> list[tuple[str, str]]:
     """NAME=VALUE,NAME=VALUE; ValueError for anything else."""
-    found = [part.rpartition("=") for part in names(text)]
-    if not all(name for name, _, _ in found):
+    pairs = [part.rpartition("=") for part in names(text)]
+    if not all(name for name, _, _ in pairs):
         raise ValueError(text)
-    return [(name, value) for name, _, value in found]
+    return [(name, value) for name, _, value in pairs]
 
 
 def _number(text: str) -> float:
@@ -111,8 +111,8 @@ def _whole_number(text: str, least: int, most: int = LARGEST) -> int:
     except ValueError:
         value = least - 1
     if not least <= value <= most:
-        wanted = f"at least {least}" if most == LARGEST and value < least else f"{least} to {most}"
-        raise argparse.ArgumentTypeError(f"needs a whole number of {wanted}, not '{text}'")
+        allowed = f"at least {least}" if most == LARGEST and value < least else f"{least} to {most}"
+        raise argparse.ArgumentTypeError(f"needs a whole number of {allowed}, not '{text}'")
     return value
 
 

@@ -4,13 +4,7 @@ import argparse
 from importlib.util import find_spec
 
 from gaitforge.pipeline.cli.collect import collection_work
-from gaitforge.pipeline.cli.parsing.parser import (
-    actions,
-    command,
-    flag,
-    given,
-    option,
-)
+from gaitforge.pipeline.cli.parsing.parser import actions, command, flag, option, option_values
 from gaitforge.pipeline.cli.parsing.values import names, positive
 from gaitforge.pipeline.cli.work import Work, work
 from gaitforge.pipeline.tables import show
@@ -68,10 +62,10 @@ def _collect(arguments: argparse.Namespace) -> Work:
     from gaitforge.flows.tasks.gym import GymPlan, quality_summary
 
     names = ("env", "policies", "steps", "part_steps", "physics", "processes", "seed")
-    chosen = given(arguments, *names, "replay", "replay_steps", qualities="quality")
+    values = option_values(arguments, *names, "replay", "replay_steps", qualities="quality")
     if not (arguments.policies or arguments.replay):
-        chosen.setdefault("qualities", _SHIPPED)
-    plan = GymPlan(**chosen)
+        values.setdefault("qualities", _SHIPPED)
+    plan = GymPlan(**values)
     return collection_work(
         arguments, plan, lambda _: quality_summary(arguments.store, plan.part_ids())
     )

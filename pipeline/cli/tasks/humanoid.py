@@ -3,7 +3,7 @@
 import argparse
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gaitforge.datasets.files import sha256_file
 from gaitforge.flows.records.records import digest, read_record
@@ -12,8 +12,8 @@ from gaitforge.pipeline.cli.parsing.parser import (
     Container,
     actions,
     command,
-    given,
     option,
+    option_values,
     planned,
     setting,
 )
@@ -70,18 +70,18 @@ _SNIPPETS = (
 
 
 def _snippets(arguments: argparse.Namespace) -> "list[Snippet]":
-    """The chosen clips, cut into snippets; a name that is a snippet's stays whole."""
+    """The snippets of the chosen clips, and the snippets that are chosen by their own names."""
     from gaitforge.collectors.humanoid.clips.reference import clip_lengths
     from gaitforge.collectors.humanoid.clips.snippets import Snippet, cut_clip
 
     frames = clip_lengths(arguments.reference)
-    found: list[Snippet] = []
+    snippets: list[Snippet] = []
     for name in arguments.clips or frames:
         if name in frames:
-            found += cut_clip(name, frames[name], arguments.snippet_frames, arguments.overlap)
+            snippets += cut_clip(name, frames[name], arguments.snippet_frames, arguments.overlap)
         else:
-            found.append(Snippet.parse(name))
-    return found
+            snippets.append(Snippet.parse(name))
+    return snippets
 
 
 @work(
@@ -102,7 +102,7 @@ def _train_expert(arguments: argparse.Namespace) -> Work:
     config = planned(ResidualTrainingConfig(), arguments, "steps", "seed", "threads")
     reference, out, snippets = arguments.reference, arguments.out, _snippets(arguments)
 
-    def result(_: Any) -> Result:
+    def result(_: object) -> Result:
         rows = []
         for snippet in snippets:
             card = read_record(card_file(out, snippet)) or {}
@@ -142,8 +142,8 @@ def _collect(arguments: argparse.Namespace) -> Work:
     from gaitforge.collectors.humanoid.snippet_grid import SnippetGrid
     from gaitforge.flows.tasks.humanoid import HumanoidPlan
 
-    chosen = given(arguments, "start_rollouts", "random_rollouts", "action_noise", "seed")
-    grid = SnippetGrid(tuple(snippet.name for snippet in _snippets(arguments)), **chosen)
+    values = option_values(arguments, "start_rollouts", "random_rollouts", "action_noise", "seed")
+    grid = SnippetGrid(tuple(snippet.name for snippet in _snippets(arguments)), **values)
     plan = HumanoidPlan(grid, str(arguments.reference), arguments.expert or PD, arguments.processes)
     return collection_work(arguments, plan, part_rows)
 

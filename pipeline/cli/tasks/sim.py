@@ -31,27 +31,29 @@ def _check(arguments: argparse.Namespace) -> int:
     from gaitforge.collectors.physics import availability
     from gaitforge.collectors.physics.contract.checks import CHECKS, run_checks
 
-    found = availability(arguments.sim)
-    if not found.available:
-        raise ValueError(f"simulator '{found.name}' is not available: {found.why_not}")
+    backend = availability(arguments.sim)
+    if not backend.available:
+        raise ValueError(f"simulator '{backend.name}' is not available: {backend.why_not}")
     results = []
-    with TerminalReporter().step(f"check {found.name}", len(CHECKS), "check") as advance:
-        for result in run_checks(found.name, arguments.robots):
+    with TerminalReporter().step(f"check {backend.name}", len(CHECKS), "check") as advance:
+        for result in run_checks(backend.name, arguments.robots):
             results.append(result)
             if not arguments.json:
                 outcome = "passed" if result.passed else "FAILED"
                 name = f"{result.name:<{max(map(len, CHECKS))}}"
-                found_out = f"{result.what}: {result.found}"
-                print(f"{outcome}  {name}  {result.seconds:6.1f} s  {found_out}", flush=True)
+                finding = f"{result.what}: {result.found}"
+                print(f"{outcome}  {name}  {result.seconds:6.1f} s  {finding}", flush=True)
             advance(1, result.name)
     failed = [result.name for result in results if not result.passed]
     if arguments.json:
-        record = {"name": found.name, "version": found.version, "passed": not failed}
+        record = {"name": backend.name, "version": backend.version, "passed": not failed}
         show_one(record | {"checks": [asdict(result) for result in results]}, as_json=True)
     else:
         kept = f"{len(results) - len(failed)} of {len(results)} checks passed"
         print(
-            ", ".join([f"{found.name} {found.version}: {kept}", *(f"{n} failed" for n in failed)])
+            ", ".join(
+                [f"{backend.name} {backend.version}: {kept}", *(f"{n} failed" for n in failed)]
+            )
         )
     return FAILED if failed else 0
 

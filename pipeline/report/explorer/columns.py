@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 MOST_VALUES = 24
-"""A numeric column with up to so many distinct values has a code for each."""
+"""Most distinct values of a numeric column that has a code for each of them."""
 MOST_NAMES = 60
 """The most frequent texts have a code each; the others share one."""
 MOST_BINS = 50
@@ -52,23 +52,22 @@ def binned(name: str, values: pa.Array) -> Column:
     if pa.types.is_string(values.type):
         return _named(name, sql, values)
     missing = f"{sql} is null"
-    known = np.asarray(values.is_valid())
+    valid = np.asarray(values.is_valid())
     filled = np.asarray(values.fill_null(False if pa.types.is_boolean(values.type) else 0))
     if pa.types.is_floating(values.type):
-        known = known & np.isfinite(filled)
+        valid = valid & np.isfinite(filled)
         missing = f"({missing} or not isfinite({sql}))"
-    numbers = filled[known]
+    numbers = filled[valid]
     distinct = np.unique(numbers)
     few = len(distinct) <= MOST_VALUES
     edges = np.zeros(0) if few else bin_edges(distinct[0].item(), distinct[-1].item())
-    found = (
+    codes = np.full(len(values), len(distinct) if few else len(edges) - 1, np.uint8)
+    codes[valid] = (
         np.searchsorted(distinct, numbers) if few else np.searchsorted(edges, numbers, "right") - 1
     )
-    codes = np.full(len(values), len(distinct) if few else len(edges) - 1, np.uint8)
-    codes[known] = found
     texts = tuple(_literal(each) for each in (distinct if few else edges).tolist())
     bins, single = ((), texts) if few else (texts, ())
-    return Column(name, sql, codes, bins, single, missing="" if known.all() else missing)
+    return Column(name, sql, codes, bins, single, missing="" if valid.all() else missing)
 
 
 def _named(name: str, sql: str, values: pa.Array) -> Column:

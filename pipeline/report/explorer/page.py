@@ -9,7 +9,6 @@ import base64
 import gzip
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,13 +21,13 @@ from gaitforge.pipeline.report.explorer.columns import binned
 from gaitforge.pipeline.report.pages import render
 
 MOST_EPISODES = 500_000
-"""In a page, which a browser holds whole; of more, every second, third and so on."""
+"""Most episodes of a page, which a browser holds whole; else every second, third and so on."""
 IDENTIFIERS = ("episode", "seed", "start")
 """Columns that number episodes; they have no distribution worth a chart."""
 FIRST_SHOWN = ("level", "return", "success", "length", "action_noise", "friction")
 
 
-def condition(cells: Mapping[str, Any], where: str | None) -> str:
+def condition(cells: Mapping[str, Sequence[object] | None], where: str | None) -> str:
     """The SQL condition of the episodes of some cells (column -> values, None for all)."""
     terms = [] if where is None else [f"({where})"]
     for name, values in cells.items():
@@ -46,32 +45,32 @@ def explorer_of(selection: Selection, folder: Path, within: str = "") -> str:
     store = selection.store
     address = store.full_address
     place = address
-    if "://" not in address:  # no more of this machine's folders than a page beside the store needs
+    if "://" not in address:  # keep the folders of this machine out of the page
         beside = Path(address).parent == folder.resolve().parent
         place = f"{'../' if beside else ''}{Path(address).name}"
     about = {"store": PurePosixPath(address).name, "place": place, "within": within}
     step = -(-len(selection) // MOST_EPISODES) or 1
     episodes = selection.with_rows(selection.rows[::step]).episodes()
     about["of"] = f"one in {step} of {len(selection):,}" if step > 1 else ""
-    known = {each.name: each for each in glossary(store.schema, episodes.schema)}
-    return explorer_page(episodes, store.schema.group_by, about, known)
+    glosses = {each.name: each for each in glossary(store.schema, episodes.schema)}
+    return explorer_page(episodes, store.schema.group_by, about, glosses)
 
 
 def explorer_page(
     episodes: pa.Table,
     group_by: Sequence[str],
     about: Mapping[str, str],
-    known: Mapping[str, Described],
+    glosses: Mapping[str, Described],
 ) -> str:
     """The page of a catalog's rows, as text.
 
     Args:
         episodes: columns as in a catalog.
-        group_by: the two columns that lead.
+        group_by: the two columns that are shown first.
         about: `store`, its name; `place`, its address, or its path from the page's folder,
             or its name again; `within`, the condition that the rows already meet, or nothing;
-            `of`, what share of the episodes the rows are, or nothing for all.
-        known: what is known of the columns, by their names.
+            `of`, the share of the episodes that the rows are, or nothing for all.
+        glosses: unit and meaning of the columns, by their names.
     """
     table = episodes.combine_chunks()
     arrays = {name: table.column(name).combine_chunks() for name in table.column_names}
@@ -80,8 +79,8 @@ def explorer_page(
         {
             "name": each.name,
             "sql": each.sql,
-            "unit": known[each.name].unit,
-            "meaning": known[each.name].meaning,
+            "unit": glosses[each.name].unit,
+            "meaning": glosses[each.name].meaning,
             **{key: getattr(each, key) for key in ("edges", "values", "text", "others", "missing")},
         }
         for each in columns

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from gaitforge.pipeline.report.pages import DASH, count, fixed, size
-from gaitforge.pipeline.report.report import HeatCell, write_report
+from gaitforge.pipeline.report.pages import DASH, Shade, count, fixed, size
+from gaitforge.pipeline.report.report import write_report
 from gaitforge.pipeline.tables import duration
 from tests.pipeline.report.run_folder import (
     write_json,
@@ -343,7 +343,7 @@ def test_heat_text_always_contrasts_with_its_background(mode: str, share: float)
         for name in ("heat-low", "heat-high", "on-low", "on-high")
     )
     background = low + share * (high - low)
-    text = on_high if HeatCell("", share).deep else on_low
+    text = on_high if Shade("", share).deep else on_low
     lighter, darker = sorted((_luminance(background), _luminance(text)), reverse=True)
     # WCAG 2.1, level AA for normal text
     assert (lighter + 0.05) / (darker + 0.05) >= 4.5
