@@ -11,7 +11,7 @@ key is a whole command's work, which knows by its own files what is left.
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -139,23 +139,16 @@ def run_stage(out: Path, stage: Stage, reporter: Reporter, collector: Collector 
     Raises:
         ValueError: what the work raised; of a stage with a key, with its name.
     """
-    if not stage.key:
-        return _work(stage, reporter, collector)
-    if is_done(out, stage):
-        return
-    with _recorded(out, stage):
-        try:
-            _work(stage, reporter, collector)
-        except ValueError as error:
-            raise ValueError(f"{stage.name}: {error}") from error
+    if stage.key and is_done(out, stage):
+        return None
+    with _recorded(out, stage) if stage.key else nullcontext():
+        if stage.collection is not None and stage.place is not None:
+            result = collector(stage.collection(), stage.place, reporter, stage.parts)
+        else:
+            result = stage.run(reporter)
     if stage.page is not None and stage.page.is_file():
         reporter.say(f"look at {stage.page}")
-
-
-def _work(stage: Stage, reporter: Reporter, collector: Collector) -> object:
-    if stage.collection is not None and stage.place is not None:
-        return collector(stage.collection(), stage.place, reporter, stage.parts)
-    return stage.run(reporter)
+    return None if stage.key else result
 
 
 def run_stages(
@@ -228,7 +221,10 @@ def _recorded(out: Path, stage: Stage) -> Iterator[None]:
     try:
         yield
         done = True
-    except (ValueError, OSError) as error:
+    except ValueError as error:
+        fault = f"{stage.name}: {error}"
+        raise ValueError(fault) from error
+    except OSError as error:
         fault = str(error)
         raise
     finally:

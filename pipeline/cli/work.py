@@ -5,10 +5,11 @@ import os
 import timeit
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial, update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gaitforge.flows.progress import Reporter, leads
+from gaitforge.flows.progress import leads
 from gaitforge.flows.runners.dask_clusters import DaskSettings
 from gaitforge.flows.runners.slurm import jobs as slurm
 from gaitforge.flows.runners.slurm.script import SlurmSettings
@@ -91,12 +92,8 @@ def work(
     """
 
     def decorate(begin: Callable[[argparse.Namespace], Work]) -> Command:
-        def run(arguments: argparse.Namespace) -> int | None:
-            return _perform(begin, arguments)
-
-        run.__name__, run.__doc__ = begin.__name__, begin.__doc__
         more = (lambda parser: parser.set_defaults(begin=begin), *(RUNNER if runner else ()))
-        return command(example, *options, *more)(run)
+        return command(example, *options, *more)(update_wrapper(partial(_perform, begin), begin))
 
     return decorate
 
@@ -128,20 +125,18 @@ def _perform(
 
         value = run_stages_on_dask(out, stages, reporter, settings)
     else:
-        value = _here(work, reporter)
+        value = run_stage(out, stages[0], reporter) if len(stages) == 1 else _all_here(work)
     if leads():
         work.result(value).show(getattr(arguments, "json", False))
     return None
 
 
-def _here(work: Work, reporter: Reporter) -> object:
-    """Do the remaining stages on this machine; report which of several are planned and done."""
+def _all_here(work: Work) -> None:
+    """Do the remaining stages on this machine; report which are planned and done."""
     from gaitforge.flows.stages.side_by_side import run_side_by_side
-    from gaitforge.flows.stages.staging import is_done, run_stage
+    from gaitforge.flows.stages.staging import is_done
 
-    out, stages = work.out, work.stages
-    if len(stages) == 1:
-        return run_stage(out, stages[0], reporter)
+    out, stages, reporter = work.out, work.stages, own_reporter()
     done = [stage.name for stage in stages if is_done(out, stage)]
     left = [stage.name for stage in stages if stage.name not in done]
     if left:
@@ -150,7 +145,6 @@ def _here(work: Work, reporter: Reporter) -> object:
     if left and done:
         reporter.say(f"skipped, since done before: {', '.join(done)}")
     run_side_by_side(out, stages, reporter, TerminalReporter(lines=True))
-    return None
 
 
 def _minutes(seconds: Mapping[str, float], left: Sequence[str]) -> int:
