@@ -174,8 +174,8 @@ class _Group:
         if conditioned:
             inputs["return_to_go"] = self._return_to_go
         outputs = {"action": self._action}
-        for each, array, following in zip(self._state, now, after, strict=True):
-            inputs[each["input"]], outputs[each["output"]] = array, following
+        for each, current, following in zip(self._state, now, after, strict=True):
+            inputs[each["input"]], outputs[each["output"]] = current, following
         binding = session.io_binding()
         for bind, arrays in ((binding.bind_input, inputs), (binding.bind_output, outputs)):
             for name, array in arrays.items():
