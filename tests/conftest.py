@@ -1,7 +1,5 @@
 """Settings that every test needs before the packages under test are imported."""
 
-from __future__ import annotations
-
 import os
 import signal
 import tempfile

@@ -1,7 +1,5 @@
 """The rules of the house, read from the source: floors, circles, lazy imports, sizes."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping

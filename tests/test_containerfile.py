@@ -1,7 +1,5 @@
 """The container's steps, as far as they go without a builder: on the files that it would copy."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -4,8 +4,6 @@ Kubernetes' own schemas, strict, and the names of SkyPilot's format that its fil
 a slip is found without a cluster.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -4,8 +4,6 @@ isaacgym-stubs declares `gymapi` in a form that no checker takes as it is; `gymt
 lacks, is declared in `typings`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What an installation holds: one import name, every module, the player's page."""
 
-from __future__ import annotations
-
 import json
 import os
 import runpy

@@ -1,7 +1,5 @@
 """The benchmark of the flows: one small run of all of it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The benchmark of imports: what it measures, on little."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The learners' benchmark: its structure, and that every ratio follows from the times shown."""
 
-from __future__ import annotations
-
 import copy
 import json
 import sys

@@ -1,7 +1,5 @@
 """The benchmark of the simulators: its clock, and one small run of all of it."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Confidence intervals: the laws that they state, against SciPy and by how often they cover."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """A store that most tests of streams read."""
 
-from __future__ import annotations
-
 import pytest
 
 from gaitforge.datasets import Selection

@@ -1,7 +1,5 @@
 """Small stores with known content, the same for the same arguments."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@ They are forked from a server process that has the imports behind it: a tenth of
 interpreter (https://docs.python.org/3.11/library/multiprocessing.html, "forkserver").
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What the tests of streams share: which steps and windows came."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 

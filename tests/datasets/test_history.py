@@ -1,7 +1,5 @@
 """The history file that every training writes."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A Dask cluster for the tests of a file."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Small stores in the form of an imported D4RL file, of episodes that no one simulated."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A pipeline small enough for tests, and reporters that count or interrupt."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace

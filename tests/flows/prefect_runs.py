@@ -1,7 +1,5 @@
 """What a Prefect server knows of runs, for tests."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What tests that kill processes need: waiting with a limit, and who listens where."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

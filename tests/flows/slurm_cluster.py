@@ -3,8 +3,6 @@
 Everything runs as the user of the tests, so neither root nor the system's Slurm is needed.
 """
 
-from __future__ import annotations
-
 import getpass
 import os
 import secrets
@@ -66,7 +64,7 @@ def why_no_slurm() -> str:
 
 
 @pytest.fixture(scope="session")
-def slurm() -> Iterator[SlurmCluster]:
+def slurm() -> "Iterator[SlurmCluster]":
     """A cluster that is up; commands and submitted jobs find it by SLURM_CONF."""
     absent = why_no_slurm()
     if absent:

@@ -1,7 +1,5 @@
 """Heartbeats, failures and logs: what they say, what they cost, and what they never do."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """Collection goes on where it stopped, and ends with the same store."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A collection leaves the catalog's index behind, so that the first query need not make it."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

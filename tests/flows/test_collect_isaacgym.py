@@ -1,7 +1,5 @@
 """The same plan collected through Isaac Gym's worker, on its double, and through MuJoCo itself."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Collecting straight into object storage gives the dataset that a local folder would hold."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Collection on Dask's workers: the same dataset, also when workers and clients are killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Fields added by exact replay, and new rewards: equal to what collection stores, bit for bit."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Closed-loop evaluation of policies, and their control latency."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import replace

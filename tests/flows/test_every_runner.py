@@ -1,7 +1,5 @@
 """One training and one evaluation give the same on every runner."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a legged expert's training tells while it goes on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gaitforge.collectors.scenarios.skills import SKILLS

@@ -1,7 +1,5 @@
 """A training run's export: what the simulator sees of it is what was trained."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Collecting the sets of D4RL with trained policies and a replay buffer."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Evaluating policies on a task: whose episodes, scored by what, and once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

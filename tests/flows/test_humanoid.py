@@ -1,7 +1,5 @@
 """Collecting with experts of the humanoid, learning from it, and evaluating what was learned."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace

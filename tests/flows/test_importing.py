@@ -1,7 +1,5 @@
 """Importing by a plan, and the record that it leaves."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 The runners, resume and replay of such parts are in `test_tasks`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A pipeline on a tiny plan: what it leaves, what it does not do twice, and what kills cost."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Stages as jobs of a real Slurm: they wait for each other, fail visibly, and go on."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Ways to Prefect's servers past proxies that answer nothing, and the folder that one needs."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

@@ -1,7 +1,5 @@
 """Slurm jobs of Prefect's runs, on a real server and a real cluster."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -1,7 +1,5 @@
 """Data that name their expert's return: training divides by it, and evaluation asks for it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Stored episodes simulated again: bit for bit, and every kind of difference is named."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

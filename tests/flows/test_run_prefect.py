@@ -1,7 +1,5 @@
 """Collection under Prefect, with a real server on loopback."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """The ways to run a collection, and the one part that they all come down to."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

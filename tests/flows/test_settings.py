@@ -1,7 +1,5 @@
 """Overrides of plans: read by the field's type, refused with what is allowed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

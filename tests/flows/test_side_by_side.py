@@ -1,7 +1,5 @@
 """Stages in several processes of this machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Jobs on a real Slurm: what is killed, cancelled or out of time is made once and ends the same."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

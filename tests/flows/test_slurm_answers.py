@@ -1,7 +1,5 @@
 """What Slurm's commands answer where a site wraps them or an environment changes their form."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

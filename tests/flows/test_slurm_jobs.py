@@ -1,7 +1,5 @@
 """Job folders and scripts, where there is no Slurm to ask."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """A job's script, run with stand-ins for the commands that it calls, which check their words."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

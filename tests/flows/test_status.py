@@ -1,7 +1,5 @@
 """The status of collections and training runs, from the files they leave."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

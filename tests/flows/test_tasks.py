@@ -1,7 +1,5 @@
 """Every task by the one engine: runners, status, job folders and replay."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A small real store of random walks with a learnable action, and policies made from it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checkpoints: nothing is lost, and nothing wrong is accepted."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

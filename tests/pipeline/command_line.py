@@ -1,7 +1,5 @@
 """The command line in this process: its outcome, and what wrong input must look like."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple

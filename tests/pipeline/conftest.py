@@ -1,7 +1,5 @@
 """The command line, and what it made, for the tests of all commands."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

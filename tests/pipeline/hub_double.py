@@ -1,7 +1,5 @@
 """A double of the Hugging Face Hub's HTTP interface on loopback: what a push to a dataset needs."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Commands in poor surroundings: closed streams, other encodings, no user, leftover variables."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

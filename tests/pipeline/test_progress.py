@@ -1,7 +1,5 @@
 """Progress in log files: rates that can be read, and no time left where nobody can know it."""
 
-from __future__ import annotations
-
 import pytest
 
 from gaitforge.pipeline import progress

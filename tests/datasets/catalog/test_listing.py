@@ -1,7 +1,5 @@
 """Single episodes: names that can be typed, rows in order, and what stores say they are."""
 
-from __future__ import annotations
-
 import copy
 import errno
 import os

@@ -1,7 +1,5 @@
 """Any sequence of edits is the same operations on a plain table; a tag keeps its version."""
 
-from __future__ import annotations
-
 import copy
 import os
 import signal

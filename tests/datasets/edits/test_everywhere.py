@@ -1,7 +1,5 @@
 """What comes out of an edited store, by whichever way, is what its selection reads."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fields added to stores: read like others, whatever is dropped, trimmed, merged or pushed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Merging and splitting move no value: stores and selections of the same episodes."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -6,8 +6,6 @@ python beside_lerobot.py FOLDER    prints, as JSON, what lerobot loads of an exp
 # Run by another interpreter, which has lerobot and gaitforge's wheel.
 # pyright: reportMissingImports=false
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

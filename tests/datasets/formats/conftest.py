@@ -1,7 +1,5 @@
 """Every format whose packages are installed."""
 
-from __future__ import annotations
-
 import pytest
 
 from gaitforge.datasets.formats import FORMATS

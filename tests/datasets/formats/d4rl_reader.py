@@ -7,8 +7,6 @@ python d4rl_reader.py --write FILE    writes three terminated episodes with D4RL
 # Run by another interpreter, which has d4rl and torchrl.
 # pyright: reportMissingImports=false
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

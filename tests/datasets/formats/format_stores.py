@@ -1,7 +1,5 @@
 """Stores that each format can hold, and what of them has to come back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise

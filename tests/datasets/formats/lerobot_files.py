@@ -1,7 +1,5 @@
 """LeRobot datasets in a test: their first files, and how to read one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -7,8 +7,6 @@ small dataset with lerobot itself to OTHER
 # Run by another interpreter, which has lerobot and torchrl.
 # pyright: reportMissingImports=false
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

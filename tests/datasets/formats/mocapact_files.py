@@ -1,7 +1,5 @@
 """Files in MoCapAct's schema with known content, written with h5py alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -8,8 +8,6 @@ stays unseen. A peer with a Python of its own (`_PYTHONS`) gets this project's l
 torch installed in its environment instead.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

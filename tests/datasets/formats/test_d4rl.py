@@ -1,7 +1,5 @@
 """D4RL files as others write and read them; what holds for any format is in `test_formats`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """D4RL files and back: next observations of any kind, options, nested infos, and metadata."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 Run by another interpreter; see `peer_environment`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What an episode of each family of D4RL's tasks means, and which file is of which task."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

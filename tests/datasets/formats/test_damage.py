@@ -4,8 +4,6 @@ Bytes, arrays, columns and metadata are damaged one at a time, anywhere. Damage 
 or column must be refused by name.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

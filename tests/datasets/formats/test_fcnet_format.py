@@ -1,7 +1,5 @@
 """FCNet's memory maps as its own code writes and reads them: shapes in the names, flat bytes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What holds for every format of another project, whatever it looks like on disk."""
 
-from __future__ import annotations
-
 import errno
 import os
 import pickle

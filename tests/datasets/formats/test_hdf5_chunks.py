@@ -1,7 +1,5 @@
 """Chunks inflated outside HDF5 give the very rows that HDF5 gives."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """LeRobot v3 datasets in and out, beyond what every format is held to."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """LeRobot v3 datasets that others wrote or changed: imported, or refused in a line."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

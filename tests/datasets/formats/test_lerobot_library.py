@@ -3,8 +3,6 @@
 Run by another interpreter, with lerobot 0.6 on Python 3.12; see `peer_environment`.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Minari datasets, written and read beside the library itself; any format: `test_formats`."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 from pathlib import Path

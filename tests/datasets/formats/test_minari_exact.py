@@ -1,7 +1,5 @@
 """Minari data sets whose content fits badly: it is kept to the last bit, refused, or named."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """MoCapAct's HDF5 in and out, beyond what every format is held to."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Clips of any name, or none, in MoCapAct's files: every episode keeps its own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

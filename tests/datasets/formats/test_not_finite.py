@@ -1,7 +1,5 @@
 """One NaN in a source of any format: refused with its episode named, or left out on request."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Notes beside a file's arrays are held against these, whatever the format."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

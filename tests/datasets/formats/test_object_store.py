@@ -1,7 +1,5 @@
 """Imports into stores on object storage, and exports from them, for every format."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Inputs that name something outside themselves: refused in every format, and in a store."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

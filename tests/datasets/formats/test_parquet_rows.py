@@ -1,7 +1,5 @@
 """Ranges of a Parquet file's rows: they are the file's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What identifies a source: imported again, changed in place, renamed, or read in another way."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Imports that were killed at any moment, or given up: what they leave, and who clears it away."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 from pathlib import Path

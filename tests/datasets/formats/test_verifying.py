@@ -1,7 +1,5 @@
 """Exports are read back before they appear; what killed or parallel exports leave does no harm."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What is said of a dataset: kept beside the data, carried by exports, and any change noticed."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The store on S3-compatible storage: a real server on loopback, speaking S3 over HTTP."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

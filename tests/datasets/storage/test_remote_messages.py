@@ -1,7 +1,5 @@
 """What is said of a store on object storage names its address, not the folder of its mirror."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

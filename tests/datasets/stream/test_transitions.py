@@ -1,7 +1,5 @@
 """Transitions and last actions of streamed steps: what comes after and before each."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models compared on a tiny store: the same data for all, nothing twice, numbers that agree."""
 
-from __future__ import annotations
-
 import json
 import math
 import signal

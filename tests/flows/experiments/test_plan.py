@@ -1,7 +1,5 @@
 """Plans of experiments: what is refused, what choices reach, and what presets hold."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rounds of corrections: what each round learns from, and going on after a kill."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Suites: what is run, kept and told, on a Gymnasium task and on legged robots."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 # MuJoCo's compiled modules come without type stubs.
 # pyright: reportAttributeAccessIssue=false
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,7 +56,7 @@ class Actor:
 class Env:
     """A robot and its boxes."""
 
-    sim: Sim
+    sim: "Sim"
     actors: list[Actor] = field(default_factory=list)
 
 

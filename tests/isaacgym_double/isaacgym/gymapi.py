@@ -1,7 +1,5 @@
 """`acquire_gym()` with the calls and values that the worker uses, under Isaac Gym's names."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small policies of every kind, exported once, and facts about the robot they are for."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The control steps that run, compiled and exported, against torch's."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

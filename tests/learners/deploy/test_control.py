@@ -1,7 +1,5 @@
 """Learned policies in the control loop."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Exported policies: what runs elsewhere is what was trained, and says all that is needed."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

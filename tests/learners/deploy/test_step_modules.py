@@ -1,7 +1,5 @@
 """The pure step: equal to the parallel form, and free of side effects and of drift."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

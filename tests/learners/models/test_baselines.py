@@ -1,7 +1,5 @@
 """The Transformer, the Decision Transformer, RetNet and the MLPs: what is particular to each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Bodies: their graphs against the published totals and the robots' MJCF, and sizes."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

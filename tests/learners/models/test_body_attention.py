@@ -1,7 +1,5 @@
 """Masked attention: every implementation is the same function, with the same gradient."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Body Transformer: what depends on what, sizes, and the checks of embodiment graphs."""
 
-from __future__ import annotations
-
 from itertools import accumulate, pairwise
 
 import pytest

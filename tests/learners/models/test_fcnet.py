@@ -1,7 +1,5 @@
 """FCNet: the paper's size, causality, and the recurrent form against the parallel one."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """The flow matching policy: what is particular to it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What every kind of network must do, whatever is inside."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

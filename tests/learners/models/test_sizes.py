@@ -1,7 +1,5 @@
 """Parameter counts: published ones, matched ones, and counting without making."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

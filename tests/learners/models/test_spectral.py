@@ -1,7 +1,5 @@
 """The spectral convolution: three computations of one block, and its recurrent form."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tokens, normalisation and the objective."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Several processes train as one: the same batches, the same losses, one set of files."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Return-conditioned policies on data whose observation has no last action: they keep it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

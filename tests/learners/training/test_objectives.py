@@ -1,7 +1,5 @@
 """Objectives: equal to their definitions, and never touched by padding."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Optimisers, schedules, averaged weights, and one step of them all."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What a run writes for people: a table and TensorBoard events, without double steps."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

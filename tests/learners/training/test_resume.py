@@ -1,7 +1,5 @@
 """A run that was stopped, by whatever, ends as one that was not."""
 
-from __future__ import annotations
-
 import math
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The trainer on a real store: learning, what it leaves behind, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

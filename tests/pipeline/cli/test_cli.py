@@ -1,7 +1,5 @@
 """The command line: what it prints, and the one line that wrong input gets."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

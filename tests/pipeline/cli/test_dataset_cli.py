@@ -1,7 +1,5 @@
 """`gaitforge dataset` does what the Python methods do, and says what is wrong in one line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`gaitforge run` and `compare`: what they print and leave, and the line that wrong input gets."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Experts' trainings that signals stop at random moments: they resume, and lose no checkpoint."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal

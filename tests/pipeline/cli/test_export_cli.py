@@ -1,7 +1,5 @@
 """`gaitforge export` of policies and data, `import` and `formats`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`gaitforge gym …`: the tasks, a collection, and evaluations of every kind of policy."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

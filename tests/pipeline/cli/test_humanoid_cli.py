@@ -1,7 +1,5 @@
 """`gaitforge humanoid …`: from clips to an evaluated policy, and wrong input."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

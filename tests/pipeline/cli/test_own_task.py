@@ -1,7 +1,5 @@
 """The how-to's point: collected, trained on, evaluated and compared by the usual commands."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """`gaitforge publish`: one commit on a double of the Hub, resumed, and never the token."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Wrong input of every command: exit code 2, one line that says why, and nothing made."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """`gaitforge robot`, and experts for robots of one's own."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`gaitforge robot init`, and pictures of robots."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

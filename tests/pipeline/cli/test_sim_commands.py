@@ -1,7 +1,5 @@
 """`gaitforge sim`, and the simulator that other commands are told to use."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """`gaitforge status` and `--runner` on the command line."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """The commands on a store: what they print, and the one line that wrong input gets."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """A made-up run folder of realistic shape and numbers: a fixture for the report, not a result."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The dataset card as pages: complete, self-contained, and the same for the same store."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

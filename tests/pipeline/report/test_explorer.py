@@ -1,7 +1,5 @@
 """The explorer: its codes partition each column as SQL does, and its page counts in a browser."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

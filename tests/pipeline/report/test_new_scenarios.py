@@ -1,7 +1,5 @@
 """A new terrain is one record, a new skill one record: both are simulated, drawn and reported."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Contact sheets and films: typical episodes, files of the right size, drawn once."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The report says what the run's files say, stands alone, and never half-exists."""
 
-from __future__ import annotations
-
 import json
 import re
 from base64 import b64decode

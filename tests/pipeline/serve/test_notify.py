@@ -1,7 +1,5 @@
 """Notifications: a real server, a real automation, and a web hook on loopback that hears of it."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

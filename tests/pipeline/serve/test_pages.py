@@ -1,7 +1,5 @@
 """The server of pages: it shows what was registered, to this machine, and nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path

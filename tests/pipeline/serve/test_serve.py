@@ -1,7 +1,5 @@
 """`gaitforge serve`: what it refuses, and a server, a schedule, a kill and the end for real."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

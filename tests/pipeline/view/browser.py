@@ -1,7 +1,5 @@
 """A page in a headless Chromium, driven through its DevTools protocol."""
 
-from __future__ import annotations
-
 import base64
 import json
 import shutil

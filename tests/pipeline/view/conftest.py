@@ -1,7 +1,5 @@
 """The store that the tests of this folder look at."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Measure a page of `gaitforge view` in Chromium: python -m tests.pipeline.view.measure PAGE."""
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

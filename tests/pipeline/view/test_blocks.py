@@ -1,7 +1,5 @@
 """Numbers and robots of a page: what is read is what was written, to a stated error."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

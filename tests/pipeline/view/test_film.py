@@ -1,7 +1,5 @@
 """Films and Rerun recordings of what `gaitforge view` shows: the episode itself, or one line."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`gaitforge view`: a page shows what was stored, and loads nothing; wrong input is refused."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

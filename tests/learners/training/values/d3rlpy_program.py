@@ -10,8 +10,6 @@ Everything runs on one thread.
 # pyright: reportMissingImports=false, reportOptionalMemberAccess=false
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

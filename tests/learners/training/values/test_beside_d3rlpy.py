@@ -1,7 +1,5 @@
 """Our value-based losses beside d3rlpy 2.8.1's, with the same weights on the same transitions."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The squashed Gaussian's densities, and CQL's mean over all actions."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Offline reinforcement learning: laws that hold for every objective, and the algorithms' own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
