@@ -26,6 +26,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["MPLBACKEND"] = "Agg"
 os.environ["DO_NOT_TRACK"] = "1"
 os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
+os.environ["PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"] = "240"
 
 # No deadline, since machines differ in speed; fixed examples, so that a red run can be repeated.
 settings.register_profile(

@@ -20,18 +20,19 @@ ROOT = Path(__file__).resolve().parents[2]
 Found = TypeVar("Found")
 
 
-def soon(look: Callable[[], Found | None], limit_s: float = 60.0) -> Found:
-    """What `look` finds, once it finds something."""
-    end = time.monotonic() + limit_s
+def soon(look: Callable[[], Found | None], limit_s: float = 180.0) -> Found:
+    """What `look` finds, once it finds something; it looks less and less often."""
+    end, wait_s = time.monotonic() + limit_s, 0.02
     while time.monotonic() < end:
         found = look()
         if found:
             return found
-        time.sleep(0.02)
+        time.sleep(wait_s)
+        wait_s = min(1.1 * wait_s, 0.5)
     raise AssertionError(f"nothing found in {limit_s} s")
 
 
-def wait_for_json(path: Path, limit_s: float = 60.0) -> Any:
+def wait_for_json(path: Path, limit_s: float = 180.0) -> Any:
     """What a file holds, once it exists and is written to its end."""
 
     def look() -> Any:

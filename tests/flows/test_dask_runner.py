@@ -236,7 +236,7 @@ def test_a_worker_that_dies_in_its_restart_is_replaced_and_so_is_the_next(
         restarting = started()
         os.kill(restarting, signal.SIGSTOP)
         cluster: Any = client.cluster
-        soon(lambda: not cluster.workers, limit_s=20)
+        soon(lambda: not cluster.workers, limit_s=60)
         os.kill(restarting, signal.SIGKILL)
         os.kill(started(), signal.SIGKILL)
         assert client.submit(abs, -1).result(timeout=60) == 1
@@ -372,7 +372,7 @@ def test_a_killed_client_takes_its_workers_along_and_the_next_one_makes_the_rest
     first.wait()
     assert ports, "the scheduler listens"
     assert ports <= LOOPBACK, "and nowhere beyond loopback"
-    soon(lambda: not any(map(is_running, workers)), limit_s=30)
+    soon(lambda: not any(map(is_running, workers)), limit_s=60)
     kept = open_store(path).parts()
     assert 0 < len(kept) < len(PLAN.part_ids())
     assert open_store(path).verify() == []

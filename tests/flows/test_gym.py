@@ -226,7 +226,7 @@ def test_processes_end_with_the_one_that_started_them(
         program.kill()
     assert program.returncode == (130 if number == signal.SIGINT else -number)
     assert "Traceback" not in error
-    soon(lambda: not any(is_running(pid) for pid in workers), 15.0)
+    soon(lambda: not any(is_running(pid) for pid in workers), 60.0)
     assert open_store(path).parts() == []
     collect(replace(plan, qualities=("expert",)), path, Silent())
     assert len(open_store(path).parts()) == 2

@@ -153,8 +153,8 @@ def test_a_cancelled_run_cancels_its_job_and_a_killed_one_leaves_it_to_a_later_r
             parameters={**long, "store": store},
             state={"type": "SCHEDULED"},
         )["id"]
-        [job] = soon(lambda: submitted(store), 120)
-        soon(lambda: server.tasks(run).get(f"collect job {job.id}") == "RUNNING", 120)
+        [job] = soon(lambda: submitted(store))
+        soon(lambda: server.tasks(run).get(f"collect job {job.id}") == "RUNNING")
         soon(lambda: jobs.job_state(jobs.task_states(job)) == "running")
         return run, job
 

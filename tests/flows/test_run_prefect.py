@@ -257,7 +257,7 @@ def test_a_killed_server_is_one_line_and_the_command_goes_on(
     store = tmp_path / "alone.zarr"
     words = command(store, parts=2)
     process = gaitforge(*words)
-    soon(part_in_work(store), 120)
+    soon(part_in_work(store))
     [own] = [k for k in descendants(process.pid) if is_server(k)]
     os.kill(own, signal.SIGKILL)
     _, said = process.communicate(timeout=240)

@@ -48,7 +48,7 @@ def test_a_failed_run_is_told_and_a_second_call_replaces_the_first(hook: str) ->
             assert names == [f"gaitforge-{each}" for each in sorted(REASONS)]
         with pytest.raises(ValueError, match="expert is lost"):
             breaks()
-        [told] = soon(lambda: HEARD, 60)
+        [told] = soon(lambda: HEARD)
         assert "gaitforge: a run is failed" in told
         assert "of breaks is Failed" in told
         assert "the expert is lost" in told

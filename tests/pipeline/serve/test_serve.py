@@ -120,7 +120,7 @@ class Served:
             state = self.state(run)
             return state if state["type"] in types else None
 
-        return soon(look, 120)
+        return soon(look, 240)
 
     def completes(self, run: str) -> None:
         """Wait until a run has ended well."""
@@ -130,14 +130,17 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Serves a collection every two minutes; in the end Ctrl-C stops all that was started."""
+    """Serves a collection of some minutes; in the end Ctrl-C stops all that was started."""
     home = tmp_path_factory.mktemp("served")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PREFECT_HOME", str(home / "prefect"))
         patch.setenv("PREFECT_RUNNER_POLL_FREQUENCY", "2")
         patch.delenv("PREFECT_API_URL", raising=False)
         store = home / "data" / "legged.zarr"
-        when = ["--schedule", "*/2 * * * *", "--new-every-day", "--port", "0"]
+        # The second time is for a server that is not up at the first.
+        soon_twice = {time.strftime("%M", time.gmtime(time.time() + wait)) for wait in (120, 420)}
+        cron = f"{','.join(sorted(soon_twice))} * * * *"
+        when = ["--schedule", cron, "--new-every-day", "--port", "0"]
         process = gaitforge("serve", "--store", store, *when, *SIZES)
         assert process.stdout is not None
         first = process.stdout.readline()
@@ -252,10 +255,10 @@ def test_a_second_collection_waits_and_one_is_cancelled(served: Served, tmp_path
         found = {served.state(run)["name"]: k for k, run in enumerate(runs)}
         return found if found.keys() == {"AwaitingConcurrencySlot", "Running"} else None
 
-    found = soon(one_waits, 120)
+    found = soon(one_waits, 240)
     waiting, running = found["AwaitingConcurrencySlot"], found["Running"]
     place = places[running]
-    beat = soon(lambda: next(iter(read_active(records_folder(place))), None), 120)
+    beat = soon(lambda: next(iter(read_active(records_folder(place))), None))
     assert not places[waiting].exists()
     cancel(served, runs[waiting], "CANCELLED")
     cancel(served, runs[running], "CANCELLING")
@@ -286,7 +289,7 @@ def test_prefect_takes_the_deployments_of_prefect_yaml(served: Served) -> None:
         env=os.environ | {"PREFECT_API_URL": served.server.url, "PYTHONPATH": str(ROOT)},
         check=True,
         capture_output=True,
-        timeout=120,
+        timeout=300,
     )
     found = served.server.look_up("deployments/name/collect/nightly")
     assert found["schedules"][0]["schedule"]["cron"] == "0 2 * * *"
@@ -302,7 +305,7 @@ def test_the_schedule_fires_and_nothing_is_done_twice(served: Served) -> None:
         runs = served.server.runs("collect", state={"type": {"any_": ["COMPLETED"]}})
         return [run["state"]["message"] for run in runs if "auto-scheduled" in run["tags"]]
 
-    said = soon(completed, 180)
+    said = soon(completed, 480)
     assert said.count("2 parts collected, 0 already stored") == 1
     assert {*said} <= {"2 parts collected, 0 already stored", "0 parts collected, 2 already stored"}
     again = served.start("collect")
