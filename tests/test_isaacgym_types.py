@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parent.parent
 WORKER = ROOT / "collectors" / "physics" / "isaacgym" / "worker"
 GYMTORCH = ROOT / "typings" / "isaacgym" / "gymtorch.pyi"

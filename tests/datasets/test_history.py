@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gaitforge.datasets.history import HISTORY, HistoryFile, read_history
 
 
+@pytest.mark.slow
 @given(
     stops=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 9)), max_size=5)
 )

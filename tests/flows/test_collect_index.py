@@ -54,6 +54,7 @@ def test_a_longer_plan_brings_the_index_up_to_date(unfinished: Path, tmp_path: P
         assert index_is_current(open_store(path))
 
 
+@pytest.mark.slow
 def test_without_an_index_or_beside_a_damaged_part_the_collection_is_complete(
     unfinished: Path, tmp_path: Path
 ) -> None:

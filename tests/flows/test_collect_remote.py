@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.part_records import part_records
@@ -13,6 +15,7 @@ from tests.flows.making import COLLECT, GRID
 PLAN = replace(COLLECT, grid=replace(GRID, parts=2, episodes_per_part=4))
 
 
+@pytest.mark.slow
 def test_a_remote_collection_is_the_local_one_and_goes_on(url: str, tmp_path: Path) -> None:
     local = tmp_path / "legged.zarr"
     collect(PLAN, local, Silent())

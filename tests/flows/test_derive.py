@@ -207,6 +207,7 @@ def test_a_new_reward_takes_the_old_ones_place_and_the_return_follows(store: Pat
     assert open_store(store).verify() == []
 
 
+@pytest.mark.slow
 def test_trims_and_drops_before_and_after_keep_the_new_fields_rows(store: Path) -> None:
     open_store(store).select(skill="stand").trim(head=5, tail=3)
     derive(store, f"{__name__}:base_height", name="height")
@@ -225,6 +226,7 @@ def test_trims_and_drops_before_and_after_keep_the_new_fields_rows(store: Path) 
     np.testing.assert_allclose(selection.catalog.numbers("return")[selection.rows], sums)
 
 
+@pytest.mark.slow
 def test_compact_gc_and_later_parts(store: Path) -> None:
     derive(store, "state", name="again")
     before = open_store(store).info().hash

@@ -141,6 +141,7 @@ def test_an_interrupted_collection_leaves_no_half_part(
     assert open_store(path).parts() == parts[:1]
 
 
+@pytest.mark.slow
 def test_a_learned_policy_is_trained_and_evaluated(trained: Path, humanoid_reference: Path) -> None:
     plan = HumanoidEvaluation(
         str(humanoid_reference), ("squat_00-0-20",), ("squat_01",), max_steps=8
@@ -170,6 +171,7 @@ def test_an_evaluation_is_kept_for_the_same_weights_and_plan(
     assert evaluate_policy(plan.source("pd"), longer, Silent(), path).steps == 4
 
 
+@pytest.mark.slow
 def test_data_of_a_trained_expert_hold_its_values(
     humanoid_reference: Path, store: Path, tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ def _replayed(code: str, store: Path, **variables: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_store_repeats_whatever_functions_numpy_chooses(store: Path) -> None:
     extensions = np.show_config(mode="dicts")["SIMD Extensions"]["found"]
     assert _replayed(ANOTHER_NUMPY, store, NPY_DISABLE_CPU_FEATURES=" ".join(extensions)) == "[]"

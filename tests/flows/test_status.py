@@ -185,6 +185,7 @@ def test_an_interrupted_collection_is_stopped_at_once(tmp_path: Path) -> None:
     assert found.remaining_steps == 3 * FULL, "no part is known yet that ended early"
 
 
+@pytest.mark.slow
 def test_a_remote_stores_status_is_found_beside_its_mirror(url: str) -> None:
     collect(PLAN, url, Silent(), PLAN.part_ids()[:2])
     found = status(url)

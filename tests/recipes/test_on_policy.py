@@ -80,6 +80,7 @@ def test_the_actor_imitates_first_and_then_learns_from_its_own_episodes(
     assert learned == ["imitation"] * 3 + ["values", "actor", "actor"]
 
 
+@pytest.mark.slow
 def test_what_is_kept_has_the_densities_of_its_actions_and_acts_as_evaluated(
     tmp_path: Path,
 ) -> None:
@@ -108,6 +109,7 @@ class Interrupted(Exception):
     """Stands for whatever ends a process."""
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_goes_on_with_the_next_round(tmp_path: Path) -> None:
     def stop(row: dict[str, Any]) -> None:
         if row["steps"] == 800:

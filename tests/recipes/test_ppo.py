@@ -93,6 +93,7 @@ def test_values_are_learned_in_units_of_their_size() -> None:
             torch.testing.assert_close(learned[1][name], value, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_what_was_rewarded_becomes_likely() -> None:
     ppo, generator = make_ppo(), torch.Generator().manual_seed(0)
     before = mean_action(ppo)

@@ -215,6 +215,7 @@ def stand_still(task: ExpertTask) -> torch.Tensor:
     return torch.from_numpy((action - task._inputs.reference).astype(np.float32))
 
 
+@pytest.mark.slow
 def test_levels_rise_with_the_way_walked_and_fall_with_falls_each_skill_for_itself(
     task: ExpertTask,
 ) -> None:

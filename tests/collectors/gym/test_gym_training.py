@@ -329,6 +329,7 @@ def test_no_old_recipe_lies_beside_new_policies(
     monkeypatch.undo()
 
 
+@pytest.mark.slow
 def test_what_trains_needs_no_library_of_another_algorithm() -> None:
     code = "import sys, gaitforge.collectors.gym.training.recipe; sys.exit('rsl_rl' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -154,6 +154,7 @@ def test_a_missing_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "sees none for cuda:0" in said
 
 
+@pytest.mark.slow
 def test_a_worker_that_never_greets_is_killed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -178,6 +179,7 @@ def test_a_worker_says_what_it_is_and_ends_with_the_reason_when_it_fails(
     worker.close()
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_is_killed_and_one_that_nobody_holds_ends(quick_worker: Path) -> None:
     hanging, idle = start(), start()
     os.kill(hanging.pid, signal.SIGSTOP)

@@ -144,6 +144,7 @@ def test_a_robot_whose_state_is_no_number_starts_again_and_the_others_go_on(make
     np.testing.assert_allclose(broken.state.base_pos[1], whole.state.base_pos[1], atol=1e-4)
 
 
+@pytest.mark.slow
 @needs_warp
 @settings(max_examples=20, deadline=None)
 @given(

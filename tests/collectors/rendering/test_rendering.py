@@ -107,6 +107,7 @@ def test_mujoco_draws_robot_ground_and_barriers(
         assert (yellow > 300) == (skill != "run")
 
 
+@pytest.mark.slow
 def test_a_robot_like_menageries_is_seen(scenes: dict[str, Scene], tmp_path: Path) -> None:
     """Its shapes are for collisions only, in group 3, and its file brings lights of its own."""
     lights = '<worldbody><light pos="0 0 9" diffuse="0 0 0"/>'

@@ -239,6 +239,7 @@ def test_steering_leads_back_within_its_bounds(across: float, heading: float) ->
     np.testing.assert_array_equal(command[0], np.arange(16.0), "not changed in place")
 
 
+@pytest.mark.slow
 @given(st.floats(-0.7, 0.7), st.floats(-1.0, 1.0), st.floats(0.0, 0.8))
 def test_who_follows_the_steering_comes_back_to_the_track(
     across: float, heading: float, speed: float

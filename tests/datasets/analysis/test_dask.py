@@ -103,6 +103,7 @@ def test_another_process_refuses_a_store_that_was_replaced(tmp_path: Path) -> No
         reader_in_another_process(selection)
 
 
+@pytest.mark.slow
 def test_a_client_computes_what_threads_compute(tmp_path: Path) -> None:
     selection = selections(tmp_path)[1]
     expected = selection.statistics("obs"), selection.quantiles("obs", (0.3,))

@@ -257,6 +257,7 @@ def test_a_changed_catalog_file_is_never_answered_from_the_index(tmp_path: Path)
         open_store(store.path).select()
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_of_the_index_never_changes_an_answer(tmp_path: Path) -> None:
     store = small_store(tmp_path / "s", MANY)
     expected = _answers(store)

@@ -93,6 +93,7 @@ merge_stores(open_store(sys.argv[1]), open_store(sys.argv[2]), sys.argv[3])
 """
 
 
+@pytest.mark.slow
 def test_a_killed_merge_goes_on(tmp_path: Path) -> None:
     first, second = edited_store(tmp_path / "a"), other_store(tmp_path / "b")
     wanted = model_of(first) | model_of(second)

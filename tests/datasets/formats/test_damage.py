@@ -92,6 +92,7 @@ REQUIRED = {
 """Arrays without which nothing can be imported."""
 
 
+@pytest.mark.slow
 def test_damaged_arrays(tmp_path: Path) -> None:
     """Every array of every HDF5 format, damaged in one of the ways, all of them in turn."""
     h5py = pytest.importorskip("h5py", reason="h5py is the extra hdf5")

@@ -35,6 +35,7 @@ def staged(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*.importing"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["d4rl", "fcnet"])
 def test_what_leaves_object_storage_comes_back_to_it(name: str, url: str, tmp_path: Path) -> None:
     case = CASES[name]
@@ -53,6 +54,7 @@ def test_what_leaves_object_storage_comes_back_to_it(name: str, url: str, tmp_pa
     assert staged(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_several_sources_make_one_store(url: str, tmp_path: Path) -> None:
     whole = plain_store(tmp_path / "store", random_episodes(30))
     for part in whole.parts():

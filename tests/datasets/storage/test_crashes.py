@@ -191,6 +191,7 @@ while len(store.parts()) < 12:
 """
 
 
+@pytest.mark.slow
 def test_two_writers_and_a_compaction_at_once_agree(tmp_path: Path) -> None:
     path = tmp_path / "s"
     Store.create(path, small_schema())

@@ -233,6 +233,7 @@ def test_clocks_do_not_matter(tmp_path: Path) -> None:
     assert store.verify() == []
 
 
+@pytest.mark.slow
 def test_threads_that_build_the_index_at_once_build_a_whole_one(tmp_path: Path) -> None:
     path = small_store(tmp_path / "s", [(5, 1)] * 17).path
     expected = open_store(path).select().episodes()

@@ -293,6 +293,7 @@ def test_with_a_time_each_model_has_the_steps_that_fit_and_keeps_them(
     assert [row["steps"] for row in more["results"]] == [row["steps"] for row in record["results"]]
 
 
+@pytest.mark.slow
 def test_a_number_that_varies_is_a_run_for_each_of_its_values(store: Path, tmp_path: Path) -> None:
     plan = replace(MLP, vary={"data": (0.5, 1.0)}, tested=False)
     record = compare(plan, store, tmp_path, Silent())

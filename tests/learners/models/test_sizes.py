@@ -85,6 +85,7 @@ def test_baseline_presets_are_the_best_match_for_fcnet(kind: str, suffix: str) -
         match_parameters(kind, 10, layout, 12)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(kind=st.sampled_from(("fcnet", *BASELINES)), target=st.integers(100_000, 3_000_000))
 def test_no_other_width_is_closer_than_the_match(kind: str, target: int) -> None:

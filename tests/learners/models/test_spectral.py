@@ -113,6 +113,7 @@ def test_causal_convolution_equals_its_sum(steps: int, lags: int) -> None:
     torch.testing.assert_close(causal_convolution(x, kernel), expected, atol=1e-11, rtol=0)
 
 
+@pytest.mark.slow
 def test_drift_is_bounded_over_many_steps() -> None:
     torch.manual_seed(1)
     n, m, steps = 24, 8, 40_000

@@ -175,6 +175,7 @@ def test_a_compiled_network_learns_the_same() -> None:
     assert plain.policy.state_dict().keys() == compiled.policy.state_dict().keys()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 def test_a_compiler_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch._inductor")

@@ -10,6 +10,7 @@ from gaitforge.datasets.formats import FORMATS
 from tests.pipeline.command_line import Run
 
 
+@pytest.mark.slow
 def test_an_exported_policy_can_be_evaluated(run: Run, trained: Path, tmp_path: Path) -> None:
     chosen = ("--formats", "onnx", "--batch", "2")
     record = json.loads(run("export", trained, tmp_path / "out", *chosen, "--json").out)

@@ -61,6 +61,7 @@ def test_the_road_from_expert_to_evaluation(
         assert mean in evaluated.out
 
 
+@pytest.mark.slow
 def test_an_expert_is_trained_and_used(
     run: Run, clips: list[str | Path], humanoid_reference: Path, tmp_path: Path
 ) -> None:

@@ -107,6 +107,7 @@ def test_of_an_edited_store_the_present_version_is_published(store: Path, tmp_pa
             assert [tag.name for tag in found.tags()] == (["collected"] if whole else [])
 
 
+@pytest.mark.slow
 def test_a_lerobot_export_is_published_with_its_readme(store: Path, tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub", reason="the extra hub is not installed")
     with hub_double() as hub:
@@ -120,6 +121,7 @@ def test_a_lerobot_export_is_published_with_its_readme(store: Path, tmp_path: Pa
         assert "license" not in readme.split("---")[1]
 
 
+@pytest.mark.slow
 def test_the_hubs_refusal_is_one_line_without_the_token(store: Path, tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub", reason="the extra hub is not installed")
     with hub_double() as hub:

@@ -112,6 +112,7 @@ def test_a_folder_in_use_gets_one_line(run: Run, beast: Path, tmp_path: Path) ->
     assert run("robot", "init", beast, "--out", tmp_path / "empty").code == 0
 
 
+@pytest.mark.slow
 def test_a_picture_shows_the_robot_from_two_sides(run: Run, beast: Path, tmp_path: Path) -> None:
     pictures = tmp_path / "init.png", tmp_path / "check.png"
     assert (

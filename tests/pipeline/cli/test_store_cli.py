@@ -97,6 +97,7 @@ def test_episodes_of_a_store_are_simulated_again(run: Run, store: Path) -> None:
     assert "2 episodes replayed bit for bit" in shown.out
 
 
+@pytest.mark.slow
 def test_a_card_is_beside_the_store_or_elsewhere(run: Run, store: Path, tmp_path: Path) -> None:
     run("card", store, "--no-channels", "--no-pictures")
     run("card", store, "--no-channels", "--no-pictures", "--out", tmp_path / "card")

@@ -58,6 +58,7 @@ def test_records_of_both_sides_say_what_goes_together() -> None:
     assert len({terrain.seed for terrain in TERRAINS.values()}) == len(TERRAINS)
 
 
+@pytest.mark.slow
 def test_they_are_simulated_drawn_and_reported(tmp_path: Path) -> None:
     grid = EvaluationGrid(("dunes",), ("march",), levels=(4,), episodes=2)
     env = LeggedEnvironment(ROBOT, 2, threads=1, episode_steps=10)

@@ -125,6 +125,7 @@ def test_the_shown_episode_is_the_one_of_median_return(expert: str) -> None:
     assert "bar" in describe(take.result)
 
 
+@pytest.mark.slow
 def test_sheets_are_pictures_of_bounded_size_with_the_passage_in_them(sheets: Path) -> None:
     index = json.loads((sheets / "pictures.json").read_text())
     assert index["renderer"] == "mujoco"
@@ -209,6 +210,7 @@ def test_films_play_at_25_frames_a_second_in_every_format(expert: str, tmp_path:
             assert image.info["duration"] == 40
 
 
+@pytest.mark.slow
 def test_big_animations_are_made_small_enough() -> None:
     rng = np.random.default_rng(0)
     still = rng.integers(0, 256, (1, 250, 400, 3), dtype=np.uint8)

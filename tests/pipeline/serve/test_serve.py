@@ -84,6 +84,7 @@ def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "PREFECT_API_URL" in line
 
 
+@pytest.mark.slow
 def test_runs_that_train_nothing_load_no_torch() -> None:
     names = ("flows.runners.slurm.runner", "pipeline.cli.deployments")
     flows = ", ".join(f"gaitforge.{name}" for name in names)

@@ -65,6 +65,7 @@ def test_the_first_of_the_list_or_the_chosen_ones_are_filmed(
     assert told == {"episodes": 1, "video": [str(film)]}
 
 
+@pytest.mark.slow
 def test_several_episodes_are_tiles_of_one_film_each_with_its_ghost(
     walked: Path, tmp_path: Path, run: Run, shots: list[Shot]
 ) -> None:
@@ -90,6 +91,7 @@ def test_several_episodes_are_tiles_of_one_film_each_with_its_ghost(
     assert [*tmp_path.iterdir()] == [film]
 
 
+@pytest.mark.slow
 def test_the_renderer_draws_the_ghost_beside_the_robot(
     trained: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

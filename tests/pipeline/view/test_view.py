@@ -145,6 +145,7 @@ def test_a_run_on_held_out_episodes(trained: Path, tmp_path: Path, stub: None, r
     assert {row["policy"] for row in rows} == {"run"}
 
 
+@pytest.mark.slow
 def test_extremes_of_an_evaluation(trained: Path, tmp_path: Path, stub: None, run: Run) -> None:
     from gaitforge.collectors.legged.evaluation import EvaluationGrid
     from gaitforge.flows.stages.evaluate import evaluate_policy

@@ -292,6 +292,7 @@ def constant_store(path: Path, terminated: bool) -> Selection:
     return store.select()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", VALUED)
 @pytest.mark.parametrize("terminated", [True, False], ids=["failed", "time limit"])
 def test_values_go_on_unless_it_failed(objective: str, terminated: bool, tmp_path: Path) -> None:
