@@ -249,6 +249,7 @@ def test_imports_only_point_down() -> None:
     assert not found, "\n" + "\n".join(found)
 
 
+@pytest.mark.slow
 def test_no_file_is_on_an_import_circle() -> None:
     assert circles(arrows()) == []
 

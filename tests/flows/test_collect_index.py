@@ -46,6 +46,7 @@ def test_who_commits_the_last_part_makes_the_index_and_a_query_uses_it(
     assert store.verify() == []
 
 
+@pytest.mark.slow
 def test_a_longer_plan_brings_the_index_up_to_date(unfinished: Path, tmp_path: Path) -> None:
     path = tmp_path / "legged.zarr"
     shutil.copytree(unfinished, path)

@@ -108,6 +108,7 @@ def test_known_fields_are_those_of_the_collection_and_nothing_else_changes(store
         tagged.read("again_state")
 
 
+@pytest.mark.slow
 def test_a_stream_gives_the_same_windows_and_the_new_field(store: Path) -> None:
     def batches(fields: tuple[str, ...]) -> list[dict[str, Any]]:
         stream = open_store(store).select(skill="rush").windows(16, 8, seed=1, fields=fields)
@@ -241,6 +242,7 @@ def test_compact_gc_and_later_parts(store: Path) -> None:
     assert open_store(store).verify() == []
 
 
+@pytest.mark.slow
 def test_verify_names_a_changed_byte_of_a_field(store: Path) -> None:
     derive(store, "state", name="again")
     folder = store / OVERLAYS / DerivePlan(str(store), of="state", name="again").folder

@@ -82,6 +82,7 @@ def _expert_cells(robots: int = 4) -> tuple[Mapping[str, Any], ...]:
     return evaluate_policy(PolicySource("expert", EXPERT, DEFAULT_EXPERT), plan, Silent()).cells
 
 
+@pytest.mark.slow
 def test_the_intervals_can_be_computed_again_from_the_returns() -> None:
     grid = EvaluationGrid(("flat", "rough"), ("stand",), (1,), episodes=3, seed=5)
     source = PolicySource("expert", EXPERT, DEFAULT_EXPERT)
@@ -128,6 +129,7 @@ def test_an_evaluation_comes_back_from_its_file() -> None:
         assert record_from_tree(PolicyEvaluation, damaged) is None
 
 
+@pytest.mark.slow
 def test_cells_tell_speed_error_torque_and_action_rate() -> None:
     for cell in _expert_cells():
         assert 0 <= cell["vx_error"] < 3

@@ -39,6 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_run(tmp_path_factory.mktemp("export"))
 
 
+@pytest.mark.slow
 def test_the_exported_policy_does_in_the_simulator_what_the_run_does(
     run: Path, tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ def trained(store: Path) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_what_is_stored_of_an_episode(store: Path) -> None:
     opened = open_store(store)
     assert opened.schema == humanoid_schema(has_value=False)
@@ -88,6 +89,7 @@ def test_arrays_agree_with_the_catalog_and_each_other(store: Path) -> None:
     np.testing.assert_allclose(time_in_clip, [row["start_step"] / 20 for row in rows], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_plan_gives_the_same_bytes_and_is_made_once(
     store: Path, humanoid_reference: Path, tmp_path: Path
 ) -> None:
@@ -118,6 +120,7 @@ def test_parts_are_named_by_what_is_in_them(humanoid_reference: Path, tmp_path: 
     assert (squat != names[0], step) == (True, names[1])
 
 
+@pytest.mark.slow
 def test_an_interrupted_collection_leaves_no_half_part(
     humanoid_reference: Path, tmp_path: Path
 ) -> None:
@@ -157,6 +160,7 @@ def test_a_learned_policy_is_trained_and_evaluated(trained: Path, humanoid_refer
         assert 0.0 < row["normalised_return"] < 1.45
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_kept_for_the_same_weights_and_plan(
     humanoid_reference: Path, tmp_path: Path
 ) -> None:

@@ -135,6 +135,7 @@ def test_the_policy_drives_its_share() -> None:
     assert np.mean(drove) == pytest.approx(0.3, abs=0.01)
 
 
+@pytest.mark.slow
 def test_without_a_labeller_the_policys_own_actions_are_stored(
     plan: LeggedPolicyPlan, tmp_path: Path
 ) -> None:

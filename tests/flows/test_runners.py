@@ -28,6 +28,7 @@ def test_a_collection_leaves_its_plan(tmp_path: Path) -> None:
     assert plan_from_tree(LeggedPlan, known["plan"]) == PLAN
 
 
+@pytest.mark.slow
 def test_parts_made_one_by_one_are_those_of_a_collection(tmp_path: Path) -> None:
     collect(PLAN, tmp_path / "whole.zarr", Silent())
     path, steps = tmp_path / "single.zarr", 0

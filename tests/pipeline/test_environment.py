@@ -50,6 +50,7 @@ def folder(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -97,6 +98,7 @@ def test_a_user_without_a_name_or_a_home_collects(folder: Path, words: str) -> N
     assert set(Path("/tmp").glob("gaitforge-home-*")) <= homes
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not can(NO_SHARED_MEMORY), reason="needs user namespaces")
 def test_dask_without_shared_memory_is_one_line(folder: Path) -> None:
     words = f"{SIZES} --runner dask --workers 1"

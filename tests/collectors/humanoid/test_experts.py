@@ -59,6 +59,7 @@ def observations(environment: TrackingEnvironment) -> StoredObservation:
     return StoredObservation(seen, np.zeros(3, dtype=np.float32))
 
 
+@pytest.mark.slow
 def test_tracking_the_reference_beats_going_limp(environment: TrackingEnvironment) -> None:
     spec = EpisodeSpec(index=0, snippet=0, frame=0)
     tracked, limp = (run_episode(environment, each, spec) for each in (PDExpert(), Limp()))

@@ -33,6 +33,7 @@ def test_a_body_is_a_function_of_robot_seed_and_index(robot: RobotCard, tmp_path
     assert {path.name for path in tmp_path.iterdir()} == set(bodies), "no temporary folder is left"
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(st.integers(0, 2**31), st.sampled_from([ROBOT, GO1]))
 def test_every_body_is_usable_and_within_its_family(

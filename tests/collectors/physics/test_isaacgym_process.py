@@ -146,6 +146,7 @@ def test_what_isaac_gym_says_before_its_end_is_quoted(
     assert refused(CONFIG).endswith(said)
 
 
+@pytest.mark.slow
 def test_a_missing_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     use_the_double(monkeypatch)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -163,6 +164,7 @@ def test_a_worker_that_never_greets_is_killed(
     assert f"no answer within 3 s ({TIMEOUT_VARIABLE}), so it was killed" in said
 
 
+@pytest.mark.slow
 def test_a_worker_says_what_it_is_and_ends_with_the_reason_when_it_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -70,6 +70,7 @@ def test_without_the_packages_it_says_how_to_install_them(
         MujocoWarpBackend(ROBOT, 1, 1)
 
 
+@pytest.mark.slow
 @needs_warp
 def test_a_device_that_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
     monkeypatch.setenv("GAITFORGE_WARP_DEVICE", "abacus")

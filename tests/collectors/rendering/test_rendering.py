@@ -95,6 +95,7 @@ def drawn(scenes: dict[str, Scene]) -> list[np.ndarray]:
         pytest.skip(f"no OpenGL by {' or '.join(OPENGL_BACKENDS)}: {error}")
 
 
+@pytest.mark.slow
 def test_mujoco_draws_robot_ground_and_barriers(
     scenes: dict[str, Scene], drawn: list[np.ndarray]
 ) -> None:

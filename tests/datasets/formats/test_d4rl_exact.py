@@ -150,6 +150,7 @@ def again(path: Path, folder: Path, **options: Any) -> Path:
     return folder / "out.hdf5"
 
 
+@pytest.mark.slow
 @settings(
     max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

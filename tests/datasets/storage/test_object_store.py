@@ -133,6 +133,7 @@ def test_a_writer_that_died_is_finished_by_the_next_one(url: str, tmp_path: Path
     assert store.info() == local.info()
 
 
+@pytest.mark.slow
 def test_what_another_content_left_stops_the_writer_until_gc(url: str) -> None:
     store, bucket = make(url), Bucket(url)
     bucket.create("parts/part-007/obs/c/0/0", b"torn")

@@ -28,6 +28,7 @@ def of_all_ranks(selection: Selection, world_size: int, **settings: Any) -> list
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(
     parts=st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=6), min_size=1, max_size=4),

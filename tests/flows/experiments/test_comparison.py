@@ -173,6 +173,7 @@ def test_a_second_call_trains_tests_and_evaluates_nothing(store: Path, compared:
     assert counting.units == {}
 
 
+@pytest.mark.slow
 def test_interruptions_change_no_weights(store: Path, compared: Compared, tmp_path: Path) -> None:
     """One model and seed alone, at one go, comes to the same network."""
     out, record = compared
@@ -256,6 +257,7 @@ def test_the_held_out_error_is_that_of_the_recurrent_policy_on_whole_episodes(
     assert record["runs"][0]["test_mse"] == pytest.approx(total / held_out.steps, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["gaussian-bc", "return"])
 def test_policies_of_every_objective_have_an_error(
     objective: str, store: Path, tmp_path: Path

@@ -78,6 +78,7 @@ def test_onnx_and_pt2_act_like_the_parallel_form(kind: str, tokens: str, tmp_pat
         np.testing.assert_allclose(action[0].numpy(), expected[t], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "tokens"), [("fcnet", "return"), ("transformer", "obs")])
 def test_the_runner_is_the_learned_policy(kind: str, tokens: str, tmp_path: Path) -> None:
     export_small(tmp_path / "out", kind, tokens, ExportOptions(("onnx",), batch_size=2))

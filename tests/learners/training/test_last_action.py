@@ -177,6 +177,7 @@ def test_the_held_out_error(kind: str, runs: dict[str, Path], selection: Selecti
     assert found.mse == pytest.approx(total / found.steps, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_last_action_is_learned_from(selection: Selection, tmp_path: Path) -> None:
     """Only it explains the actions: without it the error stays near 1."""
     config = config_for("fcnet", steps=100, peak_lr=1e-2, window_len=16, validation_every=50)

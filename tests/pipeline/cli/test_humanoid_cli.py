@@ -28,6 +28,7 @@ def test_clips_are_written_and_listed(run: Run, tmp_path: Path) -> None:
     assert json.loads(run("humanoid", "reference", "--list", path, "--json").out) == rows
 
 
+@pytest.mark.slow
 def test_the_road_from_expert_to_evaluation(
     run: Run, clips: list[str | Path], humanoid_reference: Path, tmp_path: Path
 ) -> None:

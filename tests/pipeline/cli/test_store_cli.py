@@ -107,6 +107,7 @@ def test_a_card_is_beside_the_store_or_elsewhere(run: Run, store: Path, tmp_path
     assert "run" in (tmp_path / "card" / "card.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_colon_in_a_path_is_a_colon(
     run: Run, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -206,6 +206,7 @@ def _skipped(why: str) -> None:
     pytest.skip(why)
 
 
+@pytest.mark.slow
 def test_a_browser_plays_the_page_from_disk(walked: Path, tmp_path: Path) -> None:
     if CHROMIUM is None:
         _skipped("no Chromium here (Debian: apt install chromium)")
