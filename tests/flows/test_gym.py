@@ -205,9 +205,8 @@ def test_an_interrupted_collection_goes_on(store: Path, plan: GymPlan, tmp_path:
     assert open_store(path).info().hash == open_store(store).info().hash
 
 
-@pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_processes_end_with_the_one_that_started_them(
     number: signal.Signals, plan: GymPlan, tmp_path: Path
 ) -> None:

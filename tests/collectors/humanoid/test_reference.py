@@ -76,6 +76,7 @@ def test_velocities_lead_from_frame_to_frame(humanoid_reference: Path) -> None:
         np.testing.assert_allclose(moved, poses.qpos[frame + 1], atol=1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(st.sampled_from(sorted(MOTIONS)), st.integers(0, 5), st.integers(2, 25))
 def test_synthetic_motions_stay_within_the_body(motion: str, variant: int, frames: int) -> None:

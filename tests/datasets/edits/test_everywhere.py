@@ -133,6 +133,7 @@ WAYS: dict[str, Callable[[Store, Path], Store]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_store_of_an_edited_one_is_the_same(edited: Store, tmp_path: Path, way: str) -> None:
     found = WAYS[way](edited, tmp_path)

@@ -84,6 +84,7 @@ def test_any_episodes_come_back_and_importing_again_changes_nothing(
     assert open_store(folder / "again").info() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["d4rl", "lerobot"])
 def test_two_sources_make_one_store(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

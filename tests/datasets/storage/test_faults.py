@@ -198,6 +198,7 @@ for act in (
 """
 
 
+@pytest.mark.slow
 def test_a_read_only_store_is_read_and_refuses_to_be_written() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "s")

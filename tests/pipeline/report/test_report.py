@@ -247,6 +247,7 @@ def test_sheets_are_read_from_the_pictures_folder_alone(run_dir: Path) -> None:
         write_report(run_dir)
 
 
+@pytest.mark.slow
 def test_same_files_give_the_same_bytes_and_nothing_else(run_dir: Path) -> None:
     before = {path for path in run_dir.rglob("*") if path.is_file()}
     first = write_report(run_dir).read_bytes()
