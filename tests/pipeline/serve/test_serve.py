@@ -131,7 +131,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Serves a collection of some minutes; in the end Ctrl-C stops all that was started."""
+    """Serves a collection at two minutes of every hour; Ctrl-C stops all that was started."""
     home = tmp_path_factory.mktemp("served")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PREFECT_HOME", str(home / "prefect"))
