@@ -18,9 +18,10 @@ from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.datasets import Selection
 from gaitforge.datasets.catalog.listing import episode_name
 from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.records import write_file
 from gaitforge.pipeline.report.picture_files import Heading, animation
 from gaitforge.pipeline.report.pictures import FILM_MS, TILES_MS, Take, draw_sheets, film_shot
-from gaitforge.pipeline.view.show import Show, scene_of, write_file
+from gaitforge.pipeline.view.show import Show, scene_of
 
 STORED_FRAMES = 4
 FILM_PX, TILE_PX = (640, 400), (320, 200)

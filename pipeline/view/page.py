@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from gaitforge.collectors.timing import CONTROL_DT_S
+from gaitforge.flows.records.records import write_file
 from gaitforge.pipeline.view.blocks import encoded, encoded_poses, encoded_series
 from gaitforge.pipeline.view.robot_shapes import robot_shapes
-from gaitforge.pipeline.view.show import Show, Viewed, write_file
+from gaitforge.pipeline.view.show import Show, Viewed
 
 HERE = Path(__file__).parent
 BUILT = HERE / "built"

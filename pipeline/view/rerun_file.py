@@ -14,10 +14,11 @@ from gaitforge.collectors.rotations import from_yaw, rotate, yaw_of
 from gaitforge.collectors.timing import CONTROL_DT_S
 from gaitforge.datasets.errors import missing_package
 from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.records import write_file
 from gaitforge.pipeline.view.blocks import decoded
 from gaitforge.pipeline.view.recording import VELOCITY, Chart
 from gaitforge.pipeline.view.robot_shapes import body_poses, robot_shapes
-from gaitforge.pipeline.view.show import Show, Viewed, scene_of, write_file
+from gaitforge.pipeline.view.show import Show, Viewed, scene_of
 
 TIMELINE = "time"
 _ROBOT = "world/robot"
