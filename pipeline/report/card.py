@@ -241,7 +241,7 @@ def _grids(
         for k, pair in enumerate(pairs):
             where, what = pair[first], pair[second]
             across = [values.get((where, what, level)) for level in levels]
-            row = [shade(each, text(each or 0.0), (low, high), 0.15) for each in across]
+            row = [shade(each, text, (low, high), 0.15) for each in across]
             span = 0 if where in wheres[:k] else wheres.count(where)
             row.append(Shade(text(pair[key])))
             rows.append({"where": where, "what": what, "cells": row, "span": span})

@@ -38,7 +38,7 @@ class Curve:
 def histogram(
     title: str, bins: Record, xlabel: str, declared: tuple[float, float] | None = None
 ) -> figures.Panel:
-    """`counts` (n) between `edges` (n + 1); `declared` marks the range that values should keep to."""
+    """`counts` (n) between `edges` (n + 1); `declared` marks the values' allowed range."""
     edges, counts = bins["edges"], bins["counts"]
     with figures.drawing(236, 158) as axes:
         widths = np.diff(edges)

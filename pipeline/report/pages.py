@@ -40,14 +40,18 @@ class Shade:
 
 
 def shade(
-    value: float | None, text: str, limits: tuple[float, float], flat: float, interval: str = ""
+    value: float | None,
+    text: Callable[[float], str],
+    limits: tuple[float, float],
+    flat: float,
+    interval: str = "",
 ) -> Shade:
     """A value's place between limits, `flat` where they are equal; a dash for no number."""
     if not is_number(value):
         return Shade(DASH)
     low, high = limits
     share = (value - low) / (high - low) if high > low else flat
-    return Shade(text, min(max(share, 0.0), 1.0), interval)
+    return Shade(text(value), min(max(share, 0.0), 1.0), interval)
 
 
 def fixed(value: float | None, digits: int = 2) -> str:

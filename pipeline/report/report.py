@@ -6,6 +6,7 @@ same files give the same bytes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -221,7 +222,7 @@ def _heat_table(
         value, ci = values.get(place), (bounds or {}).get(place)
         # At most 12 characters fit.
         shown = pages.interval(ci, 1 if pages.is_number(value) and abs(value) >= 2 else 2)
-        return pages.shade(value, pages.fixed(value, digits), limits, 0.5, shown)
+        return pages.shade(value, partial(pages.fixed, digits=digits), limits, 0.5, shown)
 
     terrains, skills = (list(dict.fromkeys(place[k] for place in values)) for k in (0, 1))
     rows = {terrain: {skill: cell((terrain, skill)) for skill in skills} for terrain in terrains}

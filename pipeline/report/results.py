@@ -86,8 +86,10 @@ def _expert_row(expert: Record) -> dict[str, str]:
 
 def published(task: str, set_name: str, learner: str) -> str:
     """The published score as text; a dash where there is none."""
-    scores = PUBLISHED.get((task, set_name), ())
-    return fixed(dict(zip(PUBLISHED_LEARNERS, scores, strict=False)).get(learner), 1)
+    scores = PUBLISHED.get((task, set_name))
+    if scores is None or learner not in PUBLISHED_LEARNERS:
+        return DASH
+    return fixed(scores[PUBLISHED_LEARNERS.index(learner)], 1)
 
 
 def overall_rows(record: Record) -> list[dict[str, str]]:
@@ -225,13 +227,12 @@ def _curve_chart(record: Record, of: Record) -> Iterator[Panel]:
 
 def _return_charts(record: Record, of: Record) -> Iterator[Panel]:
     for kind in ("terrain", "skill"):
-        results = [each for each in _of_set(record["results"], of) if each[f"{kind}s"]]
+        field = f"{kind}s"
+        results = [each for each in _of_set(record["results"], of) if each[field]]
         if not results:
             continue
-        groups = [words(group[kind]) for group in results[0][f"{kind}s"]]
-        series = [
-            (_label(r), [group["return_fraction"] for group in r[f"{kind}s"]]) for r in results
-        ]
+        groups = [words(group[kind]) for group in results[0][field]]
+        series = [(_label(r), [group["return_fraction"] for group in r[field]]) for r in results]
         title = _title(f"Return by {kind}", record, of)
         note, ylabel = "The dashed line is the expert.", "of the expert’s return"
         yield charts.grouped_bars(title, groups, series, 1.0, ylabel, note)
