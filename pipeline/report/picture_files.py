@@ -8,6 +8,7 @@ from fractions import Fraction
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -64,17 +65,17 @@ def contact_sheet(heading: Heading, frames: np.ndarray, times_s: np.ndarray) -> 
     _write_heading(ImageDraw.Draw(sheet), heading, size[0])
     sheet.paste(tiles, (_GAP_PX, _HEADER_PX))
     outcome = ImageColor.getrgb(_outcome_colour(heading))[:3]
-    tries = (_png(sheet, colours, outcome) for colours in _SHEET_COLOURS)
+    tries = (
+        _encoded(_indexed(sheet, _palette(sheet, colours, outcome)), "PNG", optimize=True)
+        for colours in _SHEET_COLOURS
+    )
     return _first_within(MAX_SHEET_BYTES, tries)
 
 
 def side_by_side(frames: np.ndarray) -> bytes:
     """A PNG of the frames (F, height, width, 3) uint8 in one row."""
-    buffer = io.BytesIO()
-    _montage([Image.fromarray(frame) for frame in frames], len(frames)).save(
-        buffer, "PNG", optimize=True
-    )
-    return buffer.getvalue()
+    row = _montage([Image.fromarray(frame) for frame in frames], len(frames))
+    return _encoded(row, "PNG", optimize=True)
 
 
 def check_animation(kind: str) -> None:
@@ -105,9 +106,8 @@ def animation(films: Sequence[tuple[Heading, np.ndarray]], frame_ms: int, kind: 
         return _mp4(images, frame_ms)
     steps = np.linspace(0.0, 1.0, FADE_FRAMES + 2)[1:-1].tolist()
     images += [Image.blend(images[-1], images[0], share) for share in steps]
-    encode = _gif if kind == "gif" else _webp
     tries = (
-        encode(_scaled(images, share), quality, frame_ms)
+        _looped(_scaled(images, share), quality, frame_ms, kind)
         for share, quality in (_GIF_TRIES if kind == "gif" else _WEBP_TRIES)
     )
     return _first_within(MAX_ANIMATION_BYTES, tries)
@@ -164,21 +164,21 @@ def _titled(frame: np.ndarray, time_s: float, heading: Heading) -> Image.Image:
     return image
 
 
-def _png(image: Image.Image, colours: int, kept: tuple[int, ...]) -> bytes:
+def _encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
     buffer = io.BytesIO()
-    _indexed(image, _palette(image, colours, kept)).save(buffer, "PNG", optimize=True)
+    image.save(buffer, kind, **options)
     return buffer.getvalue()
 
 
-def _gif(images: Sequence[Image.Image], colours: int, frame_ms: int) -> bytes:
-    some = images[:: max(1, len(images) // 8)]
-    palette = _palette(_montage(some, len(some)), colours)
-    indexed = [_indexed(image, palette) for image in images]
-    return _animated(indexed, "GIF", frame_ms, optimize=True)
-
-
-def _webp(images: Sequence[Image.Image], quality: int, frame_ms: int) -> bytes:
-    return _animated(images, "WEBP", frame_ms, quality=quality, method=4)
+def _looped(images: Sequence[Image.Image], quality: int, frame_ms: int, kind: str) -> bytes:
+    """An animation that repeats endlessly; of a gif, `quality` is the number of colours."""
+    options: dict[str, Any] = {"quality": quality, "method": 4}
+    if kind == "gif":
+        some = images[:: max(1, len(images) // 8)]
+        palette = _palette(_montage(some, len(some)), quality)
+        images, options = [_indexed(image, palette) for image in images], {"optimize": True}
+    options |= {"save_all": True, "append_images": images[1:], "duration": frame_ms, "loop": 0}
+    return _encoded(images[0], kind, **options)
 
 
 def _mp4(images: Sequence[Image.Image], frame_ms: int) -> bytes:
@@ -193,15 +193,6 @@ def _mp4(images: Sequence[Image.Image], frame_ms: int) -> bytes:
         for image in images:
             film.mux(stream.encode(av.VideoFrame.from_image(image)))
         film.mux(stream.encode(None))
-    return buffer.getvalue()
-
-
-def _animated(images: Sequence[Image.Image], kind: str, frame_ms: int, **more: int) -> bytes:
-    buffer = io.BytesIO()
-    rest = list(images[1:])
-    images[0].save(
-        buffer, kind, save_all=True, append_images=rest, duration=frame_ms, loop=0, **more
-    )
     return buffer.getvalue()
 
 

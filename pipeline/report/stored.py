@@ -1,6 +1,7 @@
 """Stored legged episodes as contact sheets, and films of the episodes that `view` shows."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,14 @@ from gaitforge.datasets.catalog.listing import episode_name
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import write_file
 from gaitforge.pipeline.report.picture_files import Heading, animation
-from gaitforge.pipeline.report.pictures import FILM_MS, TILES_MS, Take, draw_sheets, film_shot
+from gaitforge.pipeline.report.pictures import (
+    FILM_MS,
+    TILES_MS,
+    Take,
+    by_skill,
+    draw_sheets,
+    film_shot,
+)
 from gaitforge.pipeline.view.show import Show, scene_of
 
 STORED_FRAMES = 4
@@ -38,19 +46,17 @@ def _replayed(
         why = str(error).replace(selection.store.address, "the store")
         raise RenderingError(f"the episodes cannot be simulated here: {why}") from None
     results = {}
-    try:
+    with closing(env):
         for episode, result, difference in replayed(env, stored_episodes(chosen)):
             if difference:
                 raise RenderingError("the episodes do not repeat here bit for bit")
             row = episode.row
             results[row["episode"]] = replace(result, success=row["success"])
-    finally:
-        env.close()
     return [results[each] for each in selection.episode_ids()[list(indices)].tolist()], env.robot
 
 
-def stored_takes(selection: Selection) -> tuple[list[Take], RobotCard]:
-    """The stored median-return episode of each skill, of the first robot if there are several.
+def stored_takes(selection: Selection) -> tuple[dict[str, Take], RobotCard]:
+    """Stored median-return episodes by `SKILL.png`, of the first robot if there are several.
 
     Raises:
         RenderingError: not the legged task's own episodes, or they do not repeat here.
@@ -65,7 +71,7 @@ def stored_takes(selection: Selection) -> tuple[list[Take], RobotCard]:
         Take(result, *tally, episode_name(int(ids[index])))
         for result, tally, index in zip(results, tallies, indices, strict=True)
     ]
-    return takes, robot
+    return by_skill(takes), robot
 
 
 def _typical(selection: Selection) -> tuple[list[tuple[int, int]], list[int]]:
@@ -91,9 +97,7 @@ def draw_stored(selection: Selection, folder: Path) -> list[dict[str, object]]:
     Raises:
         RenderingError: see `stored_takes`, or MuJoCo cannot draw here.
     """
-    takes, robot = stored_takes(selection)
-    names = [f"{take.result.spec.skill}.png" for take in takes]
-    sheets = draw_sheets(folder, takes, names, robot, STORED_FRAMES)
+    sheets = draw_sheets(folder, *stored_takes(selection), STORED_FRAMES)
     return [{**sheet, "episode": sheet["policy"]} for sheet in sheets]
 
 

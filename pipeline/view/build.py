@@ -13,12 +13,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 PAGE, BUILT = HERE / "page", HERE / "built"
 _INSTALL = (
-    "ci",
-    "--ignore-scripts",
-    "--no-progress",
-    "--loglevel=error",
-    "--fetch-retries=1",
-    "--fetch-timeout=30000",
+    *("ci", "--ignore-scripts", "--no-progress"),
+    *("--loglevel=error", "--fetch-retries=1", "--fetch-timeout=30000"),
 )
 _ESBUILD = (
     *("src/main.ts", "--bundle", "--minify", "--format=iife", "--target=es2022"),

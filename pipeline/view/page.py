@@ -116,7 +116,6 @@ def _tile(viewed: Viewed) -> str:
 
 def _episode(viewed: Viewed, tile: int) -> dict[str, object]:
     row, ghost = viewed.row, viewed.ghost
-    shown = {name: _shown(value) for name, value in row.items() if name not in _LEFT_OUT}
     return {
         "id": str(row["episode"]),
         "tile": tile,
@@ -125,8 +124,8 @@ def _episode(viewed: Viewed, tile: int) -> dict[str, object]:
             {"centre": each.centre_m, "half": each.half_size_m, "yaw": each.yaw_rad}
             for each in viewed.barriers
         ],
-        "ghost": ghost and {"return": ghost.episode_return, "ended": ghost.recording.ended},
-        "row": shown,
+        "ghost": ghost and {"return": float(ghost.row["return"]), "ended": ghost.recording.ended},
+        "row": {name: _shown(value) for name, value in row.items() if name not in _LEFT_OUT},
     }
 
 

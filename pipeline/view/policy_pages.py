@@ -1,6 +1,7 @@
 """Episodes of a page that a policy runs: from a training run, or from an evaluation's file."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from gaitforge.flows.records.records import read_record
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.policy_source import EXPERT, PolicySource, run_source
 from gaitforge.pipeline.view.recording import record, recorded_charts
-from gaitforge.pipeline.view.show import MOST_PARALLEL, Ghost, Show, spec_of, viewed
+from gaitforge.pipeline.view.show import MOST_PARALLEL, Show, spec_of, viewed
 
 
 def policy_show(
@@ -33,14 +34,11 @@ def policy_show(
         raise ValueError("no episode to run")
     robots = min(MOST_PARALLEL, len(specs))
     policy, card = plan.load(source, robots)[0], plan.card_of(source)
-    env = LeggedEnvironment(card, robots, plan.threads, plan.sim)
-    try:
+    with closing(LeggedEnvironment(card, robots, plan.threads, plan.sim)) as env:
         total = len(specs) * env.episode_steps
         with reporter.step("run", total, "step") as advance:
             pairs = list(record(env, policy, specs, lambda n: advance(n, source.name)))
         simulator = env.physics.name, env.physics.version
-    finally:
-        env.close()
     # The order of the catalog's rows.
     pairs.sort(key=lambda pair: pair[0].spec.index)
     actor = source.name, plan.key(source)["weights"]
@@ -59,8 +57,9 @@ def ghost_source(name: str) -> PolicySource:
     Raises:
         ValueError: no such folder.
     """
-    is_expert = name == "expert"
-    return PolicySource(name, EXPERT, DEFAULT_EXPERT) if is_expert else run_source(Path(name))
+    if name == "expert":
+        return PolicySource(name, EXPERT, DEFAULT_EXPERT)
+    return run_source(Path(name))
 
 
 def with_ghosts(show: Show, source: PolicySource, reporter: Reporter) -> Show:
@@ -73,10 +72,8 @@ def with_ghosts(show: Show, source: PolicySource, reporter: Reporter) -> Show:
     specs = [replace(spec_of(row), index=k, action_noise=0.0) for k, row in enumerate(rows)]
     plan = LeggedEvaluation(robot=str(show.robot.path))
     others = policy_show(source, plan, specs, reporter).episodes
-    episodes = tuple(
-        replace(each, ghost=Ghost(ghost.recording, float(ghost.row["return"])))
-        for each, ghost in zip(show.episodes, others, strict=True)
-    )
+    pairs = zip(show.episodes, others, strict=True)
+    episodes = tuple(replace(each, ghost=ghost) for each, ghost in pairs)
     return replace(show, episodes=episodes, ghost=source.name)
 
 

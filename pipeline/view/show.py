@@ -19,22 +19,17 @@ MOST_PARALLEL = 64
 
 
 @dataclass(frozen=True)
-class Ghost:
-    """Another policy on the same start and seed: its recording and the episode's return."""
-
-    recording: Recording
-    episode_return: float
-
-
-@dataclass(frozen=True)
 class Viewed:
-    """One episode: its catalog row, its recording, and its surroundings."""
+    """One episode: its catalog row, its recording, and its surroundings.
+
+    `ghost` is another policy's, on the same start and seed.
+    """
 
     row: Mapping[str, Any]
     recording: Recording
     tile: TerrainTile
     barriers: tuple[Barrier, ...]
-    ghost: Ghost | None = None
+    ghost: "Viewed | None" = None
 
     @property
     def name(self) -> str:
