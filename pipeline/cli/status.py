@@ -230,12 +230,11 @@ def notify_command(arguments: argparse.Namespace) -> None:
     from gaitforge.pipeline.serve.notify import (
         REASONS,
         NotifyPlan,
-        remove_notifications,
         set_up_notifications,
     )
 
     if arguments.remove:
-        remove_notifications()
+        set_up_notifications(None)
         return
     plan = NotifyPlan(arguments.url or "", arguments.on or REASONS, arguments.hours)
     print("set up " + ", ".join(set_up_notifications(plan)))

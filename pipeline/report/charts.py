@@ -103,12 +103,7 @@ def spectrum(
 
 
 def curves(
-    title: str,
-    lines: Sequence[Curve],
-    xlabel: str,
-    ylabel: str,
-    note: str = "",
-    log: bool = True,
+    title: str, lines: Sequence[Curve], xlabel: str, ylabel: str, note: str = "", log: bool = True
 ) -> figures.Panel:
     """Lines over one y axis (`log`: logarithmic), told apart by colour and dash, with a legend."""
     labels = list(dict.fromkeys(line.label for line in lines))

@@ -55,6 +55,7 @@ _STYLE: dict[Any, Any] = {
     "ytick.color": MUTED,
 }
 _POINTS_PER_INCH = 72
+XY = tuple[float, float]
 TICK_STEPS = (1, 2, 2.5, 5, 10)
 
 
@@ -84,14 +85,7 @@ def legend(axes: Axes, handle_length: float) -> None:
     )
 
 
-def label(
-    axes: Axes,
-    text: str,
-    at: tuple[float, float],
-    offset: tuple[float, float],
-    above: bool = False,
-    **look: Any,
-) -> None:
+def label(axes: Axes, text: str, at: XY, offset: XY, above: bool = False, **look: Any) -> None:
     """A text at an offset in points from a place; `above`: whose y is 0..1 from bottom to top."""
     kind = axes.get_xaxis_transform() if above else "data"
     axes.annotate(text, at, offset, xycoords=kind, textcoords="offset points", **look)

@@ -248,10 +248,7 @@ def _sheet(take: Take, shot: Shot, frames: np.ndarray) -> bytes:
 
 
 def make_films(
-    expert_name: str,
-    folder: Path,
-    plan: FilmPlan,
-    formats: Sequence[str] = ("gif", "png"),
+    expert_name: str, folder: Path, plan: FilmPlan, formats: Sequence[str] = ("gif", "png")
 ) -> list[Path]:
     """Draw every skill of the plan in every format: "png" sheets, "gif", "webp", "mp4" animations.
 

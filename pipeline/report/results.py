@@ -6,15 +6,7 @@ from typing import Any
 from gaitforge.datasets.errors import amount
 from gaitforge.pipeline.report import charts
 from gaitforge.pipeline.report.figures import Panel
-from gaitforge.pipeline.report.pages import (
-    DASH,
-    Record,
-    count,
-    fixed,
-    policy,
-    spread,
-    words,
-)
+from gaitforge.pipeline.report.pages import DASH, Record, count, fixed, policy, spread, words
 from gaitforge.pipeline.tables import duration
 
 SOURCE = "Tan et al. 2024 (FCNet), Table 2"

@@ -47,11 +47,7 @@ _FAILED = """<!doctype html><meta charset="utf-8"><title>Episodes</title><p>{err
 
 
 class _Refused(Exception):
-    """A request that is answered by a status and one line."""
-
-    def __init__(self, status: HTTPStatus, why: str):
-        super().__init__(why)
-        self.status = status
+    """The status and the one line that a request is answered by."""
 
 
 @contextmanager
@@ -141,31 +137,26 @@ class _Links(HTMLParser):
 class _Handler(BaseHTTPRequestHandler):
     """Answers GET; asks for the password of Prefect's server, if it has one."""
 
-    @property
-    def _site(self) -> _Server:
-        assert isinstance(self.server, _Server)
-        return self.server
-
     def do_GET(self) -> None:
         """Send a page, or say in one line why not."""
+        assert isinstance(self.server, _Server)
         try:
-            self._check()
-            content, kind = self._site.content(unquote(urlsplit(self.path).path))
-            answer = (HTTPStatus.OK, content, kind)
+            self._check(self.server.password)
+            answer = HTTPStatus.OK, *self.server.content(unquote(urlsplit(self.path).path))
         except _Refused as refused:
-            answer = (refused.status, f"{refused}\n".encode(), _TEXT)
+            status, why = refused.args
+            answer = status, f"{why}\n".encode(), _TEXT
         except (ValueError, OSError):  # no address, or a file that cannot be read
-            answer = (HTTPStatus.BAD_REQUEST, b"this cannot be shown\n", _TEXT)
+            answer = HTTPStatus.BAD_REQUEST, b"this cannot be shown\n", _TEXT
         self._send(*answer)
 
     def log_message(self, format: str, *args: object) -> None:
         """Requests are not logged."""
 
-    def _check(self) -> None:
+    def _check(self, password: str | None) -> None:
         # Another site's name that leads to loopback must not read pages (DNS rebinding).
         if self.headers.get("Host", "").rsplit(":", 1)[0] not in (LOOPBACK, "localhost"):
             raise _Refused(HTTPStatus.FORBIDDEN, "pages are for this machine")
-        password = self._site.password
         if password is None:
             return
         expected = "Basic " + base64.b64encode(password.encode()).decode()
@@ -204,7 +195,14 @@ class _Views:
                 registered = (self._folder / f"{number}.json").stat().st_mtime
                 if page.is_file() and page.stat().st_mtime >= registered:
                     return page.read_text()
-                self._makers[number] = _making(source, page)
+                command = [sys.executable, "-m", "gaitforge", "view", source, "--out", str(page)]
+                self._makers[number] = subprocess.Popen(
+                    [*command, "--limit", str(VIEW_EPISODES)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
             elif maker.poll() is not None:
                 del self._makers[number]
                 if maker.returncode == 0:
@@ -218,14 +216,3 @@ class _Views:
         for maker in self._makers.values():
             maker.terminate()
             maker.wait()
-
-
-def _making(source: str, page: Path) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "gaitforge", "view", source, "--out", str(page)]
-    return subprocess.Popen(
-        [*command, "--limit", str(VIEW_EPISODES)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )

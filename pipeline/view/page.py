@@ -68,15 +68,12 @@ def page(show: Show) -> str:
         ],
         "episodes": [_episode(viewed, numbers[_tile_key(viewed)]) for viewed in show.episodes],
     }
+    shown = list(enumerate(show.episodes))
     blocks = [
-        *((f"tile-{k}", _tile(viewed)) for k, viewed in enumerate(tiles.values())),
-        *((f"poses-{k}", encoded_poses(v.recording.poses)) for k, v in enumerate(show.episodes)),
-        *((f"series-{k}", encoded_series(v.recording.series)) for k, v in enumerate(show.episodes)),
-    ]
-    blocks += [
-        (f"ghost-{k}", encoded_poses(viewed.ghost.recording.poses))
-        for k, viewed in enumerate(show.episodes)
-        if viewed.ghost
+        *((f"tile-{k}", _tile(v)) for k, v in enumerate(tiles.values())),
+        *((f"poses-{k}", encoded_poses(v.recording.poses)) for k, v in shown),
+        *((f"series-{k}", encoded_series(v.recording.series)) for k, v in shown),
+        *((f"ghost-{k}", encoded_poses(v.ghost.recording.poses)) for k, v in shown if v.ghost),
     ]
     parts = {
         "TITLE": html.escape(show.title),
