@@ -130,7 +130,7 @@ def curves(
         return figures.panel(axes, title, f"{ylabel}. {'; '.join(map(_points_text, lines))}", note)
 
 
-def losses(runs: Sequence[tuple[str, Sequence[Record]]], xlabel: str) -> list[figures.Panel]:
+def losses(runs: Sequence[tuple[str, Sequence[Record]]]) -> list[figures.Panel]:
     """The training and validation losses of labelled histories, as far as they were recorded."""
     panels = []
     for title, name in (("Training loss", "loss"), ("Validation loss", "validation_loss")):
@@ -141,19 +141,14 @@ def losses(runs: Sequence[tuple[str, Sequence[Record]]], xlabel: str) -> list[fi
                 steps, values = zip(*((row["step"], row[name]) for row in rows), strict=True)
                 lines.append(Curve(label, steps, values))
         if lines:
-            panels.append(curves(title, lines, xlabel, "loss"))
+            panels.append(curves(title, lines, "optimiser steps", "loss"))
     return panels
 
 
 def grouped_bars(
-    title: str,
-    groups: Sequence[str],
-    series: Sequence[tuple[str, Sequence[Record]]],
-    reference: float,
-    ylabel: str,
-    note: str,
+    title: str, groups: Sequence[str], series: Sequence[tuple[str, Sequence[Record]]], ylabel: str
 ) -> figures.Panel:
-    """Bars of each series side by side for every group; a dashed line at the reference.
+    """Bars of each series side by side for every group; a dashed line at the expert's, 1.
 
     A series has a label, and a `mean` and `std` per group, None where there is none.
     """
@@ -172,7 +167,7 @@ def grouped_bars(
                 places[shown], values[shown], yerr=spread[shown],
                 fmt="none", ecolor=figures.INK, elinewidth=1, capsize=2,
             )  # fmt: skip
-        axes.axhline(reference, color=figures.INK, **_DASHED)
+        axes.axhline(1.0, color=figures.INK, **_DASHED)
         axes.set_xticks(range(len(groups)), groups)
         axes.tick_params(axis="x", length=0, labelcolor=figures.INK)
         axes.set_ylabel(ylabel)
@@ -183,12 +178,11 @@ def grouped_bars(
             + ", ".join(f"{g} {fixed(m['mean'])}" for g, m in zip(groups, measures, strict=True))
             for label, measures in series
         )
+        note = "The dashed line is the expert."
         return figures.panel(axes, title, f"{ylabel}. {description}", note)
 
 
-def latency(
-    title: str, times_us: Mapping[str, tuple[float, float | None]], budget_us: float
-) -> figures.Panel:
+def latency(times_us: Mapping[str, tuple[float, float | None]], budget_us: float) -> figures.Panel:
     """Median time of one control step as a bar, 99th percentile as a tick, on a logarithmic axis.
 
     The dashed line is the control period, which no policy may exceed.
@@ -218,7 +212,8 @@ def latency(
             f"{label} median {count(median)} µs, p99 {count(p99)} µs"
             for label, (median, p99) in times_us.items()
         )
-        return figures.panel(axes, title, f"Time of one control step: {', '.join(texts)}")
+        description = f"Time of one control step: {', '.join(texts)}"
+        return figures.panel(axes, "Control step", description)
 
 
 def intervals(

@@ -5,7 +5,7 @@ succeeded. Of a learner's evaluation two are run again: a typical episode and a 
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -238,7 +238,7 @@ def draw_sheets(
     return [{"file": name, **_facts(take)} for name, take in takes.items()]
 
 
-def by_skill(takes: Sequence[Take]) -> dict[str, Take]:
+def by_skill(takes: Iterable[Take]) -> dict[str, Take]:
     """Takes by the names of their pictures."""
     return {f"{take.result.spec.skill}.png": take for take in takes}
 

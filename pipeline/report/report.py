@@ -87,7 +87,7 @@ def _context(run: RunFiles, rows: Sequence[Mapping[str, str]]) -> dict[str, obje
         "described": _described(dataset, cut) if dataset is not None else {},
         "cut": cut,
         "training": run.training,
-        "training_charts": charts.losses(histories, "optimiser steps"),
+        "training_charts": charts.losses(histories),
         "stages": _stages(run),
         "best_validation": {r.policy: _best_validation(r.history) for r in run.training},
         "success_heat": _evaluation_heat(summary, shown, "success", (0.0, 1.0), linked),

@@ -226,8 +226,7 @@ def _return_charts(record: Record, of: Record) -> Iterator[Panel]:
         groups = [words(group[kind]) for group in results[0][field]]
         series = [(_label(r), [group["return_fraction"] for group in r[field]]) for r in results]
         title = _title(f"Return by {kind}", record, of)
-        note, ylabel = "The dashed line is the expert.", "of the expert’s return"
-        yield charts.grouped_bars(title, groups, series, 1.0, ylabel, note)
+        yield charts.grouped_bars(title, groups, series, "of the expert’s return")
 
 
 def _latency_chart(record: Record) -> Panel:
@@ -240,7 +239,7 @@ def _latency_chart(record: Record) -> Panel:
         name = policy(result["learner"])
         slowest[name] = max(own, slowest.get(name, own), key=lambda pair: pair[0])
     budget = min(each["control_dt_s"] for each in record["sets"]) * 1e6
-    return charts.latency("Control step", slowest, budget)
+    return charts.latency(slowest, budget)
 
 
 def abstract(record: Record) -> str:

@@ -1,9 +1,9 @@
 """Stored legged episodes as contact sheets, and films of the episodes that `view` shows."""
 
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,24 +35,21 @@ STORED_FRAMES = 4
 FILM_PX, TILE_PX = (640, 400), (320, 200)
 
 
-def _replayed(
-    selection: Selection, indices: Sequence[int]
-) -> tuple[list[EpisodeResult], RobotCard]:
-    """Episodes of a selection simulated again and recorded, with the success that is stored."""
-    chosen = selection.with_rows(np.sort(selection.rows[list(indices)]))
+def _replayed(selection: Selection) -> tuple[dict[int, EpisodeResult], RobotCard]:
+    """Stored episodes by id, simulated again and recorded, with the success that is stored."""
     try:
-        env = replay_environment(chosen, len(chosen))
+        env = replay_environment(selection, len(selection))
     except ValueError as error:
         why = str(error).replace(selection.store.address, "the store")
         raise RenderingError(f"the episodes cannot be simulated here: {why}") from None
     results = {}
     with closing(env):
-        for episode, result, difference in replayed(env, stored_episodes(chosen)):
+        for episode, result, difference in replayed(env, stored_episodes(selection)):
             if difference:
                 raise RenderingError("the episodes do not repeat here bit for bit")
             row = episode.row
             results[row["episode"]] = replace(result, success=row["success"])
-    return [results[each] for each in selection.episode_ids()[list(indices)].tolist()], env.robot
+    return results, env.robot
 
 
 def stored_takes(selection: Selection) -> tuple[dict[str, Take], RobotCard]:
@@ -64,31 +61,25 @@ def stored_takes(selection: Selection) -> tuple[dict[str, Take], RobotCard]:
     if "skill" not in selection.catalog.column_names:
         raise RenderingError("only episodes that gaitforge collected with legged robots are drawn")
     selection = by_robot(selection)[0]
-    tallies, indices = _typical(selection)
-    results, robot = _replayed(selection, indices)
-    ids = selection.episode_ids()
-    takes = [
-        Take(result, *tally, episode_name(int(ids[index])))
-        for result, tally, index in zip(results, tallies, indices, strict=True)
-    ]
-    return by_skill(takes), robot
+    tallies = _typical(selection)
+    chosen = selection.rows[np.isin(selection.episode_ids(), list(tallies))]
+    results, robot = _replayed(selection.with_rows(chosen))
+    return by_skill(Take(results[k], *tallies[k], episode_name(k)) for k in tallies), robot
 
 
-def _typical(selection: Selection) -> tuple[list[tuple[int, int]], list[int]]:
-    """Per skill: (successes, episodes), and the median-return episode that the expert drove."""
+def _typical(selection: Selection) -> dict[int, tuple[int, int]]:
+    """Each skill's median-return episode that the expert drove -> its (successes, episodes)."""
     names = ["policy_hash"] if "policy_hash" in selection.catalog.column_names else []
-    names += ["skill", "return", "success", "expert_hash"]
+    names += ["episode", "skill", "return", "success", "expert_hash"]
     rows = selection.catalog.rows(selection.rows, names).to_pylist()
-    by_skill: dict[str, list[int]] = {}
-    for i, row in enumerate(rows):
+    skills: dict[str, list[dict[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: row["return"]):
         if row.get("policy_hash") in (None, row["expert_hash"]):
-            by_skill.setdefault(row["skill"], []).append(i)
-    tallies, chosen = [], []
-    for _, mine in sorted(by_skill.items()):
-        mine.sort(key=lambda i: rows[i]["return"])
-        tallies.append((sum(rows[i]["success"] for i in mine), len(mine)))
-        chosen.append(mine[len(mine) // 2])
-    return tallies, chosen
+            skills.setdefault(row["skill"], []).append(row)
+    return {
+        mine[len(mine) // 2]["episode"]: (sum(row["success"] for row in mine), len(mine))
+        for _, mine in sorted(skills.items())
+    }
 
 
 def draw_stored(selection: Selection, folder: Path) -> list[dict[str, object]]:
