@@ -75,18 +75,15 @@ def write_card(
 ) -> tuple[Path, Path, Path]:
     """Write `card.html`, `card.md`, the record behind them, `card.json`, and `explorer.html`.
 
+    Returns the paths of the first three.
+
     Args:
-        selection: the episodes; `store.select()` for all of a store.
-        folder: made if absent.
         filters: how the episodes were selected, in words; empty for a whole store.
         condition: the same in SQL, for the commands that the explorer shows.
         channels: also read the arrays, for the statistics of every channel.
         draw: writes pictures of typical episodes, as `stored.draw_stored`; its RenderingError is
             written into the card.
-        reporter: shows which field is read; None for silence.
-
-    Returns:
-        The paths of the page, of the Markdown and of the record.
+        reporter: shows which field is read.
 
     Raises:
         ValueError: an empty selection, a damaged object, or a folder that cannot be written.
@@ -126,7 +123,6 @@ def write_readme(
     Args:
         repository: owner/name; the README has the name as its title.
         readme: the README of an export, which says how to load it; None to make one of the card.
-        draw: as in `write_card`.
     """
     page, markdown, _ = write_card(selection, folder, channels=False, draw=draw)
     if readme is None:

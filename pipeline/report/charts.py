@@ -217,9 +217,9 @@ def latency(times_us: Mapping[str, tuple[float, float | None]], budget_us: float
 
 
 def intervals(
-    title: str, rows: Sequence[tuple[str, float, Sequence[float] | None]], xlabel: str
+    title: str, rows: Sequence[tuple[str, float, Sequence[float] | None]]
 ) -> figures.Panel:
-    """A horizontal bar per label, its value written at its end, its 95 % interval as a line."""
+    """A score a row: its label, its bar with its value at the end, its 95 % interval as a line."""
     labels, values, bounds = zip(*rows, strict=True)
     with figures.drawing(400, 60 + 26 * len(rows)) as axes:
         axes.barh(range(len(rows)), values, height=0.6, color=figures.ACCENT)
@@ -231,7 +231,7 @@ def intervals(
             figures.label(axes, fixed(value, 1), (end, place), (6, 0), va="center")
         figures.label_rows(axes, labels)
         axes.margins(x=0.12)
-        axes.set_xlabel(xlabel)
+        axes.set_xlabel("score; the expert has 100")
         return figures.panel(axes, title, _pairs(labels, values, "{:.1f}"))
 
 

@@ -144,11 +144,9 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    shared = (amount, cell, count, fixed, flattened, interval, policy, short, size)
-    for each in (*shared, spread, words, quoted):
-        environment.filters[each.__name__] = each
-    environment.filters["duration"] = partial(duration, unknown=DASH)
-    environment.filters.update(filters or {})
+    shared = (amount, cell, count, fixed, flattened, interval, policy, quoted, size, words)
+    environment.filters |= {each.__name__: each for each in shared}
+    environment.filters |= {"duration": partial(duration, unknown=DASH), **(filters or {})}
     return environment.get_template(template).render(**shown)
 
 

@@ -73,11 +73,7 @@ class FilmPlan:
             check_terrain(terrain)
 
     def grids(self) -> dict[str, EvaluationGrid]:
-        """The episodes to run, by skill; skills that fit none of the terrains are left out.
-
-        Raises:
-            ValueError: no skill is left.
-        """
+        """The episodes to run, by skill; ValueError if no skill fits any of the terrains."""
         grids = {
             skill: EvaluationGrid((terrain,), (skill,), (self.level,), self.episodes, self.seed)
             for skill in self.skills
@@ -173,7 +169,9 @@ def make_sheets(
         ValueError: a folder that cannot be written.
     """
     key = digest([plan, expert.hash, _DRAWING, [[s.key(), on] for s, on in learners]])
-    if _are_drawn(folder, key):
+    index = read_record(folder / PICTURE_INDEX) or {}
+    files = [folder / sheet["file"] for sheet in index.get("sheets", ())]
+    if index.get("key") == key and all(file.is_file() for file in files):
         return
     takes = by_skill(record_takes(expert, plan) if plan is not None else [])
     for source, evaluated_on in learners:
@@ -215,20 +213,12 @@ def make_experiment_sheets(run_dir: Path, say: Callable[[str], None]) -> None:
         say(f"no pictures: {error}")
 
 
-def _are_drawn(folder: Path, key: str) -> bool:
-    index = read_record(folder / PICTURE_INDEX) or {}
-    return index.get("key") == key and all(
-        (folder / sheet["file"]).is_file() for sheet in index["sheets"]
-    )
-
-
 def draw_sheets(
     folder: Path, takes: Mapping[str, Take], robot: RobotCard, frames: int = SHEET_FRAMES
 ) -> list[dict[str, object]]:
     """Draw one contact sheet per take into the named files of a folder; returns their records.
 
-    Raises:
-        RenderingError: MuJoCo cannot draw here.
+    RenderingError where MuJoCo cannot draw.
     """
     shots = [_sheet_shot(scene_of(take.result, robot), frames) for take in takes.values()]
     pictures = draw(shots, *FRAME_PX)

@@ -47,10 +47,7 @@ _STAGES = {
 
 
 def write_report(run_dir: Path) -> Path:
-    """Write `report.html`, and `results.md` with its table, from an experiment's files.
-
-    Returns:
-        The page's path.
+    """Write `report.html`, whose path is returned, and `results.md` with its table.
 
     Raises:
         ValueError: a file is missing or malformed; an older report is then left as it was.
@@ -82,7 +79,7 @@ def _context(run: RunFiles, rows: Sequence[Mapping[str, str]]) -> dict[str, obje
         "charts": result_charts(summary),
         "linked": linked,
         "sheets": run.sheets,
-        "card": _card_table(run.expert or {}),
+        "card": _card_table(run.expert),
         "dataset": dataset,
         "described": _described(dataset, cut) if dataset is not None else {},
         "cut": cut,

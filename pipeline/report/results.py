@@ -23,7 +23,6 @@ PUBLISHED: dict[tuple[str, str], tuple[float, ...]] = {
     ("hopper", "medium-replay"): (11.8, 48.6, 33.7, 0.6, 28.4, 82.7, 58.4, 85.8),
 }
 """(task, set) -> D4RL's normalised score of each of `PUBLISHED_LEARNERS`, means of three seeds."""
-_SCORE = "score; the expert has 100"
 
 
 def result_rows(record: Record) -> list[dict[str, str]]:
@@ -113,7 +112,7 @@ def result_charts(record: Record) -> dict[str, list[Panel]]:
         return [panel for each in record["sets"] for panel in chart(record, each)]
 
     return {
-        "overall": _overall_charts(record),
+        "overall": list(_overall_chart(record)),
         "varied": [*per_set(_varied_chart), *_rounds_chart(record)],
         "scores": per_set(_score_chart),
         "asked": per_set(_asked_chart),
@@ -136,11 +135,11 @@ def _ranked(rows: Iterable[Record]) -> list[Record]:
     return sorted(rows, key=lambda each: each["iqm"], reverse=True)
 
 
-def _overall_charts(record: Record) -> list[Panel]:
-    if len(record["sets"]) < 2:
-        return []
-    rows = [(_label(each), each["iqm"], each["iqm_ci95"]) for each in _ranked(record["overall"])]
-    return [charts.intervals("Interquartile mean over all sets", rows, _SCORE)]
+def _overall_chart(record: Record) -> Iterator[Panel]:
+    ranked = _ranked(record["overall"])
+    rows = [(_label(each), each["iqm"], each["iqm_ci95"]) for each in ranked]
+    if len(record["sets"]) > 1:
+        yield charts.intervals("Interquartile mean over all sets", rows)
 
 
 def _varied_chart(record: Record, of: Record) -> Iterator[Panel]:
@@ -183,7 +182,7 @@ def _score_chart(record: Record, of: Record) -> Iterator[Panel]:
     if len(record["sets"]) + len(results) >= 4:
         rows = [(_label(each), each["score"]["mean"], each["score_ci95"]) for each in results]
         rows.insert(0, ("the data", of["score"], None))
-        yield charts.intervals(_title("Score", record, of), rows, _SCORE)
+        yield charts.intervals(_title("Score", record, of), rows)
 
 
 def _asked_chart(record: Record, of: Record) -> Iterator[Panel]:

@@ -57,7 +57,7 @@ class RunFiles:
         dataset: None for an experiment on existing stores.
         training: policies that only drove, and each learner's runs if there is one set of episodes.
         sheets: see `read_sheets`.
-        expert: None without a card of the expert.
+        expert: the expert's card; empty without one.
         stages: seconds of each stage; empty if they were not kept.
         paths: the files, relative to `root`.
     """
@@ -67,7 +67,7 @@ class RunFiles:
     dataset: Record | None
     training: tuple[TrainingRun, ...]
     sheets: list[Record]
-    expert: Record | None
+    expert: Record
     stages: Mapping[str, float]
     paths: tuple[Path, ...]
 
@@ -96,15 +96,11 @@ def read_run(run_dir: Path) -> RunFiles:
     for policy in learned:
         paths += _training_files(policy)
     sheets, drawn = read_sheets(run_dir)
-    paths += drawn[:1]
-    expert = None
-    if (run_dir / EXPERT_CARD).is_file():
-        expert = _read_object(run_dir, EXPERT_CARD)
-        paths.append(EXPERT_CARD)
-    cells = (expert or {}).get("evaluation", {}).get("cells", [])
+    cards = [EXPERT_CARD] if (run_dir / EXPERT_CARD).is_file() else []
+    expert = _read_object(run_dir, EXPERT_CARD) if cards else {}
+    cells = expert.get("evaluation", {}).get("cells", [])
     _check_records(cells, _CELL, f"{EXPERT_CARD}: cells")
-    paths += drawn[1:]
-    paths += [WALL] if stages else []
+    paths += [*drawn[:1], *cards, *drawn[1:], *([WALL] if stages else [])]
     return RunFiles(run_dir, summary, dataset, training, sheets, expert, stages, tuple(paths))
 
 

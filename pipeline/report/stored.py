@@ -55,8 +55,7 @@ def _replayed(selection: Selection) -> tuple[dict[int, EpisodeResult], RobotCard
 def stored_takes(selection: Selection) -> tuple[dict[str, Take], RobotCard]:
     """Stored median-return episodes by `SKILL.png`, of the first robot if there are several.
 
-    Raises:
-        RenderingError: not the legged task's own episodes, or they do not repeat here.
+    RenderingError if they are not the legged task's own, or do not repeat here.
     """
     if "skill" not in selection.catalog.column_names:
         raise RenderingError("only episodes that gaitforge collected with legged robots are drawn")
@@ -85,8 +84,7 @@ def _typical(selection: Selection) -> dict[int, tuple[int, int]]:
 def draw_stored(selection: Selection, folder: Path) -> list[dict[str, object]]:
     """Draw a sheet of one typical stored episode per skill; returns their records.
 
-    Raises:
-        RenderingError: see `stored_takes`, or MuJoCo cannot draw here.
+    RenderingError as by `stored_takes`, or where MuJoCo cannot draw.
     """
     sheets = draw_sheets(folder, *stored_takes(selection), STORED_FRAMES)
     return [{**sheet, "episode": sheet["policy"]} for sheet in sheets]

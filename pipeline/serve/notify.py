@@ -21,13 +21,12 @@ from gaitforge.pipeline.serve.prefect_server import LOOPBACK, PORT
 NAME = "gaitforge"
 HOOK = "gaitforge-notifications"
 
-REASONS = ("failed", "late", "nothing-collected")
-
 _RUN = "prefect.flow-run."
 _EVENTS = {
     "failed": {f"{_RUN}Failed", f"{_RUN}Crashed", f"{_RUN}TimedOut"},
     "late": {f"{_RUN}Late"},
 }
+REASONS = (*_EVENTS, "nothing-collected")
 _RUN_BODY = """Flow run {{ flow_run.name }} of {{ flow.name }} is {{ flow_run.state.name }}.
 {{ flow_run.state.message }}
 {{ flow_run|ui_url }}"""
@@ -97,7 +96,7 @@ def _automations(plan: NotifyPlan) -> list[AutomationCore]:
 def _automation(reason: str, hours: int, block: UUID) -> AutomationCore:
     kind, events, within = Posture.Reactive, _EVENTS.get(reason, {COLLECTED}), timedelta(0)
     body, subject = _RUN_BODY, f"gaitforge: a run is {reason}"
-    if reason == "nothing-collected":
+    if reason not in _EVENTS:
         kind, within = Posture.Proactive, timedelta(hours=hours)
         body, subject = _NOTHING_BODY.format(hours=hours), "gaitforge: nothing was collected"
     trigger = EventTrigger(expect=events, posture=kind, threshold=1, within=within)

@@ -54,11 +54,7 @@ class _Refused(Exception):
 def serving_pages(port: int) -> Iterator[str]:
     """Serve pages on loopback during a `with` block; yields the server's address.
 
-    Args:
-        port: 0 for any free one.
-
-    Raises:
-        ValueError: the port is taken.
+    Port 0 is any free one; ValueError if the port is taken.
     """
     try:
         server = _Server(port)

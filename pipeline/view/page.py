@@ -24,11 +24,7 @@ _LEFT_OUT = ("part", "start", "robot", "truncated")
 
 
 def bundle() -> tuple[str, str]:
-    """The built script and style.
-
-    Raises:
-        ValueError: they were not built.
-    """
+    """The built script and style; ValueError if they were not built."""
     script, style = BUILT / "main.js", BUILT / "main.css"
     if not script.is_file() or not style.is_file():
         raise ValueError(
@@ -39,11 +35,7 @@ def bundle() -> tuple[str, str]:
 
 
 def write_page(show: Show, path: Path) -> int:
-    """Write the page of episodes; returns its bytes.
-
-    Raises:
-        ValueError: no bundle, or the page cannot be written.
-    """
+    """Write the page of episodes; returns its bytes. ValueError as by `bundle` and `write_file`."""
     text = page(show).encode()
     write_file(path, text)
     return len(text)

@@ -60,10 +60,9 @@ class Show:
     ghost: str = ""
 
     def chosen(self, names: Sequence[str]) -> "Show":
-        """The same with these episodes only, by name or id; without names the lowest return.
+        """The same with the episodes of these names or ids, or else that of the lowest return.
 
-        Raises:
-            ValueError: no such episode.
+        ValueError without such an episode.
         """
         by_id = {int(each.row["episode"]): each for each in self.episodes}
         ids = [episode_id(name) for name in names]

@@ -39,11 +39,7 @@ def _constant(value: object) -> str:
 
 
 def explorer_of(selection: Selection, folder: Path, within: str = "") -> str:
-    """The page of a selection, as text, for a folder.
-
-    Args:
-        within: the condition that the episodes meet, or nothing.
-    """
+    """The page of a selection, as text, for a folder; `within` is the selection's condition."""
     store = selection.store
     address = store.full_address
     place = address
