@@ -19,21 +19,10 @@ from gaitforge.datasets.formats.readme import README, fenced, front_matter, plai
 from gaitforge.datasets.storage.about import read_about
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.records.records import read_record, write_file
-from gaitforge.pipeline.report import charts
+from gaitforge.pipeline.report import charts, pages
 from gaitforge.pipeline.report.explorer import page as explorer
 from gaitforge.pipeline.report.figures import Panel
-from gaitforge.pipeline.report.pages import (
-    DASH,
-    Record,
-    Shade,
-    count,
-    data_uri,
-    fixed,
-    render,
-    shade,
-    short,
-    words,
-)
+from gaitforge.pipeline.report.pages import Record, count, fixed, render, short
 from gaitforge.pipeline.report.run_files import PICTURES
 
 PAGE_NAME = "card.html"
@@ -112,11 +101,7 @@ def write_card(
 
 
 def write_readme(
-    selection: Selection,
-    folder: Path,
-    repository: str,
-    readme: Path | None = None,
-    draw: Draw | None = None,
+    selection: Selection, folder: Path, repository: str, readme: Path | None, draw: Draw | None
 ) -> dict[str, Path]:
     """Write a card into `folder` for a repository on the Hub; returns its files by their names.
 
@@ -156,7 +141,8 @@ def collection_origins(store_path: Path) -> list[dict[str, object]]:
 def card_page(record: Record, folder: Path) -> str:
     """The page of a card's record, as text; its pictures are read from below `folder`."""
     pictures = [
-        each | {"uri": data_uri(folder / PICTURES / each["file"])} for each in record["pictures"]
+        each | {"uri": pages.data_uri(folder / PICTURES / each["file"])}
+        for each in record["pictures"]
     ]
     return render(
         "card.html",
@@ -173,7 +159,8 @@ def card_page(record: Record, folder: Path) -> str:
 
 def card_markdown(record: Record) -> str:
     """The card as Markdown, for a repository or a terminal."""
-    filters = {"digits": _digits, "sparkline": sparkline, "plain": plain, "fenced": fenced}
+    filters = {"sparkline": sparkline, "plain": plain, "fenced": fenced}
+    filters["digits"] = lambda value: pages.DASH if value is None else f"{value:.4g}"
     return render("card.md", filters, **_shown(record)) + "\n"
 
 
@@ -197,10 +184,6 @@ def _shown(record: Record) -> dict[str, object]:
         "group_by": schema["group_by"],
         "texts": {title: text for title, text in texts.items() if text},
     }
-
-
-def _digits(value: float | None) -> str:
-    return DASH if value is None else f"{value:.4g}"
 
 
 def abstract(record: Record) -> str:
@@ -237,9 +220,9 @@ def _grids(
         for k, pair in enumerate(pairs):
             where, what = pair[first], pair[second]
             across = [values.get((where, what, level)) for level in levels]
-            row = [shade(each, text, (low, high), 0.15) for each in across]
+            row = [pages.shade(each, text, (low, high), 0.15) for each in across]
             span = 0 if where in wheres[:k] else wheres.count(where)
-            row.append(Shade(text(pair[key])))
+            row.append(pages.Shade(text(pair[key])))
             rows.append({"where": where, "what": what, "cells": row, "span": span})
         grids.append({"key": key, "title": title, "rows": rows})
     return grids
@@ -249,4 +232,4 @@ def _draw_chart(draw: Record) -> Panel:
     half = 0.5 if draw["whole"] else 0.0
     unit = "dimensionless" if draw["unit"] == "1" else draw["unit"]
     declared = (draw["low"] - half, draw["high"] + half)
-    return charts.histogram(words(draw["name"]), draw, unit, declared)
+    return charts.histogram(pages.words(draw["name"]), draw, unit, declared)

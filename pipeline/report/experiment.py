@@ -27,8 +27,7 @@ def write_store_card(store: Path, reporter: Reporter) -> None:
 def write_stored_page(store: Path, page: Path, reporter: Reporter) -> None:
     """Write a page that plays stored episodes, and the explorer of all beside it."""
     selection = open_store(store).select()
-    explorer = explorer_of(selection, page.parent).encode()
-    write_file(page.with_name("explorer.html"), explorer)
+    write_file(page.with_name("explorer.html"), explorer_of(selection, page.parent).encode())
     try:
         show = stored_show(spread_over_returns(selection, _SHOWN), reporter)
         write_page(show, page)

@@ -56,7 +56,7 @@ def shade(
 
 def fixed(value: float | None, digits: int = 2) -> str:
     """A number with this many digits after the point; a dash for none."""
-    return DASH if not is_number(value) else f"{value:,.{digits}f}"
+    return f"{value:,.{digits}f}" if is_number(value) else DASH
 
 
 def count(value: float | None) -> str:

@@ -193,12 +193,10 @@ def make_experiment_sheets(run_dir: Path, say: Callable[[str], None]) -> None:
     record = read_record(run_dir / "summary.json")
     if record is None:
         raise ValueError(f"no finished experiment in {run_dir}; `gaitforge run` makes one")
-    if not record["cells"]:
+    if not (cells := record["cells"]):
         return
-    collect, levels = record["plan"]["collect"], sorted({c["level"] for c in record["cells"]})
-    skills, terrains = (
-        tuple(dict.fromkeys(c[of] for c in record["cells"])) for of in ("skill", "terrain")
-    )
+    collect, levels = record["plan"]["collect"], sorted({cell["level"] for cell in cells})
+    skills, terrains = (tuple(dict.fromkeys(c[of] for c in cells)) for of in ("skill", "terrain"))
     film = FilmPlan(skills, terrains, levels[len(levels) // 2]) if collect else None
     name = record["plan"]["expert"] or (collect or {}).get("expert") or DEFAULT_EXPERT
     legged = {run["run"] for run in record["runs"] if run["task"] == LeggedEvaluation.kind}

@@ -12,17 +12,9 @@ from statistics import fmean
 
 from gaitforge.datasets.errors import amount
 from gaitforge.flows.records.records import write_file
-from gaitforge.pipeline.report import charts, pages
+from gaitforge.pipeline.report import charts, pages, results
 from gaitforge.pipeline.report.figures import Panel
 from gaitforge.pipeline.report.pages import Record, Shade
-from gaitforge.pipeline.report.results import (
-    SOURCE,
-    abstract,
-    first_runs,
-    overall_rows,
-    result_charts,
-    result_rows,
-)
 from gaitforge.pipeline.report.run_files import EXPERT, RunFiles, read_run
 from gaitforge.pipeline.view.run_pages import page_of
 
@@ -53,7 +45,7 @@ def write_report(run_dir: Path) -> Path:
         ValueError: a file is missing or malformed; an older report is then left as it was.
     """
     run = read_run(run_dir)
-    rows = result_rows(run.summary)
+    rows = results.result_rows(run.summary)
     page = pages.render("report.html", **_context(run, rows))
     write_file(run_dir / TABLE_NAME, pages.markdown_table(rows).encode())
     write_file(run_dir / REPORT_NAME, page.encode())
@@ -63,7 +55,7 @@ def write_report(run_dir: Path) -> Path:
 def _context(run: RunFiles, rows: Sequence[Mapping[str, str]]) -> dict[str, object]:
     """The values of the template."""
     summary, dataset, cut = run.summary, run.dataset, _modes_cut(run)
-    shown = [EXPERT, *first_runs(summary)]
+    shown = [EXPERT, *results.first_runs(summary)]
     linked = {name: page for name in shown if (page := page_of(run.root, name))}
     learners = {each["run"]: each["learner"] for each in summary["runs"]}
     histories = [
@@ -71,12 +63,12 @@ def _context(run: RunFiles, rows: Sequence[Mapping[str, str]]) -> dict[str, obje
         for each in run.training
     ]
     return {
-        "abstract": abstract(summary),
+        "abstract": results.abstract(summary),
         "summary": summary,
-        "source": SOURCE if "published" in rows[0] else "",
+        "source": results.SOURCE if "published" in rows[0] else "",
         "rows": rows,
-        "overall": overall_rows(summary),
-        "charts": result_charts(summary),
+        "overall": results.overall_rows(summary),
+        "charts": results.result_charts(summary),
         "linked": linked,
         "sheets": run.sheets,
         "card": _card_table(run.expert),

@@ -63,7 +63,7 @@ def _row(result: Record, several: bool, legged: bool = False) -> dict[str, str]:
 
 
 def _expert_row(expert: Record) -> dict[str, str]:
-    """The expert as one run of a learner; what it has no value for is a dash."""
+    """The expert as a learner that ran once."""
     measured = ("return_fraction", "return", "success", "survival", "train_s", "latency_us_median")
     result: dict[str, Any] = {
         **{name: {"mean": expert[name], "std": None} for name in (*measured, "latency_us_p99")},
@@ -265,6 +265,5 @@ def abstract(record: Record) -> str:
 
 def first_runs(record: Record) -> list[str]:
     """The name of each learner's first run."""
-    return list(
-        {each["learner"]: each["runs"][0] for each in reversed(record["results"])}.values()
-    )[::-1]
+    runs = {each["learner"]: each["runs"][0] for each in reversed(record["results"])}
+    return list(runs.values())[::-1]

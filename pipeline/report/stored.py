@@ -20,15 +20,8 @@ from gaitforge.datasets import Selection
 from gaitforge.datasets.catalog.listing import episode_name
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import write_file
+from gaitforge.pipeline.report import pictures
 from gaitforge.pipeline.report.picture_files import Heading, animation
-from gaitforge.pipeline.report.pictures import (
-    FILM_MS,
-    TILES_MS,
-    Take,
-    by_skill,
-    draw_sheets,
-    film_shot,
-)
 from gaitforge.pipeline.view.show import Show, scene_of
 
 STORED_FRAMES = 4
@@ -52,7 +45,7 @@ def _replayed(selection: Selection) -> tuple[dict[int, EpisodeResult], RobotCard
     return results, env.robot
 
 
-def stored_takes(selection: Selection) -> tuple[dict[str, Take], RobotCard]:
+def stored_takes(selection: Selection) -> tuple[dict[str, pictures.Take], RobotCard]:
     """Stored median-return episodes by `SKILL.png`, of the first robot if there are several.
 
     RenderingError if they are not the legged task's own, or do not repeat here.
@@ -63,7 +56,8 @@ def stored_takes(selection: Selection) -> tuple[dict[str, Take], RobotCard]:
     tallies = _typical(selection)
     chosen = selection.rows[np.isin(selection.episode_ids(), list(tallies))]
     results, robot = _replayed(selection.with_rows(chosen))
-    return by_skill(Take(results[k], *tallies[k], episode_name(k)) for k in tallies), robot
+    takes = (pictures.Take(results[k], *tallies[k], episode_name(k)) for k in tallies)
+    return pictures.by_skill(takes), robot
 
 
 def _typical(selection: Selection) -> dict[int, tuple[int, int]]:
@@ -86,7 +80,7 @@ def draw_stored(selection: Selection, folder: Path) -> list[dict[str, object]]:
 
     RenderingError as by `stored_takes`, or where MuJoCo cannot draw.
     """
-    sheets = draw_sheets(folder, *stored_takes(selection), STORED_FRAMES)
+    sheets = pictures.draw_sheets(folder, *stored_takes(selection), STORED_FRAMES)
     return [{**sheet, "episode": sheet["policy"]} for sheet in sheets]
 
 
@@ -98,8 +92,8 @@ def write_film(show: Show, path: Path, reporter: Reporter) -> None:
         ValueError: another format than `ANIMATIONS`, or a path that cannot be written.
     """
     alone, films = len(show.episodes) == 1, []
-    size_px, frame_ms = (FILM_PX, FILM_MS) if alone else (TILE_PX, TILES_MS)
-    shots = [film_shot(scene_of(each, show.robot), frame_ms) for each in show.episodes]
+    size_px, frame_ms = (FILM_PX, pictures.FILM_MS) if alone else (TILE_PX, pictures.TILES_MS)
+    shots = [pictures.film_shot(scene_of(each, show.robot), frame_ms) for each in show.episodes]
     with reporter.step("draw", sum(len(shot.steps) for shot in shots), "frame") as advance:
         for viewed, shot in zip(show.episodes, shots, strict=True):
             row = viewed.row

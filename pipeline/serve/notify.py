@@ -94,7 +94,7 @@ def _automations(plan: NotifyPlan) -> list[AutomationCore]:
 
 
 def _automation(reason: str, hours: int, block: UUID) -> AutomationCore:
-    kind, events, within = Posture.Reactive, _EVENTS.get(reason, {COLLECTED}), timedelta(0)
+    kind, events, within = Posture.Reactive, _EVENTS.get(reason, {COLLECTED}), timedelta()
     body, subject = _RUN_BODY, f"gaitforge: a run is {reason}"
     if reason not in _EVENTS:
         kind, within = Posture.Proactive, timedelta(hours=hours)

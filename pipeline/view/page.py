@@ -76,9 +76,8 @@ def page(show: Show) -> str:
         "BLOCKS": "\n".join(f'<script type="text/plain" id="{k}">{v}</script>' for k, v in blocks),
         "SCRIPT": script,
     }
-    text = TEMPLATE.read_text(encoding="utf-8")
     # Cut at the marks first, so that nothing that is put in is taken for a mark.
-    pieces = text.split("@@")
+    pieces = TEMPLATE.read_text(encoding="utf-8").split("@@")
     return "".join(piece if k % 2 == 0 else parts[piece] for k, piece in enumerate(pieces))
 
 

@@ -124,11 +124,7 @@ def _surroundings(stream: Any, scene: Scene) -> None:
 def _robot(
     stream: Any, path: str, robot: RobotCard, poses: np.ndarray, colour: Colour | None = None
 ) -> None:
-    """The shapes of every body, static, and the bodies' poses over time.
-
-    Args:
-        colour: of all shapes; None for their own colours.
-    """
+    """The shapes of every body, static, all in a colour or their own; the poses over time."""
     rr = load_rerun()
     bodies = robot_shapes(robot)["bodies"]
     for body, (name, moved) in zip(bodies, body_poses(robot, poses).items(), strict=True):

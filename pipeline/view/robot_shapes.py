@@ -62,8 +62,7 @@ def robot_shapes(robot: RobotCard) -> dict[str, Any]:
 def body_poses(robot: RobotCard, poses: np.ndarray) -> dict[str, np.ndarray]:
     """Position in m and quaternion wxyz (T, 7) of every body of `robot_shapes`, in its order.
 
-    Args:
-        poses: (T, 7 + J) as in `Recording`; world frame.
+    `poses` (T, 7 + J) are as in `Recording`; both are in the world frame.
     """
     model = _compiled(robot)
     data = mujoco.MjData(model)

@@ -64,8 +64,7 @@ def explorer_of(selection: Selection, folder: Path, within: str = "") -> str:
     ]
     varied = {each.name for each in columns if len(each.values) != 1 or each.others}
     shown = [*group_by, *(name for name in FIRST_SHOWN if name in varied)]
-    ids = np.asarray(arrays["episode"])
-    returns = np.asarray(arrays["return"])
+    ids, returns = (np.asarray(arrays[column]) for column in ("episode", "return"))
     catalog = {
         "store": name,
         "place": place,
