@@ -227,11 +227,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
 )
 def notify_command(arguments: argparse.Namespace) -> None:
     """Tell a web hook when Prefect's runs fail, are late, or collect nothing."""
-    from gaitforge.pipeline.serve.notify import (
-        REASONS,
-        NotifyPlan,
-        set_up_notifications,
-    )
+    from gaitforge.pipeline.serve.notify import REASONS, NotifyPlan, set_up_notifications
 
     if arguments.remove:
         set_up_notifications(None)

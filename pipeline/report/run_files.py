@@ -145,7 +145,6 @@ def read_sheets(folder: Path) -> tuple[list[Record], list[Path]]:
 
 
 def _training_files(policy: str) -> list[Path]:
-    """A policy's history and configuration."""
     return [Path("train", policy, name) for name in ("history.jsonl", "config.json")]
 
 
