@@ -196,7 +196,7 @@ class _Episodes:
                     last = fields[final] if final in self.finals else fields[name][-1]
                     fields[name] = np.concatenate([fields[name], np.asarray(last)[None]])
                 flags = np.zeros((2, length), bool)
-                flags[:, -1] = [each[block.unit.first + number] for each in ends]
+                flags[:, -1] = [each[block.first + number] for each in ends]
                 values: dict[str, Any] = {
                     "observations": _in_space(fields["obs"]),
                     "actions": _in_space(fields["action"]),

@@ -28,9 +28,10 @@ from gaitforge.datasets.formats.mocapact.mocapact_schema import (
 )
 from gaitforge.datasets.formats.protocol import Carried, Importer, PartInput
 from gaitforge.datasets.formats.sources import (
-    Parts,
+    Span,
     catalog_columns,
     content_digests,
+    cut_parts,
     joint_identity,
 )
 from gaitforge.datasets.schema import Schema
@@ -82,24 +83,23 @@ class MocapactImporter(Importer):
         self.identity = joint_identity(self._identities.values(), (options.observables, clips))
         lengths = np.concatenate([each.columns["length"] for each in self._rollouts])
         advice, fields = "is the file damaged?", self.schema.fields
-        self.parts = Parts.checked(source, "episode_lengths", lengths, fields, advice)
+        self.parts = cut_parts(source, "episode_lengths", lengths, fields, advice)
         self._first_rollouts = np.cumsum([0, *map(len, self._rollouts)])
         self.carried = self._carried()
 
-    def read_part(self, number: int) -> PartInput:
+    def read_part(self, part: Span) -> PartInput:
         """See `protocol.Importer`."""
-        lengths, first = self.parts.lengths[number], self.parts.episodes(number).start
-        fields, sizes = self.schema.fields, {"step": int(lengths.sum()), "episode": len(lengths)}
+        fields, sizes = self.schema.fields, {"step": part.n_steps, "episode": len(part.lengths)}
         arrays = {
             each.name: np.empty((sizes[each.per], *each.shape), each.dtype) for each in fields
         }
-        buffer = np.empty((int(lengths.max()) + 1, self._layout.width), np.float32)
+        buffer = np.empty((int(part.lengths.max()) + 1, self._layout.width), np.float32)
         tables: list[pa.Table] = []
-        stops, episode = np.cumsum(lengths), 0
-        for rollouts, low, high in self._pieces(first, first + len(lengths)):
+        episode = 0
+        for rollouts, low, high in self._pieces(part):
             with open_hdf5(rollouts.path) as file, damage_named(rollouts.path):
                 for number in range(low, high):
-                    rows = slice(stops[episode] - lengths[episode], stops[episode])
+                    rows = slice(part.starts[episode], part.stops[episode])
                     places = {"step": rows, "episode": episode}
                     out = {each.name: arrays[each.name][places[each.per]] for each in fields}
                     self._read_rollout(file, rollouts, number, out, buffer)
@@ -111,8 +111,9 @@ class MocapactImporter(Importer):
             per_episode={name: arrays[name] for name in self.schema.names("episode")},
         )
 
-    def _pieces(self, first: int, stop: int) -> Iterator[tuple[Rollouts, int, int]]:
-        """The snippets of the episodes first .. stop - 1, each with a range of its rollouts."""
+    def _pieces(self, part: Span) -> Iterator[tuple[Rollouts, int, int]]:
+        """The snippets of a part's episodes, each with a range of its rollouts."""
+        first, stop = part.first, part.episodes.stop
         at = int(np.searchsorted(self._first_rollouts, first, side="right")) - 1
         while at < len(self._rollouts) and self._first_rollouts[at] < stop:
             begin, end = (int(each) for each in self._first_rollouts[at : at + 2])

@@ -256,7 +256,7 @@ class _Files(ExitStack):
         """Write the rollouts of a block."""
         plan, content, arrays = self._plan, self._content, block.read(self._content.fields)
         for number, (length, stop) in enumerate(zip(block.lengths, block.stops, strict=True)):
-            rows, episode = slice(stop - length, stop), block.unit.first + number
+            rows, episode = slice(stop - length, stop), block.first + number
             file_name = "" if self._one_file else plan.clips[episode]
             sums = self.sums.setdefault(file_name, _Sums())
             group = self.open(file_name).create_group(plan.rollout(episode))

@@ -83,7 +83,7 @@ def import_source(
         work = _Import(name, str(source), importer, address, target, drop_nan)
         if target is not None:
             work.record.check_unchanged(address)
-        episodes, steps = importer.parts.n_episodes, importer.parts.n_steps
+        episodes, steps = importer.episodes, importer.steps
         advance = begin(steps)
         carried = importer.carried
         if target is None or target.missing(work.part_ids):
@@ -164,7 +164,7 @@ class _Import:
                 dropped: dict[int, int] = {}
                 work = self._write_part(staged, dropped, advance)
                 _in_threads(work, range(len(self.part_ids)), workers)
-                if len(dropped) == self.importer.parts.n_episodes:
+                if len(dropped) == self.importer.episodes:
                     refuse(self.source, "", "every episode has values that are not finite")
                 _in_threads(_verify_part(staged), staged.parts(), workers)
                 self._check_new_episodes(staged)
@@ -201,21 +201,21 @@ class _Import:
         missing, reporting = set(staged.missing(self.part_ids)), threading.Lock()
 
         def work(number: int) -> None:
-            part_id, lengths = self.part_ids[number], self.importer.parts.lengths[number]
+            part_id, span = self.part_ids[number], self.importer.parts[number]
             left_out = np.zeros(0, np.int64)
             if part_id in missing:
-                part, left_out = read_finite(self.importer, number, self.drop_nan)
+                part, left_out = read_finite(self.importer, span, self.drop_nan)
                 try:
-                    if len(left_out) < len(lengths):
+                    if len(left_out) < len(span.lengths):
                         staged.write_part(part_id, part.steps, part.episodes, part.per_episode)
                 except DatasetError as error:
                     if _is_transient(error):
                         raise
                     refuse(self.source, "", str(error))
-            first = self.importer.parts.episodes(number).start
+            lengths = span.lengths[left_out - span.first].tolist()
             with reporting:
-                dropped.update((each, int(lengths[each - first])) for each in left_out.tolist())
-                advance(int(lengths.sum()))
+                dropped.update(zip(left_out.tolist(), lengths, strict=True))
+                advance(span.n_steps)
 
         return work
 

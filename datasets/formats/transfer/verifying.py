@@ -42,7 +42,7 @@ def verify_export(
     reading = {} if notes else exporter.reading
     importer = cls(str(written), options_of(cls.Options, reading))
     try:
-        counts = importer.parts.n_episodes, importer.parts.n_steps
+        counts = importer.episodes, importer.steps
         if counts != (expected := (len(selection), selection.steps)):
             problem = "it has {} episodes of {} steps, not {} of {}"
             raise DatasetError(problem.format(*counts, *expected))
@@ -70,11 +70,11 @@ def _read_parts(
     importer: Importer, tables: list[pa.Table] | None
 ) -> Iterator[tuple[Arrays, Arrays, np.ndarray]]:
     """Step fields, episode fields and lengths of each part; rows go to `tables`."""
-    for number, lengths in enumerate(importer.parts.lengths):
-        part = importer.read_part(number)
+    for span in importer.parts:
+        part = importer.read_part(span)
         if tables is not None:
             tables.append(_catalog_rows(part.episodes, importer.schema.group_by))
-        yield part.steps, part.per_episode, lengths
+        yield part.steps, part.per_episode, span.lengths
 
 
 def _selected(
