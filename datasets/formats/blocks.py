@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from gaitforge.datasets.errors import DatasetError, listed
-from gaitforge.datasets.formats.sources import Span, cut_spans, step_bytes
+from gaitforge.datasets.formats.sources import Span, cut_spans, field_bytes
 from gaitforge.datasets.selection.selection import Selection, Unit
 
 
@@ -57,7 +57,7 @@ def check_room(selection: Selection, destination: Path, advice: str = "") -> Non
 
     HDF5 can crash the process when the disk fills up. `advice` ends the message.
     """
-    needed = selection.steps * step_bytes(selection.schema.fields)
+    needed = field_bytes(selection.schema.fields, selection.steps)
     free = shutil.disk_usage(next(each for each in destination.parents if each.is_dir())).free
     if free < needed:
         sizes = f"it may take {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free"

@@ -34,16 +34,15 @@ def no_progress(total: int) -> Advance:
 
 @dataclass(frozen=True)
 class PartInput:
-    """The content of one part, as `Store.write_part` takes it.
+    """The content of one part.
 
     Attributes:
-        steps: field -> (T, *shape); per_episode: field -> (E, *shape).
+        arrays: every field of the schema -> (T, *shape), or (E, *shape) for one per episode.
         episodes: catalog column -> (E,) values, or a table of them.
     """
 
-    steps: Mapping[str, np.ndarray]
+    arrays: Mapping[str, np.ndarray]
     episodes: Mapping[str, Sequence[Any] | np.ndarray] | pa.Table
-    per_episode: Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -160,7 +159,7 @@ class Exporter(ABC):
         """
 
     def as_read(
-        self, schema: Schema, steps: Mapping[str, np.ndarray], lengths: np.ndarray
+        self, schema: Schema, arrays: Mapping[str, np.ndarray], lengths: np.ndarray
     ) -> Mapping[str, np.ndarray]:
-        """Fields per step as the importer returns them; by default unchanged."""
-        return steps
+        """Fields as the importer returns them; by default unchanged."""
+        return arrays

@@ -79,9 +79,10 @@ def _block_digest(job: tuple[Path, int]) -> str:
     return digest.hexdigest()
 
 
-def step_bytes(fields: Iterable[Field]) -> int:
-    """Uncompressed bytes of a step."""
-    return sum(each.row_bytes for each in fields if each.per == "step")
+def field_bytes(fields: Iterable[Field], steps: int = 1, episodes: int = 0) -> int:
+    """Uncompressed bytes of so many steps and episodes."""
+    rows = {"step": steps, "episode": episodes}
+    return sum(each.row_bytes * rows[each.per] for each in fields)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +103,7 @@ class Span:
         """(E,) the step after each episode, counted in the span."""
         return np.cumsum(self.lengths)
 
-    @property
+    @cached_property
     def starts(self) -> np.ndarray:
         """(E,) first step of each episode, counted in the span."""
         return self.stops - self.lengths
@@ -128,7 +129,7 @@ def cut_spans(lengths: np.ndarray, fields: Iterable[Field]) -> list[Span]:
 
     A longer episode is a span of its own.
     """
-    most_steps = max(1, min(SHARD_STEPS, PART_BYTES // max(1, step_bytes(fields))))
+    most_steps = max(1, min(SHARD_STEPS, PART_BYTES // max(1, field_bytes(fields))))
     ends = np.cumsum(lengths, dtype=np.int64)
     spans, first, before = [], 0, 0
     while first < len(lengths):
@@ -146,7 +147,7 @@ def cut_parts(
     DatasetError names source and key, and ends with `advice` on how to get shorter episodes.
     """
     longest = int(np.argmax(lengths))
-    needed, most = int(lengths[longest]) * step_bytes(fields) / 1e6, EPISODE_BYTES / 1e6
+    needed, most = field_bytes(fields, int(lengths[longest])) / 1e6, EPISODE_BYTES / 1e6
     if needed > most:
         problem = f"episode {longest} of {lengths[longest]} steps takes {needed:,.0f} MB"
         refuse(source, key, f"{problem}, and at most {most:,.0f} MB are read at once; {advice}")

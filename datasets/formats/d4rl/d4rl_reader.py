@@ -220,22 +220,21 @@ class D4rlImporter(Importer):
     def read_part(self, part: Span) -> PartInput:
         """See `protocol.Importer`."""
         with damage_named(self._path):
-            steps = {name: self._read(key, part.steps) for name, key in self._keys.items()}
-            steps["reward"] = rewards = steps["reward"].reshape(-1)
-            per_episode = {
-                name: self._final_obs(steps, part)
-                if key == keys.NEXT
-                else self._read(key, part.episodes)
-                for name, key in self._episode_keys.items()
-            }
+            arrays = {name: self._read(key, part.steps) for name, key in self._keys.items()}
+            arrays["reward"] = rewards = arrays["reward"].reshape(-1)
+            for name, key in self._episode_keys.items():
+                in_next = key == keys.NEXT
+                arrays[name] = (
+                    self._final_obs(arrays, part) if in_next else self._read(key, part.episodes)
+                )
         if self._table is not None:
             table = self._table.slice(part.first, len(part.lengths))
             remedy = notes.REMEDY
             check_notes(self._path, keys.NOTES, table, part, remedy=remedy, rewards=rewards)
-            return PartInput(steps, table, per_episode)
+            return PartInput(arrays, table)
         ends = self._terminated[part.episodes], self._truncated[part.episodes]
-        columns = task_columns(self._task, self._quality, rewards, part, *ends)
-        return PartInput(steps, self.catalog(part, **columns), per_episode)
+        columns = task_columns(self._task, self._quality, rewards, part.lengths, *ends)
+        return PartInput(arrays, self.catalog(part, **columns))
 
     def _read(self, key: str, rows: slice) -> np.ndarray:
         return hdf5.read_rows(

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gaitforge.datasets.formats.sources import Span, episode_returns
+from gaitforge.datasets.formats.sources import episode_returns
 from gaitforge.datasets.schema import consecutive_slices
 
 
@@ -37,11 +37,13 @@ class SuccessRule:
     steps: int = 1
     terminal_solves: bool = False
 
-    def solved(self, rewards: np.ndarray, span: Span, terminated: np.ndarray) -> np.ndarray:
-        """(E,) bool for episodes with `rewards` (T,), end to end."""
+    def solved(
+        self, rewards: np.ndarray, lengths: np.ndarray, terminated: np.ndarray
+    ) -> np.ndarray:
+        """(E,) bool for episodes of `lengths` (E,) with `rewards` (T,), end to end."""
         if self.reward is None:
             return ~terminated
-        reached = np.add.reduceat(rewards >= self.reward, span.starts, dtype=int)
+        reached = np.add.reduceat(rewards >= self.reward, np.cumsum(lengths) - lengths, dtype=int)
         return (reached >= self.steps) | (terminated & self.terminal_solves)
 
 
@@ -207,18 +209,18 @@ def task_columns(
     task: str,
     quality: str,
     rewards: np.ndarray,
-    span: Span,
+    lengths: np.ndarray,
     terminated: np.ndarray,
     truncated: np.ndarray,
     reward_error: float = 0.0,
 ) -> dict[str, Any]:
-    """Catalog columns of a task's episodes, with rewards (T,) end to end.
+    """Catalog columns of a task's episodes of `lengths` (E,), with rewards (T,) end to end.
 
     Args:
         task: "" for an unknown one, or one that is not in `TASKS`.
         reward_error: the most by which `rewards` lie below those that the task gave.
     """
-    facts, returns = TASKS.get(task), episode_returns(rewards, span.lengths)
+    facts, returns = TASKS.get(task), episode_returns(rewards, lengths)
     rule = facts.success if facts else UNKNOWN
     columns: dict[str, Any] = {
         "task": task or "unknown",
@@ -226,7 +228,7 @@ def task_columns(
         "robot": task or "unknown",
         "expert": quality,
         "return": returns,
-        "success": rule.solved(rewards + reward_error, span, terminated),
+        "success": rule.solved(rewards + reward_error, lengths, terminated),
         "terminated": terminated,
         "truncated": truncated,
     }

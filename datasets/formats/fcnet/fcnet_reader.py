@@ -140,18 +140,18 @@ class FcnetImporter(Importer):
                 terminated=failed,
                 truncated=~failed,
             )
-            return PartInput({"obs": obs, "action": action}, columns, {})
+            return PartInput({"obs": obs, "action": action}, columns)
         rewards = layout.rewards_of(state[:, 0], part.lengths, facts)
         timed_out = (part.lengths >= self._horizon) & (not facts.is_kitchen)
-        ends = ~timed_out, timed_out
-        columns = task_columns(self._task, self._quality, rewards, part, *ends, _REWARD_ERROR)
-        steps = {
+        known = self._task, self._quality, rewards, part.lengths
+        columns = task_columns(*known, ~timed_out, timed_out, _REWARD_ERROR)
+        arrays = {
             "obs": np.ascontiguousarray(state[:, 1:]),
             "action": action,
             "reward": rewards,
             layout.RETURN_TO_GO: np.ascontiguousarray(state[:, 0]),
         }
-        return PartInput(steps, self.catalog(part, **columns), {})
+        return PartInput(arrays, self.catalog(part, **columns))
 
     def _rows(self, kind: str, part: Span) -> np.ndarray:
         # Read rather than mapped: pages of a map would count as this process's memory.

@@ -59,11 +59,11 @@ class FcnetExporter(Exporter):
         return _carried(selection.schema, differing)
 
     def as_read(
-        self, schema: Schema, steps: Mapping[str, np.ndarray], lengths: np.ndarray
+        self, schema: Schema, arrays: Mapping[str, np.ndarray], lengths: np.ndarray
     ) -> dict[str, np.ndarray]:
         """See `protocol.Exporter`: channels in the paper's order, last actions rebuilt."""
-        slices, action = schema.field("obs").slices, steps["action"].astype(np.float32)
-        obs = layout.observation(steps["obs"], slices, action, lengths)
+        slices, action = schema.field("obs").slices, arrays["action"].astype(np.float32)
+        obs = layout.observation(arrays["obs"], slices, action, lengths)
         return {"obs": obs, "action": action}
 
 

@@ -63,7 +63,7 @@ class LerobotImporter(Importer):
             return self._with_notes(self._notes, steps, ends, part)
         if layout.SUCCESS in arrays:
             ends["success"] = np.logical_or.reduceat(arrays[layout.SUCCESS], part.starts)
-        return PartInput(steps, self._columns(steps, ends, arrays.get("task_index"), part), {})
+        return PartInput(steps, self._columns(steps, ends, arrays.get("task_index"), part))
 
     def _with_notes(
         self,
@@ -78,14 +78,14 @@ class LerobotImporter(Importer):
         if "reward" in steps and steps["reward"].ndim == 1:
             arguments["rewards"] = steps["reward"]
         check_notes(path, "", table, part, **arguments)
-        per_episode = {}
+        arrays = dict(steps)
         for name in self.schema.names("episode"):
             key, field = f"{layout.NOTES_FIELD}{name}", self.schema.field(name)
             if key not in table.column_names:
                 refuse(path, key, "the column is missing")
             values = to_rows(path, key, table.column(key), field.shape, field.dtype, first)
-            per_episode[name], table = values, table.drop_columns([key])
-        return PartInput(steps, table, per_episode)
+            arrays[name], table = values, table.drop_columns([key])
+        return PartInput(arrays, table)
 
     def _columns(
         self,

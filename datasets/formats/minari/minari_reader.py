@@ -207,11 +207,13 @@ class MinariImporter(Importer):
         ]
         if len(read) != len(lengths):
             refuse(self._path, f"episode_{first + len(read)}", "is missing")
-        fields = {name: [each[name] for each, _ in read] for name in self.schema.names()}
-        steps = {name: np.concatenate(fields[name]) for name in self.schema.names("step")}
-        per_episode = {name: np.stack(fields[name]) for name in self.schema.names("episode")}
+        join = {"step": np.concatenate, "episode": np.stack}
+        arrays = {
+            field.name: join[field.per]([each[field.name] for each, _ in read])
+            for field in self.schema.fields
+        }
         ends = np.array([ends for _, ends in read])
-        return PartInput(steps, self._catalog(part, ends, steps["reward"]), per_episode)
+        return PartInput(arrays, self._catalog(part, ends, arrays["reward"]))
 
     def _catalog(
         self, part: sources.Span, ends: np.ndarray, rewards: np.ndarray

@@ -32,6 +32,7 @@ from gaitforge.datasets.files import (
 from gaitforge.datasets.formats import importer_class, options_of
 from gaitforge.datasets.formats.checks import refuse
 from gaitforge.datasets.formats.protocol import Advance, Begin, Importer, Report, no_progress
+from gaitforge.datasets.formats.sources import field_bytes
 from gaitforge.datasets.formats.transfer import staging
 from gaitforge.datasets.formats.transfer.imported import ImportedSource
 from gaitforge.datasets.formats.transfer.not_finite import read_finite
@@ -98,8 +99,7 @@ def import_source(
             there = [target.catalog().manifests[part_id] for part_id in work.part_ids]
             episodes = sum(each.episodes for each in there)
             steps = sum(each.steps for each in there)
-        per = {"step": steps, "episode": episodes}
-        size = sum(each.row_bytes * per[each.per] for each in importer.schema.fields)
+        size = field_bytes(importer.schema.fields, steps, episodes)
         counts = episodes, steps, len(importer.parts), size
         return Report(name, str(source), str(store), *counts, time.monotonic() - started, carried)
     finally:
@@ -207,7 +207,11 @@ class _Import:
                 part, left_out = read_finite(self.importer, span, self.drop_nan)
                 try:
                     if len(left_out) < len(span.lengths):
-                        staged.write_part(part_id, part.steps, part.episodes, part.per_episode)
+                        steps, per_episode = (
+                            {each: part.arrays[each] for each in staged.schema.names(per)}
+                            for per in ("step", "episode")
+                        )
+                        staged.write_part(part_id, steps, part.episodes, per_episode)
                 except DatasetError as error:
                     if _is_transient(error):
                         raise

@@ -31,25 +31,21 @@ def read_finite(importer: Importer, span: Span, drop: bool) -> tuple[PartInput, 
             part = importer.read_part(span)
     except DatasetError as error:
         raise DatasetError(refusal) from error
-    kept = _finite_episodes(part, span)
+    per = {"step": span.starts, "episode": np.arange(len(span.lengths))}
+    kept = np.ones(len(span.lengths), bool)
+    for field in importer.schema.fields:
+        rows = part.arrays[field.name]
+        finite = np.isfinite(rows).reshape(len(rows), -1).all(axis=1)
+        kept &= np.logical_and.reduceat(finite, per[field.per])
     episodes = span.first + np.flatnonzero(~kept)
     if not drop:
         raise DatasetError(f"{refusal}, in episode {listed(episodes, 4)}; {HINT}")
-    steps = {name: rows[np.repeat(kept, span.lengths)] for name, rows in part.steps.items()}
-    per_episode = {name: rows[kept] for name, rows in part.per_episode.items()}
+    of = {"step": np.repeat(kept, span.lengths), "episode": kept}
+    fields = importer.schema.fields
+    arrays = {field.name: part.arrays[field.name][of[field.per]] for field in fields}
     rows = part.episodes
     if isinstance(rows, Mapping):
         rows = {name: np.asarray(values)[kept] for name, values in rows.items()}
     else:
         rows = rows.filter(pa.array(kept))
-    return PartInput(steps, rows, per_episode), episodes
-
-
-def _finite_episodes(part: PartInput, span: Span) -> np.ndarray:
-    """(E,) whether all values of an episode are finite."""
-    finite = np.ones(len(span.lengths), bool)
-    for arrays, starts in ((part.steps, span.starts), (part.per_episode, np.arange(len(finite)))):
-        for rows in arrays.values():
-            good = np.isfinite(rows).reshape(len(rows), -1).all(axis=1)
-            finite &= np.logical_and.reduceat(good, starts)
-    return finite
+    return PartInput(arrays, rows), episodes
