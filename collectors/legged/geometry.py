@@ -54,11 +54,12 @@ class Geometry:
     def of(cls, state: PhysicsState, terrain: TerrainBatch) -> Self:
         """The geometry of N robots, each on its own tile."""
         velocities = state.base_lin_vel_world, state.base_ang_vel_body
-        *turned, yaw, heading = _turn_velocities(state.base_quat, *velocities)
+        gravity, in_body, along, yaw, heading = _turn_velocities(state.base_quat, *velocities)
         tiles = terrain.heights, terrain.period_m, terrain.resolution_m
         scan, sums = _scan_ground(*tiles, state.base_pos, heading)
         height = state.base_pos[:, 2] - sums[:, 0] / FOOTPRINT.sum()
-        return cls(scan, height, sums[:, 1:] / _FOOT_SQUARES, *turned, yaw, heading)
+        slope = sums[:, 1:] / _FOOT_SQUARES
+        return cls(scan, height, slope, gravity, in_body, along, yaw, heading)
 
     def desired_gravity(self, command: np.ndarray) -> np.ndarray:
         """(N, 3) gravity in a trunk with the commanded (N, 16) attitude over the terrain."""

@@ -89,7 +89,7 @@ def ramped(target: np.ndarray, time_s: np.ndarray) -> np.ndarray:
     return command
 
 
-def commanded_distance_m(command: np.ndarray, steps: int = EPISODE_STEPS) -> float:
-    """Distance in m that a perfect follower of the ramped command (16,) walks."""
-    time = np.arange(steps) * CONTROL_DT_S
+def commanded_distance_m(command: np.ndarray) -> float:
+    """Distance in m that a perfect follower of the ramped command (16,) walks in an episode."""
+    time = np.arange(EPISODE_STEPS) * CONTROL_DT_S
     return float(np.minimum(command[C.VEL_X], command[C.ACCEL_LIMIT] * time).sum() * CONTROL_DT_S)

@@ -37,8 +37,7 @@ class LegKinematics:
 
     def foot_positions(self, joint_pos: np.ndarray) -> np.ndarray:
         """(N, 12) joint angles to (N, 4, 3) foot centres in the trunk frame."""
-        q = self._by_robot(joint_pos.reshape(-1, N_LEGS, JOINTS_PER_LEG)) * self._signs
-        q = q + self._zeros
+        q = joint_pos.reshape(-1, *self._signs.shape) * self._signs + self._zeros
         hip, thigh, knee = q[..., 0], q[..., 1], q[..., 1] + q[..., 2]
         upper, lower = self._links[..., 0], self._links[..., 1]
         x = -upper * sine(thigh) - lower * sine(knee) + self._shift[..., 0]
@@ -73,10 +72,6 @@ class LegKinematics:
         joints = joint_pos.reshape(-1, N_LEGS, JOINTS_PER_LEG)
         legs = self._signs, self._zeros, self._side, self._shift, self._links
         return _rise_gradient(joints, up, *legs).reshape(-1, N_JOINTS)
-
-    def _by_robot(self, values: np.ndarray) -> np.ndarray:
-        """(N, ...) to (N / R, R, ...)."""
-        return values.reshape(-1, len(self._hip), *values.shape[1:])
 
 
 def standing_height_m(robot: RobotCard) -> float:

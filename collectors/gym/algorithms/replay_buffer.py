@@ -66,10 +66,6 @@ class ReplayBuffer:
         """Rows drawn with replacement: {column: (count, width)}, of width 1 (count,)."""
         return _split(self._data[generator.integers(self.rows, size=count)], self.columns)
 
-    def all(self, name: str) -> np.ndarray:
-        """(rows, width) of a column."""
-        return self._data[: self.rows, self.columns[name]]
-
     def flush(self) -> None:
         """Write to disk."""
         self._data.flush()
