@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from gaitforge.datasets.catalog.catalog import Catalog, Location
 from gaitforge.datasets.catalog.catalog_files import CatalogFolder
-from gaitforge.datasets.catalog.edits import Edit, dataset_digest, edited
+from gaitforge.datasets.catalog.edits import Edit, edited
 from gaitforge.datasets.catalog.episodes import episode_table
 from gaitforge.datasets.catalog.manifest import Manifest, PartRecord
 from gaitforge.datasets.errors import DatasetError, disk_failures
@@ -271,7 +271,7 @@ class Store:
         overlays = [self.overlay(each.folder) for each in catalog.fields.values()]
         steps = sum(each.steps for each in manifests)
         return StoreInfo(
-            hash=dataset_digest(dataset_hash(self.schema, manifests), edits),
+            hash=_dataset_hash(self.schema, manifests, edits),
             steps=int(catalog.lengths[catalog.shown].sum()) if edits else steps,
             episodes=len(catalog.shown),
             parts=len(manifests),
@@ -376,9 +376,13 @@ class Store:
             )
 
 
-def dataset_hash(schema: Schema, manifests: Iterable[Manifest]) -> str:
-    """SHA-256 of a schema and the content hashes of the parts as collected, sorted by name."""
+def _dataset_hash(schema: Schema, manifests: Iterable[Manifest], edits: Sequence[Edit]) -> str:
+    """SHA-256 of a schema and the parts' content hashes, sorted by name; then of it and edits."""
     content = [schema.hash, *(each.content_hash for each in manifests)]
+    collected = hashlib.sha256("\n".join(content).encode()).hexdigest()
+    if not edits:
+        return collected
+    content = [collected, *(each.digest for each in edits)]
     return hashlib.sha256("\n".join(content).encode()).hexdigest()
 
 
