@@ -35,12 +35,11 @@ def channel_quantiles(
     rows = selection.steps if described.per == "step" else len(selection)
     channels = int(np.prod(described.shape, dtype=np.int64))
     at_once = max(1, HELD_BYTES * channels // max(1, rows * described.row_bytes))
-    blocks = [
-        row_quantiles(reduce_units(selection, field, measure, _joined, scheduler), levels)
-        for measure in (
-            partial(_columns, first, first + at_once) for first in range(0, channels, at_once)
-        )
-    ]
+    blocks = []
+    for first in range(0, channels, at_once):
+        measure = partial(_columns, first, first + at_once)
+        together = reduce_units(selection, field, measure, _joined, scheduler)
+        blocks.append(row_quantiles(together, levels))
     return np.concatenate(blocks, axis=1).reshape(len(levels), *described.shape)
 
 

@@ -137,10 +137,7 @@ class Store:
     @classmethod
     def _open_equal(cls, root: Path, schema: Schema) -> Self:
         store = cls.open(root)
-        if store.schema != schema:
-            raise DatasetError(
-                f"store {root} has another schema; open it with its own, or give a new path"
-            )
+        store.check_schema(schema)
         store.check_writable()
         return store
 
@@ -356,6 +353,13 @@ class Store:
             if merged is not None and merged.content_hash == manifest.content_hash:
                 return merged, latest.locations[part_id]
         return manifest, location
+
+    def check_schema(self, schema: Schema) -> None:
+        """DatasetError for a store that does not have exactly this schema."""
+        if self.schema != schema:
+            raise DatasetError(
+                f"store {self.address} has another schema; open it with its own, or give a new path"
+            )
 
     def check_local(self, advice: str) -> None:
         """DatasetError with the advice for a store on object storage."""
