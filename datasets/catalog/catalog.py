@@ -173,6 +173,13 @@ class Catalog:
             )
         return name
 
+    @property
+    def is_shown(self) -> np.ndarray:
+        """(E,) bool, a new array: the rows that no edit dropped."""
+        is_shown = np.zeros(self.num_rows, bool)
+        is_shown[self.shown] = True
+        return is_shown
+
     @cached_property
     def starts(self) -> np.ndarray:
         """(E,) first step row of each episode within its part as collected."""

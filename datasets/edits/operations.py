@@ -25,7 +25,7 @@ def drop(selection: Selection, arguments: Mapping[str, Any] | None = None) -> Ed
     `arguments` (JSON values), such as the condition, are kept in the edit's origin. DatasetError
     for an empty selection, one of an earlier version, a tag, or a disk that cannot be written.
     """
-    return _commit(selection, "drop", {}, {}, arguments)
+    return _commit(selection, "drop", {}, arguments)
 
 
 def annotate(
@@ -49,7 +49,7 @@ def annotate(
                 raise DatasetError(f"column {name} has type {has}, and {value!r} has type {kind}")
             kind = has
         columns[name] = pa.array([value] * len(selection), kind)
-    return _commit(selection, "annotate", {}, columns, arguments)
+    return _commit(selection, "annotate", columns, arguments)
 
 
 def trim(
@@ -100,14 +100,7 @@ def trim(
     }
     settings = {"head": head, "tail": tail, "length": length}
     columns = {name: pa.array(each) for name, each in values.items()}
-    return _commit(shorter, "trim", {}, columns, settings | dict(arguments or {}))
-
-
-def check_current(selection: Selection) -> None:
-    """DatasetError if the store has other edits now than the selection's catalog."""
-    store = selection.store
-    if selection.catalog.edits != tuple(edit.sha256 for edit in store.edits()):
-        raise DatasetError(f"store {store.address} was edited since the selection; select again")
+    return _commit(shorter, "trim", columns, settings | dict(arguments or {}))
 
 
 def rows_of(selection: Selection, columns: Mapping[str, pa.Array]) -> pa.Table:
@@ -123,7 +116,6 @@ def rows_of(selection: Selection, columns: Mapping[str, pa.Array]) -> pa.Table:
 def _commit(
     selection: Selection,
     kind: str,
-    content: Mapping[str, Any],
     columns: Mapping[str, pa.Array],
     arguments: Mapping[str, Any] | None,
 ) -> Edit:
@@ -131,13 +123,10 @@ def _commit(
     if not len(selection):
         raise DatasetError(f"no episode to {kind}; choose at least one")
     edits = store.edits()
-    check_current(selection)
-    origin = {
-        "command": kind,
-        "arguments": dict(arguments or {}),
-        "episodes": len(selection),
-    }
-    return store.edit(kind, content, rows_of(selection, columns), origin, edits)
+    if selection.catalog.edits != tuple(edit.sha256 for edit in edits):
+        raise DatasetError(f"store {store.address} was edited since the selection; select again")
+    origin = {"command": kind, "arguments": dict(arguments or {}), "episodes": len(selection)}
+    return store.edit(kind, {}, rows_of(selection, columns), origin, edits)
 
 
 def _returns(selection: Selection, head: int, left: np.ndarray) -> np.ndarray:

@@ -67,11 +67,7 @@ def read_about(store: Store) -> About:
 
 
 def write_about(store: Store, about: About) -> None:
-    """Replace a store's `about.json` atomically.
-
-    Raises:
-        DatasetError: a store on object storage or opened at a tag, or a disk that fails.
-    """
+    """Replace a store's `about.json` atomically; DatasetError if the store cannot be written."""
     store.check_local("say it of a local store, and push that")
     store.check_writable()
     content = sealed({"about_version": ABOUT_VERSION, **about.to_json()})

@@ -31,7 +31,7 @@ from gaitforge.datasets.files import (
 from gaitforge.datasets.layout import CATALOG, MERGED_PREFIX, OVERLAYS, PARTS, STAGING
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.commit import commit_part
-from gaitforge.datasets.storage.edit_log import EditLog
+from gaitforge.datasets.storage.edit_log import EditLog, last_sha256
 from gaitforge.datasets.storage.parts import check_arrays
 from gaitforge.datasets.storage.root import (
     SCHEMA_VERSION,
@@ -86,8 +86,7 @@ class Store:
         # pyarrow takes a relative path with a colon in its first component for a URL.
         self.path = path.absolute()
         self.address = address or str(path)
-        self.schema = record.schema
-        self.plan = record.plan
+        self.schema, self.plan = record.schema, record.plan
         self.tag_name = tag.name if tag else None
         self.files = CatalogFolder(self.path, record.schema, self.address)
         self.log = EditLog(self.path, self.address)
@@ -103,9 +102,7 @@ class Store:
     ) -> Self:
         """Create a store, or open an existing one with an equal schema, which keeps its own plan.
 
-        Raises:
-            DatasetError: a store with another schema or something else is there, or the path cannot
-                be written; nothing is left behind.
+        DatasetError if something else is there or the path cannot be written; it leaves nothing.
         """
         root = Path(path)
         record = RootRecord(schema, plain_plan(plan))
@@ -204,8 +201,8 @@ class Store:
                 raise DatasetError(f"lengths sum to {summed}, the fields have {total} steps")
         except DatasetError as error:
             raise DatasetError(f"part {part_id}: {error}") from error
-        failed = f"part {part_id} was not committed to {self.address}"
-        with disk_failures(failed), self.part_lock(part_id):
+        what = f"part {part_id} was not committed to {self.address}"
+        with disk_failures(what), self.part_lock(part_id):
             if self.missing([part_id]):
                 return commit_part(self.path, self.schema, part_id, table, arrays).record
             return self.files.find(part_id).record
@@ -260,19 +257,17 @@ class Store:
         """The store's hash and sizes; reads no array."""
         edits, catalog = self.edits(), self.catalog()
         manifests = list(catalog.manifests.values())
-        folders = {
-            location.folder: catalog.manifests[part_id].stored_bytes
-            for part_id, location in catalog.locations.items()
-        }
-        catalog_bytes = sum(self.files.path(folder).stat().st_size for folder in folders)
-        overlays = [self.overlay(each.folder) for each in catalog.fields.values()]
+        places = catalog.locations.items()
+        sizes = {each.folder: catalog.manifests[part_id].stored_bytes for part_id, each in places}
+        catalog_bytes = sum(self.files.path(folder).stat().st_size for folder in sizes)
+        overlays = [self.overlay(each.folder).info() for each in catalog.fields.values()]
         steps = sum(each.steps for each in manifests)
         return StoreInfo(
             hash=_dataset_hash(self.schema, manifests, edits),
             steps=int(catalog.lengths[catalog.shown].sum()) if edits else steps,
             episodes=len(catalog.shown),
             parts=len(manifests),
-            bytes=sum(folders.values()) + catalog_bytes + sum(o.info().bytes for o in overlays),
+            bytes=sum(sizes.values()) + catalog_bytes + sum(each.bytes for each in overlays),
             schema_version=SCHEMA_VERSION,
             edits=len(edits),
         )
@@ -289,16 +284,16 @@ class Store:
         self.check_local("edit a local copy and push that to a new address")
         self.check_writable()
         origin = {**origin, "store": self.info().hash}
-        return self.log.append(kind, content, rows, origin, after[-1].sha256 if after else "")
+        return self.log.append(kind, content, rows, origin, last_sha256(after))
 
     def tag(self, name: str) -> Tag:
         """Name the committed parts as a version; DatasetError for the name of another version."""
         self.check_writable()
         catalog, info = self.catalog(), self.info()
-        hashes = {part_id: each.content_hash for part_id, each in catalog.manifests.items()}
-        sizes = info.hash, info.steps, info.episodes
+        parts = {part_id: each.content_hash for part_id, each in catalog.manifests.items()}
         edits = tuple(edit.sha256 for edit in self.edits())
-        return write_tag(self.path, Tag(name, *sizes, hashes, edits), self.address)
+        tag = Tag(name, info.hash, info.steps, info.episodes, parts, edits)
+        return write_tag(self.path, tag, self.address)
 
     def tags(self) -> list[Tag]:
         """The named versions, sorted by name; DatasetError if a file is damaged."""
@@ -309,13 +304,10 @@ class Store:
         """A reader of one field's rows in one part as collected; a context manager."""
         per = self.schema.field(field).per
         manifest, location = self._located(catalog, part_id)
-        return open_array(
-            self.path / PARTS / location.folder / field,
-            manifest,
-            location.first_step if per == "step" else location.first_episode,
-            f"part {part_id} of {self.address}, field {field}",
-            self._layouts,
-        )
+        folder = self.path / PARTS / location.folder / field
+        first_row = location.first_step if per == "step" else location.first_episode
+        label = f"part {part_id} of {self.address}, field {field}"
+        return open_array(folder, manifest, first_row, label, self._layouts)
 
     def field_reader(self, catalog: Catalog, part_id: str, field: str) -> ArrayReader:
         """As `array_reader`, also of fields that were added after the collection."""
@@ -332,9 +324,8 @@ class Store:
             overlay = self.overlay(added.folder)
             entry = self._overlays[added.folder] = overlay, overlay.collected()
         overlay, held = entry
-        if part_id not in held.manifests or (
-            held.manifests[part_id].content_hash != added.parts[part_id]
-        ):
+        manifest = held.manifests.get(part_id)
+        if manifest is None or manifest.content_hash != added.parts[part_id]:
             raise DatasetError(
                 f"field {field}, part {part_id} of {self.address} is absent or not as it was added"
             )
