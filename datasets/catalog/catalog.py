@@ -356,5 +356,8 @@ def _coded(column: pa.ChunkedArray) -> tuple[np.ndarray, list[Any]]:
     if encoded.num_chunks == 0:
         return np.zeros(0, np.int64), []
     values = encoded.chunk(0).dictionary.to_pylist()
-    codes = [array_to_numpy(chunk.indices.fill_null(len(values))) for chunk in encoded.chunks]
-    return np.concatenate(codes), values + [None] * (column.null_count > 0)
+    indices = [chunk.indices for chunk in encoded.chunks]
+    if column.null_count:  # `fill_null` imports pyarrow.compute, which is slow
+        indices = [each.fill_null(len(values)) for each in indices]
+        values.append(None)
+    return np.concatenate([array_to_numpy(each) for each in indices]), values

@@ -56,9 +56,7 @@ def difference(first: Store, second: Store) -> Difference:
     both = a.is_shown[rows_a] & b.is_shown[rows_b]
     kept_a, kept_b = rows_a[both], rows_b[both]
     columns = _changed_columns(a, b, kept_a, kept_b)
-    changed = np.zeros(len(kept_b), bool)
-    for differs in columns.values():
-        changed |= differs
+    changed = np.any([np.zeros(len(kept_b), bool), *columns.values()], axis=0)
     dropped = np.setdiff1d(a.shown, kept_a, assume_unique=True)
     added = np.setdiff1d(b.shown, kept_b, assume_unique=True)
     names = first.schema.group_by

@@ -63,12 +63,9 @@ def trim(
 
     `return` becomes the sum of the rewards that are left (in float64). An episode that loses its
     end is truncated, not terminated, and its `final_obs` is the stored observation that follows.
-    All other columns, `success` too, stay those of the whole episode.
-
-    Raises:
-        DatasetError: as for `drop`; an episode would have no step left, none would change, or the
-            store has no scalar reward whose sum is `return`, or episode fields other than
-            `final_<step field>`.
+    All other columns, `success` too, stay those of the whole episode. DatasetError as for `drop`;
+    also if an episode would have no step left, none would change, or the store has no scalar
+    reward whose sum is `return`, or episode fields other than `final_<step field>`.
     """
     if min(head, tail) < 0 or (length is not None and length < 1):
         raise DatasetError("trim takes head and tail of 0 or more steps, and a length of 1 or more")
@@ -91,15 +88,14 @@ def trim(
     left = left[changes]
     cut = head + left < shorter.lengths
     catalog, rows = shorter.catalog, shorter.rows
-    values = {
-        "start": shorter.starts + head,
-        "length": left,
-        "return": _returns(shorter, head, left),
-        "terminated": catalog.numbers("terminated")[rows] & ~cut,
-        "truncated": catalog.numbers("truncated")[rows] | cut,
-    }
     settings = {"head": head, "tail": tail, "length": length}
-    columns = {name: pa.array(each) for name, each in values.items()}
+    columns = {
+        "start": pa.array(shorter.starts + head),
+        "length": pa.array(left),
+        "return": pa.array(_returns(shorter, head, left)),
+        "terminated": pa.array(catalog.numbers("terminated")[rows] & ~cut),
+        "truncated": pa.array(catalog.numbers("truncated")[rows] | cut),
+    }
     return _commit(shorter, "trim", columns, settings | dict(arguments or {}))
 
 

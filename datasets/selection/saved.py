@@ -39,17 +39,14 @@ def load_selection(store: Store, path: str | os.PathLike[str]) -> Selection:
     shown = np.isin(loaded.rows, loaded.catalog.shown, assume_unique=True)
     trimmed = loaded.catalog.trimmed
     lost = int((~shown).sum()) + (0 if trimmed is None else int(trimmed[loaded.rows[shown]].sum()))
-    if loaded.episodes_hash != recorded and lost:
+    is_same = loaded.episodes_hash == recorded
+    if not shown.all() or (lost and not is_same):
+        edited = "dropped" if is_same else "dropped or trimmed"
         raise DatasetError(
-            f"{path}: {lost} of its {len(loaded)} episodes were dropped or trimmed; open the store "
-            "at a tag from before, or select again"
-        )
-    if not shown.all():
-        raise DatasetError(
-            f"{path}: {lost} of its {len(loaded)} episodes were dropped; open the store at a tag "
+            f"{path}: {lost} of its {len(loaded)} episodes were {edited}; open the store at a tag "
             "from before, or select again"
         )
-    if loaded.episodes_hash != recorded:
+    if not is_same:
         raise DatasetError(f"{path} is damaged: its rows do not have the recorded hash")
     return loaded
 
