@@ -12,10 +12,7 @@ from gaitforge.datasets.storage.store import Store
 
 
 def merge_stores(
-    first: Store,
-    second: Store,
-    out: str | os.PathLike[str],
-    advance: Advance = lambda parts: None,
+    first: Store, second: Store, out: str | os.PathLike[str], advance: Advance = lambda parts: None
 ) -> Path:
     """Make a new store with the parts and edits of both; returns its absolute path.
 

@@ -32,23 +32,10 @@ from gaitforge.datasets.catalog.catalog import Catalog
 from gaitforge.datasets.catalog.manifest import PartRecord
 from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.files import check_inside, temporary_file, visible
-from gaitforge.datasets.layout import (
-    ABOUT,
-    CATALOG,
-    EDITS,
-    OVERLAYS,
-    PARTS,
-    ROOT_FILE,
-    TAGS,
-)
+from gaitforge.datasets.layout import ABOUT, CATALOG, EDITS, OVERLAYS, PARTS, ROOT_FILE, TAGS
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.contents import field_folders, store_files, used_stems
-from gaitforge.datasets.storage.root import (
-    RootRecord,
-    plain_plan,
-    read_root,
-    write_skeleton,
-)
+from gaitforge.datasets.storage.root import RootRecord, plain_plan, read_root, write_skeleton
 from gaitforge.datasets.storage.s3.bucket import Bucket, Listed
 from gaitforge.datasets.storage.shards import ArrayReader
 from gaitforge.datasets.storage.store import Store
