@@ -23,10 +23,8 @@ def channel_quantiles(
 ) -> np.ndarray:
     """(Q, *shape) float64 quantiles of every channel, equal to `numpy.quantile` of all rows.
 
-    Rows are read once for every `HELD_BYTES` of the field.
-
-    Raises:
-        DatasetError: a quantile outside 0..1, an empty selection, or an unknown field.
+    Rows are read once for every `HELD_BYTES` of the field. DatasetError: a quantile outside 0..1,
+    an empty selection, or an unknown field.
     """
     levels = np.asarray(quantiles, np.float64)
     if levels.ndim != 1 or len(levels) == 0 or not ((levels >= 0) & (levels <= 1)).all():

@@ -25,10 +25,7 @@ def selection_dataset(selection: Selection, fields: Sequence[str] | None = None)
     Coordinates: `<field>_channel` names the channels after the schema's slices. Along
     `episode`: its ids, the other catalog columns, and `offset`, the episode's first row along
     `step`. Along `step`, lazily: `episode_row` (position along `episode`) and
-    `step_in_episode`.
-
-    Raises:
-        DatasetError: xarray is not installed, or an unknown field.
+    `step_in_episode`. DatasetError: xarray is not installed, or an unknown field.
     """
     try:
         import xarray

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.datasets.errors import DatasetError, disk_failures
+from gaitforge.datasets.errors import DatasetError, disk_failures, prefixed
 from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.shards import row_runs
@@ -32,10 +32,8 @@ def save_selection(selection: Selection, path: str | os.PathLike[str]) -> None:
 def load_selection(store: Store, path: str | os.PathLike[str]) -> Selection:
     """Read a saved selection; DatasetError if it is none, or its parts are absent or changed."""
     parts, recorded = _read(path)
-    try:
+    with prefixed(os.fspath(path)):
         loaded = selection_of_runs(store, parts)
-    except DatasetError as error:
-        raise DatasetError(f"{path}: {error}") from error
     shown = np.isin(loaded.rows, loaded.catalog.shown, assume_unique=True)
     trimmed = loaded.catalog.trimmed
     lost = int((~shown).sum()) + (0 if trimmed is None else int(trimmed[loaded.rows[shown]].sum()))

@@ -59,10 +59,8 @@ def check_arrays(
 
     `steps` are (T, *shape) with one T for all, `per_episode` (`episodes`, *shape). float16
     fields also accept float32, rounded to the nearest half: the error is at most 2**-11 of the
-    value, or 2**-25 if that is more.
-
-    Raises:
-        DatasetError: missing or unknown fields, wrong shape or dtype, unequal T, non-finite values.
+    value, or 2**-25 if that is more. DatasetError: missing or unknown fields, wrong shape or
+    dtype, unequal T, non-finite values.
     """
     arrays: dict[str, np.ndarray] = {}
     kinds: dict[Literal["step", "episode"], Mapping[str, npt.ArrayLike]]

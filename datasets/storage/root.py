@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gaitforge.datasets.catalog.manifest import json_sha256
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.errors import DatasetError, prefixed
 from gaitforge.datasets.files import fsync_path, fsync_tree
 from gaitforge.datasets.layout import ATTRIBUTE, CATALOG, PARTS, ROOT_FILE, STAGING
 from gaitforge.datasets.schema import Schema
@@ -72,10 +72,8 @@ def read_root(root: Path, address: str = "") -> RootRecord:
         ) from error
     if not isinstance(attribute, dict):
         raise DatasetError(f"store {shown}: {ROOT_FILE} is damaged: {attribute!r:.80}")
-    try:
+    with prefixed(f"store {shown}, {ROOT_FILE}"):
         return RootRecord.from_json(attribute)
-    except DatasetError as error:
-        raise DatasetError(f"store {shown}, {ROOT_FILE}: {error}") from error
 
 
 def plain_plan(plan: Mapping[str, Any] | None) -> dict[str, object] | None:

@@ -19,7 +19,7 @@ from gaitforge.datasets.catalog.catalog_files import CatalogFolder
 from gaitforge.datasets.catalog.edits import Edit, edited
 from gaitforge.datasets.catalog.episodes import episode_table
 from gaitforge.datasets.catalog.manifest import Manifest, PartRecord
-from gaitforge.datasets.errors import DatasetError, disk_failures
+from gaitforge.datasets.errors import DatasetError, disk_failures, prefixed
 from gaitforge.datasets.files import (
     check_inside,
     exclusive_lock,
@@ -175,16 +175,14 @@ class Store:
     ) -> PartRecord:
         """Write and commit one part; a committed part is not changed, and its record returned.
 
+        DatasetError, and nothing committed, if the input does not fit the schema or the disk fails.
+
         Args:
             part_id: letters, digits, `_`, `-` and `.`.
             steps: field -> (T, *shape), the episodes' steps end to end.
             episodes: column -> one value per episode (`catalog.REQUIRED_COLUMNS`, the schema's
                 `group_by`, and any further numbers or text); `length` must sum to T.
             per_episode: field -> (E, *shape) for the episode fields.
-
-        Raises:
-            DatasetError: the input does not fit the schema (nothing is written), or the disk fails
-                (nothing is committed).
         """
         self.check_writable()
         if not _PART_ID.fullmatch(part_id) or part_id.startswith(MERGED_PREFIX):
@@ -192,15 +190,13 @@ class Store:
                 f"part id {part_id!r} is not allowed: use up to 120 letters, digits, '_', '-', "
                 f"'.', not beginning with {MERGED_PREFIX!r}"
             )
-        try:
+        with prefixed(f"part {part_id}"):
             table = episode_table(episodes, part_id, self.schema.group_by)
             arrays = check_arrays(self.schema, steps, per_episode or {}, table.num_rows)
             total = len(arrays[self.schema.names("step")[0]])
             summed = sum(table.column("length").to_pylist())
             if summed != total:
                 raise DatasetError(f"lengths sum to {summed}, the fields have {total} steps")
-        except DatasetError as error:
-            raise DatasetError(f"part {part_id}: {error}") from error
         what = f"part {part_id} was not committed to {self.address}"
         with disk_failures(what), self.part_lock(part_id):
             if self.missing([part_id]):
@@ -234,10 +230,8 @@ class Store:
         collected = self.collected()
         entry = self._edited
         if entry is None or entry[0] is not collected or entry[1] != edits:
-            try:
+            with prefixed(f"store {self.address}"):
                 entry = self._edited = collected, edits, edited(collected, edits)
-            except DatasetError as error:
-                raise DatasetError(f"store {self.address}: {error}") from error
         return entry[2]
 
     def collected(self) -> Catalog:
@@ -247,10 +241,8 @@ class Store:
         if self._tag is None:
             return catalog
         if self._tagged is None or self._tagged[0] is not catalog:
-            try:
+            with prefixed(f"tag {self.tag_name} of {self.address}"):
                 self._tagged = catalog, catalog.restricted(self._tag.parts)
-            except DatasetError as error:
-                raise DatasetError(f"tag {self.tag_name} of {self.address}: {error}") from error
         return self._tagged[1]
 
     def info(self) -> StoreInfo:

@@ -49,9 +49,7 @@ class Bucket:
 
     Endpoint, region and credentials come from the usual environment variables
     (`AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, …).
-
-    Raises:
-        DatasetError: obstore is not installed, or `url` is not `s3://bucket/prefix`.
+    DatasetError if obstore is not installed, or `url` is not `s3://bucket/prefix`.
     """
 
     def __init__(self, url: str) -> None:
