@@ -21,7 +21,8 @@ from gaitforge.datasets import Schema
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan
-from gaitforge.flows.tasks.legged import check_parallelism
+from gaitforge.flows.tasks.interface import Workers
+from gaitforge.flows.tasks.legged import Robots
 from gaitforge.flows.tasks.policy_source import EXPERT, EXPORTED, RUN, PolicySource
 from gaitforge.learners.deploy.control import LearnedPolicy
 from gaitforge.learners.deploy.onnx_policy import OnnxPolicy, read_description
@@ -43,13 +44,9 @@ class LeggedEvaluation(EvaluationPlan):
 
     grid: EvaluationGrid = field(default_factory=EvaluationGrid)
     sim: str = "mujoco"
-    robots: int = 128
-    threads: int = 2
+    robots: Robots = 128
+    threads: Workers = 2
     robot: str = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_parallelism(self.robots, self.threads)
 
     def __str__(self) -> str:
         return f"{self.grid}; an episode's return is at most {LARGEST_RETURN:.3f}"

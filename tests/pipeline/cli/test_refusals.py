@@ -196,7 +196,7 @@ serve --store x --schedule '0 0 2 * * *' | it has 6 fields; five fields are want
 serve --store x --schedule '60 2 * * *' | Invalid cron string
 serve --store x --schedule '0 2 * * *' --timezone Mars | in Mars
 serve --preset huge | unknown preset 'huge'
-serve --set grid.parts=0 | both must be at least 1
+serve --set grid.parts=0 | parts must be 1 to 100,000, got 0
 serve --set grid.part=2 | unknown setting 'grid.part'
 serve --new-every-day --set grid.seed=3 | the day is the seed
 notify --url file:///etc | address of a web hook
