@@ -118,6 +118,3 @@ class HumanoidSimulation(Simulation):
             catalog = part_catalog(results, snippet, (env.simulator, env.version), expert)
         records = [result.record for result in results]
         return PartData(*joined_arrays(records, schema), catalog)
-
-    def close(self) -> None:
-        """Nothing stays open between parts."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from gaitforge.collectors.humanoid.experts.experts import PD, load_expert
 from gaitforge.collectors.humanoid.observation import OBSERVATION_SLICES
 from gaitforge.collectors.humanoid.rollout import EpisodeResult, EpisodeSpec, run_episode
 from gaitforge.collectors.policies import StoredObservation, TaskPolicy
-from gaitforge.datasets import Schema
 from gaitforge.datasets.ranges import Positive, Range, Whole
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan
@@ -61,11 +60,6 @@ class HumanoidEvaluation(EvaluationPlan):
 
     def __str__(self) -> str:
         return f"the clips of {self.reference}"
-
-    @classmethod
-    def of_store(cls, schema: Schema) -> Self | None:
-        """See `EvaluationPlan.of_store`."""
-        return cls() if schema.field("obs").slices == OBSERVATION_SLICES else None
 
     def snippets(self) -> list[tuple[str, Snippet]]:
         """("train" or "validation", snippet) of every snippet.

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Self
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from gaitforge.collectors.robots.descriptor import body_vector
 from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, RobotCard, load_robot
 from gaitforge.collectors.robots.stored_robots import SEVERAL
 from gaitforge.collectors.timing import EPISODE_STEPS
-from gaitforge.datasets import Schema
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan
@@ -50,11 +48,6 @@ class LeggedEvaluation(EvaluationPlan):
 
     def __str__(self) -> str:
         return f"{self.grid}; an episode's return is at most {LARGEST_RETURN:.3f}"
-
-    @classmethod
-    def of_store(cls, schema: Schema) -> Self | None:
-        """See `EvaluationPlan.of_store`."""
-        return cls() if schema.field("obs").slices == POLICY_SLICES else None
 
     def expert_hash(self, name: str) -> str:
         """See `EvaluationPlan.expert_hash`."""
