@@ -13,13 +13,8 @@ from typing import TYPE_CHECKING
 import mujoco
 import numpy as np
 
-from gaitforge.collectors.physics.interface import (
-    Availability,
-    BackendUnavailable,
-    PhysicsState,
-    RobotStart,
-)
-from gaitforge.collectors.physics.mujoco.host import RobotRows, write_start
+from gaitforge.collectors.physics.interface import BackendUnavailable, RobotStart
+from gaitforge.collectors.physics.mujoco.host import HostBackend, RobotRows
 from gaitforge.collectors.physics.mujoco.model import GROUND, build_model
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
 from gaitforge.collectors.timing import DECIMATION
@@ -28,22 +23,21 @@ from gaitforge.datasets.errors import install_extra
 if TYPE_CHECKING:
     from gaitforge.collectors.physics.mujoco_warp.worlds import WorldLimits
 
-_NAME = "mujoco_warp"
 _PACKAGES = {"warp": "warp-lang", "mujoco_warp": "mujoco-warp"}
 _MAX_STATE = 1e10
 """MuJoCo's mjMAXVAL: a state beyond it has diverged."""
 
 
-def availability() -> Availability:
-    """Whether the packages are installed."""
+def installed_version() -> str:
+    """MuJoCo Warp's version; BackendUnavailable if packages are missing."""
     missing = [package for module, package in _PACKAGES.items() if find_spec(module) is None]
     if missing:
         why_not = f"{' and '.join(missing)} not installed: {install_extra('warp')}"
-        return Availability(_NAME, False, why_not, "")
-    return Availability(_NAME, True, "", metadata.version("mujoco-warp"))
+        raise BackendUnavailable(why_not)
+    return metadata.version("mujoco-warp")
 
 
-class MujocoWarpBackend:
+class MujocoWarpBackend(HostBackend):
     """Every robot is a world of one batch; the state is on the host between control steps.
 
     No solver warm start crosses a control step. GAITFORGE_WARP_DEVICE names the device ("cuda:1",
@@ -59,20 +53,14 @@ class MujocoWarpBackend:
         ValueError: a device that Warp does not have.
     """
 
-    name = _NAME
-    exact = False
-    fixed_world = False
-    several_robots = False
+    name = "mujoco_warp"
 
     def __init__(
         self, robot: RobotCard, num_robots: int, threads: int, limits: "WorldLimits | None" = None
     ) -> None:
-        status = availability()
-        if not status.available:
-            raise BackendUnavailable(status.why_not)
+        self.version = installed_version()
         from gaitforge.collectors.physics.mujoco_warp.worlds import WarpWorlds
 
-        self.version = status.version
         self.num_robots = num_robots
         self._robot = robot
         self._nominal = build_model(robot)
@@ -92,25 +80,10 @@ class MujocoWarpBackend:
         self._control = np.zeros((DECIMATION, num_robots, N_JOINTS))
         self.state = self._read()
 
-    def realised(self, draws: np.ndarray) -> np.ndarray:
-        """See `PhysicsBackend.realised`."""
-        return draws
-
     def reset(self, index: int, start: RobotStart) -> None:
         """See `PhysicsBackend.reset`."""
-        model, data = self._model, self._scratch
-        write_start(model, data, self._nominal, self._robot, start)
-        self._rows.start(index, start, self._pos[index], self._vel[index])
-        self._sensors[index] = 0.0
-        data.qpos[:] = self._pos[index]
-        mujoco.mj_kinematics(model, data)
-        self._worlds.place(index, model, data, start.tile)
-        self.state.show_start(index, start, self._rows.feet(data))
-
-    def push(self, ids: np.ndarray, velocity_xy: np.ndarray) -> None:
-        """See `PhysicsBackend.push`."""
-        self._vel[ids, :2] += velocity_xy
-        self.state.base_lin_vel_world[ids, :2] += velocity_xy
+        self._restart(index, start, self._model, self._nominal, self._robot)
+        self._worlds.place(index, self._model, self._scratch, start.tile)
 
     def step(self, joint_targets: np.ndarray) -> None:
         """See `PhysicsBackend.step`."""
@@ -143,6 +116,3 @@ class MujocoWarpBackend:
         self._pos[diverged] = self._nominal.qpos0
         self._vel[diverged] = 0.0
         self._sensors[diverged] = 0.0
-
-    def _read(self) -> PhysicsState:
-        return self._rows.read(self._pos, self._vel, self._sensors)
