@@ -8,9 +8,9 @@ import json
 import mmap
 import os
 import re
-import select
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import weakref
@@ -29,9 +29,9 @@ DEFAULT_TIMEOUT_S = 600.0
 """Compiling gymtorch and cooking hundreds of tiles take minutes."""
 WORKER = Path(__file__).parent / "worker" / "worker.py"
 _FAREWELL_S = 5.0
+_LONGEST_ANSWER = 2**16
 _QUOTED_LINES = 3
 _QUOTED_CHARACTERS = 400
-_FAILED = "it failed: "
 _TRACEBACK = "Traceback (most recent call last)"
 
 
@@ -98,15 +98,12 @@ class WorkerProcess:
         memory = mmap.mmap(memory_fd, protocol.memory_bytes(robots))
         self._clock = protocol.clock_view(memory)
         self.blocks = protocol.block_views(memory, robots)
-        commands_out, self._commands = os.pipe()
-        self._answers, answers_in = os.pipe()
-        theirs = (memory_fd, commands_out, answers_in)
+        self._socket, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         settings = dict(facts) | {
             "robots": robots,
             "device": config.device,
             "memory_fd": memory_fd,
-            "command_fd": commands_out,
-            "answer_fd": answers_in,
+            "socket_fd": theirs.fileno(),
             "parent": os.getpid(),
             "folder": str(folder),
             "urdf": str(folder / "robot.urdf"),
@@ -115,22 +112,17 @@ class WorkerProcess:
         settings_path = folder / "settings.json"
         settings_path.write_text(json.dumps(settings), encoding="utf-8")
         try:
-            self._process = self._start(settings_path, theirs)
+            self._process = self._start(settings_path, (memory_fd, theirs.fileno()))
         except OSError as error:
-            for fd in (self._commands, self._answers):
-                os.close(fd)
+            self._socket.close()
             shutil.rmtree(folder, ignore_errors=True)
             raise WorkerError(f"{self._title}: it cannot be started: {error.strerror}") from None
         finally:
-            for fd in theirs:
-                os.close(fd)
-        self._poll = select.poll()
-        self._poll.register(self._answers, select.POLLIN)
-        self.close = weakref.finalize(
-            self, _end, os.getpid(), self._process, self._commands, self._answers, folder
-        )
+            os.close(memory_fd)
+            theirs.close()
+        self.close = weakref.finalize(self, _end, os.getpid(), self._process, self._socket, folder)
         """End the process; may be called twice."""
-        self.hello = self._greet()
+        self.hello = self._answer(config.timeout_s)
 
     @property
     def pid(self) -> int:
@@ -146,14 +138,9 @@ class WorkerProcess:
         """Run a command within a time limit; WorkerError, and the worker ended, if it fails."""
         if not self.close.alive:
             raise WorkerError(f"{self._title}: it has ended")
-        with contextlib.suppress(BrokenPipeError):  # the answer says what happened
-            os.write(self._commands, command)
-        answer = self._read(limit_s or self._config.timeout_s)
-        if answer == protocol.DONE:
-            return
-        if answer == protocol.FAILED:
-            raise self._failure(self._reason(self._read_line()))
-        raise self._failure(f"it answered {answer!r}")
+        with contextlib.suppress(ConnectionError):  # the answer says what happened
+            self._socket.sendall(command)
+        self._answer(limit_s or self._config.timeout_s)
 
     @property
     def _title(self) -> str:
@@ -171,52 +158,41 @@ class WorkerProcess:
                 env=child_environment(self._config.python),
             )
 
-    def _greet(self) -> dict[str, Any]:
-        """The worker's greeting."""
-        line = self._read_line()
+    def _answer(self, limit_s: float) -> dict[str, Any]:
+        """The worker's next message."""
+        self._socket.settimeout(limit_s)
         try:
-            hello = json.loads(line)
-        except ValueError:
-            raise self._failure(f"it greeted with {line[:80]!r}") from None
-        if "error" in hello:
-            raise self._failure(self._reason(line))
-        return hello
-
-    def _read_line(self) -> bytes:
-        line = b""
-        while not line.endswith(b"\n"):
-            line += self._read(self._config.timeout_s)
-        return line
-
-    def _read(self, limit_s: float) -> bytes:
-        """The next byte of the answer."""
-        if not self._poll.poll(1000.0 * limit_s):
-            raise self._failure(
-                f"no answer within {limit_s:g} s ({TIMEOUT_VARIABLE}), so it was killed"
-            )
-        byte = os.read(self._answers, 1)
-        if not byte:
+            answer = self._socket.recv(_LONGEST_ANSWER)
+        except TimeoutError:
+            why = f"no answer within {limit_s:g} s ({TIMEOUT_VARIABLE}), so it was killed"
+            raise self._failure(why) from None
+        except ConnectionError:
+            answer = b""
+        if not answer:
             raise self._failure(self._death())
-        return byte
+        try:
+            message = json.loads(answer)
+        except ValueError:
+            raise self._failure(f"it answered {answer[:80]!r}") from None
+        if "error" in message:
+            raise self._failure(f"it failed: {message['error']}", quote_traceback=False)
+        return message
 
     def _death(self) -> str:
         try:
             status = self._process.wait(_FAREWELL_S)
         except subprocess.TimeoutExpired:
-            return "it closed its pipe"
+            return "it closed its socket"
         if status < 0:
             return f"it was killed by {signal.Signals(-status).name}"
         return f"it ended with exit status {status}"
 
-    def _reason(self, line: bytes) -> str:
-        return f"{_FAILED}{json.loads(line)['error']}"
-
-    def _failure(self, what: str) -> WorkerError:
+    def _failure(self, what: str, quote_traceback: bool = True) -> WorkerError:
         """End the process; returns the error to raise."""
         _kill(self._process)
         text = self._log.read_text(encoding="utf-8", errors="replace")
         self.close()
-        if what.startswith(_FAILED):
+        if not quote_traceback:
             text = text.rpartition(_TRACEBACK)[0]  # the rest is the failure itself
         lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
         output = " | ".join(lines[-_QUOTED_LINES:])[-_QUOTED_CHARACTERS:]
@@ -231,16 +207,13 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _end(
-    owner: int, process: subprocess.Popen[bytes], commands: int, answers: int, folder: Path
-) -> None:
+def _end(owner: int, process: subprocess.Popen[bytes], pipe: socket.socket, folder: Path) -> None:
     """Ask a worker to quit, kill it if it does not, and remove its folder."""
     if os.getpid() != owner:
         return  # in a fork
-    with contextlib.suppress(BrokenPipeError):  # it has ended already
-        os.write(commands, protocol.QUIT)
-    os.close(commands)
-    os.close(answers)
+    with contextlib.suppress(ConnectionError):  # it has ended already
+        pipe.sendall(protocol.QUIT)
+    pipe.close()
     try:
         process.wait(_FAREWELL_S)
     except subprocess.TimeoutExpired:

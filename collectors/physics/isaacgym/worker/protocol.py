@@ -1,14 +1,12 @@
 """Protocol of worker and parent: commands, and blocks of shared memory.
 
-Shared memory holds the time that steps took, then the blocks below: float32, one row per robot. Two
-pipes carry one byte each per step, a command and its answer. Quantities are in the project's
-convention (quaternions wxyz, angular velocity in the body frame, joints in the card's order),
-positions relative to the middle of the robot's tile.
+Shared memory holds the time that steps took, then the blocks below: float32, one row per robot. A
+socket carries commands, a byte each, and their answers, JSON: an empty object, or the "error".
+Quantities are in the project's convention (quaternions wxyz, angular velocity in the body frame,
+joints in the card's order), positions relative to the middle of the robot's tile.
 """
 
-import json
 import mmap
-from typing import Any
 
 import numpy as np
 
@@ -19,9 +17,6 @@ STEP = b"S"
 STEP_WITH_EVENTS = b"E"
 """A control step, after the events in EVENTS."""
 QUIT = b"Q"
-DONE = b"k"
-FAILED = b"!"
-"""The answer to a failed command, followed by a line of JSON with the "error"."""
 
 JOINTS, LEGS = 12, 4
 
@@ -102,8 +97,3 @@ def block_views(memory: mmap.mmap, robots: int) -> "dict[str, np.ndarray]":
         views[name] = np.ndarray(shape, dtype=np.float32, buffer=memory, offset=start)
         start += FLOAT_BYTES * robots * width(columns)
     return views
-
-
-def json_line(message: "dict[str, Any]") -> bytes:
-    """A message as one line."""
-    return json.dumps(message).encode("utf-8") + b"\n"

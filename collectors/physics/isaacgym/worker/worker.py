@@ -1,6 +1,6 @@
 """Simulates robots in Isaac Gym for its parent; called with the path of a settings file.
 
-It answers over a pipe, as Isaac Gym prints, and ends when the pipe's other end closes.
+It answers over a socket, as Isaac Gym prints, and ends when the socket's other end closes.
 """
 
 import contextlib
@@ -25,15 +25,12 @@ def main(settings_path: str) -> int:
     """Greet, then run commands until told to quit; returns the exit status."""
     with open(settings_path, encoding="utf-8") as file:
         settings = json.load(file)
-    pipe = Pipe(settings)
     try:
         simulation, hello = start(settings)
     except BaseException as error:
-        traceback.print_exc()
-        pipe.write(protocol.json_line({"error": reason(error)}))
-        return 1
-    pipe.write(protocol.json_line(hello))
-    return serve(pipe, simulation, settings)
+        return fail(settings, error)
+    answer(settings, hello)
+    return serve(simulation, settings)
 
 
 def start(settings: "dict[str, Any]") -> "tuple[Simulation, dict[str, Any]]":
@@ -51,10 +48,12 @@ def start(settings: "dict[str, Any]") -> "tuple[Simulation, dict[str, Any]]":
     return simulation, hello
 
 
-def serve(pipe: "Pipe", simulation: "Simulation", settings: "dict[str, Any]") -> int:
+def serve(simulation: "Simulation", settings: "dict[str, Any]") -> int:
     """Run commands; 0 after QUIT, 1 after a failure or the parent's end."""
+    poll = select.poll()
+    poll.register(settings["socket_fd"], select.POLLIN)
     while True:
-        command = pipe.read_command()
+        command = read_command(poll, settings)
         if command == b"":
             # The parent cannot clean up.
             shutil.rmtree(settings["folder"], ignore_errors=True)
@@ -69,40 +68,34 @@ def serve(pipe: "Pipe", simulation: "Simulation", settings: "dict[str, Any]") ->
             else:
                 raise RuntimeError(f"unknown command {command!r}")
         except BaseException as error:
-            traceback.print_exc()
-            pipe.write(protocol.FAILED + protocol.json_line({"error": reason(error)}))
-            return 1
-        pipe.write(protocol.DONE)
+            return fail(settings, error)
+        answer(settings, {})
 
 
-class Pipe:
-    """The worker's ends of the two pipes."""
-
-    def __init__(self, settings: "dict[str, Any]"):
-        self._commands = settings["command_fd"]
-        self._answers = settings["answer_fd"]
-        self._parent = settings["parent"]
-        self._poll = select.poll()
-        self._poll.register(self._commands, select.POLLIN)
-
-    def read_command(self) -> bytes:
-        """One byte, or none when the parent is gone; forks of it may hold the pipe open."""
-        while True:
-            if self._poll.poll(1000 * PARENT_CHECK_S):
-                return os.read(self._commands, 1)
-            if os.getppid() != self._parent:
-                return b""
-
-    def write(self, message: bytes) -> None:
-        """Answer; a closed pipe shows at the next read."""
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._answers, message)
+def read_command(poll: select.poll, settings: "dict[str, Any]") -> bytes:
+    """One byte, or none when the parent is gone; forks of it may hold the socket open."""
+    while not poll.poll(1000 * PARENT_CHECK_S):
+        if os.getppid() != settings["parent"]:
+            return b""
+    try:
+        return os.read(settings["socket_fd"], 1)
+    except ConnectionError:
+        return b""
 
 
-def reason(error: BaseException) -> str:
-    """An exception in one line."""
+def answer(settings: "dict[str, Any]", message: "dict[str, Any]") -> None:
+    """Send a message; a closed socket shows at the next read."""
+    with contextlib.suppress(ConnectionError):
+        os.write(settings["socket_fd"], json.dumps(message).encode("utf-8"))
+
+
+def fail(settings: "dict[str, Any]", error: BaseException) -> int:
+    """Answer with an exception's traceback in the log, and with its reason; returns the status."""
+    traceback.print_exc()
     text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    answer(settings, {"error": reason})
+    return 1
 
 
 if __name__ == "__main__":
