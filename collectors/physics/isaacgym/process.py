@@ -8,9 +8,9 @@ import json
 import mmap
 import os
 import re
+import select
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import weakref
@@ -29,7 +29,7 @@ DEFAULT_TIMEOUT_S = 600.0
 """Compiling gymtorch and cooking hundreds of tiles take minutes."""
 WORKER = Path(__file__).parent / "worker" / "worker.py"
 _FAREWELL_S = 5.0
-_LONGEST_ANSWER = 2**16
+_READ_BYTES = 4096
 _QUOTED_LINES = 3
 _QUOTED_CHARACTERS = 400
 _TRACEBACK = "Traceback (most recent call last)"
@@ -98,12 +98,15 @@ class WorkerProcess:
         memory = mmap.mmap(memory_fd, protocol.memory_bytes(robots))
         self._clock = protocol.clock_view(memory)
         self.blocks = protocol.block_views(memory, robots)
-        self._socket, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        commands_out, self._commands = os.pipe()
+        self._answers, answers_in = os.pipe()
+        theirs = (memory_fd, commands_out, answers_in)
         settings = dict(facts) | {
             "robots": robots,
             "device": config.device,
             "memory_fd": memory_fd,
-            "socket_fd": theirs.fileno(),
+            "command_fd": commands_out,
+            "answer_fd": answers_in,
             "parent": os.getpid(),
             "folder": str(folder),
             "urdf": str(folder / "robot.urdf"),
@@ -112,15 +115,19 @@ class WorkerProcess:
         settings_path = folder / "settings.json"
         settings_path.write_text(json.dumps(settings), encoding="utf-8")
         try:
-            self._process = self._start(settings_path, (memory_fd, theirs.fileno()))
+            self._process = self._start(settings_path, theirs)
         except OSError as error:
-            self._socket.close()
+            os.close(self._commands)
+            os.close(self._answers)
             shutil.rmtree(folder, ignore_errors=True)
             raise WorkerError(f"{self._title}: it cannot be started: {error.strerror}") from None
         finally:
-            os.close(memory_fd)
-            theirs.close()
-        self.close = weakref.finalize(self, _end, os.getpid(), self._process, self._socket, folder)
+            for fd in theirs:
+                os.close(fd)
+        self._poll = select.poll()
+        self._poll.register(self._answers, select.POLLIN)
+        pipes = self._commands, self._answers
+        self.close = weakref.finalize(self, _end, os.getpid(), self._process, pipes, folder)
         """End the process; may be called twice."""
         self.hello = self._answer(config.timeout_s)
 
@@ -138,8 +145,8 @@ class WorkerProcess:
         """Run a command within a time limit; WorkerError, and the worker ended, if it fails."""
         if not self.close.alive:
             raise WorkerError(f"{self._title}: it has ended")
-        with contextlib.suppress(ConnectionError):  # the answer says what happened
-            self._socket.sendall(command)
+        with contextlib.suppress(BrokenPipeError):  # the answer says what happened
+            os.write(self._commands, command)
         self._answer(limit_s or self._config.timeout_s)
 
     @property
@@ -160,20 +167,22 @@ class WorkerProcess:
 
     def _answer(self, limit_s: float) -> dict[str, Any]:
         """The worker's next message."""
-        self._socket.settimeout(limit_s)
+        line = b""
+        while not line.endswith(b"\n"):
+            if not self._poll.poll(1000.0 * limit_s):
+                raise self._failure(
+                    f"no answer within {limit_s:g} s ({TIMEOUT_VARIABLE}), so it was killed"
+                )
+            text = os.read(self._answers, _READ_BYTES)
+            if not text:
+                raise self._failure(self._death())
+            line += text
+        if line == protocol.DONE:
+            return {}
         try:
-            answer = self._socket.recv(_LONGEST_ANSWER)
-        except TimeoutError:
-            why = f"no answer within {limit_s:g} s ({TIMEOUT_VARIABLE}), so it was killed"
-            raise self._failure(why) from None
-        except ConnectionError:
-            answer = b""
-        if not answer:
-            raise self._failure(self._death())
-        try:
-            message = json.loads(answer)
+            message = json.loads(line)
         except ValueError:
-            raise self._failure(f"it answered {answer[:80]!r}") from None
+            raise self._failure(f"it answered {line[:80]!r}") from None
         if "error" in message:
             raise self._failure(f"it failed: {message['error']}", quote_traceback=False)
         return message
@@ -182,7 +191,7 @@ class WorkerProcess:
         try:
             status = self._process.wait(_FAREWELL_S)
         except subprocess.TimeoutExpired:
-            return "it closed its socket"
+            return "it closed its pipe"
         if status < 0:
             return f"it was killed by {signal.Signals(-status).name}"
         return f"it ended with exit status {status}"
@@ -207,13 +216,16 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _end(owner: int, process: subprocess.Popen[bytes], pipe: socket.socket, folder: Path) -> None:
+def _end(
+    owner: int, process: subprocess.Popen[bytes], pipes: tuple[int, int], folder: Path
+) -> None:
     """Ask a worker to quit, kill it if it does not, and remove its folder."""
     if os.getpid() != owner:
         return  # in a fork
-    with contextlib.suppress(ConnectionError):  # it has ended already
-        pipe.sendall(protocol.QUIT)
-    pipe.close()
+    with contextlib.suppress(BrokenPipeError):  # it has ended already
+        os.write(pipes[0], protocol.QUIT)
+    for fd in pipes:
+        os.close(fd)
     try:
         process.wait(_FAREWELL_S)
     except subprocess.TimeoutExpired:

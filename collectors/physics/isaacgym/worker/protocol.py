@@ -1,7 +1,7 @@
 """Protocol of worker and parent: commands, and blocks of shared memory.
 
-Shared memory holds the time that steps took, then the blocks below: float32, one row per robot. A
-socket carries commands, a byte each, and their answers, JSON: an empty object, or the "error".
+Shared memory holds the time that steps took, then the blocks below: float32, one row per robot. Two
+pipes carry commands, a byte each, and their answers, a line of JSON each: DONE, or the "error".
 Quantities are in the project's convention (quaternions wxyz, angular velocity in the body frame,
 joints in the card's order), positions relative to the middle of the robot's tile.
 """
@@ -17,6 +17,7 @@ STEP = b"S"
 STEP_WITH_EVENTS = b"E"
 """A control step, after the events in EVENTS."""
 QUIT = b"Q"
+DONE = b"{}\n"
 
 JOINTS, LEGS = 12, 4
 

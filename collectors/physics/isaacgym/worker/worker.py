@@ -1,6 +1,6 @@
 """Simulates robots in Isaac Gym for its parent; called with the path of a settings file.
 
-It answers over a socket, as Isaac Gym prints, and ends when the socket's other end closes.
+It answers over a pipe, as Isaac Gym prints, and ends when the pipe's other end closes.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ def main(settings_path: str) -> int:
         simulation, hello = start(settings)
     except BaseException as error:
         return fail(settings, error)
-    answer(settings, hello)
+    answer(settings, json_line(hello))
     return serve(simulation, settings)
 
 
@@ -51,7 +51,7 @@ def start(settings: "dict[str, Any]") -> "tuple[Simulation, dict[str, Any]]":
 def serve(simulation: "Simulation", settings: "dict[str, Any]") -> int:
     """Run commands; 0 after QUIT, 1 after a failure or the parent's end."""
     poll = select.poll()
-    poll.register(settings["socket_fd"], select.POLLIN)
+    poll.register(settings["command_fd"], select.POLLIN)
     while True:
         command = read_command(poll, settings)
         if command == b"":
@@ -69,24 +69,26 @@ def serve(simulation: "Simulation", settings: "dict[str, Any]") -> int:
                 raise RuntimeError(f"unknown command {command!r}")
         except BaseException as error:
             return fail(settings, error)
-        answer(settings, {})
+        answer(settings, protocol.DONE)
 
 
 def read_command(poll: select.poll, settings: "dict[str, Any]") -> bytes:
-    """One byte, or none when the parent is gone; forks of it may hold the socket open."""
+    """One byte, or none when the parent is gone; forks of it may hold the pipe open."""
     while not poll.poll(1000 * PARENT_CHECK_S):
         if os.getppid() != settings["parent"]:
             return b""
-    try:
-        return os.read(settings["socket_fd"], 1)
-    except ConnectionError:
-        return b""
+    return os.read(settings["command_fd"], 1)
 
 
-def answer(settings: "dict[str, Any]", message: "dict[str, Any]") -> None:
-    """Send a message; a closed socket shows at the next read."""
-    with contextlib.suppress(ConnectionError):
-        os.write(settings["socket_fd"], json.dumps(message).encode("utf-8"))
+def answer(settings: "dict[str, Any]", line: bytes) -> None:
+    """Send a message; a closed pipe shows at the next read."""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(settings["answer_fd"], line)
+
+
+def json_line(message: "dict[str, Any]") -> bytes:
+    """A message as one line."""
+    return json.dumps(message).encode("utf-8") + b"\n"
 
 
 def fail(settings: "dict[str, Any]", error: BaseException) -> int:
@@ -94,7 +96,7 @@ def fail(settings: "dict[str, Any]", error: BaseException) -> int:
     traceback.print_exc()
     text = " ".join(str(error).split())
     reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    answer(settings, {"error": reason})
+    answer(settings, json_line({"error": reason}))
     return 1
 
 
