@@ -153,7 +153,7 @@ class _Writer:
     def _split(self, body: int, parts: list[int]) -> list[_Inertial]:
         """The body's inertia without its feet and knees, and theirs, in its link's frame."""
         model = self._model
-        axes = _matrix(model.body_iquat[body])
+        axes = matrix(model.body_iquat[body])
         whole = _Inertial(
             float(model.body_mass[body]),
             model.body_ipos[body] - self._anchor(body),
@@ -189,11 +189,11 @@ class _Writer:
         """Position (3,) and axes (3, 3) of a shape in its link's frame."""
         model = self._model
         position = model.geom_pos[geom] - self._anchor(int(model.geom_bodyid[geom]))
-        return position, _matrix(model.geom_quat[geom])
+        return position, matrix(model.geom_quat[geom])
 
     def _write_joint(self, root: ET.Element, body: int) -> None:
         model, robot = self._model, self._robot
-        rotation = _matrix(model.body_quat[body])
+        rotation = matrix(model.body_quat[body])
         parent = int(model.body_parentid[body])
         position = model.body_pos[body] + rotation @ self._anchor(body) - self._anchor(parent)
         names = {"parent": self.link_name(parent), "child": self.link_name(body)}
@@ -294,7 +294,8 @@ def _add_joint(
     return joint
 
 
-def _matrix(quat: np.ndarray) -> np.ndarray:
+def matrix(quat: np.ndarray) -> np.ndarray:
+    """(3, 3) of a quaternion wxyz (4,)."""
     result = np.zeros(9)
     mujoco.mju_quat2Mat(result, quat)
     return result.reshape(3, 3)
@@ -303,7 +304,7 @@ def _matrix(quat: np.ndarray) -> np.ndarray:
 def _turn(axis: np.ndarray, angle: float) -> np.ndarray:
     quat = np.zeros(4)
     mujoco.mju_axisAngle2Quat(quat, axis, angle)
-    return _matrix(quat)
+    return matrix(quat)
 
 
 def _roll_pitch_yaw(rotation: np.ndarray) -> np.ndarray:
