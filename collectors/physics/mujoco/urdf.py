@@ -145,8 +145,8 @@ class _Writer:
         for geom, inertial in zip(parts, inertials[1:], strict=True):
             position, rotation = self._geom_frame(geom)
             joint = _add_joint(root, self.parts[geom] + "_joint", "fixed", position, rotation)
-            _add(joint, "parent", link=self.link_name(body))
-            _add(joint, "child", link=self.parts[geom])
+            ET.SubElement(joint, "parent", link=self.link_name(body))
+            ET.SubElement(joint, "child", link=self.parts[geom])
             centred = _Inertial(inertial.mass, np.zeros(3), inertial.inertia)
             self._write_link(root, self.parts[geom], centred, [geom], False)
 
@@ -207,31 +207,31 @@ class _Writer:
             rotation = rotation @ _turn(axis, -float(model.qpos0[model.jnt_qposadr[adr]]))
             kind = "revolute" if limited else "continuous"
             joint = _add_joint(root, name, kind, position, rotation)
-            _add(joint, "axis", xyz=_text(axis))
+            ET.SubElement(joint, "axis", xyz=_text(axis))
             effort = robot.torque_limit_nm[robot.joint_names.index(name)]
             limits = {"effort": _number(effort), "velocity": _number(MAX_JOINT_SPEED_RADS)}
             if limited:
                 low, high = model.jnt_range[adr]
                 limits |= {"lower": _number(low), "upper": _number(high)}
-            _add(joint, "limit", **limits)
+            ET.SubElement(joint, "limit", **limits)
         for role, link in names.items():
-            _add(joint, role, link=link)
+            ET.SubElement(joint, role, link=link)
 
     def _write_link(
         self, root: ET.Element, name: str, inertial: _Inertial, geoms: list[int], placed: bool
     ) -> None:
         """Write a link and its shapes, `placed` as in their body, else at the origin."""
         model = self._model
-        link = _add(root, "link", name=name)
-        element = _add(link, "inertial")
-        _add(element, "origin", xyz=_text(inertial.com), rpy="0 0 0")
-        _add(element, "mass", value=_number(inertial.mass))
+        link = ET.SubElement(root, "link", name=name)
+        element = ET.SubElement(link, "inertial")
+        ET.SubElement(element, "origin", xyz=_text(inertial.com), rpy="0 0 0")
+        ET.SubElement(element, "mass", value=_number(inertial.mass))
         moments = {
             f"i{'xyz'[row]}{'xyz'[col]}": _number(inertial.inertia[row, col])
             for row in range(3)
             for col in range(row, 3)
         }
-        _add(element, "inertia", **moments)
+        ET.SubElement(element, "inertia", **moments)
         for geom in geoms:
             frame = self._geom_frame(geom) if placed else (np.zeros(3), np.eye(3))
             _write_shapes(link, int(model.geom_type[geom]), model.geom_size[geom], *frame)
@@ -264,9 +264,9 @@ def _write_shapes(
     """Write one collision element, or three for a capsule, which URDF lacks."""
 
     def add(where: np.ndarray, shape: str, **sizes: str) -> None:
-        element = _add(link, "collision")
-        _add(element, "origin", xyz=_text(where), rpy=_text(_roll_pitch_yaw(rotation)))
-        _add(_add(element, "geometry"), shape, **sizes)
+        element = ET.SubElement(link, "collision")
+        ET.SubElement(element, "origin", xyz=_text(where), rpy=_text(_roll_pitch_yaw(rotation)))
+        ET.SubElement(ET.SubElement(element, "geometry"), shape, **sizes)
 
     if kind == _BOX:
         add(position, "box", size=_text(2 * size))
@@ -279,18 +279,14 @@ def _write_shapes(
             add(position + rotation[:, 2] * end, "sphere", radius=_number(size[0]))
 
 
-def _add(parent: ET.Element, tag: str, **attributes: str) -> ET.Element:
-    return ET.SubElement(parent, tag, attributes)
-
-
 def _add_joint(
     root: ET.Element, name: str, kind: str, position: np.ndarray, rotation: np.ndarray
 ) -> ET.Element:
-    joint = _add(root, "joint", name=name, type=kind)
+    joint = ET.SubElement(root, "joint", name=name, type=kind)
     if kind == "fixed":
         # For Isaac Gym's importer.
         joint.set("dont_collapse", "true")
-    _add(joint, "origin", xyz=_text(position), rpy=_text(_roll_pitch_yaw(rotation)))
+    ET.SubElement(joint, "origin", xyz=_text(position), rpy=_text(_roll_pitch_yaw(rotation)))
     return joint
 
 
