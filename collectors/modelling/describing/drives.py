@@ -72,7 +72,9 @@ def find_drives(anatomy: Anatomy, notes: Notes) -> Drives:
         source += f", plus its dry friction as it is at {FRICTION_SPEED_RADS:g} rad/s"
     damping, source = _answered("--damping", notes.answers.damping, names, damping, source)
     notes.decide("damping, Nms/rad", shown(damping), source)
-    return Drives(lower, upper, torque, damping, _armature(anatomy, notes), kp, kd)
+    armature = model.dof_armature[model.jnt_dofadr[joints]]
+    armature, _ = _answered("--armature", notes.answers.armature, names, armature)
+    return Drives(lower, upper, torque, damping, armature, kp, kd)
 
 
 def _limits(anatomy: Anatomy, notes: Notes) -> tuple[np.ndarray, np.ndarray]:
@@ -154,12 +156,6 @@ def _servos(anatomy: Anatomy) -> tuple[np.ndarray, np.ndarray]:
             if bias[0] > 0:
                 gains[:, i] = bias
     return gains[0], gains[1]
-
-
-def _armature(anatomy: Anatomy, notes: Notes) -> np.ndarray:
-    model = anatomy.model
-    own = model.dof_armature[model.jnt_dofadr[list(anatomy.joints)]]
-    return _answered("--armature", notes.answers.armature, anatomy.joint_names, own)[0]
 
 
 def with_armature(drives: Drives, robot: RobotCard, notes: Notes) -> Drives:

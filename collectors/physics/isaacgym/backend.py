@@ -253,11 +253,6 @@ class IsaacGymBackend(PhysicsBackend):
         event[_EVENT["previous_targets"]] = self._rows.targets[index]
         self._eventful = True
 
-    def _off_ground(self, index: int, foot_pos: np.ndarray) -> np.ndarray:
-        """(4,) which feet of robot `index` are too high to feel the ground."""
-        ground = tile_heights(self._tiles.tiles[self._wanted[index].tile], foot_pos[:, :2])
-        return foot_pos[:, 2] - self._robot.foot_radius_m - ground > FOOT_CLEARANCE_M
-
     def _read(self) -> PhysicsState:
         """The worker's rows as a state."""
         rows = self._worker.blocks["state"].astype(np.float64)
@@ -272,7 +267,11 @@ class IsaacGymBackend(PhysicsBackend):
         foot_force = feet("foot_force")
         barrier_force = rows[:, _STATE["barrier_force"]][:, 0]
         for index in np.flatnonzero(barrier_force).tolist():
-            foot_force[index, self._off_ground(index, foot_pos[index])] = 0.0
+            ground = tile_heights(
+                self._tiles.tiles[self._wanted[index].tile], foot_pos[index, :, :2]
+            )
+            height = foot_pos[index, :, 2] - self._robot.foot_radius_m - ground
+            foot_force[index, height > FOOT_CLEARANCE_M] = 0.0
         return PhysicsState(
             **{name: rows[:, _STATE[name]] for name in _AS_SENT},
             base_pos=base_pos,

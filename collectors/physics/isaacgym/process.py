@@ -83,7 +83,7 @@ class WorkerProcess:
 
     Attributes:
         blocks: {name: (robots, width) float32} views of the shared memory.
-        hello: the worker's versions and device.
+        hello: Isaac Gym's version and the worker's device.
         world_path: the file of the world to build.
     """
 

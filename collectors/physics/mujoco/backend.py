@@ -15,14 +15,8 @@ from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
 from gaitforge.collectors.timing import DECIMATION, SUBSTEP_S
 
 _FULL = mujoco.mjtState.mjSTATE_FULLPHYSICS
-_DIVERGED = [
-    int(kind)
-    for kind in (
-        mujoco.mjtWarning.mjWARN_BADQPOS,
-        mujoco.mjtWarning.mjWARN_BADQVEL,
-        mujoco.mjtWarning.mjWARN_BADQACC,
-    )
-]
+_WARN = mujoco.mjtWarning
+_DIVERGED = list(map(int, (_WARN.mjWARN_BADQPOS, _WARN.mjWARN_BADQVEL, _WARN.mjWARN_BADQACC)))
 """MuJoCo's warnings of huge or non-finite numbers; it then continues from the file's pose."""
 
 
@@ -76,8 +70,8 @@ class MujocoBackend(HostBackend):
     def reset(self, index: int, start: RobotStart) -> None:
         """See `PhysicsBackend.reset`."""
         self._full[index] = 0.0
-        robot, nominal = self._robots[index], self._nominals[index]
-        self._restart(index, start, self._models[index], nominal, robot)
+        model, nominal = self._models[index], self._nominals[index]
+        self._restart(index, start, model, nominal, self._robots[index])
 
     def step(self, joint_targets: np.ndarray) -> None:
         """See `PhysicsBackend.step`; RobotError when the simulation diverges."""

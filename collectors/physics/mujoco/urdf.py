@@ -204,7 +204,9 @@ class _Writer:
             axis, name = model.jnt_axis[adr], model.joint(adr).name
             limited = bool(model.jnt_limited[adr])
             # URDF measures angles from the file's pose, MuJoCo from the joint's reference.
-            rotation = rotation @ _turn(axis, -float(model.qpos0[model.jnt_qposadr[adr]]))
+            turn = np.zeros(4)
+            mujoco.mju_axisAngle2Quat(turn, axis, -float(model.qpos0[model.jnt_qposadr[adr]]))
+            rotation = rotation @ matrix(turn)
             kind = "revolute" if limited else "continuous"
             joint = _add_joint(root, name, kind, position, rotation)
             ET.SubElement(joint, "axis", xyz=_text(axis))
@@ -295,12 +297,6 @@ def matrix(quat: np.ndarray) -> np.ndarray:
     result = np.zeros(9)
     mujoco.mju_quat2Mat(result, quat)
     return result.reshape(3, 3)
-
-
-def _turn(axis: np.ndarray, angle: float) -> np.ndarray:
-    quat = np.zeros(4)
-    mujoco.mju_axisAngle2Quat(quat, axis, angle)
-    return matrix(quat)
 
 
 def _roll_pitch_yaw(rotation: np.ndarray) -> np.ndarray:

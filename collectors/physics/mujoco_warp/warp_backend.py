@@ -95,7 +95,11 @@ class MujocoWarpBackend(HostBackend):
         rows.targets[:] = new
         pos, vel, sensors = self._worlds.run(self._control, self._pos, self._vel)
         self._pos[:], self._vel[:], self._sensors[:] = pos, vel, sensors
-        self._restart_diverged()
+        # Diverged robots restart in the model's initial state, as in MuJoCo; NaN compares as false.
+        state = np.concatenate([self._pos, self._vel], axis=1)
+        diverged = ~(np.abs(state) < _MAX_STATE).all(axis=1)
+        self._pos[diverged], self._vel[diverged] = self._nominal.qpos0, 0.0
+        self._sensors[diverged] = 0.0
         rows.sensor_origin[:] = rows.origin
         # Robots that left their tile re-enter on the other side.
         crossed = rows.period * np.floor(self._pos[:, :2] / rows.period + 0.5)
@@ -107,12 +111,3 @@ class MujocoWarpBackend(HostBackend):
         """Free the device's memory."""
         if hasattr(self, "_worlds"):
             del self._worlds
-
-    def _restart_diverged(self) -> None:
-        """Reset diverged robots to the model's initial state, as MuJoCo does."""
-        state = np.concatenate([self._pos, self._vel], axis=1)
-        # The comparison is false for NaN.
-        diverged = ~(np.abs(state) < _MAX_STATE).all(axis=1)
-        self._pos[diverged] = self._nominal.qpos0
-        self._vel[diverged] = 0.0
-        self._sensors[diverged] = 0.0

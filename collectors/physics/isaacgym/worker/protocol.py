@@ -21,18 +21,22 @@ DONE = b"{}\n"
 
 JOINTS, LEGS = 12, 4
 
-TARGETS = (("joint_targets", JOINTS),)
-"""rad, joint offsets included."""
-
-EVENTS = (
-    ("reset", 1),  # 1 where the robot starts
-    ("push", 2),  # m/s in the world's x and y
+MOTION = (
     ("base_pos", 3),
     ("base_quat", 4),
     ("base_lin_vel_world", 3),
     ("base_ang_vel_body", 3),
     ("joint_pos", JOINTS),
     ("joint_vel", JOINTS),
+)
+
+TARGETS = (("joint_targets", JOINTS),)
+"""rad, joint offsets included."""
+
+EVENTS = (
+    ("reset", 1),  # 1 where the robot starts
+    ("push", 2),  # m/s in the world's x and y
+    *MOTION,
     ("previous_targets", JOINTS),  # in force until the lag has passed
     ("periods", 2),  # how many periods of its tile the robot has crossed
     ("kp", JOINTS),  # Nm/rad, motor strength included
@@ -42,12 +46,7 @@ EVENTS = (
 """Events of a robot; if `reset` is 0, only the push is read."""
 
 STATE = (
-    ("base_pos", 3),
-    ("base_quat", 4),
-    ("base_lin_vel_world", 3),
-    ("base_ang_vel_body", 3),
-    ("joint_pos", JOINTS),
-    ("joint_vel", JOINTS),
+    *MOTION,
     ("joint_torque", JOINTS),
     ("foot_pos", 3 * LEGS),
     ("foot_vel", 3 * LEGS),

@@ -26,26 +26,16 @@ def main(settings_path: str) -> int:
     with open(settings_path, encoding="utf-8") as file:
         settings = json.load(file)
     try:
-        simulation, hello = start(settings)
+        # Imported here so that a failure is answered with its reason.
+        from simulation import Simulation, isaacgym_version
+
+        memory = mmap.mmap(settings["memory_fd"], protocol.memory_bytes(settings["robots"]))
+        simulation = Simulation(settings, memory)
+        hello = {"isaacgym": isaacgym_version(), "device": str(simulation.device)}
     except BaseException as error:
         return fail(settings, error)
     answer(settings, json_line(hello))
     return serve(simulation, settings)
-
-
-def start(settings: "dict[str, Any]") -> "tuple[Simulation, dict[str, Any]]":
-    """Import Isaac Gym and make the empty simulation, and the greeting."""
-    # Imported here so that a failure is answered with its reason.
-    from simulation import Simulation, isaacgym_version
-
-    memory = mmap.mmap(settings["memory_fd"], protocol.memory_bytes(settings["robots"]))
-    simulation = Simulation(settings, memory)
-    hello = {
-        "isaacgym": isaacgym_version(),
-        "python": sys.version.split()[0],
-        "device": str(simulation.device),
-    }
-    return simulation, hello
 
 
 def serve(simulation: "Simulation", settings: "dict[str, Any]") -> int:
