@@ -9,7 +9,7 @@ from mujoco.rollout import Rollout
 
 from gaitforge.collectors.compiling import compiled
 from gaitforge.collectors.physics.interface import RobotStart
-from gaitforge.collectors.physics.mujoco.host import HostBackend, RobotRows
+from gaitforge.collectors.physics.mujoco.host import HostBackend
 from gaitforge.collectors.physics.mujoco.model import build_model
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
 from gaitforge.collectors.timing import DECIMATION, SUBSTEP_S
@@ -43,15 +43,13 @@ class MujocoBackend(HostBackend):
     several_robots = True
 
     def __init__(self, robot: RobotCard | Sequence[RobotCard], num_robots: int, threads: int):
-        self.num_robots = num_robots
-        self._robots = [robot] * num_robots if isinstance(robot, RobotCard) else list(robot)
-        self._nominals = _nominal_models(self._robots)
-        nominal = self._nominals[0]
-        self._models = [copy.copy(each) for each in self._nominals]
+        robots = [robot] * num_robots if isinstance(robot, RobotCard) else list(robot)
+        nominals = _nominal_models(robots)
+        super().__init__(robots, nominals, [copy.copy(each) for each in nominals])
+        nominal = nominals[0]
         _no_log_file()
         self._datas = [mujoco.MjData(nominal) for _ in range(threads)]
         self._warned = [data.warning.number for data in self._datas]
-        self._scratch = mujoco.MjData(nominal)
         self.pool = Rollout(nthread=threads)
         self._chunk = max(1, num_robots // (threads * 8))
 
@@ -61,7 +59,6 @@ class MujocoBackend(HostBackend):
         self._sensordata = np.zeros((num_robots, DECIMATION, nominal.nsensordata))
         self._sensors = self._sensordata[:, -1]
         self._control = np.zeros((num_robots, DECIMATION, N_JOINTS))
-        self._rows = RobotRows(nominal, self._robots[0], num_robots)
         # FULLPHYSICS starts with the time, then qpos and qvel.
         self._pos = self._full[:, 1 : 1 + nominal.nq]
         self._vel = self._full[:, 1 + nominal.nq : 1 + nominal.nq + nominal.nv]
@@ -70,8 +67,7 @@ class MujocoBackend(HostBackend):
     def reset(self, index: int, start: RobotStart) -> None:
         """See `PhysicsBackend.reset`."""
         self._full[index] = 0.0
-        model, nominal = self._models[index], self._nominals[index]
-        self._restart(index, start, model, nominal, self._robots[index])
+        super().reset(index, start)
 
     def step(self, joint_targets: np.ndarray) -> None:
         """See `PhysicsBackend.step`; RobotError when the simulation diverges."""

@@ -1,5 +1,7 @@
 """What back ends keep on the host: robots' rows; MuJoCo models with draws, states from sensors."""
 
+from collections.abc import Sequence
+
 import mujoco
 import numpy as np
 
@@ -111,33 +113,34 @@ class RobotRows:
 class HostBackend(PhysicsBackend):
     """A back end of MuJoCo models whose state is on the host between control steps.
 
+    Args:
+        robots, nominals: each row's robot and its model without draws.
+        models: the models that starts are written into; rows may share one.
+
     Attributes:
         _pos, _vel: (N, nq) and (N, nv), inside the tile.
         _sensors: (N, nsensordata) of the last substep's start.
     """
 
-    _rows: RobotRows
-    _scratch: mujoco.MjData
     _pos: np.ndarray
     _vel: np.ndarray
     _sensors: np.ndarray
 
-    def push(self, ids: np.ndarray, velocity_xy: np.ndarray) -> None:
-        """See `PhysicsBackend.push`."""
-        self._vel[ids, :2] += velocity_xy
-        self.state.base_lin_vel_world[ids, :2] += velocity_xy
-
-    def _restart(
+    def __init__(
         self,
-        index: int,
-        start: RobotStart,
-        model: mujoco.MjModel,
-        nominal: mujoco.MjModel,
-        robot: RobotCard,
+        robots: Sequence[RobotCard],
+        nominals: Sequence[mujoco.MjModel],
+        models: Sequence[mujoco.MjModel],
     ) -> None:
-        """Start robot `index`: write its start into `model`, its row and the state."""
-        data = self._scratch
-        _write_draws(model, nominal, robot, start.draws)
+        self.num_robots = len(robots)
+        self._robots, self._nominals, self._models = robots, nominals, models
+        self._scratch = mujoco.MjData(nominals[0])
+        self._rows = RobotRows(nominals[0], robots[0], len(robots))
+
+    def reset(self, index: int, start: RobotStart) -> None:
+        """See `PhysicsBackend.reset`."""
+        model, data = self._models[index], self._scratch
+        _write_draws(model, self._nominals[index], self._robots[index], start.draws)
         write_tile(model, start.tile)
         write_barriers(model, start.barriers)
         # Derived constants last: they depend on masses and on where the ground is.
@@ -147,6 +150,11 @@ class HostBackend(PhysicsBackend):
         data.qpos[:] = self._pos[index]
         mujoco.mj_kinematics(model, data)
         self.state.show_start(index, start, self._rows.feet(data))
+
+    def push(self, ids: np.ndarray, velocity_xy: np.ndarray) -> None:
+        """See `PhysicsBackend.push`."""
+        self._vel[ids, :2] += velocity_xy
+        self.state.base_lin_vel_world[ids, :2] += velocity_xy
 
     def _read(self) -> PhysicsState:
         return self._rows.read(self._pos, self._vel, self._sensors)

@@ -215,7 +215,7 @@ class _Writer:
             if limited:
                 low, high = model.jnt_range[adr]
                 limits |= {"lower": _number(low), "upper": _number(high)}
-            ET.SubElement(joint, "limit", **limits)
+            ET.SubElement(joint, "limit", limits)
         for role, link in names.items():
             ET.SubElement(joint, role, link=link)
 
@@ -233,7 +233,7 @@ class _Writer:
             for row in range(3)
             for col in range(row, 3)
         }
-        ET.SubElement(element, "inertia", **moments)
+        ET.SubElement(element, "inertia", moments)
         for geom in geoms:
             frame = self._geom_frame(geom) if placed else (np.zeros(3), np.eye(3))
             _write_shapes(link, int(model.geom_type[geom]), model.geom_size[geom], *frame)
@@ -268,7 +268,7 @@ def _write_shapes(
     def add(where: np.ndarray, shape: str, **sizes: str) -> None:
         element = ET.SubElement(link, "collision")
         ET.SubElement(element, "origin", xyz=_text(where), rpy=_text(_roll_pitch_yaw(rotation)))
-        ET.SubElement(ET.SubElement(element, "geometry"), shape, **sizes)
+        ET.SubElement(ET.SubElement(element, "geometry"), shape, sizes)
 
     if kind == _BOX:
         add(position, "box", size=_text(2 * size))

@@ -10,11 +10,10 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-import mujoco
 import numpy as np
 
 from gaitforge.collectors.physics.interface import BackendUnavailable, RobotStart
-from gaitforge.collectors.physics.mujoco.host import HostBackend, RobotRows
+from gaitforge.collectors.physics.mujoco.host import HostBackend
 from gaitforge.collectors.physics.mujoco.model import GROUND, build_model
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
 from gaitforge.collectors.timing import DECIMATION
@@ -61,29 +60,23 @@ class MujocoWarpBackend(HostBackend):
         self.version = installed_version()
         from gaitforge.collectors.physics.mujoco_warp.worlds import WarpWorlds
 
-        self.num_robots = num_robots
-        self._robot = robot
-        self._nominal = build_model(robot)
-        self._model = copy.copy(self._nominal)
-        self._scratch = mujoco.MjData(self._model)
-        self._rows = RobotRows(self._nominal, robot, num_robots)
-        ground = self._nominal.geom(GROUND).id
+        model, n = build_model(robot), num_robots
+        super().__init__([robot] * n, [model] * n, [copy.copy(model)] * n)
         try:
-            self._worlds = WarpWorlds(self._nominal, num_robots, DECIMATION, ground, limits)
+            self._worlds = WarpWorlds(model, n, DECIMATION, model.geom(GROUND).id, limits)
         except NotImplementedError as error:
             lacks = " ".join(str(error).split())
             raise robot.wrong(f"MuJoCo Warp cannot simulate it: {lacks}") from None
 
-        self._pos = np.tile(self._nominal.qpos0, (num_robots, 1))
-        self._vel = np.zeros((num_robots, self._nominal.nv))
-        self._sensors = np.zeros((num_robots, self._nominal.nsensordata))
-        self._control = np.zeros((DECIMATION, num_robots, N_JOINTS))
+        self._pos, self._vel = np.tile(model.qpos0, (n, 1)), np.zeros((n, model.nv))
+        self._sensors = np.zeros((n, model.nsensordata))
+        self._control = np.zeros((DECIMATION, n, N_JOINTS))
         self.state = self._read()
 
     def reset(self, index: int, start: RobotStart) -> None:
         """See `PhysicsBackend.reset`."""
-        self._restart(index, start, self._model, self._nominal, self._robot)
-        self._worlds.place(index, self._model, self._scratch, start.tile)
+        super().reset(index, start)
+        self._worlds.place(index, self._models[index], self._scratch, start.tile)
 
     def step(self, joint_targets: np.ndarray) -> None:
         """See `PhysicsBackend.step`."""
@@ -98,7 +91,7 @@ class MujocoWarpBackend(HostBackend):
         # Diverged robots restart in the model's initial state, as in MuJoCo; NaN compares as false.
         state = np.concatenate([self._pos, self._vel], axis=1)
         diverged = ~(np.abs(state) < _MAX_STATE).all(axis=1)
-        self._pos[diverged], self._vel[diverged] = self._nominal.qpos0, 0.0
+        self._pos[diverged], self._vel[diverged] = self._nominals[0].qpos0, 0.0
         self._sensors[diverged] = 0.0
         rows.sensor_origin[:] = rows.origin
         # Robots that left their tile re-enter on the other side.
