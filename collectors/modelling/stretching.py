@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
+from gaitforge.collectors.physics.mujoco.urdf import matrix as rotation_matrix
+
 
 @dataclass(frozen=True)
 class Stretch:
@@ -82,17 +84,21 @@ def _stretch_inertia(
 ) -> None:
     """Second moments of mass stretch as the mass does: S = m_factor A S A^T."""
     b = int(body.id)
-    turned = np.zeros(9)
-    mujoco.mju_quat2Mat(turned, model.body_iquat[b])
-    turned = turned.reshape(3, 3)
+    turned = rotation_matrix(model.body_iquat[b])
     inertia = turned @ np.diag(model.body_inertia[b]) @ turned.T
     moments = np.trace(inertia) / 2 * np.eye(3) - inertia
     moments = part.mass * matrix @ moments @ matrix.T
     inertia = np.trace(moments) * np.eye(3) - moments
+    mass = part.mass * float(model.body_mass[b])
+    set_inertial(body, mass, matrix @ model.body_ipos[b], inertia)
+
+
+def set_inertial(
+    body: mujoco.MjsBody, mass: float, centre: np.ndarray, inertia: np.ndarray
+) -> None:
+    """Set a body's mass in kg, its centre (3,) and the inertia (3, 3) about it, in its frame."""
     body.explicitinertial = True
-    body.mass = part.mass * float(model.body_mass[b])
-    body.ipos = matrix @ model.body_ipos[b]
-    body.iquat = [1.0, 0.0, 0.0, 0.0]
+    body.mass, body.ipos, body.iquat = mass, centre, [1.0, 0.0, 0.0, 0.0]
     body.ialt.type = mujoco.mjtOrientation.mjORIENTATION_QUAT
     rows, columns = (0, 1, 2, 0, 0, 1), (0, 1, 2, 1, 2, 2)
     body.inertia = np.zeros(3)
@@ -104,9 +110,7 @@ def _stretch_geom(
 ) -> None:
     """A primitive shape keeps its kind and axes; its sizes follow the stretch of its axes."""
     g = int(geom.id)
-    turned = np.zeros(9)
-    mujoco.mju_quat2Mat(turned, model.geom_quat[g])
-    lengths = np.linalg.norm(matrix @ turned.reshape(3, 3), axis=0)
+    lengths = np.linalg.norm(matrix @ rotation_matrix(model.geom_quat[g]), axis=0)
     if grown is not None:
         lengths[:] = grown
     kinds = mujoco.mjtGeom

@@ -1,6 +1,7 @@
 """Physics back ends by name.
 
-A back end's module holds its class and `availability()`; importing it needs no optional package.
+A back end's module holds its class and `installed_version()`, which raises BackendUnavailable where
+the back end cannot be built; importing it needs no optional package.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,11 @@ def is_exact(name: str) -> bool:
 
 def availability(name: str) -> Availability:
     """Whether a back end can be built here; raises ValueError for an unknown one."""
-    return import_module(BACKENDS[check_backend(name)][0]).availability()
+    module = import_module(BACKENDS[check_backend(name)][0])
+    try:
+        return Availability(name, True, version=module.installed_version())
+    except BackendUnavailable as error:
+        return Availability(name, False, str(error))
 
 
 def make_backend(

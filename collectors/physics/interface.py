@@ -22,15 +22,12 @@ class BackendUnavailable(ValueError):
 
 @dataclass(frozen=True)
 class Availability:
-    """Whether a back end can be built here; if not, `why_not` says what is missing, in one line.
-
-    version: the simulator's, as stored with its episodes, or empty.
-    """
+    """Whether a back end can be built here, or in one line why not; and the simulator's version."""
 
     name: str
     available: bool
-    why_not: str
-    version: str
+    why_not: str = ""
+    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,11 +83,10 @@ class PhysicsState:
 
 
 class PhysicsBackend(Protocol):
-    """A simulator of N robots.
+    """A simulator of N robots, `num_robots`.
 
     Attributes:
         name, version: the simulator's, as stored with every episode.
-        num_robots: N.
         state: the state after the last step, or as `reset` and `push` left it.
         exact: whether a step is, bit for bit, a function of the robot's own start, draws and
             targets. Episodes of other back ends cannot be replayed bit for bit, and the checks
@@ -105,16 +101,16 @@ class PhysicsBackend(Protocol):
     version: str
     num_robots: int
     state: PhysicsState
-    exact: bool
-    fixed_world: bool
-    several_robots: bool
+    exact: bool = False
+    fixed_world: bool = False
+    several_robots: bool = False
 
     def realised(self, draws: np.ndarray) -> np.ndarray:
         """(..., N_DRAWS) the nearest draws that this simulator can realise.
 
         A projection: realising twice changes nothing. Episodes store these, `reset` gets them.
         """
-        ...
+        return draws
 
     def reset(self, index: int, start: RobotStart) -> None:
         """Start robot `index`; others are untouched. RobotError as `randomisation.check_draws`.

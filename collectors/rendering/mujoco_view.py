@@ -5,7 +5,7 @@ and a broken OpenGL driver may kill the process.
 """
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import mujoco
 import numpy as np
@@ -39,24 +39,13 @@ _LAST_SHOWN_GROUP = 2
 """Last group of geoms that `mujoco.MjvOption` shows by default."""
 
 
-@dataclass(frozen=True)
-class Shot:
-    """Frames to draw, as arrays.
+Shot = Mapping[str, np.ndarray]
+"""Arrays of frames to draw.
 
-    state (F, 19), ghost (F, 19) or (0, 19) for none, heights (ny, nx) from low_m (2,) at
-    resolution_m (), barriers (B, 7: centre, half size, yaw), view_pos (F, 3), view_yaw (F,),
-    passage (): its kind, "none" on open ground.
-    """
-
-    state: np.ndarray
-    ghost: np.ndarray
-    heights: np.ndarray
-    low_m: np.ndarray
-    resolution_m: np.ndarray
-    barriers: np.ndarray
-    view_pos: np.ndarray
-    view_yaw: np.ndarray
-    passage: np.ndarray
+state (F, 19), ghost (F, 19) or (0, 19) for none, heights (ny, nx) from low_m (2,) at
+resolution_m (), barriers (B, 7: centre, half size, yaw), view_pos (F, 3), view_yaw (F,),
+passage (): its kind, "none" on open ground.
+"""
 
 
 def draw_shot(robot: RobotCard, shot: Shot, width_px: int, height_px: int) -> np.ndarray:
@@ -69,13 +58,13 @@ def draw_shot(robot: RobotCard, shot: Shot, width_px: int, height_px: int) -> np
     with mujoco.Renderer(model, size[1], size[0]) as renderer:
         renderer.scene.flags[mujoco.mjtRndFlag.mjRND_FOG] = True
         renderer.scene.flags[mujoco.mjtRndFlag.mjRND_HAZE] = True
-        for k, (pos, yaw) in enumerate(zip(shot.view_pos, shot.view_yaw, strict=True)):
-            _pose(model, data, qpos, shot.state[k])
+        for k, (pos, yaw) in enumerate(zip(shot["view_pos"], shot["view_yaw"], strict=True)):
+            _pose(model, data, qpos, shot["state"][k])
             mujoco.mj_camlight(model, data)
             _place_sun(data, pos, float(yaw))
-            renderer.update_scene(data, _camera(robot, pos, float(yaw), str(shot.passage)))
-            if len(shot.ghost):
-                _pose(model, ghost, qpos, shot.ghost[k])
+            renderer.update_scene(data, _camera(robot, pos, float(yaw), str(shot["passage"])))
+            if len(shot["ghost"]):
+                _pose(model, ghost, qpos, shot["ghost"][k])
                 _add_ghost(model, ghost, renderer.scene)
             pixels = renderer.render().reshape(height_px, SUPERSAMPLING, width_px, -1, 3)
             frames.append(pixels.mean(axis=(1, 3)).round().astype(np.uint8))
@@ -109,7 +98,7 @@ def _build(robot: RobotCard, shot: Shot, size: tuple[int, int]) -> mujoco.MjMode
     spec.add_material(
         name="gaitforge_barrier", rgba=[*_unit(BARRIER), _BARRIER_ALPHA], emission=_BARRIER_GLOW
     )
-    for x, y, z, a, b, c, yaw in shot.barriers.tolist():
+    for x, y, z, a, b, c, yaw in shot["barriers"].tolist():
         spec.worldbody.add_geom(
             type=mujoco.mjtGeom.mjGEOM_BOX,
             pos=[x, y, z],
@@ -174,16 +163,16 @@ def _add_backdrop(spec: mujoco.MjSpec) -> None:
 
 
 def _add_ground(spec: mujoco.MjSpec, shot: Shot) -> None:
-    low, high = float(shot.heights.min()), float(shot.heights.max())
+    low, high = float(shot["heights"].min()), float(shot["heights"].max())
     relief = max(high - low, 0.01)
-    rows, columns = shot.heights.shape
-    half = np.array([columns - 1, rows - 1]) * float(shot.resolution_m) / 2
+    rows, columns = shot["heights"].shape
+    half = np.array([columns - 1, rows - 1]) * float(shot["resolution_m"]) / 2
     spec.add_hfield(
         name="gaitforge_ground",
         size=[*half, relief, 0.1],
         nrow=rows,
         ncol=columns,
-        userdata=((shot.heights - low) / relief).ravel().tolist(),
+        userdata=((shot["heights"] - low) / relief).ravel().tolist(),
     )
     spec.add_texture(
         name="gaitforge_checker",
@@ -200,7 +189,7 @@ def _add_ground(spec: mujoco.MjSpec, shot: Shot) -> None:
         type=mujoco.mjtGeom.mjGEOM_HFIELD,
         hfieldname="gaitforge_ground",
         material="gaitforge_ground",
-        pos=[*(shot.low_m + half), low],
+        pos=[*(shot["low_m"] + half), low],
     )
 
 
@@ -236,9 +225,9 @@ def main() -> None:
     with np.load(source, allow_pickle=False) as request:
         robot = load_robot(str(request["robot"]))
         width, height = request["size_px"].tolist()
-        fields = list(Shot.__dataclass_fields__)
-        frames = {}
-        for k in range(int(request["shots"])):
-            shot = Shot(**{name: request[f"{k}/{name}"] for name in fields})
-            frames[str(k)] = draw_shot(robot, shot, width, height)
+        shots: dict[str, dict[str, np.ndarray]] = {}
+        for file in [file for file in request.files if "/" in file]:
+            number, name = file.split("/")
+            shots.setdefault(number, {})[name] = request[file]
+        frames = {number: draw_shot(robot, shot, width, height) for number, shot in shots.items()}
     np.savez(target, allow_pickle=False, **frames)

@@ -63,7 +63,6 @@ def _write_shots(path: Path, shots: Sequence[Shot], width_px: int, height_px: in
     arrays: dict[str, np.ndarray] = {
         "robot": np.array(str(shots[0].scene.robot.path.resolve())),
         "size_px": np.array([width_px, height_px]),
-        "shots": np.array(len(shots)),
     }
     for k, shot in enumerate(shots):
         scene, steps = shot.scene, shot.steps

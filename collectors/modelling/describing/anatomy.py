@@ -13,6 +13,8 @@ from gaitforge.collectors.robots.robot import JOINTS_OF_A_LEG, JOINTS_PER_LEG, L
 
 _AXIS_TOLERANCE = 0.02
 _AXES = {"hip": 0, "thigh": 1, "calf": 1}
+NAMES = [f"{leg}_{kind}" for leg in LEGS for kind in JOINTS_OF_A_LEG]
+"""Names of joints and bodies that have none in the file."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,13 @@ class Anatomy:
         return qpos[self.model.jnt_qposadr[list(self.joints)]]
 
 
-def find_anatomy(mjcf: Mjcf, weld: tuple[str, ...], notes: Notes) -> Anatomy:
+def find_anatomy(mjcf: Mjcf, notes: Notes) -> Anatomy:
     """Find the trunk, and the legs by their joints' axes and places.
 
     RobotError for anything but four legs of hip roll, thigh and calf pitch, or other joints that
     are not to be welded.
     """
-    model = mjcf.model
+    model, weld = mjcf.model, notes.answers.weld
     names = [model.joint(j).name or f"joint {j}" for j in range(model.njnt)]
     if unknown := sorted(set(weld) - set(names)):
         raise notes.wrong(f"no joint {', '.join(unknown)} to weld; it has {', '.join(names)}")
@@ -97,8 +99,7 @@ def find_anatomy(mjcf: Mjcf, weld: tuple[str, ...], notes: Notes) -> Anatomy:
     legs = _check_legs(branches, reasons, names, model.body(trunk).name, notes)
     hips = data.xanchor[[leg[0] for leg in legs]] @ axes
     joints = _in_order(legs, hips - hips.mean(axis=0), names, notes)
-    defaults = [f"{leg}_{kind}" for leg in LEGS for kind in JOINTS_OF_A_LEG]
-    joint_names = tuple(model.joint(j).name or defaults[i] for i, j in enumerate(joints))
+    joint_names = tuple(model.joint(j).name or NAMES[i] for i, j in enumerate(joints))
     anatomy = Anatomy(model, data, trunk, joints, joint_names, _parts(model, trunk, joints))
     source = "its free joint" if floating else "it carries the legs; a free joint is added"
     _note(anatomy, source, notes)

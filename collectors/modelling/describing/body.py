@@ -6,16 +6,11 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
-from gaitforge.collectors.modelling.describing.anatomy import Anatomy
+from gaitforge.collectors.modelling.describing.anatomy import NAMES, Anatomy
 from gaitforge.collectors.modelling.describing.drives import Drives
 from gaitforge.collectors.modelling.describing.shapes import Shape
-from gaitforge.collectors.robots.robot import (
-    JOINTS_OF_A_LEG,
-    JOINTS_PER_LEG,
-    LEGS,
-    N_JOINTS,
-    RobotCard,
-)
+from gaitforge.collectors.modelling.stretching import set_inertial
+from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, N_JOINTS, RobotCard
 from gaitforge.collectors.timing import SUBSTEP_S
 
 _GROUND, _BARRIERS, _BOTH = 1, 2, 3
@@ -57,7 +52,8 @@ def write_body(
             body = bodies[above]
         else:
             place = origins[1 + i] - origins[above]
-            body = bodies[above].add_body(name=_body_name(anatomy, i), pos=_clean(place))
+            name = anatomy.model.body(_body_of(anatomy, i)).name or NAMES[i]
+            body = bodies[above].add_body(name=name, pos=_clean(place))
         bodies.append(body)
         axis = np.zeros(3)
         axis[0 if first else 1] = anatomy.signs[i]
@@ -72,7 +68,8 @@ def write_body(
         )
     for part, body in enumerate(bodies):
         if part == len(bodies) - 1 or bodies[part + 1] is not body:
-            _add_inertial(body, anatomy, part, origins[part])
+            mass, centre, inertia = part_mass(anatomy, part)
+            set_inertial(body, mass, _clean(centre - origins[part]), inertia)
     for shape in shapes:
         _add_shape(bodies[shape.part], robot, shape, origins[shape.part])
     spec.compile()
@@ -97,15 +94,6 @@ def _empty(robot: RobotCard) -> mujoco.MjSpec:
     return spec
 
 
-def _add_inertial(body: mujoco.MjsBody, anatomy: Anatomy, part: int, origin: np.ndarray) -> None:
-    mass, centre, inertia = part_mass(anatomy, part)
-    body.explicitinertial = True
-    body.mass, body.ipos = mass, _clean(centre - origin)
-    rows, columns = (0, 1, 2, 0, 0, 1), (0, 1, 2, 1, 2, 2)
-    body.inertia = np.zeros(3)
-    body.fullinertia = inertia[rows, columns]
-
-
 def _add_shape(body: mujoco.MjsBody, robot: RobotCard, shape: Shape, origin: np.ndarray) -> None:
     quat = np.zeros(4)
     mujoco.mju_mat2Quat(quat, shape.axes.ravel())
@@ -126,11 +114,6 @@ def _add_shape(body: mujoco.MjsBody, robot: RobotCard, shape: Shape, origin: np.
 
 def _body_of(anatomy: Anatomy, index: int) -> int:
     return int(anatomy.model.jnt_bodyid[anatomy.joints[index]])
-
-
-def _body_name(anatomy: Anatomy, index: int) -> str:
-    default = f"{LEGS[index // JOINTS_PER_LEG]}_{JOINTS_OF_A_LEG[index % JOINTS_PER_LEG]}"
-    return anatomy.model.body(_body_of(anatomy, index)).name or default
 
 
 def _clean(values: np.ndarray) -> np.ndarray:

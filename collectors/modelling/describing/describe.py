@@ -83,33 +83,33 @@ def init_robot(mjcf: Path, out: Path, answers: Answers) -> Described:
 
 def describe(mjcf: Path, folder: Path, answers: Answers) -> tuple[RobotCard, tuple[Decision, ...]]:
     """Write card and MJCF into a folder, unchecked, and load the card."""
-    notes = Notes(mjcf.name)
-    source = read_mjcf(mjcf, answers, notes)
-    anatomy = find_anatomy(source, answers.weld, notes)
-    name = _name(source, answers, notes)
-    drives = find_drives(anatomy, answers, notes)
-    shapes = collision_shapes(anatomy, answers, notes)
+    notes = Notes(mjcf.name, answers)
+    source = read_mjcf(mjcf, notes)
+    anatomy = find_anatomy(source, notes)
+    name = _name(source, notes)
+    drives = find_drives(anatomy, notes)
+    shapes = collision_shapes(anatomy, notes)
     robot = _start(anatomy, drives, name, folder)
-    robot, shapes = _on_feet(robot, anatomy, source, shapes, answers, notes)
+    robot, shapes = _on_feet(robot, anatomy, source, shapes, notes)
     notes.raise_questions()
-    drives = with_armature(drives, robot, answers, notes)
-    robot = _with_sizes(robot, shapes, answers, notes)
+    drives = with_armature(drives, robot, notes)
+    robot = _with_sizes(robot, shapes, notes)
     write_body(robot.mjcf_path, robot, anatomy, shapes, drives)
-    robot = choose_gains(robot, build_model(robot), drives, answers, notes)
+    robot = choose_gains(robot, build_model(robot), drives, notes)
     robot = replace(robot, source=_source_text(mjcf, notes.decisions))
     write_body(robot.mjcf_path, robot, anatomy, shapes, drives)
     write_card(robot)
     return load_robot(str(folder)), tuple(notes.decisions)
 
 
-def _name(source: Mjcf, answers: Answers, notes: Notes) -> str:
+def _name(source: Mjcf, notes: Notes) -> str:
     own = re.sub(r"[^\w.-]+", "_", source.name).strip("_").lower()
-    name = answers.name or own
+    name = notes.answers.name or own
     if not re.fullmatch(r"[\w.-]+", name) or name.strip(".") == "":
         raise RobotError(f"--name {name}: it has to consist of letters, digits, '_', '-' and '.'")
     if name in list_robots():
         notes.ask(f"--name NAME (not the shipped {name})")
-    notes.decide("name", name, "--name" if answers.name else "the file's model")
+    notes.decide("name", name, "--name" if notes.answers.name else "the file's model")
     return name
 
 
@@ -153,7 +153,6 @@ def _on_feet(
     anatomy: Anatomy,
     source: Mjcf,
     shapes: Sequence[Shape],
-    answers: Answers,
     notes: Notes,
 ) -> tuple[RobotCard, list[Shape]]:
     """The draft with round feet, knees and a default pose; foot spheres follow from the pose."""
@@ -162,12 +161,12 @@ def _on_feet(
     old = foot_shapes(anatomy, shapes, notes)
     tips = [farthest(foot, knee)[0] for foot, knee in zip(old, places, strict=True)]
     robot = replace(robot, foot_offset_m=np.array(tips) - places)
-    _, pose = choose_pose(robot, poses, answers, Notes(notes.file))
+    _, pose = choose_pose(robot, poses, Notes(notes.file, notes.answers))
     feet = [round_foot(*each) for each in zip(old, calf_ups(robot, pose), strict=True)]
     offsets = (np.array([foot.pos for foot in feet]) - places).round(6) + 0.0
     radius = float(np.mean([foot.size[0] for foot in feet]).round(6))
     robot = replace(robot, foot_offset_m=offsets, foot_radius_m=radius)
-    origin, pose = choose_pose(robot, poses, answers, notes)
+    origin, pose = choose_pose(robot, poses, notes)
     robot = replace(robot, default_joint_pos_rad=pose.round(4) + 0.0)
     shapes, feet, knees, added = with_feet_and_knees(anatomy, shapes, old, feet)
     robot = replace(
@@ -189,14 +188,12 @@ def _note_feet(robot: RobotCard, old: Sequence[Shape], added: int, notes: Notes)
     notes.decide("knees", ", ".join(robot.knee_geoms), source)
 
 
-def _with_sizes(
-    robot: RobotCard, shapes: Sequence[Shape], answers: Answers, notes: Notes
-) -> RobotCard:
+def _with_sizes(robot: RobotCard, shapes: Sequence[Shape], notes: Notes) -> RobotCard:
     half = trunk_half_size(shapes)
     height = round(standing_height_m(robot), 3)
     notes.decide("foot radius, m", f"{robot.foot_radius_m:g}", "feet")
     notes.decide("nominal height, m", f"{height:g}", "the default pose")
-    box = "--trunk-box" if answers.trunk_half_size_m else "as far as the trunk's shapes reach"
+    box = "--trunk-box" if notes.answers.trunk_half_size_m else "as far as the trunk's shapes reach"
     notes.decide("trunk box, half sizes, m", " ".join(f"{each:g}" for each in half), box)
     notes.decide("width, m", f"{width(shapes):g}", "outline of the legs' shapes, hips at 0")
     notes.decide("mass, kg", f"{robot.mass_kg:g}", "all bodies")

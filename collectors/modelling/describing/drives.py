@@ -8,7 +8,6 @@ import numpy as np
 
 from gaitforge.collectors.modelling.describing.anatomy import Anatomy
 from gaitforge.collectors.modelling.describing.notes import (
-    Answers,
     Notes,
     joint_values,
     joints_of,
@@ -53,14 +52,14 @@ class Drives:
     kd: np.ndarray
 
 
-def find_drives(anatomy: Anatomy, answers: Answers, notes: Notes) -> Drives:
+def find_drives(anatomy: Anatomy, notes: Notes) -> Drives:
     """Read the joints and their actuators; ask for limits and torques that are missing."""
     model, names, joints = anatomy.model, anatomy.joint_names, list(anatomy.joints)
     springs = [n for n, j in zip(names, joints, strict=True) if model.jnt_stiffness[j]]
     if springs:
         raise notes.wrong(f"{', '.join(springs)} have springs (stiffness), which cards lack")
-    lower, upper = _limits(anatomy, answers, notes)
-    torque = _torques(anatomy, answers, notes)
+    lower, upper = _limits(anatomy, notes)
+    torque = _torques(anatomy, notes)
     kp, kd = _servos(anatomy)
     damping = model.dof_damping[model.jnt_dofadr[joints]]
     friction = model.dof_frictionloss[model.jnt_dofadr[joints]]
@@ -71,17 +70,19 @@ def find_drives(anatomy: Anatomy, answers: Answers, notes: Notes) -> Drives:
     if friction.any():
         damping = damping + friction / FRICTION_SPEED_RADS
         source += f", plus its dry friction as it is at {FRICTION_SPEED_RADS:g} rad/s"
-    damping, source = _answered("--damping", answers.damping, names, damping, source)
+    damping, source = _answered("--damping", notes.answers.damping, names, damping, source)
     notes.decide("damping, Nms/rad", shown(damping), source)
-    return Drives(lower, upper, torque, damping, _armature(anatomy, answers), kp, kd)
+    armature = model.dof_armature[model.jnt_dofadr[joints]]
+    armature, _ = _answered("--armature", notes.answers.armature, names, armature)
+    return Drives(lower, upper, torque, damping, armature, kp, kd)
 
 
-def _limits(anatomy: Anatomy, answers: Answers, notes: Notes) -> tuple[np.ndarray, np.ndarray]:
+def _limits(anatomy: Anatomy, notes: Notes) -> tuple[np.ndarray, np.ndarray]:
     """(12,) lowest and highest angles; -+_ASKED where the user has to give them."""
     model, joints, ends = anatomy.model, list(anatomy.joints), []
     ranged = np.array(model.jnt_limited[joints], dtype=bool)
     for side, (what, far) in enumerate((("lower", -_ASKED), ("upper", _ASKED))):
-        bounds = {joint: limits[side] for joint, limits in answers.limits.items()}
+        bounds = {joint: limits[side] for joint, limits in notes.answers.limits.items()}
         own = np.where(ranged, model.jnt_range[joints][:, side], far)
         values, source = _answered("--limit", bounds, anatomy.joint_names, own, "joint ranges")
         ends.append(values.round(5))
@@ -114,7 +115,7 @@ def _answered(
     return values, f"{source}, and {option}" if answered.any() else source
 
 
-def _torques(anatomy: Anatomy, answers: Answers, notes: Notes) -> np.ndarray:
+def _torques(anatomy: Anatomy, notes: Notes) -> np.ndarray:
     """(12,) smallest torque limit of actuators and joint; _ASKED where the user has to give it."""
     model, torque_nm, sources = anatomy.model, np.full(N_JOINTS, _ASKED), set[str]()
     for i, joint in enumerate(anatomy.joints):
@@ -135,7 +136,7 @@ def _torques(anatomy: Anatomy, answers: Answers, notes: Notes) -> np.ndarray:
             torque_nm[i], source = min(limits)
             sources.add(source)
     names, source = anatomy.joint_names, "; ".join(sorted(sources))
-    torque_nm, source = _answered("--torque", answers.torque_nm, names, torque_nm, source)
+    torque_nm, source = _answered("--torque", notes.answers.torque_nm, names, torque_nm, source)
     _ask(notes, "--torque", "NM", torque_nm == _ASKED, names)
     notes.decide("torque limits, Nm", shown(torque_nm), source)
     return torque_nm
@@ -157,19 +158,13 @@ def _servos(anatomy: Anatomy) -> tuple[np.ndarray, np.ndarray]:
     return gains[0], gains[1]
 
 
-def _armature(anatomy: Anatomy, answers: Answers) -> np.ndarray:
-    model = anatomy.model
-    own = model.dof_armature[model.jnt_dofadr[list(anatomy.joints)]]
-    return _answered("--armature", answers.armature, anatomy.joint_names, own)[0]
-
-
-def with_armature(drives: Drives, robot: RobotCard, answers: Answers, notes: Notes) -> Drives:
+def with_armature(drives: Drives, robot: RobotCard, notes: Notes) -> Drives:
     """Drives with armature, by mass and leg length, for joints whose file has none."""
     none = drives.armature == 0
     size = robot.mass_kg * robot.leg_length_m**2
     derived = np.tile(_ARMATURE_SHARES, N_LEGS) * size
     armature = np.where(none, [float(f"{value:.2g}") for value in derived], drives.armature)
-    source = "--armature" if answers.armature else "the file's"
+    source = "--armature" if notes.answers.armature else "the file's"
     if none.any():
         which = ", ".join(joints_of(none, robot.joint_names))
         source = f"Aliengo's for this mass and leg length, where the file has none: {which}"
@@ -178,7 +173,7 @@ def with_armature(drives: Drives, robot: RobotCard, answers: Answers, notes: Not
 
 
 def choose_gains(
-    robot: RobotCard, model: mujoco.MjModel, drives: Drives, answers: Answers, notes: Notes
+    robot: RobotCard, model: mujoco.MjModel, drives: Drives, notes: Notes
 ) -> RobotCard:
     """The robot with the file's gains if they hold its weight and are stable, else computed gains.
 
@@ -187,17 +182,17 @@ def choose_gains(
     stiff = replace(robot, kp_nm_per_rad=np.full(N_JOINTS, _VERY_STIFF))
     torque = np.abs(standing_load(stiff).torque_nm)
     names = robot.joint_names
-    kp, source = _answered("--kp", answers.kp, names, drives.kp)
+    kp, source = _answered("--kp", notes.answers.kp, names, drives.kp)
     if why := _why_not_kp(robot, model, kp, torque):
         own = _rounded_up(float(torque.max()) / _SAG_RAD)
         source = f"{_SAG_RAD:g} rad of sag under the weight; {why}"
-        kp, source = _answered("--kp", answers.kp, names, own, source)
+        kp, source = _answered("--kp", notes.answers.kp, names, own, source)
     notes.decide("kp, Nm/rad", shown(kp), source)
-    kd, source = _answered("--kd", answers.kd, names, drives.kd)
+    kd, source = _answered("--kd", notes.answers.kd, names, drives.kd)
     if why := why or _why_not_kd(robot, model, kp, kd):
         own, ratio = _choose_kd(robot, model, kp)
         source = f"damping ratio {ratio:.2f} of the heaviest joint; {why}"
-        kd, source = _answered("--kd", answers.kd, names, own, source)
+        kd, source = _answered("--kd", notes.answers.kd, names, own, source)
     notes.decide("kd, Nms/rad", shown(kd), source)
     _caution(robot, drives, float(torque.max()), notes)
     return replace(robot, kp_nm_per_rad=kp, kd_nms_per_rad=kd)

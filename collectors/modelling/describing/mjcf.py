@@ -9,7 +9,7 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
-from gaitforge.collectors.modelling.describing.notes import Answers, Notes
+from gaitforge.collectors.modelling.describing.notes import Notes
 
 _NARROW_RAD, _WIDE_RAD = 0.1, 4 * np.pi
 _UNREAD = (".dae", ".glb", ".gltf", ".fbx", ".ply")
@@ -31,7 +31,7 @@ class Mjcf:
     poses: tuple[tuple[str, np.ndarray], ...]
 
 
-def read_mjcf(path: Path, answers: Answers, notes: Notes) -> Mjcf:
+def read_mjcf(path: Path, notes: Notes) -> Mjcf:
     """Read and compile an MJCF or URDF; mesh files of shapes that do not collide may be missing.
 
     RobotError for another kind of file, one that does not compile, or a missing mesh that collides.
@@ -47,7 +47,7 @@ def read_mjcf(path: Path, answers: Answers, notes: Notes) -> Mjcf:
             files[mesh.name] = _find_mesh(mesh, folders, spec.strippath)
             if "://" in mesh.file:
                 mesh.file = str(files[mesh.name])
-        _strip(spec, files, answers, notes)
+        _strip(spec, files, notes)
         model = spec.compile()
     except (ValueError, mujoco.FatalError, ET.ParseError) as error:
         if str(error).startswith(f"{notes.file}: "):
@@ -121,7 +121,7 @@ def _find_mesh(mesh: mujoco.MjsMesh, folders: list[Path], strippath: bool) -> Pa
     return next((place for place in places if place.is_file()), places[0])
 
 
-def _strip(spec: mujoco.MjSpec, files: dict[str, Path], answers: Answers, notes: Notes) -> None:
+def _strip(spec: mujoco.MjSpec, files: dict[str, Path], notes: Notes) -> None:
     """Delete what needs files or is not used; shapes in contact pairs count as colliding."""
     paired = {name for pair in spec.pairs for name in (pair.geomname1, pair.geomname2)}
     for geom in spec.geoms:
@@ -142,12 +142,10 @@ def _strip(spec: mujoco.MjSpec, files: dict[str, Path], answers: Answers, notes:
         spec.delete(element)
     for key in spec.keys:
         key.ctrl = key.act = []  # their actuators are deleted, too
-    _strip_meshes(spec, files, answers, notes)
+    _strip_meshes(spec, files, notes)
 
 
-def _strip_meshes(
-    spec: mujoco.MjSpec, files: dict[str, Path], answers: Answers, notes: Notes
-) -> None:
+def _strip_meshes(spec: mujoco.MjSpec, files: dict[str, Path], notes: Notes) -> None:
     """Delete visual shapes, and colliding ones without a file if the user says so."""
     missing: dict[bool, set[Path]] = {True: set(), False: set()}
     for geom in spec.geoms:
@@ -162,7 +160,7 @@ def _strip_meshes(
             f"bodies without <inertial> have their mass from meshes that are missing: "
             f"{_listed(missing[False])}"
         )
-    if missing[True] and not answers.leave_out_meshes:
+    if missing[True] and not notes.answers.leave_out_meshes:
         raise notes.wrong(
             "meshes of colliding shapes are missing, or of a kind that MuJoCo does not read: "
             f"{_listed(missing[True])}; put STL or OBJ files into {min(missing[True]).parent}, "

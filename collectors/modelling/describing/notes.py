@@ -54,8 +54,8 @@ class Decision:
 class Notes:
     """Decisions in order, and the options that the user still has to give."""
 
-    def __init__(self, file: str):
-        self.file = file
+    def __init__(self, file: str, answers: Answers):
+        self.file, self.answers = file, answers
         self.decisions: list[Decision] = []
         self._questions: list[str] = []
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gaitforge.collectors.modelling.describing.notes import Answers, Notes, joint_values
+from gaitforge.collectors.modelling.describing.notes import Notes, joint_values
 from gaitforge.collectors.robots.kinematics import LegKinematics
 from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, KNEES, N_JOINTS, N_LEGS, RobotCard
 from gaitforge.collectors.rotations import wrapped
@@ -22,27 +22,27 @@ _SLACK_RAD = 1e-3
 Pose = tuple[str, np.ndarray]
 
 
-def choose_pose(robot: RobotCard, poses: Sequence[Pose], answers: Answers, notes: Notes) -> Pose:
+def choose_pose(robot: RobotCard, poses: Sequence[Pose], notes: Notes) -> Pose:
     """Name and joint angles (12,) of a default pose; a guess if `notes` holds questions on it.
 
     Args:
         robot: a card that lacks only its default pose and gains.
         poses: the file's, of which the first is taken in which the robot stands.
     """
-    answer = joint_values("--pose", answers.pose_rad, robot.joint_names)
+    answer = joint_values("--pose", notes.answers.pose_rad, robot.joint_names)
     if np.isfinite(answer).all():
         return "--pose", answer
     if np.isfinite(answer).any():
         raise notes.wrong("--pose has to name all joints: hip=RAD,thigh=RAD,calf=RAD")
-    if answers.knees is None:
+    if notes.answers.knees is None:
         for name, angles in poses:
             if _stands(robot, angles):
                 return name, np.clip(angles, robot.joint_lower_rad, robot.joint_upper_rad)
     crouches = [crouch(robot, np.full(N_LEGS, sign)) for sign in (-1, 1)]
     legs = [_within(robot, pose).reshape(N_LEGS, -1).all(axis=1) for pose in crouches]
-    if answers.knees is not None:
-        forward = np.array(KNEES[answers.knees]) > 0
-        source = f"--knees {answers.knees}"
+    if notes.answers.knees is not None:
+        forward = np.array(KNEES[notes.answers.knees]) > 0
+        source = f"--knees {notes.answers.knees}"
     else:
         forward = legs[1]
         source = "knees as the joints' ranges allow"

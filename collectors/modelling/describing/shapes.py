@@ -7,7 +7,7 @@ import mujoco
 import numpy as np
 
 from gaitforge.collectors.modelling.describing.anatomy import Anatomy
-from gaitforge.collectors.modelling.describing.notes import Answers, Notes
+from gaitforge.collectors.modelling.describing.notes import Notes
 from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, LEGS, N_LEGS
 
 _G = mujoco.mjtGeom
@@ -64,7 +64,7 @@ class Shape:
         return (self.vertices, 0.0) if self.vertices is not None else self.outline()
 
 
-def collision_shapes(anatomy: Anatomy, answers: Answers, notes: Notes) -> list[Shape]:
+def collision_shapes(anatomy: Anatomy, notes: Notes) -> list[Shape]:
     """The robot's colliding shapes; a mesh becomes the box or capsule that encloses it."""
     model, shapes, fitted = anatomy.model, [], 0
     for g in range(model.ngeom):
@@ -87,8 +87,8 @@ def collision_shapes(anatomy: Anatomy, answers: Answers, notes: Notes) -> list[S
     if fitted:
         text = f"{fitted} replaced by the smallest box or capsule around each"
         notes.decide("meshes", text, "colliding shapes have to be primitives")
-    if answers.trunk_half_size_m:
-        half = np.array(answers.trunk_half_size_m)
+    if notes.answers.trunk_half_size_m:
+        half = np.array(notes.answers.trunk_half_size_m)
         box = Shape(0, _G.mjGEOM_BOX, half, np.zeros(3), np.eye(3))
         shapes = [box, *(shape for shape in shapes if shape.part)]
     elif not any(shape.part == 0 for shape in shapes):

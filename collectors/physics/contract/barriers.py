@@ -71,10 +71,8 @@ def body_force(make: scene.Make) -> str:
         first[new, 1] = backend.state.barrier_body_force[new]
     for (part, (_, is_body)), (force, on_body) in zip(hit.items(), first, strict=True):
         scene.require(force > _FELT_N, f"a {part} that hits a barrier feels nothing")
-        scene.require(
-            (on_body > _FELT_N) == is_body,
-            f"{part}: {on_body:.0f} N on the body of {force:.0f} N in all",
-        )
+        off = f"{part}: {on_body:.0f} N on the body of {force:.0f} N in all"
+        scene.require((on_body > _FELT_N) == is_body, off)
     return ", ".join(f"{part} {force:.0f} N" for part, force in zip(hit, first[:, 0], strict=True))
 
 
@@ -232,10 +230,10 @@ def _require_alike(
     other: PhysicsBackend | None = None,
 ) -> float:
     """The difference of two robots' states; of positions only if the back end is not exact."""
-    one, two = scene.snapshot(backend), scene.snapshot(other or backend)
     names = scene.STATE_NAMES if backend.exact else ("base_pos", "joint_pos")
-    allowed = scene.tolerance(backend, 0.0, float32_m)
-    return max(
-        scene.require_close(f"{name} of robots alike", one[name][first], two[name][second], allowed)
-        for name in names
-    )
+    allowed, off = scene.tolerance(backend, 0.0, float32_m), 0.0
+    for name in names:
+        one = getattr(backend.state, name)[first]
+        two = getattr((other or backend).state, name)[second]
+        off = max(off, scene.require_close(f"{name} of robots alike", one, two, allowed))
+    return off

@@ -12,14 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gaitforge.collectors.physics import make_backend
-from gaitforge.collectors.physics.contract import (
-    barriers,
-    contact,
-    draws,
-    independence,
-    motion,
-    speed,
-)
+from gaitforge.collectors.physics.contract import barriers, contact, draws, independence, motion
 from gaitforge.collectors.physics.contract.scene import ROBOT, Make
 
 Check = Callable[[Make], str]
@@ -34,7 +27,7 @@ _CHECKS: tuple[Check, ...] = (
     *(barriers.walls, barriers.bar, barriers.turned_barrier, barriers.body_force),
     *(barriers.no_ground, barriers.wall_beside, barriers.out_of_reach, barriers.own_barriers),
     *(barriers.too_many_barriers, independence.determinism, independence.neighbours),
-    *(independence.partial_reset, independence.restart, speed.throughput),
+    *(independence.partial_reset, independence.restart, contact.throughput),
 )
 CHECKS = {check.__name__.replace("_", "-"): check for check in _CHECKS}
 """Checks by name, "free-fall" for `free_fall`."""
@@ -62,7 +55,7 @@ def run_check(check: Check, make: Make) -> str:
         return check(lambda *sizes: stack.enter_context(closing(make(*sizes))))
 
 
-def run_checks(backend: str, robots: int = speed.ROBOTS) -> Iterator[CheckResult]:
+def run_checks(backend: str, robots: int = contact.ROBOTS) -> Iterator[CheckResult]:
     """Run every check on a back end and yield the results; a simulator's error is a failed check.
 
     ValueError for an unknown back end, or one that cannot be built here. `robots` is the number
@@ -70,7 +63,7 @@ def run_checks(backend: str, robots: int = speed.ROBOTS) -> Iterator[CheckResult
     """
     make = partial(make_backend, backend, ROBOT)
     make(1, 1).close()
-    timed: Check = partial(speed.throughput, robots=robots)
+    timed: Check = partial(contact.throughput, robots=robots)
     for name, check in (CHECKS | {"throughput": timed}).items():
         started = time.perf_counter()
         try:

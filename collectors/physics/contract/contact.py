@@ -1,8 +1,9 @@
-"""Checks on the ground: standing, weights, slopes, every terrain.
+"""Checks on the ground: standing, weights, slopes, every terrain, and the throughput.
 
 Forces are means over half a second: in some simulators they flicker.
 """
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,8 @@ from gaitforge.collectors.physics.contract import scene
 from gaitforge.collectors.physics.contract.robot_check import standing_load
 from gaitforge.collectors.scenarios.terrains import TERRAINS, make_tile, tile_heights
 
+ROBOTS = 256
+"""Parallel robots whose throughput is measured."""
 _SETTLE_STEPS = 75
 _MEAN_STEPS = 25
 _CONTACT_N = 1.0
@@ -112,3 +115,15 @@ def slope_friction(make: scene.Make) -> str:
         (slid[1:] < 0.04).all(), f"friction of 0.8 or more slides down {grade:.2f} ({distances})"
     )
     return f"grade {grade:.2f}, way in half a second by friction {distances}"
+
+
+def throughput(make: scene.Make, robots: int = ROBOTS) -> str:
+    """Control steps a second of robots that stand on flat ground; no bar."""
+    backend = scene.placed(make, *[scene.start_at(joint_pos=scene.FIRM_STANCE)] * robots)
+    scene.hold(backend, 3, scene.FIRM_STANCE)
+    started, steps = time.perf_counter(), 20
+    scene.hold(backend, steps, scene.FIRM_STANCE)
+    rate = robots * steps / (time.perf_counter() - started)
+    height = backend.state.base_pos[:, 2]
+    scene.require((height > 0.2).all(), f"a robot is at {height.min():.2f} m")
+    return f"{rate:,.0f} control steps/s with {robots} robots"

@@ -1,11 +1,12 @@
 """Checks of randomisation draws, on robots with different draws in one simulation."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from gaitforge.collectors.physics.contract import scene
-from gaitforge.collectors.physics.interface import PhysicsBackend
+from gaitforge.collectors.physics.interface import PhysicsBackend, RobotStart
 from gaitforge.collectors.robots.robot import LEGS, RobotError
 from gaitforge.collectors.scenarios.randomisation import DRAWS, draw_randomisation
 from gaitforge.collectors.timing import GRAVITY_MS2
@@ -43,8 +44,7 @@ def motor_gains(make: scene.Make) -> str:
     """Stiffer and stronger motors respond faster, damped ones more slowly."""
     factors = (0.9, 1.0, 1.1)
     names = ("kp_factor", "motor_strength", "kd_factor")
-    draws = [scene.draws_with(**{name: factor}) for name in names for factor in factors]
-    backend = _hanging(make, draws)
+    backend = _hanging(make, **dict.fromkeys(names, factors))
     first = _calf_response(backend, 1).reshape(3, 3)
     second = _calf_response(backend, 1).reshape(3, 3)
     for name, moved in zip(names[:2], first[:2], strict=True):
@@ -62,7 +62,7 @@ def motor_gains(make: scene.Make) -> str:
 
 def stiff_legs(make: scene.Make) -> str:
     """Stiffer legs stand higher."""
-    backend = _standing(make, [scene.draws_with(kp_factor=factor) for factor in (0.9, 1.1)])
+    backend = _standing(make, kp_factor=(0.9, 1.1))
     soft, stiff = backend.state.base_pos[:, 2]
     scene.require(0.25 < soft < stiff - 0.001 < 0.31, f"Kp 0.9: {soft:.3f} m, 1.1: {stiff:.3f} m")
     return f"Kp 0.9: {soft:.3f} m, 1.1: {stiff:.3f} m"
@@ -70,7 +70,7 @@ def stiff_legs(make: scene.Make) -> str:
 
 def action_lag(make: scene.Make) -> str:
     """Lag delays the response by substeps without weakening it."""
-    backend = _hanging(make, [scene.draws_with(action_lag_substeps=lag) for lag in range(4)])
+    backend = _hanging(make, action_lag_substeps=range(4))
     response = _calf_response(backend, 1)
     scene.require((np.diff(response) < 0).all(), f"after a step, lag 0 to 3: {_rad(response)}")
     scene.require(response[-1] > 0, "a lag of 3 substeps takes a whole step")
@@ -82,7 +82,7 @@ def action_lag(make: scene.Make) -> str:
 def joint_offset(make: scene.Make) -> str:
     """A joint offset shifts that joint's rest position and no other."""
     offsets = [-0.02, 0.0, 0.02]
-    backend = _hanging(make, [scene.draws_with(joint_offset_7_rad=offset) for offset in offsets])
+    backend = _hanging(make, joint_offset_7_rad=offsets)
     scene.hold(backend, 40)
     rest = backend.state.joint_pos - scene.DEFAULT_POSE
     off = scene.require_close("offset of joint 7, rad", rest[:, 7], offsets, 2e-3)
@@ -93,7 +93,7 @@ def joint_offset(make: scene.Make) -> str:
 def added_mass(make: scene.Make) -> str:
     """Added mass weighs on the feet."""
     masses = [-1.0, 0.0, 3.0]
-    backend = _standing(make, [scene.draws_with(base_mass_offset_kg=mass) for mass in masses])
+    backend = _standing(make, base_mass_offset_kg=masses)
     weight = _on_feet(backend).sum(axis=1)
     expected = scene.WEIGHT_N + np.array(masses) * GRAVITY_MS2
     off = scene.require_close("weight on the feet, N", weight, expected, 0.02 * scene.WEIGHT_N)
@@ -102,11 +102,10 @@ def added_mass(make: scene.Make) -> str:
 
 def centre_of_mass(make: scene.Make) -> str:
     """Moving the centre of mass loads the feet on that side."""
-    offsets = [("com_offset_x_m", "FL FR"), ("com_offset_y_m", "FL RL")]
-    draws = [scene.draws_with(**{name: value}) for name, _ in offsets for value in (-0.03, 0.03)]
-    force = _on_feet(_standing(make, draws)).reshape(2, 2, 4)
+    sides = {"com_offset_x_m": "FL FR", "com_offset_y_m": "FL RL"}
+    force = _on_feet(_standing(make, **dict.fromkeys(sides, (-0.03, 0.03)))).reshape(2, 2, 4)
     gained = []
-    for (name, loaded), (away, towards) in zip(offsets, force, strict=True):
+    for (name, loaded), (away, towards) in zip(sides.items(), force, strict=True):
         feet = [leg in loaded.split() for leg in LEGS]
         gained.append(float(towards[feet].sum() - away[feet].sum()))
         scene.require(
@@ -117,10 +116,8 @@ def centre_of_mass(make: scene.Make) -> str:
 
 def raised_mass(make: scene.Make) -> str:
     """A spinning robot turns about its raised or lowered centre of mass."""
-    draws = [scene.draws_with(com_offset_z_m=value) for value in (-0.05, 0.05)]
-    backend = scene.placed(
-        make, *(scene.in_the_air(ang_vel=(3.0, 0.0, 0.0), draws=row) for row in draws)
-    )
+    spinning = scene.in_the_air(ang_vel=(3.0, 0.0, 0.0))
+    backend = _drawn(make, spinning, com_offset_z_m=(-0.05, 0.05))
     scene.hold(backend, 25)
     # The origin, at rest at first, circles a point r above it: y = r (sin wt - wt).
     low, high = backend.state.base_pos[:, 1]
@@ -131,9 +128,8 @@ def raised_mass(make: scene.Make) -> str:
 
 def draws_replaced(make: scene.Make) -> str:
     """New draws replace the previous ones, mass and friction included."""
-    backend = _hanging(
-        make, [scene.draws_with(base_mass_offset_kg=3.0, kp_factor=1.1), scene.draws_with()]
-    )
+    heavy = scene.draws_with(base_mass_offset_kg=3.0, kp_factor=1.1)
+    backend = scene.placed(make, scene.in_the_air(draws=heavy), scene.in_the_air())
     scene.hold(backend, 1)
     for index in range(2):
         backend.reset(index, scene.in_the_air())
@@ -158,14 +154,18 @@ def impossible_draws(make: scene.Make) -> str:
     return ", ".join(["mass", *impossible])
 
 
-def _hanging(make: scene.Make, draws: Sequence[np.ndarray]) -> PhysicsBackend:
-    return scene.placed(make, *(scene.in_the_air(draws=row) for row in draws))
+def _drawn(make: scene.Make, start: RobotStart, **draws: Sequence[float]) -> PhysicsBackend:
+    """A robot at the start for each value of each draw, the others nominal."""
+    rows = [scene.draws_with(**{name: each}) for name, values in draws.items() for each in values]
+    return scene.placed(make, *(replace(start, draws=row) for row in rows))
 
 
-def _standing(make: scene.Make, draws: Sequence[np.ndarray]) -> PhysicsBackend:
-    backend = scene.placed(
-        make, *(scene.start_at(joint_pos=scene.FIRM_STANCE, draws=row) for row in draws)
-    )
+def _hanging(make: scene.Make, **draws: Sequence[float]) -> PhysicsBackend:
+    return _drawn(make, scene.in_the_air(), **draws)
+
+
+def _standing(make: scene.Make, **draws: Sequence[float]) -> PhysicsBackend:
+    backend = _drawn(make, scene.start_at(joint_pos=scene.FIRM_STANCE), **draws)
     scene.hold(backend, 60, scene.FIRM_STANCE)
     return backend
 

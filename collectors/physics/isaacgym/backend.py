@@ -23,24 +23,24 @@ import mujoco
 import numpy as np
 
 from gaitforge.collectors.physics.interface import (
-    Availability,
     BackendUnavailable,
+    PhysicsBackend,
     PhysicsState,
     RobotStart,
 )
 from gaitforge.collectors.physics.isaacgym import process
 from gaitforge.collectors.physics.isaacgym.worker import protocol
 from gaitforge.collectors.physics.isaacgym.world_file import FixedPart, TileBook, write_world
+from gaitforge.collectors.physics.mujoco.host import RobotRows
 from gaitforge.collectors.physics.mujoco.model import build_model
 from gaitforge.collectors.physics.mujoco.urdf import robot_urdf
 from gaitforge.collectors.robots.kinematics import standing_height_m
-from gaitforge.collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
+from gaitforge.collectors.robots.robot import N_LEGS, RobotCard
 from gaitforge.collectors.scenarios.passages import MAX_BARRIERS
 from gaitforge.collectors.scenarios.randomisation import (
     COM_OFFSET,
     DRAW_INDEX,
     DRAWS,
-    JOINT_OFFSET,
     check_draws,
     drawn_gains,
 )
@@ -68,14 +68,10 @@ _IMPORT = (
 )
 
 
-def availability() -> Availability:
-    """Whether an interpreter is configured that can import isaacgym."""
-    try:
-        config = process.config_from_environment()
-        version = _isaacgym_version(config.python, min(config.timeout_s, _IMPORT_LIMIT_S))
-    except BackendUnavailable as error:
-        return Availability(IsaacGymBackend.name, False, str(error), "")
-    return Availability(IsaacGymBackend.name, True, "", version)
+def installed_version() -> str:
+    """The version of the configured interpreter; BackendUnavailable if it cannot import it."""
+    config = process.config_from_environment()
+    return _isaacgym_version(config.python, min(config.timeout_s, _IMPORT_LIMIT_S))
 
 
 @lru_cache(maxsize=8)
@@ -102,7 +98,7 @@ def _isaacgym_version(python: str, limit_s: float) -> str:
     raise BackendUnavailable(f"{python} cannot import isaacgym: {reason}")
 
 
-class IsaacGymBackend:
+class IsaacGymBackend(PhysicsBackend):
     """Robots in Isaac Gym; those that were never reset stand on flat ground.
 
     A world is rebuilt at the first step after a reset that changed a `FixedPart`.
@@ -119,9 +115,7 @@ class IsaacGymBackend:
     """
 
     name = "isaacgym"
-    exact = False
     fixed_world = True
-    several_robots = False
 
     def __init__(
         self,
@@ -138,8 +132,7 @@ class IsaacGymBackend:
         self._fresh_process = on_gpu if fresh_process is None else fresh_process
         self._model = build_model(robot)
         self._data = mujoco.MjData(self._model)
-        self._feet = [self._model.geom(name).id for name in robot.foot_geoms]
-        self._joints = [int(self._model.joint(name).qposadr[0]) for name in robot.joint_names]
+        self._rows = RobotRows(self._model, robot, num_robots)
         self._facts: dict[str, Any] = asdict(robot_urdf(robot, self._model))
         self._urdf: str = self._facts.pop("text")
         self._facts |= {
@@ -153,9 +146,6 @@ class IsaacGymBackend:
         self._tiles = TileBook()
         self._wanted: list[FixedPart] = []
         self._built: list[FixedPart] = []
-        self._targets = np.tile(robot.default_joint_pos_rad, (num_robots, 1))
-        self._joint_offset = np.zeros((num_robots, N_JOINTS))
-        self._period = np.ones((num_robots, 1))
         self._events = np.zeros((num_robots, protocol.width(protocol.EVENTS)), dtype=np.float32)
         self._eventful = False
         self._former_s = 0.0
@@ -186,11 +176,12 @@ class IsaacGymBackend:
             float(draws[DRAW_INDEX["base_mass_offset_kg"]]),
             tuple(draws[COM_OFFSET].tolist()),
         )
-        self._joint_offset[index] = draws[JOINT_OFFSET]
-        self._period[index] = start.tile.period_m
-        self._targets[index] = start.joint_pos
-        self._write_gains(index, draws)
-        self._show_start(index, start)
+        event = self._events[index]
+        event[_EVENT["kp"]], event[_EVENT["kd"]] = drawn_gains(self._robot, draws)
+        event[_EVENT["lag_substeps"]] = draws[DRAW_INDEX["action_lag_substeps"]]
+        self._rows.start(index, start, self._data.qpos, self._data.qvel)
+        mujoco.mj_kinematics(self._model, self._data)
+        self.state.show_start(index, start, self._rows.feet(self._data))
         self._write_start(index)
 
     def push(self, ids: np.ndarray, velocity_xy: np.ndarray) -> None:
@@ -201,7 +192,7 @@ class IsaacGymBackend:
 
     def step(self, joint_targets: np.ndarray) -> None:
         """See `PhysicsBackend.step`; WorkerError if the worker died, hung or failed."""
-        targets = joint_targets + self._joint_offset
+        targets = joint_targets + self._rows.joint_offset
         if self._eventful and self._wanted != self._built:
             self._build()
         self._worker.blocks["targets"][:] = targets
@@ -213,7 +204,7 @@ class IsaacGymBackend:
             self._events[:, _EVENT["reset"]] = 0.0
             self._events[:, _EVENT["push"]] = 0.0
             self._eventful = False
-        self._targets[:] = targets
+        self._rows.targets[:] = targets
         self.state = self._read()
 
     @property
@@ -249,41 +240,23 @@ class IsaacGymBackend:
         for index in range(self.num_robots):
             self.reset(index, start)
 
-    def _write_gains(self, index: int, draws: np.ndarray) -> None:
-        event = self._events[index]
-        event[_EVENT["kp"]], event[_EVENT["kd"]] = drawn_gains(self._robot, draws)
-        event[_EVENT["lag_substeps"]] = draws[DRAW_INDEX["action_lag_substeps"]]
-
     def _write_start(self, index: int) -> None:
         """Write the start of robot `index`, taken from `state`."""
-        event, state = self._events[index], self.state
+        event, state, period = self._events[index], self.state, self._rows.period[index]
         position = state.base_pos[index].copy()
-        periods = np.floor(position[:2] / self._period[index] + 0.5)
-        position[:2] -= periods * self._period[index]
+        periods = np.floor(position[:2] / period + 0.5)
+        position[:2] -= periods * period
         event[_EVENT["reset"]], event[_EVENT["push"]] = 1.0, 0.0
         event[_EVENT["base_pos"]], event[_EVENT["periods"]] = position, periods
         for name in _CARRIED:
             event[_EVENT[name]] = getattr(state, name)[index]
-        event[_EVENT["previous_targets"]] = self._targets[index]
+        event[_EVENT["previous_targets"]] = self._rows.targets[index]
         self._eventful = True
-
-    def _show_start(self, index: int, start: RobotStart) -> None:
-        """Show a reset robot's start, feet where kinematics puts them."""
-        data = self._data
-        data.qpos[:3], data.qpos[3:7] = start.base_pos, start.base_quat
-        data.qpos[self._joints] = start.joint_pos
-        mujoco.mj_kinematics(self._model, data)
-        self.state.show_start(index, start, data.geom_xpos[self._feet])
-
-    def _off_ground(self, index: int, foot_pos: np.ndarray) -> np.ndarray:
-        """(4,) which feet of robot `index` are too high to feel the ground."""
-        ground = tile_heights(self._tiles.tiles[self._wanted[index].tile], foot_pos[:, :2])
-        return foot_pos[:, 2] - self._robot.foot_radius_m - ground > FOOT_CLEARANCE_M
 
     def _read(self) -> PhysicsState:
         """The worker's rows as a state."""
         rows = self._worker.blocks["state"].astype(np.float64)
-        away = rows[:, _STATE["periods"]] * self._period
+        away = rows[:, _STATE["periods"]] * self._rows.period
 
         def feet(name: str) -> np.ndarray:
             return rows[:, _STATE[name]].reshape(-1, N_LEGS, 3)
@@ -294,7 +267,11 @@ class IsaacGymBackend:
         foot_force = feet("foot_force")
         barrier_force = rows[:, _STATE["barrier_force"]][:, 0]
         for index in np.flatnonzero(barrier_force).tolist():
-            foot_force[index, self._off_ground(index, foot_pos[index])] = 0.0
+            ground = tile_heights(
+                self._tiles.tiles[self._wanted[index].tile], foot_pos[index, :, :2]
+            )
+            height = foot_pos[index, :, 2] - self._robot.foot_radius_m - ground
+            foot_force[index, height > FOOT_CLEARANCE_M] = 0.0
         return PhysicsState(
             **{name: rows[:, _STATE[name]] for name in _AS_SENT},
             base_pos=base_pos,

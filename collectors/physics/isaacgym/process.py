@@ -29,9 +29,9 @@ DEFAULT_TIMEOUT_S = 600.0
 """Compiling gymtorch and cooking hundreds of tiles take minutes."""
 WORKER = Path(__file__).parent / "worker" / "worker.py"
 _FAREWELL_S = 5.0
+_READ_BYTES = 4096
 _QUOTED_LINES = 3
 _QUOTED_CHARACTERS = 400
-_FAILED = "it failed: "
 _TRACEBACK = "Traceback (most recent call last)"
 
 
@@ -83,7 +83,7 @@ class WorkerProcess:
 
     Attributes:
         blocks: {name: (robots, width) float32} views of the shared memory.
-        hello: the worker's versions and device.
+        hello: Isaac Gym's version and the worker's device.
         world_path: the file of the world to build.
     """
 
@@ -117,8 +117,8 @@ class WorkerProcess:
         try:
             self._process = self._start(settings_path, theirs)
         except OSError as error:
-            for fd in (self._commands, self._answers):
-                os.close(fd)
+            os.close(self._commands)
+            os.close(self._answers)
             shutil.rmtree(folder, ignore_errors=True)
             raise WorkerError(f"{self._title}: it cannot be started: {error.strerror}") from None
         finally:
@@ -126,11 +126,10 @@ class WorkerProcess:
                 os.close(fd)
         self._poll = select.poll()
         self._poll.register(self._answers, select.POLLIN)
-        self.close = weakref.finalize(
-            self, _end, os.getpid(), self._process, self._commands, self._answers, folder
-        )
+        pipes = self._commands, self._answers
+        self.close = weakref.finalize(self, _end, os.getpid(), self._process, pipes, folder)
         """End the process; may be called twice."""
-        self.hello = self._greet()
+        self.hello = self._answer(config.timeout_s)
 
     @property
     def pid(self) -> int:
@@ -148,12 +147,7 @@ class WorkerProcess:
             raise WorkerError(f"{self._title}: it has ended")
         with contextlib.suppress(BrokenPipeError):  # the answer says what happened
             os.write(self._commands, command)
-        answer = self._read(limit_s or self._config.timeout_s)
-        if answer == protocol.DONE:
-            return
-        if answer == protocol.FAILED:
-            raise self._failure(self._reason(self._read_line()))
-        raise self._failure(f"it answered {answer!r}")
+        self._answer(limit_s or self._config.timeout_s)
 
     @property
     def _title(self) -> str:
@@ -171,33 +165,27 @@ class WorkerProcess:
                 env=child_environment(self._config.python),
             )
 
-    def _greet(self) -> dict[str, Any]:
-        """The worker's greeting."""
-        line = self._read_line()
-        try:
-            hello = json.loads(line)
-        except ValueError:
-            raise self._failure(f"it greeted with {line[:80]!r}") from None
-        if "error" in hello:
-            raise self._failure(self._reason(line))
-        return hello
-
-    def _read_line(self) -> bytes:
+    def _answer(self, limit_s: float) -> dict[str, Any]:
+        """The worker's next message."""
         line = b""
         while not line.endswith(b"\n"):
-            line += self._read(self._config.timeout_s)
-        return line
-
-    def _read(self, limit_s: float) -> bytes:
-        """The next byte of the answer."""
-        if not self._poll.poll(1000.0 * limit_s):
-            raise self._failure(
-                f"no answer within {limit_s:g} s ({TIMEOUT_VARIABLE}), so it was killed"
-            )
-        byte = os.read(self._answers, 1)
-        if not byte:
-            raise self._failure(self._death())
-        return byte
+            if not self._poll.poll(1000.0 * limit_s):
+                raise self._failure(
+                    f"no answer within {limit_s:g} s ({TIMEOUT_VARIABLE}), so it was killed"
+                )
+            text = os.read(self._answers, _READ_BYTES)
+            if not text:
+                raise self._failure(self._death())
+            line += text
+        if line == protocol.DONE:
+            return {}
+        try:
+            message = json.loads(line)
+        except ValueError:
+            raise self._failure(f"it answered {line[:80]!r}") from None
+        if "error" in message:
+            raise self._failure(f"it failed: {message['error']}", quote_traceback=False)
+        return message
 
     def _death(self) -> str:
         try:
@@ -208,15 +196,12 @@ class WorkerProcess:
             return f"it was killed by {signal.Signals(-status).name}"
         return f"it ended with exit status {status}"
 
-    def _reason(self, line: bytes) -> str:
-        return f"{_FAILED}{json.loads(line)['error']}"
-
-    def _failure(self, what: str) -> WorkerError:
+    def _failure(self, what: str, quote_traceback: bool = True) -> WorkerError:
         """End the process; returns the error to raise."""
         _kill(self._process)
         text = self._log.read_text(encoding="utf-8", errors="replace")
         self.close()
-        if what.startswith(_FAILED):
+        if not quote_traceback:
             text = text.rpartition(_TRACEBACK)[0]  # the rest is the failure itself
         lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
         output = " | ".join(lines[-_QUOTED_LINES:])[-_QUOTED_CHARACTERS:]
@@ -232,15 +217,15 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end(
-    owner: int, process: subprocess.Popen[bytes], commands: int, answers: int, folder: Path
+    owner: int, process: subprocess.Popen[bytes], pipes: tuple[int, int], folder: Path
 ) -> None:
     """Ask a worker to quit, kill it if it does not, and remove its folder."""
     if os.getpid() != owner:
         return  # in a fork
     with contextlib.suppress(BrokenPipeError):  # it has ended already
-        os.write(commands, protocol.QUIT)
-    os.close(commands)
-    os.close(answers)
+        os.write(pipes[0], protocol.QUIT)
+    for fd in pipes:
+        os.close(fd)
     try:
         process.wait(_FAREWELL_S)
     except subprocess.TimeoutExpired:

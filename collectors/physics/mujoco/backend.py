@@ -8,30 +8,24 @@ import numpy as np
 from mujoco.rollout import Rollout
 
 from gaitforge.collectors.compiling import compiled
-from gaitforge.collectors.physics.interface import Availability, PhysicsState, RobotStart
-from gaitforge.collectors.physics.mujoco.host import RobotRows, write_start
+from gaitforge.collectors.physics.interface import RobotStart
+from gaitforge.collectors.physics.mujoco.host import HostBackend
 from gaitforge.collectors.physics.mujoco.model import build_model
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
 from gaitforge.collectors.timing import DECIMATION, SUBSTEP_S
 
 _FULL = mujoco.mjtState.mjSTATE_FULLPHYSICS
-_DIVERGED = [
-    int(kind)
-    for kind in (
-        mujoco.mjtWarning.mjWARN_BADQPOS,
-        mujoco.mjtWarning.mjWARN_BADQVEL,
-        mujoco.mjtWarning.mjWARN_BADQACC,
-    )
-]
+_WARN = mujoco.mjtWarning
+_DIVERGED = list(map(int, (_WARN.mjWARN_BADQPOS, _WARN.mjWARN_BADQVEL, _WARN.mjWARN_BADQACC)))
 """MuJoCo's warnings of huge or non-finite numbers; it then continues from the file's pose."""
 
 
-def availability() -> Availability:
-    """Always available."""
-    return Availability(MujocoBackend.name, True, "", MujocoBackend.version)
+def installed_version() -> str:
+    """MuJoCo's version; it is always available."""
+    return mujoco.__version__
 
 
-class MujocoBackend:
+class MujocoBackend(HostBackend):
     """Every robot owns a copy of the model, with its randomisation and terrain tile.
 
     The PD law is MuJoCo's position actuator, evaluated at every substep. No solver warm start
@@ -46,51 +40,34 @@ class MujocoBackend:
     name = "mujoco"
     version = mujoco.__version__
     exact = True
-    fixed_world = False
     several_robots = True
 
     def __init__(self, robot: RobotCard | Sequence[RobotCard], num_robots: int, threads: int):
-        self.num_robots = num_robots
-        self._robots = [robot] * num_robots if isinstance(robot, RobotCard) else list(robot)
-        self._nominals = _nominal_models(self._robots)
-        nominal = self._nominals[0]
-        self._models = [copy.copy(each) for each in self._nominals]
+        robots = [robot] * num_robots if isinstance(robot, RobotCard) else list(robot)
+        nominals = _nominal_models(robots)
+        super().__init__(robots, nominals, [copy.copy(each) for each in nominals])
+        nominal = nominals[0]
         _no_log_file()
         self._datas = [mujoco.MjData(nominal) for _ in range(threads)]
         self._warned = [data.warning.number for data in self._datas]
-        self._scratch = mujoco.MjData(nominal)
         self.pool = Rollout(nthread=threads)
         self._chunk = max(1, num_robots // (threads * 8))
 
         n_state = mujoco.mj_stateSize(nominal, _FULL)
         self._full = np.zeros((num_robots, n_state))
         self._states = np.zeros((num_robots, DECIMATION, n_state))
-        self._sensors = np.zeros((num_robots, DECIMATION, nominal.nsensordata))
+        self._sensordata = np.zeros((num_robots, DECIMATION, nominal.nsensordata))
+        self._sensors = self._sensordata[:, -1]
         self._control = np.zeros((num_robots, DECIMATION, N_JOINTS))
-        self._rows = RobotRows(nominal, self._robots[0], num_robots)
         # FULLPHYSICS starts with the time, then qpos and qvel.
         self._pos = self._full[:, 1 : 1 + nominal.nq]
         self._vel = self._full[:, 1 + nominal.nq : 1 + nominal.nq + nominal.nv]
         self.state = self._read()
 
-    def realised(self, draws: np.ndarray) -> np.ndarray:
-        """See `PhysicsBackend.realised`."""
-        return draws
-
     def reset(self, index: int, start: RobotStart) -> None:
         """See `PhysicsBackend.reset`."""
-        model, data = self._models[index], self._scratch
-        write_start(model, data, self._nominals[index], self._robots[index], start)
-        self._full[index], self._sensors[index] = 0.0, 0.0
-        self._rows.start(index, start, self._pos[index], self._vel[index])
-        mujoco.mj_setState(model, data, self._full[index], _FULL)
-        mujoco.mj_kinematics(model, data)
-        self.state.show_start(index, start, self._rows.feet(data))
-
-    def push(self, ids: np.ndarray, velocity_xy: np.ndarray) -> None:
-        """See `PhysicsBackend.push`."""
-        self._vel[ids, :2] += velocity_xy
-        self.state.base_lin_vel_world[ids, :2] += velocity_xy
+        self._full[index] = 0.0
+        super().reset(index, start)
 
     def step(self, joint_targets: np.ndarray) -> None:
         """See `PhysicsBackend.step`; RobotError when the simulation diverges."""
@@ -103,7 +80,7 @@ class MujocoBackend:
             self._control,
             nstep=DECIMATION,
             state=self._states,
-            sensordata=self._sensors,
+            sensordata=self._sensordata,
             skip_checks=True,
             chunk_size=self._chunk,
         )
@@ -119,9 +96,6 @@ class MujocoBackend:
     def close(self) -> None:
         """Stop the threads."""
         self.pool.close()
-
-    def _read(self) -> PhysicsState:
-        return self._rows.read(self._pos, self._vel, self._sensors[:, -1])
 
 
 def _nominal_models(robots: Sequence[RobotCard]) -> list[mujoco.MjModel]:

@@ -1,10 +1,12 @@
-"""The host's part of MuJoCo back ends: write draws into a model, read states from sensors."""
+"""What back ends keep on the host: robots' rows; MuJoCo models with draws, states from sensors."""
+
+from collections.abc import Sequence
 
 import mujoco
 import numpy as np
 
 from gaitforge.collectors.compiling import compiled
-from gaitforge.collectors.physics.interface import PhysicsState, RobotStart
+from gaitforge.collectors.physics.interface import PhysicsBackend, PhysicsState, RobotStart
 from gaitforge.collectors.physics.mujoco.model import sensor_slices, write_barriers, write_tile
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
 from gaitforge.collectors.rotations import lengths
@@ -17,19 +19,10 @@ from gaitforge.collectors.scenarios.randomisation import (
 )
 
 
-def write_start(
-    model: mujoco.MjModel,
-    data: mujoco.MjData,
-    nominal: mujoco.MjModel,
-    robot: RobotCard,
-    start: RobotStart,
+def _write_draws(
+    model: mujoco.MjModel, nominal: mujoco.MjModel, robot: RobotCard, draws: np.ndarray
 ) -> None:
-    """Write draws (relative to the nominal model), tile, barriers, and the constants they change.
-
-    Args:
-        data: of the model, overwritten.
-    """
-    draws = start.draws
+    """Write draws (N_DRAWS,), relative to the nominal model; RobotError if they are impossible."""
     trunk = nominal.body(robot.trunk_body).id
     check_draws(robot, float(nominal.body_mass[trunk]), draws)
     feet = [nominal.geom(name).id for name in robot.foot_geoms]
@@ -42,14 +35,10 @@ def write_start(
     model.actuator_gainprm[:, 0] = kp
     model.actuator_biasprm[:, 1] = -kp
     model.actuator_biasprm[:, 2] = -kd
-    write_tile(model, start.tile)
-    write_barriers(model, start.barriers)
-    # Derived constants last: they depend on masses and on where the ground is.
-    mujoco.mj_setConst(model, data)
 
 
 class RobotRows:
-    """Data of N robots that both MuJoCo back ends keep on the host, float64.
+    """Data of N robots that back ends keep on the host, float64.
 
     Attributes:
         targets, joint_offset: (N, 12) rad; lag: (N,) substeps.
@@ -119,6 +108,56 @@ class RobotRows:
             barrier_force=lengths(sensor("barrier_force")).sum(axis=1),
             barrier_body_force=lengths(sensor("barrier_body_force")).sum(axis=1),
         )
+
+
+class HostBackend(PhysicsBackend):
+    """A back end of MuJoCo models whose state is on the host between control steps.
+
+    Args:
+        robots, nominals: each row's robot and its model without draws.
+        models: the models that starts are written into; rows may share one.
+
+    Attributes:
+        _pos, _vel: (N, nq) and (N, nv), inside the tile.
+        _sensors: (N, nsensordata) of the last substep's start.
+    """
+
+    _pos: np.ndarray
+    _vel: np.ndarray
+    _sensors: np.ndarray
+
+    def __init__(
+        self,
+        robots: Sequence[RobotCard],
+        nominals: Sequence[mujoco.MjModel],
+        models: Sequence[mujoco.MjModel],
+    ) -> None:
+        self.num_robots = len(robots)
+        self._robots, self._nominals, self._models = robots, nominals, models
+        self._scratch = mujoco.MjData(nominals[0])
+        self._rows = RobotRows(nominals[0], robots[0], len(robots))
+
+    def reset(self, index: int, start: RobotStart) -> None:
+        """See `PhysicsBackend.reset`."""
+        model, data = self._models[index], self._scratch
+        _write_draws(model, self._nominals[index], self._robots[index], start.draws)
+        write_tile(model, start.tile)
+        write_barriers(model, start.barriers)
+        # Derived constants last: they depend on masses and on where the ground is.
+        mujoco.mj_setConst(model, data)
+        self._sensors[index] = 0.0
+        self._rows.start(index, start, self._pos[index], self._vel[index])
+        data.qpos[:] = self._pos[index]
+        mujoco.mj_kinematics(model, data)
+        self.state.show_start(index, start, self._rows.feet(data))
+
+    def push(self, ids: np.ndarray, velocity_xy: np.ndarray) -> None:
+        """See `PhysicsBackend.push`."""
+        self._vel[ids, :2] += velocity_xy
+        self.state.base_lin_vel_world[ids, :2] += velocity_xy
+
+    def _read(self) -> PhysicsState:
+        return self._rows.read(self._pos, self._vel, self._sensors)
 
 
 @compiled

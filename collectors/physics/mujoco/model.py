@@ -1,8 +1,9 @@
 """The simulated model: a robot's MJCF with ground, barriers, motors and sensors."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import product
 from math import cos, sin
-from typing import TypeVar
 
 import mujoco
 import numpy as np
@@ -26,13 +27,6 @@ _BARRIER_FRICTION = 0.3
 _BARRIER_PRIORITY, _FOOT_PRIORITY = 1, 2
 _AWAY_M = -50.0
 
-_Made = TypeVar("_Made")
-
-SENSOR_KINDS = (
-    *("foot_force", "trunk_force", "knee_force", "barrier_force", "barrier_body_force"),
-    *("foot_pos", "foot_vel", "torque"),
-)
-
 
 def build_model(robot: RobotCard) -> mujoco.MjModel:
     """The robot's MJCF on a height field, with barriers parked out of reach.
@@ -44,8 +38,8 @@ def build_model(robot: RobotCard) -> mujoco.MjModel:
     Raises:
         RobotError: an MJCF that does not compile, is incomplete, or contradicts the card.
     """
-    file = str(robot.mjcf_path)
-    spec = _or_wrong(robot, lambda: mujoco.MjSpec.from_file(file))
+    with _errors_of(robot):
+        spec = mujoco.MjSpec.from_file(str(robot.mjcf_path))
     _check_names(spec, robot)
     for element in [*spec.sensors, *spec.actuators, *spec.keys, *spec.pairs]:
         spec.delete(element)
@@ -56,7 +50,8 @@ def build_model(robot: RobotCard) -> mujoco.MjModel:
     _add_sensors(spec, robot)
     spec.option.timestep = SUBSTEP_S
     spec.option.gravity = [0.0, 0.0, -GRAVITY_MS2]
-    model = _or_wrong(robot, spec.compile)
+    with _errors_of(robot):
+        model = spec.compile()
     check_model(robot, model)
     return model
 
@@ -93,35 +88,32 @@ def write_barriers(model: mujoco.MjModel, barriers: Sequence[Barrier]) -> None:
 
 
 def sensor_slices(model: mujoco.MjModel) -> dict[str, slice]:
-    """Where each kind of sensor lies in `sensordata`."""
-    slices = {}
-    sensors = [model.sensor(i) for i in range(model.nsensor)]
-    for kind in SENSOR_KINDS:
-        group = [sensor for sensor in sensors if sensor.name.startswith(f"{kind}/")]
-        start = int(group[0].adr[0])
-        slices[kind] = slice(start, start + sum(int(s.dim[0]) for s in group))
+    """Where each kind of sensor, a name's part before the slash, lies in `sensordata`."""
+    slices: dict[str, slice] = {}
+    for sensor in map(model.sensor, range(model.nsensor)):
+        kind, start, size = sensor.name.split("/")[0], int(sensor.adr[0]), int(sensor.dim[0])
+        slices[kind] = slice(slices[kind].start if kind in slices else start, start + size)
     return slices
 
 
-def _or_wrong(robot: RobotCard, make: Callable[[], _Made]) -> _Made:
-    """Call `make`; turn MuJoCo's error into a one-line RobotError."""
+@contextmanager
+def _errors_of(robot: RobotCard) -> Iterator[None]:
+    """Turn MuJoCo's error into a one-line RobotError."""
     try:
-        return make()
+        yield
     except (ValueError, mujoco.FatalError) as error:
         complaint = str(error).strip().split("\n")[0]
         raise robot.wrong(f"{robot.mjcf_path.name}: {complaint}") from None
 
 
 def _check_names(spec: mujoco.MjSpec, robot: RobotCard) -> None:
-    references = [
-        ("body", (robot.trunk_body,), spec.bodies),
-        ("geom", (*robot.foot_geoms, *robot.knee_geoms), spec.geoms),
-        ("joint", robot.joint_names, spec.joints),
-    ]
-    for kind, names, elements in references:
-        element_names = {element.name for element in elements}
+    for find, kind, names in (
+        (spec.body, "body", (robot.trunk_body,)),
+        (spec.geom, "geom", (*robot.foot_geoms, *robot.knee_geoms)),
+        (spec.joint, "joint", robot.joint_names),
+    ):
         for name in names:
-            if name not in element_names:
+            if find(name) is None:
                 raise robot.wrong(f"{robot.mjcf_path.name} has no {kind} '{name}'")
 
 
@@ -188,47 +180,36 @@ def _add_motors(spec: mujoco.MjSpec, robot: RobotCard) -> None:
 
 
 def _add_sensors(spec: mujoco.MjSpec, robot: RobotCard) -> None:
-    """Sensors in the order of `SENSOR_KINDS`, and of the card's legs and joints."""
+    """Sensors by kind, in the order of the card's legs and joints."""
     geom, body, tree = mujoco.mjtObj.mjOBJ_GEOM, mujoco.mjtObj.mjOBJ_BODY, mujoco.mjtObj.mjOBJ_XBODY
-    contact = mujoco.mjtSensor.mjSENS_CONTACT
-    netforce = [1 << int(mujoco.mjtConDataField.mjCONDATA_FORCE), 3, 1]
-
-    def add_contact(kind: str, objtype: mujoco.mjtObj, name: str, other: str) -> None:
-        spec.add_sensor(
-            name=f"{kind}/{name}/{other}",
-            type=contact,
-            objtype=objtype,
-            objname=name,
-            reftype=geom if other == GROUND else tree,
-            refname=other,
-            intprm=netforce,
-        )
-
-    for name in robot.foot_geoms:
-        add_contact("foot_force", geom, name, GROUND)
-    add_contact("trunk_force", body, robot.trunk_body, GROUND)
-    for name in robot.knee_geoms:
-        add_contact("knee_force", geom, name, GROUND)
-    # One sensor per barrier: forces of opposite walls would cancel.
-    barriers = [f"{BARRIERS}_{slot}" for slot in range(MAX_BARRIERS)]
-    for barrier in barriers:
-        add_contact("barrier_force", tree, robot.trunk_body, barrier)
+    kinds = mujoco.mjtSensor
     hips = [spec.joint(joint).parent for joint in robot.joint_names[::JOINTS_PER_LEG]]
     for i, hip in enumerate(hips):
         hip.name = hip.name or f"{_HIP}_{i}"
-    for name in (robot.trunk_body, *(hip.name for hip in hips)):
-        for barrier in barriers:
-            add_contact("barrier_body_force", body, name, barrier)
-    for kind, sensor in (
-        ("foot_pos", mujoco.mjtSensor.mjSENS_FRAMEPOS),
-        ("foot_vel", mujoco.mjtSensor.mjSENS_FRAMELINVEL),
+    trunk, trunk_and_hips = [robot.trunk_body], [robot.trunk_body, *(hip.name for hip in hips)]
+    # One sensor per barrier: forces of opposite walls would cancel.
+    barriers = [f"{BARRIERS}_{slot}" for slot in range(MAX_BARRIERS)]
+    for kind, objtype, names, reftype, others in (
+        ("foot_force", geom, robot.foot_geoms, geom, [GROUND]),
+        ("trunk_force", body, trunk, geom, [GROUND]),
+        ("knee_force", geom, robot.knee_geoms, geom, [GROUND]),
+        ("barrier_force", tree, trunk, tree, barriers),
+        ("barrier_body_force", body, trunk_and_hips, tree, barriers),
     ):
-        for name in robot.foot_geoms:
-            spec.add_sensor(name=f"{kind}/{name}", type=sensor, objtype=geom, objname=name)
-    for name in robot.joint_names:
-        spec.add_sensor(
-            name=f"torque/{name}",
-            type=mujoco.mjtSensor.mjSENS_ACTUATORFRC,
-            objtype=mujoco.mjtObj.mjOBJ_ACTUATOR,
-            objname=name,
-        )
+        for name, other in product(names, others):
+            spec.add_sensor(
+                name=f"{kind}/{name}/{other}",
+                type=kinds.mjSENS_CONTACT,
+                objtype=objtype,
+                objname=name,
+                reftype=reftype,
+                refname=other,
+                intprm=[1 << int(mujoco.mjtConDataField.mjCONDATA_FORCE), 3, 1],  # the net force
+            )
+    for kind, sensor, objtype, names in (
+        ("foot_pos", kinds.mjSENS_FRAMEPOS, geom, robot.foot_geoms),
+        ("foot_vel", kinds.mjSENS_FRAMELINVEL, geom, robot.foot_geoms),
+        ("torque", kinds.mjSENS_ACTUATORFRC, mujoco.mjtObj.mjOBJ_ACTUATOR, robot.joint_names),
+    ):
+        for name in names:
+            spec.add_sensor(name=f"{kind}/{name}", type=sensor, objtype=objtype, objname=name)

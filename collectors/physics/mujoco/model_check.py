@@ -52,7 +52,7 @@ def _check_joints(robot: RobotCard, model: mujoco.MjModel) -> None:
 
 def _check_legs(robot: RobotCard, model: mujoco.MjModel) -> None:
     """Check that legs and joints are in order, and feet and knees on their legs."""
-    data = _posed(robot, model, np.zeros(len(robot.joint_names)))
+    data = posed(robot, model, np.zeros(len(robot.joint_names)))
     hips = data.xanchor[[model.joint(name).id for name in robot.joint_names[::JOINTS_PER_LEG]]]
     hips = hips - hips.mean(axis=0)
     for leg, signs in enumerate(robot.leg_signs):
@@ -133,7 +133,7 @@ def _check_feet(robot: RobotCard, model: mujoco.MjModel) -> None:
     middle = (robot.joint_lower_rad + robot.joint_upper_rad) / 2
     bent = default + np.clip(middle - default, -_BENT_RAD, _BENT_RAD)
     for what, pose in (("the default pose", default), ("a bent pose", bent)):
-        data = _posed(robot, model, pose)
+        data = posed(robot, model, pose)
         feet = np.array([data.geom(name).xpos for name in robot.foot_geoms])
         expected = LegKinematics(robot).foot_positions(pose[None])[0]
         distance = np.linalg.norm(feet - expected, axis=1)
@@ -152,11 +152,13 @@ def _check_feet(robot: RobotCard, model: mujoco.MjModel) -> None:
             )
 
 
-def _posed(robot: RobotCard, model: mujoco.MjModel, joint_pos: np.ndarray) -> mujoco.MjData:
-    """Kinematics with the trunk's frame at the origin and joints (12,) in rad."""
+def posed(
+    robot: RobotCard, model: mujoco.MjModel, joint_pos: np.ndarray, height_m: float = 0.0
+) -> mujoco.MjData:
+    """Kinematics with the trunk's frame above the origin and joints (12,) in rad."""
     data = mujoco.MjData(model)
     start = int(model.joint(int(model.body(robot.trunk_body).jntadr[0])).qposadr[0])
-    data.qpos[start : start + 7] = 0, 0, 0, 1, 0, 0, 0
+    data.qpos[start : start + 7] = 0, 0, height_m, 1, 0, 0, 0
     for name, angle in zip(robot.joint_names, joint_pos, strict=True):
         data.joint(name).qpos[0] = angle
     mujoco.mj_kinematics(model, data)

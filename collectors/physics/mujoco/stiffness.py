@@ -3,8 +3,11 @@
 import mujoco
 import numpy as np
 
+from gaitforge.collectors.physics.mujoco.model_check import posed
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.timing import SUBSTEP_S
+
+_IN_THE_AIR_M = 10.0
 
 
 def stiffness(
@@ -36,12 +39,7 @@ def joint_inertia(robot: RobotCard, model: mujoco.MjModel) -> np.ndarray:
 
 def _inertia(robot: RobotCard, model: mujoco.MjModel) -> tuple[np.ndarray, list[int]]:
     """The inertia matrix (nv, nv) in the default pose, and the joints' rows."""
-    data = mujoco.MjData(model)
-    root = int(model.body(robot.trunk_body).jntadr[0])
-    start = int(model.jnt_qposadr[root])
-    data.qpos[start : start + 7] = 0, 0, 10, 1, 0, 0, 0
-    for name, angle in zip(robot.joint_names, robot.default_joint_pos_rad, strict=True):
-        data.joint(name).qpos[0] = angle
+    data = posed(robot, model, robot.default_joint_pos_rad, _IN_THE_AIR_M)
     mujoco.mj_forward(model, data)
     inertia = np.empty((model.nv, model.nv))
     mujoco.mj_fullM(model, data, inertia)

@@ -145,15 +145,15 @@ class _Writer:
         for geom, inertial in zip(parts, inertials[1:], strict=True):
             position, rotation = self._geom_frame(geom)
             joint = _add_joint(root, self.parts[geom] + "_joint", "fixed", position, rotation)
-            _add(joint, "parent", link=self.link_name(body))
-            _add(joint, "child", link=self.parts[geom])
+            ET.SubElement(joint, "parent", link=self.link_name(body))
+            ET.SubElement(joint, "child", link=self.parts[geom])
             centred = _Inertial(inertial.mass, np.zeros(3), inertial.inertia)
             self._write_link(root, self.parts[geom], centred, [geom], False)
 
     def _split(self, body: int, parts: list[int]) -> list[_Inertial]:
         """The body's inertia without its feet and knees, and theirs, in its link's frame."""
         model = self._model
-        axes = _matrix(model.body_iquat[body])
+        axes = matrix(model.body_iquat[body])
         whole = _Inertial(
             float(model.body_mass[body]),
             model.body_ipos[body] - self._anchor(body),
@@ -189,11 +189,11 @@ class _Writer:
         """Position (3,) and axes (3, 3) of a shape in its link's frame."""
         model = self._model
         position = model.geom_pos[geom] - self._anchor(int(model.geom_bodyid[geom]))
-        return position, _matrix(model.geom_quat[geom])
+        return position, matrix(model.geom_quat[geom])
 
     def _write_joint(self, root: ET.Element, body: int) -> None:
         model, robot = self._model, self._robot
-        rotation = _matrix(model.body_quat[body])
+        rotation = matrix(model.body_quat[body])
         parent = int(model.body_parentid[body])
         position = model.body_pos[body] + rotation @ self._anchor(body) - self._anchor(parent)
         names = {"parent": self.link_name(parent), "child": self.link_name(body)}
@@ -204,34 +204,36 @@ class _Writer:
             axis, name = model.jnt_axis[adr], model.joint(adr).name
             limited = bool(model.jnt_limited[adr])
             # URDF measures angles from the file's pose, MuJoCo from the joint's reference.
-            rotation = rotation @ _turn(axis, -float(model.qpos0[model.jnt_qposadr[adr]]))
+            turn = np.zeros(4)
+            mujoco.mju_axisAngle2Quat(turn, axis, -float(model.qpos0[model.jnt_qposadr[adr]]))
+            rotation = rotation @ matrix(turn)
             kind = "revolute" if limited else "continuous"
             joint = _add_joint(root, name, kind, position, rotation)
-            _add(joint, "axis", xyz=_text(axis))
+            ET.SubElement(joint, "axis", xyz=_text(axis))
             effort = robot.torque_limit_nm[robot.joint_names.index(name)]
             limits = {"effort": _number(effort), "velocity": _number(MAX_JOINT_SPEED_RADS)}
             if limited:
                 low, high = model.jnt_range[adr]
                 limits |= {"lower": _number(low), "upper": _number(high)}
-            _add(joint, "limit", **limits)
+            ET.SubElement(joint, "limit", limits)
         for role, link in names.items():
-            _add(joint, role, link=link)
+            ET.SubElement(joint, role, link=link)
 
     def _write_link(
         self, root: ET.Element, name: str, inertial: _Inertial, geoms: list[int], placed: bool
     ) -> None:
         """Write a link and its shapes, `placed` as in their body, else at the origin."""
         model = self._model
-        link = _add(root, "link", name=name)
-        element = _add(link, "inertial")
-        _add(element, "origin", xyz=_text(inertial.com), rpy="0 0 0")
-        _add(element, "mass", value=_number(inertial.mass))
+        link = ET.SubElement(root, "link", name=name)
+        element = ET.SubElement(link, "inertial")
+        ET.SubElement(element, "origin", xyz=_text(inertial.com), rpy="0 0 0")
+        ET.SubElement(element, "mass", value=_number(inertial.mass))
         moments = {
             f"i{'xyz'[row]}{'xyz'[col]}": _number(inertial.inertia[row, col])
             for row in range(3)
             for col in range(row, 3)
         }
-        _add(element, "inertia", **moments)
+        ET.SubElement(element, "inertia", moments)
         for geom in geoms:
             frame = self._geom_frame(geom) if placed else (np.zeros(3), np.eye(3))
             _write_shapes(link, int(model.geom_type[geom]), model.geom_size[geom], *frame)
@@ -264,9 +266,9 @@ def _write_shapes(
     """Write one collision element, or three for a capsule, which URDF lacks."""
 
     def add(where: np.ndarray, shape: str, **sizes: str) -> None:
-        element = _add(link, "collision")
-        _add(element, "origin", xyz=_text(where), rpy=_text(_roll_pitch_yaw(rotation)))
-        _add(_add(element, "geometry"), shape, **sizes)
+        element = ET.SubElement(link, "collision")
+        ET.SubElement(element, "origin", xyz=_text(where), rpy=_text(_roll_pitch_yaw(rotation)))
+        ET.SubElement(ET.SubElement(element, "geometry"), shape, sizes)
 
     if kind == _BOX:
         add(position, "box", size=_text(2 * size))
@@ -279,31 +281,22 @@ def _write_shapes(
             add(position + rotation[:, 2] * end, "sphere", radius=_number(size[0]))
 
 
-def _add(parent: ET.Element, tag: str, **attributes: str) -> ET.Element:
-    return ET.SubElement(parent, tag, attributes)
-
-
 def _add_joint(
     root: ET.Element, name: str, kind: str, position: np.ndarray, rotation: np.ndarray
 ) -> ET.Element:
-    joint = _add(root, "joint", name=name, type=kind)
+    joint = ET.SubElement(root, "joint", name=name, type=kind)
     if kind == "fixed":
         # For Isaac Gym's importer.
         joint.set("dont_collapse", "true")
-    _add(joint, "origin", xyz=_text(position), rpy=_text(_roll_pitch_yaw(rotation)))
+    ET.SubElement(joint, "origin", xyz=_text(position), rpy=_text(_roll_pitch_yaw(rotation)))
     return joint
 
 
-def _matrix(quat: np.ndarray) -> np.ndarray:
+def matrix(quat: np.ndarray) -> np.ndarray:
+    """(3, 3) of a quaternion wxyz (4,)."""
     result = np.zeros(9)
     mujoco.mju_quat2Mat(result, quat)
     return result.reshape(3, 3)
-
-
-def _turn(axis: np.ndarray, angle: float) -> np.ndarray:
-    quat = np.zeros(4)
-    mujoco.mju_axisAngle2Quat(quat, axis, angle)
-    return _matrix(quat)
 
 
 def _roll_pitch_yaw(rotation: np.ndarray) -> np.ndarray:

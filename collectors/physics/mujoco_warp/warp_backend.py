@@ -10,16 +10,10 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-import mujoco
 import numpy as np
 
-from gaitforge.collectors.physics.interface import (
-    Availability,
-    BackendUnavailable,
-    PhysicsState,
-    RobotStart,
-)
-from gaitforge.collectors.physics.mujoco.host import RobotRows, write_start
+from gaitforge.collectors.physics.interface import BackendUnavailable, RobotStart
+from gaitforge.collectors.physics.mujoco.host import HostBackend
 from gaitforge.collectors.physics.mujoco.model import GROUND, build_model
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
 from gaitforge.collectors.timing import DECIMATION
@@ -28,22 +22,21 @@ from gaitforge.datasets.errors import install_extra
 if TYPE_CHECKING:
     from gaitforge.collectors.physics.mujoco_warp.worlds import WorldLimits
 
-_NAME = "mujoco_warp"
 _PACKAGES = {"warp": "warp-lang", "mujoco_warp": "mujoco-warp"}
 _MAX_STATE = 1e10
 """MuJoCo's mjMAXVAL: a state beyond it has diverged."""
 
 
-def availability() -> Availability:
-    """Whether the packages are installed."""
+def installed_version() -> str:
+    """MuJoCo Warp's version; BackendUnavailable if packages are missing."""
     missing = [package for module, package in _PACKAGES.items() if find_spec(module) is None]
     if missing:
         why_not = f"{' and '.join(missing)} not installed: {install_extra('warp')}"
-        return Availability(_NAME, False, why_not, "")
-    return Availability(_NAME, True, "", metadata.version("mujoco-warp"))
+        raise BackendUnavailable(why_not)
+    return metadata.version("mujoco-warp")
 
 
-class MujocoWarpBackend:
+class MujocoWarpBackend(HostBackend):
     """Every robot is a world of one batch; the state is on the host between control steps.
 
     No solver warm start crosses a control step. GAITFORGE_WARP_DEVICE names the device ("cuda:1",
@@ -59,58 +52,31 @@ class MujocoWarpBackend:
         ValueError: a device that Warp does not have.
     """
 
-    name = _NAME
-    exact = False
-    fixed_world = False
-    several_robots = False
+    name = "mujoco_warp"
 
     def __init__(
         self, robot: RobotCard, num_robots: int, threads: int, limits: "WorldLimits | None" = None
     ) -> None:
-        status = availability()
-        if not status.available:
-            raise BackendUnavailable(status.why_not)
+        self.version = installed_version()
         from gaitforge.collectors.physics.mujoco_warp.worlds import WarpWorlds
 
-        self.version = status.version
-        self.num_robots = num_robots
-        self._robot = robot
-        self._nominal = build_model(robot)
-        self._model = copy.copy(self._nominal)
-        self._scratch = mujoco.MjData(self._model)
-        self._rows = RobotRows(self._nominal, robot, num_robots)
-        ground = self._nominal.geom(GROUND).id
+        model, n = build_model(robot), num_robots
+        super().__init__([robot] * n, [model] * n, [copy.copy(model)] * n)
         try:
-            self._worlds = WarpWorlds(self._nominal, num_robots, DECIMATION, ground, limits)
+            self._worlds = WarpWorlds(model, n, DECIMATION, model.geom(GROUND).id, limits)
         except NotImplementedError as error:
             lacks = " ".join(str(error).split())
             raise robot.wrong(f"MuJoCo Warp cannot simulate it: {lacks}") from None
 
-        self._pos = np.tile(self._nominal.qpos0, (num_robots, 1))
-        self._vel = np.zeros((num_robots, self._nominal.nv))
-        self._sensors = np.zeros((num_robots, self._nominal.nsensordata))
-        self._control = np.zeros((DECIMATION, num_robots, N_JOINTS))
+        self._pos, self._vel = np.tile(model.qpos0, (n, 1)), np.zeros((n, model.nv))
+        self._sensors = np.zeros((n, model.nsensordata))
+        self._control = np.zeros((DECIMATION, n, N_JOINTS))
         self.state = self._read()
-
-    def realised(self, draws: np.ndarray) -> np.ndarray:
-        """See `PhysicsBackend.realised`."""
-        return draws
 
     def reset(self, index: int, start: RobotStart) -> None:
         """See `PhysicsBackend.reset`."""
-        model, data = self._model, self._scratch
-        write_start(model, data, self._nominal, self._robot, start)
-        self._rows.start(index, start, self._pos[index], self._vel[index])
-        self._sensors[index] = 0.0
-        data.qpos[:] = self._pos[index]
-        mujoco.mj_kinematics(model, data)
-        self._worlds.place(index, model, data, start.tile)
-        self.state.show_start(index, start, self._rows.feet(data))
-
-    def push(self, ids: np.ndarray, velocity_xy: np.ndarray) -> None:
-        """See `PhysicsBackend.push`."""
-        self._vel[ids, :2] += velocity_xy
-        self.state.base_lin_vel_world[ids, :2] += velocity_xy
+        super().reset(index, start)
+        self._worlds.place(index, self._models[index], self._scratch, start.tile)
 
     def step(self, joint_targets: np.ndarray) -> None:
         """See `PhysicsBackend.step`."""
@@ -122,7 +88,11 @@ class MujocoWarpBackend:
         rows.targets[:] = new
         pos, vel, sensors = self._worlds.run(self._control, self._pos, self._vel)
         self._pos[:], self._vel[:], self._sensors[:] = pos, vel, sensors
-        self._restart_diverged()
+        # Diverged robots restart in the model's initial state, as in MuJoCo; NaN compares as false.
+        state = np.concatenate([self._pos, self._vel], axis=1)
+        diverged = ~(np.abs(state) < _MAX_STATE).all(axis=1)
+        self._pos[diverged], self._vel[diverged] = self._nominals[0].qpos0, 0.0
+        self._sensors[diverged] = 0.0
         rows.sensor_origin[:] = rows.origin
         # Robots that left their tile re-enter on the other side.
         crossed = rows.period * np.floor(self._pos[:, :2] / rows.period + 0.5)
@@ -134,15 +104,3 @@ class MujocoWarpBackend:
         """Free the device's memory."""
         if hasattr(self, "_worlds"):
             del self._worlds
-
-    def _restart_diverged(self) -> None:
-        """Reset diverged robots to the model's initial state, as MuJoCo does."""
-        state = np.concatenate([self._pos, self._vel], axis=1)
-        # The comparison is false for NaN.
-        diverged = ~(np.abs(state) < _MAX_STATE).all(axis=1)
-        self._pos[diverged] = self._nominal.qpos0
-        self._vel[diverged] = 0.0
-        self._sensors[diverged] = 0.0
-
-    def _read(self) -> PhysicsState:
-        return self._rows.read(self._pos, self._vel, self._sensors)

@@ -8,8 +8,8 @@ import pytest
 
 from gaitforge.collectors.physics import availability, make_backend
 from gaitforge.collectors.physics.contract.checks import CHECKS, run_check, run_checks
+from gaitforge.collectors.physics.contract.contact import throughput
 from gaitforge.collectors.physics.contract.scene import CheckFailed, Make
-from gaitforge.collectors.physics.contract.speed import throughput
 from gaitforge.collectors.physics.interface import BackendUnavailable, PhysicsBackend
 from gaitforge.collectors.physics.isaacgym.process import PYTHON_VARIABLE
 from gaitforge.collectors.simulators import BACKENDS

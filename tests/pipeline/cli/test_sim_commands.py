@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gaitforge.collectors.physics.contract.checks import CHECKS
+from gaitforge.collectors.physics.contract.contact import throughput
 from gaitforge.collectors.physics.contract.scene import CheckFailed, Make
-from gaitforge.collectors.physics.contract.speed import throughput
 from gaitforge.collectors.physics.isaacgym.process import PYTHON_VARIABLE
 from gaitforge.collectors.simulators import BACKENDS
 from tests.pipeline.command_line import Run, assert_refused

@@ -1,14 +1,12 @@
 """Protocol of worker and parent: commands, and blocks of shared memory.
 
 Shared memory holds the time that steps took, then the blocks below: float32, one row per robot. Two
-pipes carry one byte each per step, a command and its answer. Quantities are in the project's
-convention (quaternions wxyz, angular velocity in the body frame, joints in the card's order),
-positions relative to the middle of the robot's tile.
+pipes carry commands, a byte each, and their answers, a line of JSON each: DONE, or the "error".
+Quantities are in the project's convention (quaternions wxyz, angular velocity in the body frame,
+joints in the card's order), positions relative to the middle of the robot's tile.
 """
 
-import json
 import mmap
-from typing import Any
 
 import numpy as np
 
@@ -19,11 +17,18 @@ STEP = b"S"
 STEP_WITH_EVENTS = b"E"
 """A control step, after the events in EVENTS."""
 QUIT = b"Q"
-DONE = b"k"
-FAILED = b"!"
-"""The answer to a failed command, followed by a line of JSON with the "error"."""
+DONE = b"{}\n"
 
 JOINTS, LEGS = 12, 4
+
+MOTION = (
+    ("base_pos", 3),
+    ("base_quat", 4),
+    ("base_lin_vel_world", 3),
+    ("base_ang_vel_body", 3),
+    ("joint_pos", JOINTS),
+    ("joint_vel", JOINTS),
+)
 
 TARGETS = (("joint_targets", JOINTS),)
 """rad, joint offsets included."""
@@ -31,12 +36,7 @@ TARGETS = (("joint_targets", JOINTS),)
 EVENTS = (
     ("reset", 1),  # 1 where the robot starts
     ("push", 2),  # m/s in the world's x and y
-    ("base_pos", 3),
-    ("base_quat", 4),
-    ("base_lin_vel_world", 3),
-    ("base_ang_vel_body", 3),
-    ("joint_pos", JOINTS),
-    ("joint_vel", JOINTS),
+    *MOTION,
     ("previous_targets", JOINTS),  # in force until the lag has passed
     ("periods", 2),  # how many periods of its tile the robot has crossed
     ("kp", JOINTS),  # Nm/rad, motor strength included
@@ -46,12 +46,7 @@ EVENTS = (
 """Events of a robot; if `reset` is 0, only the push is read."""
 
 STATE = (
-    ("base_pos", 3),
-    ("base_quat", 4),
-    ("base_lin_vel_world", 3),
-    ("base_ang_vel_body", 3),
-    ("joint_pos", JOINTS),
-    ("joint_vel", JOINTS),
+    *MOTION,
     ("joint_torque", JOINTS),
     ("foot_pos", 3 * LEGS),
     ("foot_vel", 3 * LEGS),
@@ -102,8 +97,3 @@ def block_views(memory: mmap.mmap, robots: int) -> "dict[str, np.ndarray]":
         views[name] = np.ndarray(shape, dtype=np.float32, buffer=memory, offset=start)
         start += FLOAT_BYTES * robots * width(columns)
     return views
-
-
-def json_line(message: "dict[str, Any]") -> bytes:
-    """A message as one line."""
-    return json.dumps(message).encode("utf-8") + b"\n"

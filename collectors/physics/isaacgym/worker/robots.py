@@ -14,7 +14,6 @@ from isaacgym import gymapi, gymtorch
 # isort: split
 # Isaac Gym refuses to be imported after torch.
 import torch
-from vectors import length, rotate, rotate_inverse, to_wxyz, to_xyzw
 from world import World
 
 _EVENT = protocol.column_slices(protocol.EVENTS)
@@ -91,7 +90,7 @@ class Robots:
         def value(name: str) -> torch.Tensor:
             return events[:, _EVENT[name]]
 
-        quat = to_xyzw(value("base_quat"))
+        quat = torch.roll(value("base_quat"), -1, 1)  # to xyzw
         spin = rotate(quat, value("base_ang_vel_body"))
         lever = rotate(quat, self._com[robots])
         velocity = value("base_lin_vel_world") + torch.cross(spin, lever, dim=1)
@@ -153,9 +152,9 @@ class Robots:
         on_trunk, on_any, on_body = self._barrier_forces()
         columns = [
             root[:, :3] - self._place,
-            to_wxyz(quat),
+            torch.roll(quat, 1, 1),  # to wxyz
             velocity,
-            rotate_inverse(quat, spin),
+            rotate(quat, spin, -1.0),
             self._joint_state[:, self._to_card, 0],
             self._joint_state[:, self._to_card, 1],
             self._torque,
@@ -197,3 +196,15 @@ class Robots:
 
     def _tensor(self, values: Any, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.as_tensor(np.asarray(values), dtype=dtype, device=self._device)
+
+
+def rotate(quat: torch.Tensor, vector: torch.Tensor, sign: float = 1.0) -> torch.Tensor:
+    """(N, 3) body vectors into the world by unit quaternions xyzw (N, 4); back with the sign -1."""
+    xyz, w = quat[:, :3], quat[:, 3:]
+    t = 2.0 * torch.cross(xyz, vector, dim=1)
+    return vector + sign * w * t + torch.cross(xyz, t, dim=1)
+
+
+def length(vector: torch.Tensor) -> torch.Tensor:
+    """(...) of vectors (..., 3)."""
+    return (vector * vector).sum(dim=-1).sqrt()

@@ -47,7 +47,7 @@ class Simulation:
         os.unlink(path)
         if self._world is not None:
             self._robots = None  # its tensors must be freed before their world
-            self._world.destroy()
+            self._gym.destroy_sim(self._world.sim)
         columns = protocol.column_slices(protocol.EVENTS)
         starts = self._blocks["events"].numpy()
         position = starts[:, columns["base_pos"]] + arrays["place"]

@@ -25,36 +25,25 @@ def main(settings_path: str) -> int:
     """Greet, then run commands until told to quit; returns the exit status."""
     with open(settings_path, encoding="utf-8") as file:
         settings = json.load(file)
-    pipe = Pipe(settings)
     try:
-        simulation, hello = start(settings)
+        # Imported here so that a failure is answered with its reason.
+        from simulation import Simulation, isaacgym_version
+
+        memory = mmap.mmap(settings["memory_fd"], protocol.memory_bytes(settings["robots"]))
+        simulation = Simulation(settings, memory)
+        hello = {"isaacgym": isaacgym_version(), "device": str(simulation.device)}
     except BaseException as error:
-        traceback.print_exc()
-        pipe.write(protocol.json_line({"error": reason(error)}))
-        return 1
-    pipe.write(protocol.json_line(hello))
-    return serve(pipe, simulation, settings)
+        return fail(settings, error)
+    answer(settings, json_line(hello))
+    return serve(simulation, settings)
 
 
-def start(settings: "dict[str, Any]") -> "tuple[Simulation, dict[str, Any]]":
-    """Import Isaac Gym and make the empty simulation, and the greeting."""
-    # Imported here so that a failure is answered with its reason.
-    from simulation import Simulation, isaacgym_version
-
-    memory = mmap.mmap(settings["memory_fd"], protocol.memory_bytes(settings["robots"]))
-    simulation = Simulation(settings, memory)
-    hello = {
-        "isaacgym": isaacgym_version(),
-        "python": sys.version.split()[0],
-        "device": str(simulation.device),
-    }
-    return simulation, hello
-
-
-def serve(pipe: "Pipe", simulation: "Simulation", settings: "dict[str, Any]") -> int:
+def serve(simulation: "Simulation", settings: "dict[str, Any]") -> int:
     """Run commands; 0 after QUIT, 1 after a failure or the parent's end."""
+    poll = select.poll()
+    poll.register(settings["command_fd"], select.POLLIN)
     while True:
-        command = pipe.read_command()
+        command = read_command(poll, settings)
         if command == b"":
             # The parent cannot clean up.
             shutil.rmtree(settings["folder"], ignore_errors=True)
@@ -69,40 +58,36 @@ def serve(pipe: "Pipe", simulation: "Simulation", settings: "dict[str, Any]") ->
             else:
                 raise RuntimeError(f"unknown command {command!r}")
         except BaseException as error:
-            traceback.print_exc()
-            pipe.write(protocol.FAILED + protocol.json_line({"error": reason(error)}))
-            return 1
-        pipe.write(protocol.DONE)
+            return fail(settings, error)
+        answer(settings, protocol.DONE)
 
 
-class Pipe:
-    """The worker's ends of the two pipes."""
-
-    def __init__(self, settings: "dict[str, Any]"):
-        self._commands = settings["command_fd"]
-        self._answers = settings["answer_fd"]
-        self._parent = settings["parent"]
-        self._poll = select.poll()
-        self._poll.register(self._commands, select.POLLIN)
-
-    def read_command(self) -> bytes:
-        """One byte, or none when the parent is gone; forks of it may hold the pipe open."""
-        while True:
-            if self._poll.poll(1000 * PARENT_CHECK_S):
-                return os.read(self._commands, 1)
-            if os.getppid() != self._parent:
-                return b""
-
-    def write(self, message: bytes) -> None:
-        """Answer; a closed pipe shows at the next read."""
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._answers, message)
+def read_command(poll: select.poll, settings: "dict[str, Any]") -> bytes:
+    """One byte, or none when the parent is gone; forks of it may hold the pipe open."""
+    while not poll.poll(1000 * PARENT_CHECK_S):
+        if os.getppid() != settings["parent"]:
+            return b""
+    return os.read(settings["command_fd"], 1)
 
 
-def reason(error: BaseException) -> str:
-    """An exception in one line."""
+def answer(settings: "dict[str, Any]", line: bytes) -> None:
+    """Send a message; a closed pipe shows at the next read."""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(settings["answer_fd"], line)
+
+
+def json_line(message: "dict[str, Any]") -> bytes:
+    """A message as one line."""
+    return json.dumps(message).encode("utf-8") + b"\n"
+
+
+def fail(settings: "dict[str, Any]", error: BaseException) -> int:
+    """Answer with an exception's traceback in the log, and with its reason; returns the status."""
+    traceback.print_exc()
     text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    answer(settings, json_line({"error": reason}))
+    return 1
 
 
 if __name__ == "__main__":

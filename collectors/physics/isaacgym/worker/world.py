@@ -76,10 +76,6 @@ class World:
         if not gym.prepare_sim(self.sim):
             raise RuntimeError("Isaac Gym could not prepare the simulation")
 
-    def destroy(self) -> None:
-        """Free the simulation."""
-        self._gym.destroy_sim(self.sim)
-
     def _add_tiles(self) -> None:
         triangles = self._arrays["triangles"]
         for vertices in self._arrays["vertices"]:
