@@ -153,16 +153,14 @@ def _spectral(
 
 
 @compiled()
-def _read_token(
-    source: Array, weights: Array, obs: Array, remaining: np.float32, token: Array
-) -> int:
+def _read_token(source: Array, weights: Array, obs: Array, condition: Array, token: Array) -> int:
     """Compute the normalised token (D,) from obs (Do,); returns the place after mean and std.
 
-    source (D,): the observation index of each token index, -1 for the return-to-go.
+    source (D,): the observation index of each token index; -1, -2, ... for the condition's numbers.
     """
     for i in range(token.size):
         if source[i] < 0:
-            token[i] = remaining
+            token[i] = condition[-1 - source[i]]
         else:
             token[i] = (obs[source[i]] - weights[i]) / weights[token.size + i]
     return 2 * token.size
@@ -178,7 +176,7 @@ def _restore(weights: Array, place: int, action: Array) -> None:
 @compiled(nogil=True, error_model="numpy")
 def fcnet_step(
     obs: Array,
-    remaining: Array,
+    condition: Array,
     network: tuple[Array, Array, Array, Array, int],
     state: tuple[Array, Array],
     slot: int,
@@ -189,7 +187,7 @@ def fcnet_step(
     """One control step of the robots first..last: obs (N, Do) -> action (N, A) in data units.
 
     Args:
-        remaining: (N,) return-to-go / return scale, for tokens that have it.
+        condition: (N, C), for tokens that have one.
         network: `source` of `_read_token`; all weights in the order in which they are read (see
             `compiled_step`); cos and sin of u_k (2, m); `gelu_polynomial`; h.
         state: (N, n, L, d) the last n inputs of every spectral block; (N, L, 2m, d) their modes;
@@ -203,7 +201,7 @@ def fcnet_step(
     normed, inner, w, g = scratch[2, :d], scratch[3, :d], scratch[4], scratch[5]
     for robot in range(first, last):
         ring, modes = state[0][robot], state[1][robot]
-        place = _read_token(source, weights, obs[robot], remaining[robot], token)
+        place = _read_token(source, weights, obs[robot], condition[robot], token)
         place = _affine(weights, place, token, x)
         for layer in range(layers):
             place = _layer_norm(weights, place, x, normed)
@@ -236,7 +234,7 @@ def _add_and_norm(weights: Array, place: int, x: Array, y: Array) -> int:
 @compiled(nogil=True, error_model="numpy")
 def bot_step(
     obs: Array,
-    remaining: Array,
+    condition: Array,
     network: tuple[Array, Array, Array, Array, Array, Array, tuple[int, int, int]],
     state: tuple[Array],
     slot: int,
@@ -262,7 +260,7 @@ def bot_step(
     parts, sums = qkv.reshape((1, 3 * v * heads, width)), pooled.reshape((1, v * heads, width))
     for robot in range(first, last):
         ring, out = state[0][robot], action[robot]
-        place = _read_token(source, weights, obs[robot], remaining[robot], ring[slot])
+        place = _read_token(source, weights, obs[robot], condition[robot], ring[slot])
         for node in range(v):
             for c in range(e):
                 x[node, c] = weights[place + c]

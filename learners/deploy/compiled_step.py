@@ -16,7 +16,7 @@ from gaitforge.learners.models.bounded import BoundedNetwork
 from gaitforge.learners.models.fcnet.fcnet import FCNet
 from gaitforge.learners.models.fcnet.spectral_basis import dft_angles
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.policy.tokens import CONDITION, TokenLayout
 
 
 class CompiledStep:
@@ -39,9 +39,7 @@ class CompiledStep:
         self._slot = 0
         robots = len(state[0])
         self._shape = robots, policy.act_dim
-        self._zero = np.float32(policy.return_zero)
-        self._scale = np.float32(policy.return_scale)
-        self._remaining = np.zeros(robots, np.float32)
+        self._no_condition = np.zeros((robots, policy.layout.condition_dim), np.float32)
         self._bounds = None
         if isinstance(policy.network, BoundedNetwork):
             actions = policy.action_normaliser
@@ -54,13 +52,12 @@ class CompiledStep:
         for each in self._state:
             each[ids] = 0.0
 
-    def step(self, obs: np.ndarray, return_to_go: np.ndarray | None) -> np.ndarray:
-        """One control step: obs (N, Do), contiguous, and return_to_go (N,) -> (N, A); float32."""
-        if return_to_go is not None:
-            np.subtract(return_to_go, self._zero, out=self._remaining)
-            np.divide(self._remaining, self._scale, out=self._remaining)
+    def step(self, obs: np.ndarray, condition: np.ndarray | None) -> np.ndarray:
+        """One control step: obs (N, Do) and condition (N, C), contiguous -> (N, A); float32."""
+        if condition is None:
+            condition = self._no_condition
         action = np.empty(self._shape, np.float32)
-        arguments = obs, self._remaining, self._network, self._state, self._slot, action
+        arguments = obs, condition, self._network, self._state, self._slot, action
         in_threads(self._kernel, len(action), *arguments)
         self._slot = (self._slot + 1) % self._period
         if self._bounds is not None:
@@ -161,10 +158,12 @@ def _numbers(values: Tensor) -> np.ndarray:
 
 
 def _token_source(layout: TokenLayout) -> np.ndarray:
-    """(D,) the observation index of each token index, -1 for the return-to-go."""
-    source = np.full(layout.dim, -1)
+    """(D,) the observation index of each token index; -1, -2, ... for the condition's numbers."""
+    source = np.empty(layout.dim, np.int64)
     for name, (start, stop) in layout.slices.items():
-        if name in layout.obs_slices:
+        if name == CONDITION:
+            source[start:stop] = -1 - np.arange(stop - start)
+        else:
             source[start:stop] = np.arange(*layout.obs_slices[name])
     return source
 

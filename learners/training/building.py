@@ -47,7 +47,10 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
     act_dim = action_statistics.mean.numel()
     stored_slices = selection.schema.field("obs").slices
     body_slices = selection.schema.field(BODY).slices if has_bodies(selection) else None
-    layout = TokenLayout.of_data(objective.tokens, stored_slices, act_dim, body_slices)
+    condition = config.token_condition()
+    layout = TokenLayout.of_data(
+        objective.tokens, stored_slices, act_dim, body_slices, condition.width
+    )
     obs_normaliser = _normaliser("obs", selection)
     if layout.body_fields:
         bodies = selection.read(BODY).astype(np.float64)
@@ -79,6 +82,7 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
         expert - zero,
         gaussian,
         zero,
+        condition,
     )
     return policy, policy_card(policy, spec)
 

@@ -9,8 +9,8 @@ initialised independently.
 Extension: the paper's policy has no memory. With `history` above 1 each node's token also holds the
 observations of the last steps, for robots with noisy sensors and an unobserved gait phase.
 
-Extension: a return-to-go is a token of its own, joined to the root. Every node attends to it, since
-few masked layers would not bring it from the root to the ends of the limbs.
+Extension: a condition, such as a return-to-go, is a token of its own, joined to the root. Every
+node attends to it, since few masked layers would not bring it from the root to the limbs' ends.
 
 Legend: B batch, T time, D observation, H history, A action, V nodes, E embedding, N = B x T.
 """
@@ -30,9 +30,8 @@ from gaitforge.learners.models.bot.body_attention import (
 from gaitforge.learners.models.bot.body_policy import BodyPolicy, Detokenizer, Tokenizer
 from gaitforge.learners.models.bot.graphs import EmbodimentGraph
 from gaitforge.learners.models.config_checks import check_counts
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.policy.tokens import CONDITION, TokenLayout
 
-RETURN = "return_to_go"
 MASKINGS = ("hard", "mix", "soft", "none", "random")
 
 
@@ -88,10 +87,11 @@ class BoTConfig:
     def build(self, layout: TokenLayout, act_dim: int) -> "BoT":
         """The network for tokens of `layout`."""
         view, slices = body_view(self.body, layout.slices, act_dim), layout.slices
-        if RETURN in slices:
-            index = slices[RETURN][0]
-            index = index if view.chosen is None else view.chosen.index(index)
-            view = replace(view, graph=view.graph.with_own_node(RETURN, index))
+        if CONDITION in slices:
+            indices = tuple(range(*slices[CONDITION]))
+            if view.chosen is not None:
+                indices = tuple(view.chosen.index(index) for index in indices)
+            view = replace(view, graph=view.graph.with_own_node(CONDITION, indices))
         return BoT(self, view.graph, view.chosen)
 
 

@@ -55,7 +55,7 @@ def assert_equals_torch(step: Any, policy: PolicyNetwork, robots: int, steps: in
             step.reset(ids)
             expected.reset(ids)
         obs = rng.standard_normal((robots, policy.layout.obs_dim), dtype=np.float32)
-        target = rng.uniform(0, 20, robots).astype(np.float32) if policy.conditioned else None
+        target = rng.uniform(0, 2, (robots, 1)).astype(np.float32) if policy.conditioned else None
         wanted = expected.step(obs, target)
         got = step.step(obs, target)
         assert got.dtype == np.float32
