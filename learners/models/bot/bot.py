@@ -7,12 +7,13 @@ without a final norm. Deviation: the published layers start as copies of one lay
 initialised independently.
 
 Extension: the paper's policy has no memory. With `history` above 1 each node's token also holds the
-observations of the last steps, for robots with noisy sensors and an unobserved gait phase.
+observations of the last steps, stacked or as FCNet's sliding modes (`memory`), for robots with
+noisy sensors and an unobserved gait phase.
 
 Extension: a condition, such as a return-to-go, is a token of its own, joined to the root. Every
 node attends to it, since few masked layers would not bring it from the root to the limbs' ends.
 
-Legend: B batch, T time, D observation, H history, A action, V nodes, E embedding, N = B x T.
+Legend: B batch, T time, D observation, F numbers of a channel, A action, V nodes, E embedding, N = B x T.
 """
 
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from gaitforge.learners.models.bot.body_attention import (
 from gaitforge.learners.models.bot.body_policy import BodyPolicy, Detokenizer, Tokenizer
 from gaitforge.learners.models.bot.graphs import EmbodimentGraph
 from gaitforge.learners.models.config_checks import check_counts
+from gaitforge.learners.models.memory import STACKED, check_memory, make_memory
 from gaitforge.learners.policy.tokens import CONDITION, TokenLayout
 
 MASKINGS = ("hard", "mix", "soft", "none", "random")
@@ -40,6 +42,7 @@ class BoTConfig:
     """Sizes and masking; the defaults are the paper's for its Isaac Gym robots (Figure 12).
 
     Attributes:
+        history, history_kind, n_modes: the memory, see `memory`.
         body: one of `bodies.BODY_NAMES`.
         masking: "hard" (BoT-Hard), nodes attend to themselves and their neighbours, M = I + A;
             "mix" (BoT-Mix), every other layer is masked so, the others attend to all nodes;
@@ -57,6 +60,8 @@ class BoTConfig:
     feedforward_dim: int = 128
     positional_embedding: bool = False
     history: int = 1
+    history_kind: str = STACKED
+    n_modes: int = 8
     body: str = QUADRUPED
     masking: str = "hard"
     mask_seed: int = 0
@@ -72,6 +77,7 @@ class BoTConfig:
                 f"got {self.embed_dim}"
             )
         check_body(self.body)
+        check_memory("BoT", self.history_kind, self.history, self.n_modes)
         if self.masking not in MASKINGS:
             raise ValueError(f"no masking {self.masking!r}; allowed: {', '.join(MASKINGS)}")
         if self.first_hard_layer not in (0, 1):
@@ -143,9 +149,10 @@ class BoT(BodyPolicy):
     def __init__(
         self, config: BoTConfig, graph: EmbodimentGraph, chosen: tuple[int, ...] | None = None
     ) -> None:
-        super().__init__(graph, config.history, chosen)
+        memory = make_memory(config.history_kind, config.history, config.n_modes)
+        super().__init__(graph, memory, chosen)
         self.config = config
-        self.tokenizer = Tokenizer(graph.with_history(config.history), config.embed_dim)
+        self.tokenizer = Tokenizer(graph.with_history(memory.numbers), config.embed_dim)
         self.layers = nn.ModuleList(
             EncoderLayer(config.embed_dim, config.n_heads, config.feedforward_dim)
             for _ in range(config.n_layers)
@@ -179,7 +186,7 @@ class BoT(BodyPolicy):
         return masks
 
     def encode(self, tokens: Tensor) -> Tensor:
-        """Actions (..., A) for tokens' inputs (..., H x D)."""
+        """Actions (..., A) for tokens' inputs (..., F x D)."""
         x = self.tokenizer(tokens)
         if self.position is not None:
             x = x + self.position
