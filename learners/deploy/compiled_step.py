@@ -7,14 +7,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gaitforge.learners.deploy.compiled_kernels import bot_step, fcnet_step, gelu_polynomial
+from gaitforge.learners.deploy.compiled_kernels import (
+    bot_step,
+    dense_step,
+    fcnet_step,
+    gelu_polynomial,
+)
 from gaitforge.learners.models.bot.body_attention import AttentionMask
+from gaitforge.learners.models.bot.body_mlp import BodyMLP
 from gaitforge.learners.models.bot.body_policy import node_of_index
 from gaitforge.learners.models.bot.bot import BoT
 from gaitforge.learners.models.bot.compiled_attention import in_threads
 from gaitforge.learners.models.bounded import BoundedNetwork
 from gaitforge.learners.models.fcnet.fcnet import FCNet
 from gaitforge.learners.models.fcnet.spectral_basis import dft_angles
+from gaitforge.learners.models.memory import SpectralMemory, StackedMemory
+from gaitforge.learners.models.mlp import HistoryMLP
+from gaitforge.learners.models.observation_history import HistoryNetwork
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.policy.tokens import CONDITION, TokenLayout
 
@@ -69,7 +78,7 @@ class CompiledStep:
 def compiled_step(policy: PolicyNetwork, num_robots: int) -> CompiledStep | None:
     """The compiled step of a float32 policy on the CPU; None for kinds that have none.
 
-    FCNet has one, and BoT unless its masking is "soft".
+    FCNet and the MLPs have one, and BoT unless its masking is "soft".
     """
     network = policy.network
     if isinstance(network, BoundedNetwork):
@@ -78,6 +87,8 @@ def compiled_step(policy: PolicyNetwork, num_robots: int) -> CompiledStep | None
         return _fcnet(policy, network, num_robots)
     if isinstance(network, BoT) and network.hop_bias is None:
         return _bot(policy, network, num_robots)
+    if isinstance(network, HistoryMLP | BodyMLP):
+        return _dense(policy, network, num_robots)
     return None
 
 
@@ -104,7 +115,7 @@ def _fcnet(policy: PolicyNetwork, network: FCNet, robots: int) -> CompiledStep:
 
 def _bot(policy: PolicyNetwork, network: BoT, robots: int) -> CompiledStep:
     config, graph = network.config, network.graph
-    v, e, history = len(graph.nodes), config.embed_dim, config.history
+    v, e = len(graph.nodes), config.embed_dim
     first, last = network.tokenizer, network.detokenizer
     parts: list[Any] = [first.bias if network.position is None else first.bias + network.position]
     parts += [first.weight]
@@ -127,14 +138,53 @@ def _bot(policy: PolicyNetwork, network: BoT, robots: int) -> CompiledStep:
     constants = (
         source,
         weights,
+        _waves(network.memory),
         node_of_index(graph.observations).numpy(),
         node_of_index(graph.actions).numpy(),
         starts,
         columns,
-        (e, config.n_heads, config.feedforward_dim),
+        (e, config.n_heads, config.feedforward_dim, network.memory.numbers),
     )
-    state = (np.zeros((robots, history, graph.obs_dim), np.float32),)
-    return CompiledStep(policy, bot_step, constants, state, history)
+    state = _memory_state(network, robots)
+    return CompiledStep(policy, bot_step, constants, state, network.memory.steps)
+
+
+def _dense(policy: PolicyNetwork, network: HistoryMLP | BodyMLP, robots: int) -> CompiledStep:
+    nodes, gelu, v, e = np.empty(0, np.int64), gelu_polynomial(), 0, 0
+    parts: list[Any] = []
+    if isinstance(network, BodyMLP):
+        nodes, gelu = node_of_index(network.graph.observations).numpy(), np.empty(0, np.float32)
+        parts += [network.tokenizer.bias, network.tokenizer.weight]
+        v, e = network.tokenizer.bias.shape
+        linears = [*network.hidden[::2], network.readout]
+        active = [True, True, False, False]
+    else:
+        linears = [network.first, *network.rest[1::2]]
+        active = [True] * (len(linears) - 1) + [False]
+    for each in linears:
+        parts += _linear(each)
+    chosen = network.chosen if isinstance(network, BodyMLP) else None
+    source, weights = _source_and_weights(policy, chosen, parts)
+    widths = [[each.out_features, on] for each, on in zip(linears, active, strict=True)]
+    layers, sizes = np.array(widths, np.int64), (network.memory.numbers, int(v), int(e))
+    constants = (source, weights, _waves(network.memory), nodes, gelu, layers, sizes)
+    state = _memory_state(network, robots)
+    return CompiledStep(policy, dense_step, constants, state, network.memory.steps)
+
+
+def _waves(memory: StackedMemory | SpectralMemory) -> tuple[np.ndarray, np.ndarray]:
+    """The tables of a spectral memory; empty ones of a stacked one."""
+    if isinstance(memory, SpectralMemory):
+        return memory.enter.numpy().copy(), memory.rotation.numpy().copy()
+    return np.empty((0, 0)), np.empty((0, 0, 0))
+
+
+def _memory_state(network: HistoryNetwork, robots: int) -> tuple[np.ndarray, np.ndarray]:
+    """Last tokens and modes of a number of robots, before their first step."""
+    memory, width = network.memory, network.width
+    modes = 2 * memory.n_modes - 1 if isinstance(memory, SpectralMemory) else 0
+    ring = np.zeros((robots, memory.steps, width), np.float32)
+    return ring, np.zeros((robots, modes, width))
 
 
 def _source_and_weights(

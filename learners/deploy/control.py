@@ -6,14 +6,14 @@ import numpy as np
 import torch
 
 from gaitforge.learners.deploy.compiled_step import CompiledStep, compiled_step
-from gaitforge.learners.models.bot.bot import BoT
+from gaitforge.learners.models.fcnet.fcnet import FCNet
 from gaitforge.learners.models.registry import count_parameters
 from gaitforge.learners.policy.conditioning import RETURN_TO_GO, TARGET
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 
 # More weights do not fit a core's L2 cache, and torch then reads them once for all robots.
 _CACHED_WEIGHTS = 1_000_000
-_BOT_ROBOTS = 32
+_FEW_ROBOTS = 32
 
 
 class ControlObservation(Protocol):
@@ -65,8 +65,8 @@ def fastest_step(policy: PolicyNetwork, num_robots: int) -> CompiledStep | Torch
         BoT                 17 M        0.7 to 0.9
     """
     small = count_parameters(policy) <= _CACHED_WEIGHTS
-    if isinstance(policy.network, BoT):
-        faster = small and num_robots <= _BOT_ROBOTS
+    if not isinstance(policy.network, FCNet):
+        faster = small and num_robots <= _FEW_ROBOTS
     else:
         faster = small or num_robots == 1
     if faster and all(
