@@ -26,11 +26,10 @@ def _load(module: str, user: str, extra: str) -> Any:
     """Import a module and silence its prints and warnings (versions, a missing display)."""
     try:
         with (
-            warnings.catch_warnings(),
+            warnings.catch_warnings(action="ignore"),
             contextlib.redirect_stdout(io.StringIO()),
             contextlib.redirect_stderr(io.StringIO()),
         ):
-            warnings.simplefilter("ignore")
             return import_module(module)
     except ModuleNotFoundError as error:
         missing = (error.name or module).partition(".")[0]

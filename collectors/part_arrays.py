@@ -16,9 +16,8 @@ def joined_arrays(
     Args:
         episodes: objects whose attributes are the arrays; renamed: field -> name of its attribute.
     """
-    attributes = {name: name for name in schema.names("step")} | dict(renamed or {})
-    steps = {
-        name: np.concatenate([getattr(each, attributes[name]) for each in episodes])
-        for name in schema.names("step")
-    }
+    steps = {}
+    for name in schema.names("step"):
+        attribute = (renamed or {}).get(name, name)
+        steps[name] = np.concatenate([getattr(each, attribute) for each in episodes])
     return steps, {"final_obs": np.stack([each.final_obs for each in episodes])}

@@ -65,16 +65,12 @@ def wrapped(angle: float) -> float:
     return turned - 2 * pi * np.floor(turned / (2 * pi)) - pi
 
 
+@compiled
 def lengths(vectors: np.ndarray) -> np.ndarray:
     """Euclidean lengths of vectors (N, K, 3): (N, K)."""
     norms = np.empty(vectors.shape[:2])
-    _lengths(vectors, norms)
-    return norms
-
-
-@compiled
-def _lengths(vectors: np.ndarray, norms: np.ndarray) -> None:
-    for i in range(norms.shape[0]):
-        for k in range(norms.shape[1]):
+    for i in range(vectors.shape[0]):
+        for k in range(vectors.shape[1]):
             x, y, z = vectors[i, k, 0], vectors[i, k, 1], vectors[i, k, 2]
             norms[i, k] = sqrt(x * x + y * y + z * z)
+    return norms

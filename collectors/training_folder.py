@@ -16,6 +16,8 @@ from gaitforge.datasets.history import HistoryFile
 from gaitforge.datasets.interrupts import Notices, Stopped, deferred_signals
 
 TRAINING = "training.json"
+Report = Callable[[dict[str, Any]], None]
+
 CHECKPOINT_EVERY_S = 60.0
 """Seconds between checkpoints. They wait for an update's end, so up to two minutes may be lost."""
 
@@ -23,13 +25,16 @@ CHECKPOINT_EVERY_S = 60.0
 class TrainingFiles:
     """Writes a training's history, and its checkpoints: regularly, at its end, and at a signal."""
 
-    def __init__(self, history: HistoryFile, every_s: float, notices: Notices) -> None:
+    def __init__(
+        self, history: HistoryFile, every_s: float, notices: Notices, report: Report
+    ) -> None:
         self._history, self._every_s, self._notices = history, every_s, notices
-        self._saved = time.monotonic()
+        self._saved, self._report = time.monotonic(), report
 
-    def append(self, row: Mapping[str, Any]) -> None:
-        """Add a row to the history."""
+    def append(self, row: dict[str, Any]) -> None:
+        """Add a row to the history, and report it."""
         self._history.append(row)
+        self._report(row)
 
     def after_step(
         self, steps: int, save: Callable[[], None], *, last: bool, convenient: bool = True
@@ -51,10 +56,12 @@ class TrainingFiles:
 
 
 @contextmanager
-def training_files(out: Path, steps: int, every_s: float) -> Iterator[TrainingFiles]:
+def training_files(
+    out: Path, steps: int, every_s: float, report: Report
+) -> Iterator[TrainingFiles]:
     """Open a training's files after `steps`; signals wait for `TrainingFiles.after_step`."""
     with closing(HistoryFile(out, "steps", steps)) as history, deferred_signals() as notices:
-        yield TrainingFiles(history, every_s, notices)
+        yield TrainingFiles(history, every_s, notices, report)
 
 
 def check_period(every_s: float) -> None:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -31,35 +31,25 @@ _KNOWN = slice(POLICY_SLICES["last_action"][0], POLICY_SLICES["command"][1])
 FEATURE_DIM = (_KNOWN.stop - _KNOWN.start) + PRIVILEGED_DIM + N_JOINTS
 
 
-@dataclass(frozen=True)
-class ExpertFeatures:
-    """Inputs of an expert's network, and the gait that it corrects."""
+def expert_features(
+    observation: Observation,
+    robots: RobotBatch,
+    gait: GaitReference,
+    bodies: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs (N, FEATURE_DIM) of an expert's network, and the gait's action (N, 12), float32.
 
-    features: np.ndarray
-    reference: np.ndarray
+    Inputs: last action and command, privileged block, the gait's action; the observation's noisy
+    measurements are left out.
 
-    @classmethod
-    def of(
-        cls,
-        observation: Observation,
-        robots: RobotBatch,
-        gait: GaitReference,
-        bodies: np.ndarray | None = None,
-    ) -> Self:
-        """The inputs for an observation of N robots, float32.
-
-        features (N, FEATURE_DIM): last action and command, privileged block, reference action; the
-        observation's noisy measurements are left out. reference (N, 12): the gait's action.
-
-        Args:
-            bodies: (N, BODY_DIM) body vectors, the last features where an expert drives a family.
-        """
-        targets = gait.joint_targets(observation.command, observation.clock)
-        reference = (targets - robots.default_joint_pos_rad) / robots.action_scale_rad
-        reference = reference.astype(np.float32)
-        parts = [observation.policy[:, _KNOWN], observation.privileged, reference]
-        features = np.concatenate(parts if bodies is None else [*parts, bodies], axis=1)
-        return cls(features, reference)
+    Args:
+        bodies: (N, BODY_DIM) body vectors, the last inputs where an expert drives a family.
+    """
+    targets = gait.joint_targets(observation.command, observation.clock)
+    reference = (targets - robots.default_joint_pos_rad) / robots.action_scale_rad
+    reference = reference.astype(np.float32)
+    parts = [observation.policy[:, _KNOWN], observation.privileged, reference]
+    return np.concatenate(parts if bodies is None else [*parts, bodies], axis=1), reference
 
 
 class ExpertPolicy(Memoryless):
@@ -84,8 +74,8 @@ class ExpertPolicy(Memoryless):
         body = self._body
         if body is not None:
             body = np.broadcast_to(body, (len(observation.policy), BODY_DIM))
-        inputs = ExpertFeatures.of(observation, self._robots, self._gait, body)
-        return inputs.reference + self._residual(inputs.features)
+        features, reference = expert_features(observation, self._robots, self._gait, body)
+        return reference + self._residual(features)
 
     def parameters(self) -> int:
         """Number of trained parameters."""

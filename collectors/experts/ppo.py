@@ -99,14 +99,12 @@ def train_expert(
         alone = config.critic_updates if config.start_from else 0
         algorithm.get_policy().requires_grad_(progress.iteration >= alone)
         write = partial(_save, config, out, task, algorithm, progress)
-        with training_files(out, progress.steps, config.checkpoint_every_s) as files:
+        with training_files(out, progress.steps, config.checkpoint_every_s, report) as files:
             kept = progress.steps // max(1, config.keep_every)
             for update in ppo_updates(algorithm, task, config, progress):
                 algorithm.get_policy().requires_grad_(progress.iteration >= alone)
                 _widen_speeds(task, progress, config)
-                row = _summary(config, task, update)
-                files.append(row)
-                report(row)
+                files.append(_summary(config, task, update))
                 if config.keep_every and progress.steps // config.keep_every > kept:
                     kept = progress.steps // config.keep_every
                     _keep(config, out, algorithm, progress)
@@ -147,10 +145,7 @@ def _save(
     """Write the weights to ship, then the checkpoint."""
     weights = save(checkpoint.network_weights(algorithm.get_policy()))
     write_bytes_durably(out / WEIGHTS, weights)
-    curriculum = {
-        "levels": torch.from_numpy(task.levels),
-        "successes": torch.from_numpy(task.successes),
-    }
+    curriculum = {name: torch.from_numpy(getattr(task, name)) for name in ("levels", "successes")}
     checkpoint.save_training(out, asdict(config), algorithm, progress, curriculum)
 
 
@@ -169,8 +164,8 @@ def _summary(config: ExpertTrainingConfig, task: ExpertTask, done: Update) -> di
     finished, task.finished = task.finished, []
     cells: dict[str, list[tuple[bool, bool]]] = {}
     for episode in finished:
-        cell = cells.setdefault(f"{episode['terrain']}/{episode['skill']}", [])
-        cell.append((episode["success"], episode["survived"]))
+        ended = episode["success"], episode["survived"]
+        cells.setdefault(episode["cell"], []).append(ended)
 
     def mean(key: str) -> float | None:
         return float(np.mean([e[key] for e in finished])) if finished else None

@@ -47,10 +47,7 @@ def network_weights(network: Any) -> dict[str, np.ndarray]:
     """Shipped weights: "mean", "std", and "layer{i}.weight" (out, in), "layer{i}.bias"."""
     normaliser = network.obs_normalizer
     assert isinstance(normaliser, EmpiricalNormalization), "experts are trained with one"
-    weights = {
-        "mean": normaliser.mean.numpy(),
-        "std": (normaliser.std + normaliser.eps).numpy(),
-    }
+    weights = {"mean": normaliser.mean.numpy(), "std": (normaliser.std + normaliser.eps).numpy()}
     for i, linear in enumerate(linear_layers(network)):
         weights[f"layer{i}.weight"] = linear.weight.detach().numpy()
         weights[f"layer{i}.bias"] = linear.bias.detach().numpy()

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from gaitforge.collectors.experts.expert import ExpertFeatures
+from gaitforge.collectors.experts.expert import expert_features
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.collectors.legged.rewards import track_linear_velocity
@@ -91,18 +91,18 @@ class ExpertTask:
         # Robots start at different steps, so that updates see every phase of an episode.
         early = self._rng.integers(20, EPISODE_STEPS, len(ids))
         self._end_at = np.where(ids % 4 == 0, EPISODE_STEPS, early)
-        self._inputs = self._features(self._env.observe())
+        self._look(self._env.observe())
 
     def get_observations(self) -> TensorDict:
         """{"features": (N, FEATURE_DIM or more), "critic": (N, CRITIC_DIM)}."""
-        features = torch.from_numpy(self._inputs.features)
+        features = torch.from_numpy(self._features)
         hidden = torch.from_numpy(self._critic_only())
         return TensorDict({"features": features, "critic": hidden}, batch_size=[self.num_envs])
 
     def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict]:
         """Apply corrections (N, 12); see `rsl_rl.env.VecEnv.step`."""
         residual = np.clip(actions.numpy(), -MAX_RESIDUAL, MAX_RESIDUAL)
-        transition = self._env.step(self._inputs.reference + residual)
+        transition = self._env.step(self._reference + residual)
         self._returns += transition.reward
         cut = ~transition.terminated & (self._env.step_count >= self._end_at)
         timed_out = transition.truncated | cut
@@ -114,7 +114,7 @@ class ExpertTask:
             self._restart(ids)
             self._end_at[ids] = EPISODE_STEPS
             observation = self._env.observe()
-        self._inputs = self._features(observation)
+        self._look(observation)
         # A small penalty keeps the gait where it works.
         price = 0.0005 * np.square(residual).sum(axis=1)
         if self._tracking_weight:
@@ -139,8 +139,10 @@ class ExpertTask:
         """Free the simulator."""
         self._env.close()
 
-    def _features(self, observation: Observation) -> ExpertFeatures:
-        return ExpertFeatures.of(observation, self._env.robots, self._gait, self._bodies)
+    def _look(self, observation: Observation) -> None:
+        robots = self._env.robots
+        seen = expert_features(observation, robots, self._gait, self._bodies)
+        self._features, self._reference = seen
 
     def _critic_only(self) -> np.ndarray:
         """(N, CRITIC_DIM) float32 for the critic only.
@@ -206,8 +208,7 @@ class ExpertTask:
             self.successes[cell] += _MEAN_RATE * (mastered - self.successes[cell])
             self.finished.append(
                 {
-                    "terrain": spec.terrain,
-                    "skill": spec.skill,
+                    "cell": f"{spec.terrain}/{spec.skill}",
                     "return": float(self._returns[index]),
                     "success": succeeded,
                     "survived": not fell,

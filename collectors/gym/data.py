@@ -13,8 +13,15 @@ import numpy as np
 
 from gaitforge.collectors.gym.algorithms.replay_buffer import ReplayReader
 from gaitforge.collectors.gym.batch import TaskBatch
-from gaitforge.collectors.gym.experts import RECIPE, Recipe, load_gym_expert, read_recipe
-from gaitforge.collectors.gym.gym_rollout import Actor, Episode, SampledActor, UniformActor
+from gaitforge.collectors.gym.experts import (
+    RECIPE,
+    GymExpert,
+    RandomPolicy,
+    Recipe,
+    load_gym_expert,
+    read_recipe,
+)
+from gaitforge.collectors.gym.gym_rollout import Episode
 from gaitforge.collectors.gym.tasks import GymTask, find_task, package_version
 from gaitforge.collectors.gym.training.record import read_training
 from gaitforge.datasets import Field, Schema
@@ -30,6 +37,8 @@ SUCCESS_KNOWN = "success_known"
 
 _TRAIN = "only a training of your own has one: gaitforge expert train --env"
 
+_REPLAYED = ("obs", "action", "log_prob", "reward")
+
 INFOS = {"info_action_log_probs": "log_prob", "info_qpos": "qpos", "info_qvel": "qvel"}
 """Field of an imported D4RL file -> attribute of `Episode`, where the names differ."""
 
@@ -38,11 +47,10 @@ def gym_schema(env: TaskBatch, recipe: Recipe, physics: bool) -> Schema:
     """The schema of a task's store, with the simulator's state if `physics`."""
     task = env.task
     named: dict[str, Any] = {"slices": obs_slices(task.name, (env.obs_dim,))}
+    ends = "-1 and 1 are the ends of the actuator's range"
     fields = [
         Field("obs", (env.obs_dim,), description="observation before the step", **named),
-        Field(
-            "action", (env.act_dim,), description="-1 and 1 are the ends of the actuator's range"
-        ),
+        Field("action", (env.act_dim,), description=ends),
         Field("reward", description="of the step"),
         Field("info_action_log_probs", description="log-density of the action, in nats"),
     ]
@@ -69,11 +77,11 @@ def gym_schema(env: TaskBatch, recipe: Recipe, physics: bool) -> Schema:
     )
 
 
-def quality_actor(policies: Path, quality: str) -> Actor:
-    """The actor of a quality, for medium-replay the medium policy; ValueError if it is missing."""
+def quality_actor(policies: Path, quality: str) -> GymExpert | RandomPolicy:
+    """The policy of a quality, for medium-replay the medium policy; ValueError if it is missing."""
     which = "medium" if quality in (MEDIUM, MEDIUM_REPLAY) else "expert"
     expert = load_gym_expert(policies, which)
-    return UniformActor(expert.act_dim) if quality == RANDOM else SampledActor(expert)
+    return RandomPolicy(expert.act_dim) if quality == RANDOM else expert
 
 
 def open_replay(folder: Path, env: str, rows: int = 0) -> ReplayReader:
@@ -114,14 +122,12 @@ def replayed_episodes(reader: ReplayReader, first: int, stop: int) -> list[Episo
     episodes = []
     for k, (begin, end) in enumerate(zip(starts - starts[0], stops - starts[0], strict=True)):
         span = slice(int(begin), int(end))
+        own: dict[str, Any] = {name: rows[name][span] for name in _REPLAYED}
         episodes.append(
             Episode(
                 seed=-1,
                 final_obs=rows["next_obs"][span.stop - 1],
-                obs=rows["obs"][span],
-                action=rows["action"][span],
-                log_prob=rows["log_prob"][span],
-                reward=rows["reward"][span],
+                **own,
                 terminated=bool(spans.terminated[first + k]),
                 truncated=bool(spans.truncated[first + k]),
             )

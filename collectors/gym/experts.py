@@ -6,6 +6,7 @@ measured returns in `recipe.json`. The folder of a finished training is one; oth
 """
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -124,6 +125,12 @@ class GymExpert(Memoryless):
         log_prob = (gaussian - squashing).sum(axis=-1).astype(np.float32)
         return np.tanh(pre_tanh_action), log_prob
 
+    def draw(self, obs: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, float]:
+        """An action (A,) float32 in [-1, 1] for obs (Do,) float32, and its log-density."""
+        noise = rng.standard_normal((1, self.act_dim), dtype=np.float32)
+        action, log_prob = self.sample(obs[None], noise)
+        return action[0], float(log_prob[0])
+
     def _trunk(self, obs: np.ndarray) -> np.ndarray:
         for layer in _HIDDEN:
             obs = np.maximum(self._apply(layer, obs), 0.0)
@@ -135,9 +142,9 @@ class GymExpert(Memoryless):
 
 
 class RandomPolicy(Memoryless):
-    """Uniform actions in [-1, 1]."""
+    """Uniform actions in [-1, 1], D4RL's random policy; the seed is that of `act`."""
 
-    name = "random"
+    name, hash = "random", ""
 
     def __init__(self, act_dim: int, seed: int = 0) -> None:
         self._act_dim = act_dim
@@ -147,6 +154,11 @@ class RandomPolicy(Memoryless):
         """(N, A) float32."""
         shape = (len(observation.policy), self._act_dim)
         return self._rng.uniform(-1.0, 1.0, shape).astype(np.float32)
+
+    def draw(self, obs: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, float]:
+        """See `GymExpert.draw`."""
+        action = rng.uniform(-1.0, 1.0, self._act_dim).astype(np.float32)
+        return action, -self._act_dim * math.log(2.0)
 
 
 def load_gym_expert(source: Path | str, quality: str) -> GymExpert:

@@ -1,6 +1,6 @@
 """Closed-loop evaluation on a task: the same starts for every policy, N parallel environments."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,7 +54,16 @@ def evaluate(
     episodes = [TaskEpisode(seed) for seed in seeds]
     waiting = iter(episodes)
     running: dict[int, TaskEpisode] = {}
-    _start(range(len(batch)), waiting, running, policy, batch)
+
+    def start(free: Sequence[int]) -> None:
+        """Begin the next waiting episodes in free environments."""
+        started = dict(zip(free, waiting, strict=False))
+        if started:
+            running.update(started)
+            batch.reset(list(started), [episode.seed for episode in started.values()])
+            policy.reset(np.array(list(started), dtype=np.int64))
+
+    start(range(len(batch)))
     while running:
         ids = sorted(running)
         actions = np.clip(policy.act(batch.observation)[ids], -1.0, 1.0)
@@ -71,22 +80,7 @@ def evaluate(
                 del running[index]
                 ended.append(index)
         if ended:
-            _start(ended, waiting, running, policy, batch)
+            start(ended)
             if progress is not None:
                 progress(len(ended))
     return episodes
-
-
-def _start(
-    free: Sequence[int],
-    waiting: Iterator[TaskEpisode],
-    running: dict[int, TaskEpisode],
-    policy: TaskPolicy,
-    batch: TaskBatch,
-) -> None:
-    """Begin the next waiting episodes in free environments."""
-    started = dict(zip(free, waiting, strict=False))
-    if started:
-        running |= started
-        batch.reset(list(started), [episode.seed for episode in started.values()])
-        policy.reset(np.array(list(started), dtype=np.int64))

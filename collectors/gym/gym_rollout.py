@@ -4,57 +4,16 @@ Environments are stepped one at a time, with one observation per policy call: th
 matrix product depends on the rows beside it, and the simulator takes most of the time anyway.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from gaitforge.collectors.gym.batch import TaskBatch
-from gaitforge.collectors.gym.experts import GymExpert
+from gaitforge.collectors.gym.experts import GymExpert, RandomPolicy
 
 _NOISE_STREAM = 0x6A7
 """Separates the actions' generator from the environment's own, which has the same seed."""
-
-
-class Actor(Protocol):
-    """Samples actions; `name` and `hash` go to the catalog."""
-
-    name: str
-    hash: str
-
-    def draw(self, obs: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, float]:
-        """An action (A,) float32 in [-1, 1] for obs (Do,) float32, and its log-density."""
-        ...
-
-
-class UniformActor:
-    """Uniform actions in [-1, 1], D4RL's random policy."""
-
-    name, hash = "random", ""
-
-    def __init__(self, act_dim: int) -> None:
-        self._act_dim = act_dim
-
-    def draw(self, obs: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, float]:
-        """See `Actor`."""
-        action = rng.uniform(-1.0, 1.0, self._act_dim).astype(np.float32)
-        return action, -self._act_dim * math.log(2.0)
-
-
-class SampledActor:
-    """Samples an expert's action distribution, as D4RL does."""
-
-    def __init__(self, expert: GymExpert) -> None:
-        self.name, self.hash = expert.name, expert.hash
-        self._expert = expert
-
-    def draw(self, obs: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, float]:
-        """See `Actor`."""
-        noise = rng.standard_normal((1, self._expert.act_dim), dtype=np.float32)
-        action, log_prob = self._expert.sample(obs[None], noise)
-        return action[0], float(log_prob[0])
 
 
 @dataclass(frozen=True)
@@ -89,7 +48,10 @@ class Episode:
 
 
 def run_episode(
-    env: TaskBatch, actor: Actor, seed: int, progress: Callable[[int], None] = lambda steps: None
+    env: TaskBatch,
+    policy: GymExpert | RandomPolicy,
+    seed: int,
+    progress: Callable[[int], None] = lambda steps: None,
 ) -> Episode:
     """Run one episode in the first environment; calls progress with 1 after every step."""
     rng = np.random.default_rng([_NOISE_STREAM, seed])
@@ -99,7 +61,7 @@ def run_episode(
     while not (terminated or truncated):
         obs = env.observation.policy[0].copy()
         qpos, qvel = env.physics(0)
-        action, log_prob = actor.draw(obs, rng)
+        action, log_prob = policy.draw(obs, rng)
         step = env.step([0], action[None])
         seen.append((obs, action, log_prob, float(step.reward[0]), qpos, qvel))
         terminated, truncated = bool(step.terminated[0]), bool(step.truncated[0])

@@ -72,9 +72,8 @@ def make_environment(task: GymTask) -> Any:
     """
     gymnasium = load_gymnasium("gymnasium")
     gymnasium.register_envs(load_gymnasium(task.package))
-    with warnings.catch_warnings(), _silent_mujoco():
-        # Silence warnings about newer versions and about rewards that changed between releases.
-        warnings.simplefilter("ignore")
+    # Silence warnings about newer versions and about rewards that changed between releases.
+    with warnings.catch_warnings(action="ignore"), _silent_mujoco():
         env = gymnasium.make(
             task.env_id, max_episode_steps=task.facts.horizon, disable_env_checker=True
         )

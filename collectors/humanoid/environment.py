@@ -72,7 +72,9 @@ class TrackingEnvironment:
                 reward_type="comic",
                 physics_timestep=PHYSICS_DT_S,
             )
-        _choose_observables(arena)
+        for entity in arena.iter_entities():
+            for name, observable in entity.observables.as_dict().items():
+                observable.enabled = name.removeprefix(PREFIX) in OBSERVATION_SLICES
         self._env: Any = load_mocapact("dm_control.composer").Environment(
             self._task, time_limit=float("inf"), random_state=0
         )
@@ -128,12 +130,6 @@ def _task_class() -> Any:
             super()._get_clip_to_track(random_state)
 
     return ChosenStart
-
-
-def _choose_observables(arena: Any) -> None:
-    for entity in arena.iter_entities():
-        for name, observable in entity.observables.as_dict().items():
-            observable.enabled = name.removeprefix(PREFIX) in OBSERVATION_SLICES
 
 
 def _flat(observation: dict[str, np.ndarray]) -> np.ndarray:

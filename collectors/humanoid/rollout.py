@@ -2,13 +2,29 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from gaitforge.collectors.humanoid.environment import TrackingEnvironment
-from gaitforge.collectors.humanoid.humanoid_policies import ExpertPolicy
 from gaitforge.collectors.humanoid.observation import N_JOINTS
 from gaitforge.collectors.policies import StoredObservation, TaskPolicy
+
+
+class ExpertPolicy(TaskPolicy, Protocol):
+    """A policy to collect data with.
+
+    Attributes:
+        hash: changes whenever its actions do; has_value: whether it has a critic.
+    """
+
+    name: str
+    hash: str
+    has_value: bool
+
+    def value(self, observation: StoredObservation) -> np.ndarray | None:
+        """(N,) the critic's discounted return; None without a critic."""
+        ...
 
 
 @dataclass(frozen=True)

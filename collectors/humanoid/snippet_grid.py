@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from gaitforge.collectors.humanoid.clips.snippets import Snippet
-from gaitforge.collectors.humanoid.humanoid_policies import ExpertPolicy
 from gaitforge.collectors.humanoid.observation import (
     CONTROL_DT_S,
     JOINT_NAMES,
@@ -17,7 +16,7 @@ from gaitforge.collectors.humanoid.observation import (
     OBSERVATION_SLICES,
     REF_STEPS,
 )
-from gaitforge.collectors.humanoid.rollout import EpisodeResult, EpisodeSpec
+from gaitforge.collectors.humanoid.rollout import EpisodeResult, EpisodeSpec, ExpertPolicy
 from gaitforge.datasets import Field, Schema
 
 ROBOT = "cmu-humanoid"
@@ -69,14 +68,7 @@ class SnippetGrid:
         frames = rng.choice(np.array(snippet.random_starts()), self.random_rollouts)
         starts = [snippet.start] * self.start_rollouts + frames.tolist()
         return [
-            EpisodeSpec(
-                index=unique + i,
-                snippet=0,
-                frame=frame,
-                at_start=i < self.start_rollouts,
-                action_noise=self.action_noise,
-                seed=int(seed),
-            )
+            EpisodeSpec(unique + i, 0, frame, i < self.start_rollouts, self.action_noise, int(seed))
             for i, (frame, seed) in enumerate(zip(starts, seeds, strict=True))
         ]
 

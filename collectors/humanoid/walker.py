@@ -1,8 +1,7 @@
 """dm_control's CMU humanoid of 2020 on a floor, compiled, with index tables."""
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -25,12 +24,9 @@ END_EFFECTORS = ("rradius", "lradius", "rfoot", "lfoot")
 APPENDAGES = (*END_EFFECTORS, "head")
 
 
-@contextmanager
-def quiet_loading() -> Iterator[None]:
-    """Silence protobuf's deprecation warnings in dm_control's clip loader."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        yield
+def quiet_loading() -> AbstractContextManager[object]:
+    """Silences protobuf's deprecation warnings in dm_control's clip loader."""
+    return warnings.catch_warnings(action="ignore", category=DeprecationWarning)
 
 
 def make_arena() -> Any:

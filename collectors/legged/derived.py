@@ -43,14 +43,31 @@ def measured_by(function: StateFunction) -> Measure:
     return measure
 
 
-_MEASURES: dict[str, Measure] = {
-    "height_scan": lambda env, observation: observation.privileged[:, _SCAN],
-    "contact_forces": measured_by(lambda state: state.foot_force),
-    "privileged": lambda env, observation: observation.privileged,
-    "state": measured_by(pose_of),
-    "foot_positions": measured_by(lambda state: state.foot_pos),
+_SCAN_TEXT = (
+    "height of the base above the ground at 7 x 5 points of its heading frame "
+    "(x -0.4 to 0.8 m, y -0.3 to 0.3 m), minus the nominal height, clipped to 1 m"
+)
+_FORCES = f"force of the ground on each foot, {_WORLD}"
+_FEET = f"position of each foot's centre, {_WORLD}"
+
+_DERIVED: dict[str, tuple[Measure, Field | None]] = {
+    "height_scan": (
+        lambda env, observation: observation.privileged[:, _SCAN],
+        Field("height_scan", (N_SCAN,), unit="m", description=_SCAN_TEXT),
+    ),
+    "contact_forces": (
+        measured_by(lambda state: state.foot_force),
+        Field("contact_forces", (4, 3), unit="N", description=_FORCES),
+    ),
+    "privileged": (lambda env, observation: observation.privileged, None),
+    "state": (measured_by(pose_of), None),
+    "foot_positions": (
+        measured_by(lambda state: state.foot_pos),
+        Field("foot_positions", (4, 3), unit="m", description=_FEET),
+    ),
 }
-DERIVABLE = tuple(_MEASURES)
+"""Measure and field by name; None for a field of the legged task's own schema."""
+DERIVABLE = tuple(_DERIVED)
 """Names of the known fields."""
 
 
@@ -66,24 +83,10 @@ def derived_field(name: str, robot: RobotCard) -> tuple[Field, Measure]:
     Raises:
         ValueError: no such field.
     """
-    if name not in _MEASURES:
+    if name not in _DERIVED:
         raise ValueError(
             f"unknown field '{name}'; allowed: {', '.join(DERIVABLE)}, and module:function"
         )
-    if name in ("state", "privileged"):
-        form = StoredForm(state=True, privileged=True)
-        return legged_schema(robot, form=form).field(name), _MEASURES[name]
-    scan = (
-        "height of the base above the ground at 7 x 5 points of its heading frame "
-        "(x -0.4 to 0.8 m, y -0.3 to 0.3 m), minus the nominal height, clipped to 1 m"
-    )
-    fields = {
-        "height_scan": Field(name, (N_SCAN,), "float32", "m", scan),
-        "contact_forces": Field(
-            name, (4, 3), "float32", "N", f"force of the ground on each foot, {_WORLD}"
-        ),
-        "foot_positions": Field(
-            name, (4, 3), "float32", "m", f"position of each foot's centre, {_WORLD}"
-        ),
-    }
-    return fields[name], _MEASURES[name]
+    measure, field = _DERIVED[name]
+    form = StoredForm(state=True, privileged=True)
+    return field or legged_schema(robot, form=form).field(name), measure

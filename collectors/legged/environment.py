@@ -28,16 +28,11 @@ from gaitforge.collectors.robots.commands import N_COMMANDS, C, ramped
 from gaitforge.collectors.robots.gait import leg_phases
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
 from gaitforge.collectors.rotations import cosine, from_yaw, lengths, sine, yaw_of
-from gaitforge.collectors.scenarios.passages import place_barriers, steer, to_world
+from gaitforge.collectors.scenarios.passages import OPEN_GROUND, place_barriers, steer, to_world
 from gaitforge.collectors.scenarios.randomisation import N_DRAWS, standardised
 from gaitforge.collectors.scenarios.signals import N_SIGNALS, Track
 from gaitforge.collectors.scenarios.skills import SKILLS
-from gaitforge.collectors.scenarios.terrains import (
-    TerrainBatch,
-    TerrainTile,
-    make_tile,
-    tile_heights,
-)
+from gaitforge.collectors.scenarios.terrains import TerrainBatch, make_tile, tile_heights
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 
 CONTACT_FORCE_N = 1.0
@@ -48,6 +43,7 @@ MAX_ACTION = 12.0
 TARGET_MARGIN_RAD = 0.5
 """Joint targets may lie this far beyond the limits: full torque at the limit."""
 START_CLEARANCE_M = 0.01
+_PASSAGE_KINDS = {"none": 0.0, "bar": -1.0, "walls": 1.0}
 
 
 @dataclass(frozen=True)
@@ -58,15 +54,6 @@ class Transition:
     reward: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """Values that reward, observation and signals share in a step; foot_contact is (N, 4) bool."""
-
-    geometry: Geometry
-    on_track: np.ndarray
-    foot_contact: np.ndarray
 
 
 class LeggedEnvironment:
@@ -104,7 +91,7 @@ class LeggedEnvironment:
         self.target_command[:, C.GAIT_DUTY] = 1.0
         self.track_origin = np.zeros((num_robots, 2))
         self.track_yaw = np.zeros(num_robots)
-        self._passage = np.zeros((num_robots, 4))
+        self._passage = np.zeros((num_robots, 4))  # kind, start, end, opening; 0 on open ground
         self._rows = np.arange(num_robots)
         self._draws = np.zeros((num_robots, N_DRAWS), dtype=np.float32)
         self._noise = np.zeros((num_robots, episode_steps + 1, NOISE_DIM), dtype=np.float32)
@@ -138,11 +125,14 @@ class LeggedEnvironment:
                 robot.joint_upper_rad,
             )
             height = self.robots.standing_height_m[index % len(self.robots)]
-            height += _ground_below(tile, drawn) + START_CLEARANCE_M
+            footprint = to_world(SCAN_POINTS[FOOTPRINT], drawn.offset_xy, drawn.yaw)
+            height += float(tile_heights(tile, footprint).max()) + START_CLEARANCE_M
             base_pos = np.array([*drawn.offset_xy, height])
             quat = from_yaw(np.array(drawn.yaw))
             self.track_origin[index], self.track_yaw[index] = drawn.offset_xy, drawn.yaw
-            self._passage[index] = _passage_row(drawn)
+            passage = drawn.passage or OPEN_GROUND
+            kind = _PASSAGE_KINDS[passage.kind]
+            self._passage[index] = kind, passage.start_m, passage.end_m, passage.opening_m
             barriers = place_barriers(drawn.passage, tile, drawn.offset_xy, drawn.yaw)
             start = RobotStart(
                 base_pos, joint_pos, quat, drawn.base_vel, tile, barriers, drawn.draws
@@ -155,7 +145,7 @@ class LeggedEnvironment:
 
     def observe(self) -> Observation:
         """The observation before the next control step."""
-        return self._observation(self._look())
+        return self._observation(*self._look())
 
     def step(self, action: np.ndarray) -> Transition:
         """Execute finite actions (N, 12) for one control step; ValueError for others."""
@@ -171,10 +161,10 @@ class LeggedEnvironment:
             self.physics.push(pushed, self._push_velocity[pushed])
         self.physics.step(self.joint_targets(action))
 
-        seen = self._look()
-        view = self.view = self._view(seen, command, action)
+        geometry, on_track = self._look()
+        view = self.view = self._view(geometry, command, action)
         reward = (total_reward(view) * CONTROL_DT_S).astype(np.float32)
-        recorded = signals(view, seen.on_track)
+        recorded = signals(view, on_track)
         self._signals[self._rows, np.minimum(self.step_count, self.episode_steps - 1)] = recorded
         self.step_count += 1
         upright = np.einsum("nk,nk->n", view.geometry.gravity, view.desired_gravity)
@@ -182,7 +172,7 @@ class LeggedEnvironment:
         truncated = ~terminated & (self.step_count >= self.episode_steps)
         self._last_action = action
         self._reward = reward
-        return Transition(self._observation(seen), reward, terminated, truncated)
+        return Transition(self._observation(geometry, on_track), reward, terminated, truncated)
 
     def action_noise(self) -> np.ndarray:
         """(N, 12) float32 noise on the next executed actions."""
@@ -238,14 +228,16 @@ class LeggedEnvironment:
     def _on_track(self, yaw: np.ndarray) -> np.ndarray:
         return on_track(self.physics.state.base_pos, yaw, self.track_origin, self.track_yaw)
 
-    def _look(self) -> _Seen:
-        state = self.physics.state
-        geometry = Geometry.of(state, self.terrain)
-        foot_contact = lengths(state.foot_force) > CONTACT_FORCE_N
-        return _Seen(geometry, self._on_track(geometry.yaw), foot_contact)
+    def _look(self) -> tuple[Geometry, np.ndarray]:
+        geometry = Geometry.of(self.physics.state, self.terrain)
+        return geometry, self._on_track(geometry.yaw)
 
-    def _view(self, seen: _Seen, command: np.ndarray, action: np.ndarray) -> StepView:
-        state, geometry = self.physics.state, seen.geometry
+    def _foot_contact(self) -> np.ndarray:
+        """(N, 4) bool."""
+        return lengths(self.physics.state.foot_force) > CONTACT_FORCE_N
+
+    def _view(self, geometry: Geometry, command: np.ndarray, action: np.ndarray) -> StepView:
+        state = self.physics.state
         foot_offset = state.foot_pos - state.base_pos[:, None]
         return StepView(
             robots=self.robots,
@@ -253,7 +245,7 @@ class LeggedEnvironment:
             state=state,
             geometry=geometry,
             desired_gravity=geometry.desired_gravity(command),
-            foot_contact=seen.foot_contact,
+            foot_contact=self._foot_contact(),
             stance_width_m=geometry.stance_width(foot_offset, self.robot.leg_signs[:, 1]),
             knee_force_n=lengths(state.knee_force),
             trunk_force_n=lengths(state.trunk_force[:, None])[:, 0],
@@ -261,13 +253,13 @@ class LeggedEnvironment:
             last_action=self._last_action,
         )
 
-    def _observation(self, seen: _Seen) -> Observation:
+    def _observation(self, geometry: Geometry, on_track: np.ndarray) -> Observation:
         state = self.physics.state
-        self._command = command = self._steered(seen.on_track)
+        self._command = command = self._steered(on_track)
         clock = self.clock()
         noise = self._noise[self._rows, np.minimum(self.step_count, self.episode_steps)]
         policy = policy_observation(
-            seen.geometry.gravity,
+            geometry.gravity,
             state.joint_vel,
             state.joint_pos,
             state.base_ang_vel_body,
@@ -280,12 +272,14 @@ class LeggedEnvironment:
             reward=self._reward.copy(),
             command=command,
             clock=clock,
-            make_privileged=lambda: self._privileged(seen, command, clock),
+            make_privileged=lambda: self._privileged(geometry, on_track, command, clock),
         )
 
-    def _privileged(self, seen: _Seen, command: np.ndarray, clock: np.ndarray) -> np.ndarray:
+    def _privileged(
+        self, geometry: Geometry, on_track: np.ndarray, command: np.ndarray, clock: np.ndarray
+    ) -> np.ndarray:
         """(N, PRIVILEGED_DIM) float32 in the order of `observations.PRIVILEGED_SLICES`."""
-        state, geometry = self.physics.state, seen.geometry
+        state = self.physics.state
         phase = 2 * np.pi * leg_phases(command, clock)
         nominal = self.robots.nominal_height_m
         height_error = geometry.height - nominal - command[:, C.BODY_HEIGHT]
@@ -299,11 +293,11 @@ class LeggedEnvironment:
             "joint_pos_error": state.joint_pos - self.robots.default_joint_pos_rad,
             "joint_vel": state.joint_vel,
             "height_error": height_error[:, None],
-            "foot_contact": seen.foot_contact,
+            "foot_contact": self._foot_contact(),
             "gait_clock_sin": sine(phase),
             "gait_clock_cos": cosine(phase),
             "gait_clock_cycles": np.minimum(clock, 4.0)[:, None] / 4.0,
-            "passage": self._passage_ahead(seen.on_track),
+            "passage": self._passage_ahead(on_track),
             "height_scan": np.clip(scan, -1.0, 1.0),
             "randomisation": self._draws,
         }
@@ -315,18 +309,3 @@ class LeggedEnvironment:
         along, across, heading = on_track.T
         ahead = np.stack([kind, start - along, end - along, opening, across, heading], axis=1)
         return np.where(kind[:, None] != 0, ahead, 0.0)
-
-
-def _ground_below(tile: TerrainTile, drawn: EpisodeDraws) -> float:
-    """Height of the highest point under a robot at its start."""
-    footprint = to_world(SCAN_POINTS[FOOTPRINT], drawn.offset_xy, drawn.yaw)
-    return float(tile_heights(tile, footprint).max())
-
-
-def _passage_row(drawn: EpisodeDraws) -> tuple[float, float, float, float]:
-    """Kind (-1 bar, 1 walls), start, end and opening of a passage; all 0 on open ground."""
-    passage = drawn.passage
-    if passage is None:
-        return 0.0, 0.0, 0.0, 0.0
-    kind = -1.0 if passage.kind == "bar" else 1.0
-    return kind, passage.start_m, passage.end_m, passage.opening_m

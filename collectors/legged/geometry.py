@@ -15,7 +15,6 @@ from gaitforge.collectors.scenarios.terrains import TerrainBatch, cell_height
 
 FOOTPRINT = np.abs(SCAN_POINTS[:, 0]) <= 0.4
 """Points of the height scan under the robot."""
-_POINTS = np.column_stack([SCAN_POINTS, FOOTPRINT])
 _FOOT_SQUARES = np.array([np.square(axis).sum() for axis in SCAN_POINTS[FOOTPRINT].T])
 
 
@@ -54,25 +53,17 @@ class Geometry:
     @classmethod
     def of(cls, state: PhysicsState, terrain: TerrainBatch) -> Self:
         """The geometry of N robots, each on its own tile."""
-        n = len(state.base_pos)
-        yaw, heading = np.empty(n), np.empty((n, 2))
-        gravity, lin_vel_body, velocity_heading = np.empty((3, n, 3))
         velocities = state.base_lin_vel_world, state.base_ang_vel_body
-        turned = yaw, heading, gravity, lin_vel_body, velocity_heading
-        _turn_velocities(state.base_quat, *velocities, *turned)
-        scan, sums = np.empty((n, N_SCAN)), np.empty((n, 3))
+        gravity, in_body, along, yaw, heading = _turn_velocities(state.base_quat, *velocities)
         tiles = terrain.heights, terrain.period_m, terrain.resolution_m
-        _scan_ground(*tiles, state.base_pos, heading, _POINTS, scan, sums)
+        scan, sums = _scan_ground(*tiles, state.base_pos, heading)
         height = state.base_pos[:, 2] - sums[:, 0] / FOOTPRINT.sum()
         slope = sums[:, 1:] / _FOOT_SQUARES
-        return cls(scan, height, slope, gravity, lin_vel_body, velocity_heading, yaw, heading)
+        return cls(scan, height, slope, gravity, in_body, along, yaw, heading)
 
     def desired_gravity(self, command: np.ndarray) -> np.ndarray:
         """(N, 3) gravity in a trunk with the commanded (N, 16) attitude over the terrain."""
-        attitude = command[:, C.BODY_PITCH : C.BODY_ROLL + 1]
-        desired = np.empty_like(self.gravity)
-        _lean(self.slope, attitude, desired)
-        return desired
+        return _lean(self.slope, command[:, C.BODY_PITCH : C.BODY_ROLL + 1])
 
     def stance_width(self, foot_offset: np.ndarray, side: np.ndarray) -> np.ndarray:
         """(N,) distance between left and right feet across the heading, m.
@@ -86,6 +77,7 @@ class Geometry:
         return (across * side).sum(axis=1) / 2
 
 
+@compiled
 def on_track(
     base_pos: np.ndarray, yaw: np.ndarray, origin: np.ndarray, track_yaw: np.ndarray
 ) -> np.ndarray:
@@ -95,22 +87,11 @@ def on_track(
         base_pos: (N, 3) m; yaw: (N,) rad; origin (N, 2) m and track_yaw (N,) rad: the tracks.
     """
     places = np.empty((len(yaw), 3))
-    _along(base_pos, yaw, origin, track_yaw, places)
-    return places
-
-
-@compiled
-def _along(
-    base_pos: np.ndarray,
-    yaw: np.ndarray,
-    origin: np.ndarray,
-    track_yaw: np.ndarray,
-    places: np.ndarray,
-) -> None:
     for i in range(len(yaw)):
         x, y = base_pos[i, 0] - origin[i, 0], base_pos[i, 1] - origin[i, 1]
         c, s = cos(track_yaw[i]), sin(track_yaw[i])
         places[i] = c * x + s * y, c * y - s * x, wrapped(yaw[i] - track_yaw[i])
+    return places
 
 
 @compiled
@@ -120,41 +101,39 @@ def _scan_ground(
     resolution: np.ndarray,
     base_pos: np.ndarray,
     heading: np.ndarray,
-    points: np.ndarray,
-    scan: np.ndarray,
-    sums: np.ndarray,
-) -> None:
+) -> tuple[np.ndarray, np.ndarray]:
     """The scan (N, N_SCAN), and sums over the points under the robot for a least-squares plane.
 
-    Points (N_SCAN, 3): x, y, and whether it is under the robot. The grid is symmetric, so the sums
-    (N, 3) decouple: of heights, and of heights times x and times y.
+    The grid is symmetric, so the sums (N, 3) decouple: of heights, and of heights times x and
+    times y.
     """
-    sums[:] = 0.0
+    scan, sums = np.empty((len(base_pos), N_SCAN)), np.zeros((len(base_pos), 3))
     for i in range(len(base_pos)):
         c, s = heading[i]
-        for k in range(len(points)):
-            x = c * points[k, 0] - s * points[k, 1] + base_pos[i, 0]
-            y = s * points[k, 0] + c * points[k, 1] + base_pos[i, 1]
+        for k in range(N_SCAN):
+            ahead, left = SCAN_POINTS[k]
+            x = c * ahead - s * left + base_pos[i, 0]
+            y = s * ahead + c * left + base_pos[i, 1]
             scan[i, k] = cell_height(tiles[i], x, y, period[i], resolution[i])
-            if points[k, 2]:
+            if FOOTPRINT[k]:
                 sums[i, 0] += scan[i, k]
-                sums[i, 1] += scan[i, k] * points[k, 0]
-                sums[i, 2] += scan[i, k] * points[k, 1]
+                sums[i, 1] += scan[i, k] * ahead
+                sums[i, 2] += scan[i, k] * left
+    return scan, sums
 
 
 @compiled
 def _turn_velocities(
-    quat: np.ndarray,
-    lin_vel_world: np.ndarray,
-    ang_vel_body: np.ndarray,
-    yaw: np.ndarray,
-    heading: np.ndarray,
-    gravity: np.ndarray,
-    lin_vel_body: np.ndarray,
-    velocity_heading: np.ndarray,
-) -> None:
-    """`rotations.yaw_of`, `gravity_in_body` and `rotate_inverse`; velocities along the heading."""
-    for i in range(len(quat)):
+    quat: np.ndarray, lin_vel_world: np.ndarray, ang_vel_body: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """`rotations.yaw_of`, `gravity_in_body` and `rotate_inverse`; velocities along the heading.
+
+    Returns gravity, lin_vel_body, velocity_heading, yaw and heading of `Geometry`.
+    """
+    n = len(quat)
+    yaw, heading = np.empty(n), np.empty((n, 2))
+    gravity, lin_vel_body, velocity_heading = np.empty((n, 3)), np.empty((n, 3)), np.empty((n, 3))
+    for i in range(n):
         w, x, y, z = quat[i]
         yaw[i] = heading_angle(w, x, y, z)
         c, s = heading[i] = cos(yaw[i]), sin(yaw[i])
@@ -168,11 +147,13 @@ def _turn_velocities(
         p, q, r = ang_vel_body[i]
         turning = -((gx * p + gz * r) + gy * q)
         velocity_heading[i] = c * vx + s * vy, c * vy - s * vx, turning
+    return gravity, lin_vel_body, velocity_heading, yaw, heading
 
 
 @compiled
-def _lean(slope: np.ndarray, attitude: np.ndarray, desired: np.ndarray) -> None:
+def _lean(slope: np.ndarray, attitude: np.ndarray) -> np.ndarray:
     """Gravity over the terrain plane, turned by the commanded pitch, then roll."""
+    desired = np.empty((len(slope), 3))
     for i in range(len(slope)):
         along, across = slope[i]
         x = -along / sqrt(1.0 + along * along)
@@ -183,3 +164,4 @@ def _lean(slope: np.ndarray, attitude: np.ndarray, desired: np.ndarray) -> None:
         sp, cp, sr, cr = sin(pitch), cos(pitch), sin(roll), cos(roll)
         x, z = cp * x - sp * z, sp * x + cp * z
         desired[i] = x, cr * y + sr * z, -sr * y + cr * z
+    return desired

@@ -133,7 +133,7 @@ def run_episodes(
         transition = env.step(executed)
         returns += np.where(slots.running, transition.reward, 0.0)
         if recorder is not None:
-            recorder.after_step(transition.reward)
+            recorder.write(reward=transition.reward)
         if progress is not None:
             progress(int(slots.running.sum()))
         observation = transition.observation
@@ -168,18 +168,15 @@ class _Recorder:
         # Idle robots step on past the episode's end; they overwrite their last column.
         self._step = np.minimum(self._env.step_count, self._env.episode_steps - 1)
         state = pose_of(self._env.physics.state)
-        self._write(obs=observation.policy, action=action, state=state)
+        self.write(obs=observation.policy, action=action, state=state)
         if "privileged" in self._buffers:
-            self._write(privileged=observation.privileged)
+            self.write(privileged=observation.privileged)
         for name, measure in self._measures.items():
             values = measure(self._env, observation)
             if name not in self._measured:
                 shape = (self._env.num_robots, self._env.episode_steps, *values.shape[1:])
                 self._measured[name] = np.zeros(shape, values.dtype)
             self._measured[name][self._rows, self._step] = values
-
-    def after_step(self, reward: np.ndarray) -> None:
-        self._write(reward=reward)
 
     def take(self, index: int, length: int, final_obs: np.ndarray) -> EpisodeRecord:
         arrays, measured = (
@@ -188,7 +185,7 @@ class _Recorder:
         )
         return EpisodeRecord(**arrays, final_obs=final_obs.copy(), measured=measured)
 
-    def _write(self, **values: np.ndarray) -> None:
+    def write(self, **values: np.ndarray) -> None:
         for name, value in values.items():
             self._buffers[name][self._rows, self._step] = value
 

@@ -4,7 +4,6 @@ Raw SI units, also on disk. The layout is walk-these-ways' command vector; an ac
 replaces the reward coefficient, and a flag tells standing from moving.
 """
 
-from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -53,29 +52,6 @@ NEUTRAL: dict[C, Range] = {
 """A slow trot in place: phase 0.5, offset and bound 0 move diagonal legs together."""
 
 
-def draw_command(
-    ranges: dict[C, Range],
-    mirrored: Sequence[C],
-    rng: np.random.Generator,
-    robot: RobotCard,
-    speed_scale: float = 1.0,
-) -> np.ndarray:
-    """Draw a target command (16,) float64, uniformly, in the robot's own size.
-
-    Args:
-        ranges: for the numbers that differ from the neutral trot's, in Aliengo's size.
-        mirrored: numbers whose sign is random.
-        speed_scale: shrinks the speed towards the low end of its range (training curriculum).
-    """
-    ranges = NEUTRAL | ranges
-    command = np.array([rng.uniform(*ranges[c]) for c in C])
-    for c in mirrored:
-        command[c] *= rng.choice([-1.0, 1.0])
-    low = ranges[C.VEL_X][0]
-    command[C.VEL_X] = low + speed_scale * (command[C.VEL_X] - low)
-    return command * command_scale(robot)
-
-
 def length_scale(robot: RobotCard) -> float:
     """Leg length over Aliengo's 0.5 m, for which command ranges are written."""
     return robot.leg_length_m / 0.5
@@ -113,7 +89,7 @@ def ramped(target: np.ndarray, time_s: np.ndarray) -> np.ndarray:
     return command
 
 
-def commanded_distance_m(command: np.ndarray, steps: int = EPISODE_STEPS) -> float:
-    """Distance in m that a perfect follower of the ramped command (16,) walks."""
-    time = np.arange(steps) * CONTROL_DT_S
+def commanded_distance_m(command: np.ndarray) -> float:
+    """Distance in m that a perfect follower of the ramped command (16,) walks in an episode."""
+    time = np.arange(EPISODE_STEPS) * CONTROL_DT_S
     return float(np.minimum(command[C.VEL_X], command[C.ACCEL_LIMIT] * time).sum() * CONTROL_DT_S)

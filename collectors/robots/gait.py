@@ -53,14 +53,11 @@ class GaitReference:
         """PD targets of commands (N, 16) at clocks (N,); they carry the weight and lead motion."""
         clocks = np.stack([clock, clock + command[:, C.GAIT_FREQUENCY] * CONTROL_DT_S])
         phase, tilt = leg_phases(command, clocks), _tilt(command)
-        feet, load = np.empty((*phase.shape, 3)), np.empty(phase.shape[1:])
-        _place_feet(command, phase, tilt, self._signs, self._sizes, feet, load)
+        feet, load = _place_feet(command, phase, tilt, self._signs, self._sizes)
         poses = self._kinematics.joint_positions(feet).reshape(2, len(command), -1)
         pose, next_pose = np.clip(poses, self._lower, self._upper)
         velocity = (next_pose - pose) / CONTROL_DT_S
-        up = np.empty((len(command), 1, 3))
-        _turn_up(tilt, up)
-        rise = self._kinematics.rise_gradient(pose, up).reshape(*load.shape, -1)
+        rise = self._kinematics.rise_gradient(pose, _upwards(tilt)).reshape(*load.shape, -1)
         torque = (-load[..., None] * rise).reshape(pose.shape)
         torque = np.clip(torque, -self._torque_limit, self._torque_limit)
         lead = (torque + self._kd * velocity) / self._kp
@@ -91,26 +88,23 @@ def _to_trunk(tilt: np.ndarray, x: float, y: float, z: float) -> tuple[float, fl
 
 
 @compiled
-def _turn_up(tilt: np.ndarray, up: np.ndarray) -> None:
-    """Into up (N, 1, 3): the vertical in trunk frames."""
+def _upwards(tilt: np.ndarray) -> np.ndarray:
+    """(N, 1, 3): the vertical in trunk frames."""
+    up = np.empty((len(tilt), 1, 3))
     for i in range(len(tilt)):
         up[i, 0] = _to_trunk(tilt[i], 0.0, 0.0, 1.0)
+    return up
 
 
 @compiled
 def _place_feet(
-    command: np.ndarray,
-    phases: np.ndarray,
-    tilt: np.ndarray,
-    signs: np.ndarray,
-    sizes: np.ndarray,
-    feet: np.ndarray,
-    load: np.ndarray,
-) -> None:
-    """Into feet (2, N, 4, 3), their centres in the trunk frame at two phases (2, N, 4).
+    command: np.ndarray, phases: np.ndarray, tilt: np.ndarray, signs: np.ndarray, sizes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Centres (2, N, 4, 3) of feet in the trunk frame at two phases (2, N, 4), m; loads (N, 4).
 
-    Into load (N, 4), the weight in N on each foot at the first phase. Sizes (R, 4): see `_sizes`.
+    Loads are the weight in N on each foot at the first phase. Sizes (R, 4): see `_sizes`.
     """
+    feet, load = np.empty((2, len(command), 4, 3)), np.empty((len(command), 4))
     for i in range(len(command)):
         nominal_height_m, foot_radius_m, middle_x, weight_n = sizes[i % len(sizes)]
         row = command[i]
@@ -135,3 +129,4 @@ def _place_feet(
                 z = lift * row[_SWING_HEIGHT] + foot_radius_m - height
                 x, y = rest_x + ahead * travel_x, rest_y + ahead * travel_y
                 feet[moment, i, leg] = _to_trunk(tilt[i], x, y, z)
+    return feet, load

@@ -37,8 +37,7 @@ class LegKinematics:
 
     def foot_positions(self, joint_pos: np.ndarray) -> np.ndarray:
         """(N, 12) joint angles to (N, 4, 3) foot centres in the trunk frame."""
-        q = self._by_robot(joint_pos.reshape(-1, N_LEGS, JOINTS_PER_LEG)) * self._signs
-        q = q + self._zeros
+        q = joint_pos.reshape(-1, *self._signs.shape) * self._signs + self._zeros
         hip, thigh, knee = q[..., 0], q[..., 1], q[..., 1] + q[..., 2]
         upper, lower = self._links[..., 0], self._links[..., 1]
         x = -upper * sine(thigh) - lower * sine(knee) + self._shift[..., 0]
@@ -54,15 +53,12 @@ class LegKinematics:
         A target out of reach gives the straight leg that points at it.
         """
         feet = feet.reshape(-1, N_LEGS, 3)
-        place = np.empty((6, *feet.shape[:2]))
-        _unturned(feet, self._hip, self._side, self._shift, self._links, place)
+        place = _unturned(feet, self._hip, self._side, self._shift, self._links)
         x, y, z, drop, below, cos_calf = place.reshape(6, -1, *self._side.shape)
         angles = np.empty((*x.shape, JOINTS_PER_LEG))
         hip = np.arctan2(z, y) - np.arctan2(drop, self._side)
         calf = self._knee * np.arccos(cos_calf)
-        straight = np.empty((2, *calf.shape))
-        _straight(calf, self._links, straight)
-        thigh = np.arctan2(x, below) - np.arctan2(straight[0], straight[1])
+        thigh = np.arctan2(x, below) - np.arctan2(*_straight(calf, self._links))
         angles[..., 0], angles[..., 1] = wrapped(hip), wrapped(thigh - self._zeros[..., 1])
         angles[..., 2] = calf - self._zeros[..., 2]
         return (self._signs * angles).reshape(-1, N_JOINTS)
@@ -74,14 +70,8 @@ class LegKinematics:
             up: (N, 1, 3) unit vectors in the trunk frame.
         """
         joints = joint_pos.reshape(-1, N_LEGS, JOINTS_PER_LEG)
-        gradient = np.empty(joints.shape)
         legs = self._signs, self._zeros, self._side, self._shift, self._links
-        _rise_gradient(joints, up, *legs, gradient)
-        return gradient.reshape(-1, N_JOINTS)
-
-    def _by_robot(self, values: np.ndarray) -> np.ndarray:
-        """(N, ...) to (N / R, R, ...)."""
-        return values.reshape(-1, len(self._hip), *values.shape[1:])
+        return _rise_gradient(joints, up, *legs).reshape(-1, N_JOINTS)
 
 
 def standing_height_m(robot: RobotCard) -> float:
@@ -92,18 +82,14 @@ def standing_height_m(robot: RobotCard) -> float:
 
 @compiled
 def _unturned(
-    feet: np.ndarray,
-    hips: np.ndarray,
-    sides: np.ndarray,
-    shifts: np.ndarray,
-    links: np.ndarray,
-    place: np.ndarray,
-) -> None:
-    """Write the inputs of inverse kinematics into place (6, N, 4).
+    feet: np.ndarray, hips: np.ndarray, sides: np.ndarray, shifts: np.ndarray, links: np.ndarray
+) -> np.ndarray:
+    """(6, N, 4) inputs of inverse kinematics.
 
     x, y, z from the hip joint, x without the thigh joint's shift; depth in the leg's plane (< 0)
     from the hip joint and from the thigh joint; the cosine of the knee's bend.
     """
+    place = np.empty((6, *feet.shape[:2]))
     for i in range(feet.shape[0]):
         r = i % len(hips)
         for leg in range(feet.shape[1]):
@@ -116,17 +102,20 @@ def _unturned(
             place[0, i, leg], place[1, i, leg], place[2, i, leg] = x, y, z
             place[3, i, leg], place[4, i, leg] = drop, below
             place[5, i, leg] = min(max(bend, -1.0), 1.0)
+    return place
 
 
 @compiled
-def _straight(angles: np.ndarray, links: np.ndarray, foot: np.ndarray) -> None:
-    """Into foot (2, K, R, 4): x and z of the foot under a thigh at 0, knees bent by `angles`."""
+def _straight(angles: np.ndarray, links: np.ndarray) -> np.ndarray:
+    """(2, K, R, 4): x and z of the foot under a thigh at 0, knees bent by `angles` (K, R, 4)."""
+    foot = np.empty((2, *angles.shape))
     for k in range(angles.shape[0]):
         for r in range(angles.shape[1]):
             for leg in range(angles.shape[2]):
                 upper, lower = links[r, leg]
                 foot[0, k, r, leg] = -lower * sin(angles[k, r, leg])
                 foot[1, k, r, leg] = -upper - lower * cos(angles[k, r, leg])
+    return foot
 
 
 @compiled
@@ -138,8 +127,8 @@ def _rise_gradient(
     sides: np.ndarray,
     shifts: np.ndarray,
     links: np.ndarray,
-    gradient: np.ndarray,
-) -> None:
+) -> np.ndarray:
+    gradient = np.empty(joints.shape)
     for i in range(joints.shape[0]):
         ux, uy, uz = up[i, 0]
         r = i % len(signs)
@@ -160,3 +149,4 @@ def _rise_gradient(
             gradient[i, leg, 0] = sign[0] * (uz * y - uy * z)
             gradient[i, leg, 1] = sign[1] * (ux * below - x * along_drop)
             gradient[i, leg, 2] = sign[2] * (-ux * lower * cos_knee + lower * sin_knee * along_drop)
+    return gradient

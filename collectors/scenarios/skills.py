@@ -11,7 +11,7 @@ from math import acos
 
 import numpy as np
 
-from gaitforge.collectors.robots.commands import C, Range, draw_command, length_scale
+from gaitforge.collectors.robots.commands import NEUTRAL, C, Range, command_scale, length_scale
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.scenarios.passages import Passage, PassageRule
 from gaitforge.collectors.scenarios.signals import S, Track
@@ -33,7 +33,8 @@ class Skill:
     Attributes:
         succeeded: whether an episode that did not end in a fall counts as a success.
         describe: a command (16,) in words, for pictures.
-        ranges: ranges of the commands that differ from the neutral trot's, drawn uniformly.
+        ranges: ranges of the commands that differ from the neutral trot's, drawn uniformly, in
+            Aliengo's size.
         mirrored: commands whose sign is random.
         terrains: terrains where it is commanded, None for all; a terrain's record may add itself.
         share: share of the episodes that train an expert, before cells that fail get more; 0 leaves
@@ -58,8 +59,17 @@ class Skill:
     def draw_command(
         self, rng: np.random.Generator, robot: RobotCard, speed_scale: float = 1.0
     ) -> np.ndarray:
-        """Draw a target command (16,), see `commands.draw_command`."""
-        return draw_command(self.ranges, self.mirrored, rng, robot, speed_scale)
+        """Draw a target command (16,) float64, uniformly, in the robot's own size.
+
+        speed_scale: shrinks the speed towards the low end of its range (training curriculum).
+        """
+        ranges = NEUTRAL | self.ranges
+        command = np.array([rng.uniform(*ranges[c]) for c in C])
+        for c in self.mirrored:
+            command[c] *= rng.choice([-1.0, 1.0])
+        low = ranges[C.VEL_X][0]
+        command[C.VEL_X] = low + speed_scale * (command[C.VEL_X] - low)
+        return command * command_scale(robot)
 
     def draw_passage(
         self,
@@ -206,11 +216,7 @@ SQUEEZE = Skill(
     "squeeze",
     _squeeze,
     lambda command: f"{_speed(command)}, feet {command[C.STANCE_WIDTH]:.2f} m apart",
-    ranges={
-        C.VEL_X: (0.4, 0.6),
-        C.STANCE_WIDTH: (0.12, 0.22),
-        C.GAIT_FREQUENCY: (2.5, 3.5),
-    },
+    ranges={C.VEL_X: (0.4, 0.6), C.STANCE_WIDTH: (0.12, 0.22), C.GAIT_FREQUENCY: (2.5, 3.5)},
     terrains=("flat", "rough"),
     share=0.12,
     passage=PassageRule("walls", ("flat", "rough"), _squeeze_gap),
@@ -254,11 +260,7 @@ TILT = Skill(
     "tilt",
     _tilt,
     lambda command: f"{_speed(command)}, roll {_degrees(command, C.BODY_ROLL)}",
-    ranges={
-        C.VEL_X: (0.4, 0.6),
-        C.BODY_ROLL: (0.3, 0.5),
-        C.GAIT_FREQUENCY: (2.5, 3.5),
-    },
+    ranges={C.VEL_X: (0.4, 0.6), C.BODY_ROLL: (0.3, 0.5), C.GAIT_FREQUENCY: (2.5, 3.5)},
     mirrored=(C.BODY_ROLL,),
     terrains=("flat", "rough", "slope"),
     share=0.14,

@@ -173,9 +173,7 @@ def tile_heights(tile: TerrainTile, points: np.ndarray) -> np.ndarray:
 
     A range sensor resolves no more than the grid's 0.1 m.
     """
-    out = np.empty(len(points), dtype=np.float32)
-    _look_up(tile.heights.ravel(), points, tile.period_m, tile.resolution_m, out)
-    return out
+    return _look_up(tile.heights.ravel(), points, tile.period_m, tile.resolution_m)
 
 
 @compiled
@@ -192,7 +190,9 @@ def cell_height(
 
 @compiled
 def _look_up(
-    heights: np.ndarray, points: np.ndarray, period_m: float, resolution_m: float, out: np.ndarray
-) -> None:
+    heights: np.ndarray, points: np.ndarray, period_m: float, resolution_m: float
+) -> np.ndarray:
+    ground = np.empty(len(points), dtype=np.float32)
     for k in range(len(points)):
-        out[k] = cell_height(heights, points[k, 0], points[k, 1], period_m, resolution_m)
+        ground[k] = cell_height(heights, points[k, 0], points[k, 1], period_m, resolution_m)
+    return ground

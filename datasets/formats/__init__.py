@@ -48,12 +48,8 @@ class FormatEntry:
 
 
 def _own(name: str, summary: str, layout: str, **packages: Any) -> FormatEntry:
-    reader, writer = (
-        f"gaitforge.datasets.formats.{name}.{name}_reader",
-        f"gaitforge.datasets.formats.{name}.{name}_writer",
-    )
-    prefix = name.capitalize()
-    classes = f"{reader}:{prefix}Importer", f"{writer}:{prefix}Exporter"
+    path, prefix = f"gaitforge.datasets.formats.{name}.{name}", name.capitalize()
+    classes = f"{path}_reader:{prefix}Importer", f"{path}_writer:{prefix}Exporter"
     return FormatEntry(summary, layout, *classes, **packages)
 
 

@@ -3,66 +3,36 @@
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from gaitforge.datasets.errors import DatasetError, listed
-from gaitforge.datasets.formats.sources import pack_episodes, step_bytes
+from gaitforge.datasets.formats.sources import Span, cut_spans, field_bytes
 from gaitforge.datasets.selection.selection import Selection, Unit
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
-    """Consecutive episodes of a selection, few enough that all their fields fit in memory.
-
-    `first_step` is the number of the block's first step in the selection.
-    """
+class Block(Span):
+    """Consecutive episodes of a selection, few enough that all their fields fit in memory."""
 
     selection: Selection
-    unit: Unit
-    first_step: int
-
-    @cached_property
-    def lengths(self) -> np.ndarray:
-        """(E,) steps of each episode."""
-        return self.selection.lengths[self.episodes]
-
-    @cached_property
-    def stops(self) -> np.ndarray:
-        """(E,) the step after each episode, counted in the block."""
-        return np.cumsum(self.lengths)
-
-    @property
-    def n_steps(self) -> int:
-        """Steps of the block."""
-        return int(self.stops[-1])
-
-    @property
-    def episodes(self) -> slice:
-        """Rows of the selection."""
-        return slice(self.unit.first, self.unit.stop)
-
-    @property
-    def steps(self) -> slice:
-        """Steps of the selection."""
-        return slice(self.first_step, self.first_step + self.n_steps)
+    part_id: str
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Field -> (T, *shape), or (E, *shape) for a field per episode."""
-        return {name: self.selection.read_unit(name, self.unit) for name in names}
+        unit = Unit(self.part_id, self.episodes.start, self.episodes.stop)
+        return {name: self.selection.read_unit(name, unit) for name in names}
 
 
 def blocks(selection: Selection) -> Iterator[Block]:
     """The selection's blocks in order."""
-    row_bytes, step = step_bytes(selection.schema.fields), 0
+    fields, step = selection.schema.fields, 0
     for unit in selection.units():
-        first = unit.first
-        for part in pack_episodes(selection.lengths[unit.first : unit.stop], row_bytes):
-            block = Block(selection, Unit(unit.part_id, first, first + len(part)), step)
-            yield block
-            first, step = block.unit.stop, block.steps.stop
+        for span in cut_spans(selection.lengths[unit.first : unit.stop], fields):
+            first = unit.first + span.first
+            yield Block(span.lengths, first, step + span.first_step, selection, unit.part_id)
+        step += int(selection.lengths[unit.first : unit.stop].sum())
 
 
 def check_fields(selection: Selection, what: str, needed: Sequence[str]) -> None:
@@ -87,7 +57,7 @@ def check_room(selection: Selection, destination: Path, advice: str = "") -> Non
 
     HDF5 can crash the process when the disk fills up. `advice` ends the message.
     """
-    needed = selection.steps * step_bytes(selection.schema.fields)
+    needed = field_bytes(selection.schema.fields, selection.steps)
     free = shutil.disk_usage(next(each for each in destination.parents if each.is_dir())).free
     if free < needed:
         sizes = f"it may take {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free"

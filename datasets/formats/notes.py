@@ -11,15 +11,14 @@ import numpy as np
 import pyarrow as pa
 
 from gaitforge.datasets.formats.checks import refuse
-from gaitforge.datasets.formats.sources import episode_returns
+from gaitforge.datasets.formats.sources import Span, episode_returns
 
 
 def check_notes(
     source: Path | str,
     key: str,
     rows: pa.Table,
-    first: int,
-    lengths: np.ndarray,
+    span: Span,
     *,
     remedy: str,
     rewards: np.ndarray | None = None,
@@ -29,8 +28,7 @@ def check_notes(
 
     Args:
         source, key: what messages name: the file or folder, and where its notes are.
-        rows, first: the rows, and the number of their first episode in the source.
-        lengths: (E,) steps of each episode by the arrays.
+        span: the episodes by the arrays.
         remedy: ends the message, such as "delete the group to use the arrays".
         rewards: (T,) of these episodes, end to end; None where there is no scalar reward.
         **flags: terminated, truncated: (E,) bool by the arrays; None where the layout has none.
@@ -43,9 +41,11 @@ def check_notes(
         # An episode with NaN, which is about to be dropped, contradicts nothing.
         if (differ := ~(np.abs(values - actual) <= tolerance) & ~np.isnan(actual)).any():
             row = int(np.argmax(differ))
-            problem = f"{name} of episode {first + row} is {values[row]:.7g} in the notes, but "
-            refuse(source, key, f"{problem}{float(actual[row]):.7g} in the arrays; {remedy}")
+            problem = f"{name} of episode {span.first + row} is {values[row]:.7g} in the notes"
+            arrays = f"but {float(actual[row]):.7g} in the arrays"
+            refuse(source, key, f"{problem}, {arrays}; {remedy}")
 
+    lengths = span.lengths
     compare("length", lengths)
     for name, values in flags.items():
         if values is not None:

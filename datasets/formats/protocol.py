@@ -1,8 +1,8 @@
 """The base classes of a format's reader and writer.
 
 A reader (`Importer`) inspects its source when it is made: which schema the store gets and how the
-episodes are cut into parts. Then it reads any part by its number, in any order and from several
-threads. A part's content depends on the source, the options and the number alone, so an interrupted
+episodes are cut into parts. Then it reads any of these parts, in any order and from several
+threads. A part's content depends on the source, the options and the part alone, so an interrupted
 import resumes with the missing parts. The drivers in `transfer/` do everything else: staging,
 threads, commits, verification, temporary names and renames.
 """
@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from gaitforge.datasets.formats.sources import Parts
+from gaitforge.datasets.formats.sources import Span, catalog_columns
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.selection import Selection
 
@@ -34,16 +34,15 @@ def no_progress(total: int) -> Advance:
 
 @dataclass(frozen=True)
 class PartInput:
-    """The content of one part, as `Store.write_part` takes it.
+    """The content of one part.
 
     Attributes:
-        steps: field -> (T, *shape); per_episode: field -> (E, *shape).
+        arrays: every field of the schema -> (T, *shape), or (E, *shape) for one per episode.
         episodes: catalog column -> (E,) values, or a table of them.
     """
 
-    steps: Mapping[str, np.ndarray]
+    arrays: Mapping[str, np.ndarray]
     episodes: Mapping[str, Sequence[Any] | np.ndarray] | pa.Table
-    per_episode: Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ class Importer(ABC):
     schema: Schema
     identity: str
     files: Sequence[Path]
-    parts: Parts
+    parts: Sequence[Span]
     carried: Carried
     metadata: bytes = b""
 
@@ -110,8 +109,23 @@ class Importer(ABC):
     def __init__(self, source: str, options: Any) -> None: ...
 
     @abstractmethod
-    def read_part(self, number: int) -> PartInput:
-        """The content of a part; called from several threads."""
+    def read_part(self, part: Span) -> PartInput:
+        """The content of one of the `parts`; called from several threads."""
+
+    def catalog(self, part: Span, **columns: Any) -> dict[str, Any]:
+        """The catalog's columns of a part; see `catalog_columns`."""
+        first, group_by = part.first, self.schema.group_by
+        return catalog_columns(first, part.lengths, self.identity, group_by, **columns)
+
+    @property
+    def episodes(self) -> int:
+        """Episodes of all parts."""
+        return sum(len(part.lengths) for part in self.parts)
+
+    @property
+    def steps(self) -> int:
+        """Steps of all parts."""
+        return sum(part.n_steps for part in self.parts)
 
     def close(self) -> None:  # noqa: B027, most have nothing to release
         """Release the source."""
@@ -145,7 +159,7 @@ class Exporter(ABC):
         """
 
     def as_read(
-        self, schema: Schema, steps: Mapping[str, np.ndarray], lengths: np.ndarray
+        self, schema: Schema, arrays: Mapping[str, np.ndarray], lengths: np.ndarray
     ) -> Mapping[str, np.ndarray]:
-        """Fields per step as the importer returns them; by default unchanged."""
-        return steps
+        """Fields as the importer returns them; by default unchanged."""
+        return arrays

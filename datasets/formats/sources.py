@@ -4,7 +4,8 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -78,70 +79,79 @@ def _block_digest(job: tuple[Path, int]) -> str:
     return digest.hexdigest()
 
 
-def step_bytes(fields: Iterable[Field]) -> int:
-    """Uncompressed bytes of a step."""
-    return sum(each.row_bytes for each in fields if each.per == "step")
+def field_bytes(fields: Iterable[Field], steps: int = 1, episodes: int = 0) -> int:
+    """Uncompressed bytes of so many steps and episodes."""
+    rows = {"step": steps, "episode": episodes}
+    return sum(each.row_bytes * rows[each.per] for each in fields)
 
 
-def pack_episodes(lengths: np.ndarray, row_bytes: int) -> list[np.ndarray]:
-    """Group episodes (E,), in order, to at most `PART_BYTES` and one shard; lengths per group."""
-    most_steps = max(1, min(SHARD_STEPS, PART_BYTES // max(1, row_bytes)))
-    ends = np.cumsum(lengths, dtype=np.int64)
-    parts, first, before = [], 0, 0
-    while first < len(lengths):
-        stop = max(first + 1, int(np.searchsorted(ends, before + most_steps, side="right")))
-        parts.append(np.asarray(lengths[first:stop], np.int64))
-        first, before = stop, int(ends[stop - 1])
-    return parts
-
-
-class Parts:
-    """A source's episodes, in order, cut into parts of bounded size.
+@dataclass(frozen=True, eq=False)
+class Span:
+    """Consecutive episodes that are read together: a part of a source, a block of a selection.
 
     Attributes:
-        lengths: for each part, the lengths (E,) of its episodes.
+        lengths: (E,) steps of each episode.
+        first, first_step: its first episode and step, counted over the source or selection.
     """
 
-    def __init__(self, lengths: np.ndarray, fields: Iterable[Field]) -> None:
-        self.lengths = pack_episodes(lengths, step_bytes(fields))
-        self._episodes = list(accumulate(map(len, self.lengths), initial=0))
-        self._steps = list(accumulate((int(each.sum()) for each in self.lengths), initial=0))
+    lengths: np.ndarray
+    first: int
+    first_step: int
 
-    @classmethod
-    def checked(
-        cls, source: Path | str, key: str, lengths: np.ndarray, fields: Sequence[Field], advice: str
-    ) -> "Parts":
-        """The parts; refuses an episode of more than `EPISODE_BYTES` before any value is read.
+    @cached_property
+    def stops(self) -> np.ndarray:
+        """(E,) the step after each episode, counted in the span."""
+        return np.cumsum(self.lengths)
 
-        DatasetError names source and key, and ends with `advice` on how to get shorter episodes.
-        """
-        longest = int(np.argmax(lengths))
-        needed, most = int(lengths[longest]) * step_bytes(fields) / 1e6, EPISODE_BYTES / 1e6
-        if needed > most:
-            problem = f"episode {longest} of {lengths[longest]} steps takes {needed:,.0f} MB"
-            refuse(source, key, f"{problem}, and at most {most:,.0f} MB are read at once; {advice}")
-        return cls(lengths, fields)
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    @property
-    def n_episodes(self) -> int:
-        """Episodes of all parts."""
-        return self._episodes[-1]
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """(E,) first step of each episode, counted in the span."""
+        return self.stops - self.lengths
 
     @property
     def n_steps(self) -> int:
-        """Steps of all parts."""
-        return self._steps[-1]
+        """Steps of the span."""
+        return int(self.stops[-1])
 
-    def episodes(self, number: int) -> slice:
-        """The episodes of a part, counted over the source."""
-        return slice(*self._episodes[number : number + 2])
+    @property
+    def episodes(self) -> slice:
+        """Its episodes, counted over the source or selection."""
+        return slice(self.first, self.first + len(self.lengths))
 
-    def steps(self, number: int) -> slice:
-        """The steps of a part, counted over the source."""
-        return slice(*self._steps[number : number + 2])
+    @property
+    def steps(self) -> slice:
+        """Its steps, counted over the source or selection."""
+        return slice(self.first_step, self.first_step + self.n_steps)
+
+
+def cut_spans(lengths: np.ndarray, fields: Iterable[Field]) -> list[Span]:
+    """Cut episodes of `lengths` (E,), in order, into spans of at most `PART_BYTES` and one shard.
+
+    A longer episode is a span of its own.
+    """
+    most_steps = max(1, min(SHARD_STEPS, PART_BYTES // max(1, field_bytes(fields))))
+    ends = np.cumsum(lengths, dtype=np.int64)
+    spans, first, before = [], 0, 0
+    while first < len(lengths):
+        stop = max(first + 1, int(np.searchsorted(ends, before + most_steps, side="right")))
+        spans.append(Span(np.asarray(lengths[first:stop], np.int64), first, before))
+        first, before = stop, int(ends[stop - 1])
+    return spans
+
+
+def cut_parts(
+    source: Path | str, key: str, lengths: np.ndarray, fields: Sequence[Field], advice: str
+) -> list[Span]:
+    """As `cut_spans`; refuses an episode of more than `EPISODE_BYTES` before any value is read.
+
+    DatasetError names source and key, and ends with `advice` on how to get shorter episodes.
+    """
+    longest = int(np.argmax(lengths))
+    needed, most = field_bytes(fields, int(lengths[longest])) / 1e6, EPISODE_BYTES / 1e6
+    if needed > most:
+        problem = f"episode {longest} of {lengths[longest]} steps takes {needed:,.0f} MB"
+        refuse(source, key, f"{problem}, and at most {most:,.0f} MB are read at once; {advice}")
+    return cut_spans(lengths, fields)
 
 
 def field_name(key: str) -> str:

@@ -42,7 +42,12 @@ def digest(value: object) -> str:
 
 
 def write_record(path: Path, value: object) -> None:
-    """Write JSON so that readers see the old file or the new one.
+    """Write JSON as `write_file` does."""
+    write_file(path, (json.dumps(to_tree(value), indent=1) + "\n").encode())
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file, and the folders above it; readers see the old content or the new one.
 
     Raises:
         ValueError: the folder cannot be written, or is inside a store.
@@ -50,7 +55,7 @@ def write_record(path: Path, value: object) -> None:
     check_outside_stores(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes_durably(path, (json.dumps(to_tree(value), indent=1) + "\n").encode())
+        write_bytes_durably(path, content)
     except OSError as error:
         raise ValueError(f"cannot write {path}: {error.strerror}") from None
 

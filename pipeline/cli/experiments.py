@@ -230,9 +230,8 @@ def _work(
 
 def _result(out: Path, _: object) -> Result:
     """The summary of a finished experiment."""
-    from gaitforge.pipeline.report.expert_section import sheet_figures
     from gaitforge.pipeline.report.results import result_rows
-    from gaitforge.pipeline.report.run_files import read_pictures
+    from gaitforge.pipeline.report.run_files import read_sheets
 
     summary, report = read_record(out / "summary.json") or {}, out / "report.html"
     lines = []
@@ -241,8 +240,8 @@ def _result(out: Path, _: object) -> Result:
         lines.append(f"\ncollected {summary['dataset']['steps']:,} steps at {speed}")
     lines.append(f"{'' if lines else chr(10)}all of it in {summary['wall_s']:.0f} s")
     sheets = [
-        f"### {figure.policy}: {figure.alt}\n![]({figure.uri})"
-        for figure in sheet_figures(out, read_pictures(out)[0])
+        f"### {sheet['policy']}: {sheet['alt']}\n![]({sheet['uri']})"
+        for sheet in read_sheets(out)[0]
     ]
     return Result(
         summary,

@@ -227,15 +227,10 @@ def serve_command(arguments: argparse.Namespace) -> None:
 )
 def notify_command(arguments: argparse.Namespace) -> None:
     """Tell a web hook when Prefect's runs fail, are late, or collect nothing."""
-    from gaitforge.pipeline.serve.notify import (
-        REASONS,
-        NotifyPlan,
-        remove_notifications,
-        set_up_notifications,
-    )
+    from gaitforge.pipeline.serve.notify import REASONS, NotifyPlan, set_up_notifications
 
     if arguments.remove:
-        remove_notifications()
+        set_up_notifications(None)
         return
     plan = NotifyPlan(arguments.url or "", arguments.on or REASONS, arguments.hours)
     print("set up " + ", ".join(set_up_notifications(plan)))

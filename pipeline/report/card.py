@@ -7,7 +7,6 @@ the store. The page loads nothing, needs no script and follows the reader's ligh
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -19,22 +18,11 @@ from gaitforge.datasets.files import check_outside_stores, files_under
 from gaitforge.datasets.formats.readme import README, fenced, front_matter, plain
 from gaitforge.datasets.storage.about import read_about
 from gaitforge.flows.progress import Reporter, Silent
-from gaitforge.flows.records.records import read_record
-from gaitforge.pipeline.report import charts
+from gaitforge.flows.records.records import read_record, write_file
+from gaitforge.pipeline.report import charts, pages
 from gaitforge.pipeline.report.explorer import page as explorer
 from gaitforge.pipeline.report.figures import Panel
-from gaitforge.pipeline.report.pages import (
-    DASH,
-    Record,
-    Shade,
-    count,
-    data_uri,
-    fixed,
-    render,
-    short,
-    words,
-    write_texts,
-)
+from gaitforge.pipeline.report.pages import Record, count, fixed, render, short
 from gaitforge.pipeline.report.run_files import PICTURES
 
 PAGE_NAME = "card.html"
@@ -46,27 +34,12 @@ Draw = Callable[[Selection, Path], list[dict[str, object]]]
 """Writes pictures into a folder, and returns a record of each; may raise RenderingError."""
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
-
-
-@dataclass(frozen=True)
-class GridRow:
-    """One group's values by level, then over all levels; `span` rows share `where`."""
-
-    where: str
-    what: str
-    cells: tuple[Shade, ...]
-    span: int
-
-
-@dataclass(frozen=True)
-class Grid:
-    """One quantity by the schema's `group_by` (rows) and level (columns)."""
-
-    key: str
-    title: str
-    group_by: tuple[str, str]
-    levels: tuple[int, ...]
-    rows: tuple[GridRow, ...]
+_QUANTITIES = (
+    ("episodes", "Episodes", short),
+    ("steps", "Steps", short),
+    ("success", "Success rate", fixed),
+    ("return", "Mean return", fixed),
+)
 
 
 def selected(store: Store, cells: Record, where: str | None) -> tuple[Selection, str, str]:
@@ -91,18 +64,15 @@ def write_card(
 ) -> tuple[Path, Path, Path]:
     """Write `card.html`, `card.md`, the record behind them, `card.json`, and `explorer.html`.
 
+    Returns the paths of the first three.
+
     Args:
-        selection: the episodes; `store.select()` for all of a store.
-        folder: made if absent.
         filters: how the episodes were selected, in words; empty for a whole store.
         condition: the same in SQL, for the commands that the explorer shows.
         channels: also read the arrays, for the statistics of every channel.
         draw: writes pictures of typical episodes, as `stored.draw_stored`; its RenderingError is
             written into the card.
-        reporter: shows which field is read; None for silence.
-
-    Returns:
-        The paths of the page, of the Markdown and of the record.
+        reporter: shows which field is read.
 
     Raises:
         ValueError: an empty selection, a damaged object, or a folder that cannot be written.
@@ -119,26 +89,25 @@ def write_card(
             record["pictures"] = draw(selection, check_outside_stores(folder) / PICTURES)
         except RenderingError as error:
             record["no_pictures"] = str(error)
-    text = json.dumps(record, indent=1) + "\n"
-    pages = {MARKDOWN_NAME: card_markdown(record), PAGE_NAME: card_page(record, folder)}
-    pages[EXPLORER_NAME] = explorer.explorer_of(selection, folder, condition)
-    write_texts(folder, {RECORD_NAME: text, **pages})
+    texts = {
+        RECORD_NAME: json.dumps(record, indent=1) + "\n",
+        MARKDOWN_NAME: card_markdown(record),
+        PAGE_NAME: card_page(record, folder),
+        EXPLORER_NAME: explorer.explorer_of(selection, folder, condition),
+    }
+    for name, text in texts.items():
+        write_file(folder / name, text.encode())
     return folder / PAGE_NAME, folder / MARKDOWN_NAME, folder / RECORD_NAME
 
 
 def write_readme(
-    selection: Selection,
-    folder: Path,
-    repository: str,
-    readme: Path | None = None,
-    draw: Draw | None = None,
+    selection: Selection, folder: Path, repository: str, readme: Path | None, draw: Draw | None
 ) -> dict[str, Path]:
     """Write a card into `folder` for a repository on the Hub; returns its files by their names.
 
     Args:
         repository: owner/name; the README has the name as its title.
         readme: the README of an export, which says how to load it; None to make one of the card.
-        draw: as in `write_card`.
     """
     page, markdown, _ = write_card(selection, folder, channels=False, draw=draw)
     if readme is None:
@@ -172,25 +141,27 @@ def collection_origins(store_path: Path) -> list[dict[str, object]]:
 def card_page(record: Record, folder: Path) -> str:
     """The page of a card's record, as text; its pictures are read from below `folder`."""
     pictures = [
-        each | {"uri": data_uri(folder / PICTURES / each["file"])} for each in record["pictures"]
+        each | {"uri": pages.data_uri(folder / PICTURES / each["file"])}
+        for each in record["pictures"]
     ]
     return render(
         "card.html",
         **_shown(record),
-        grids=_grids(record["cells"], record["pairs"], tuple(record["schema"]["group_by"])),
-        return_chart=_chart(record["returns"], "return", "Returns"),
-        length_chart=_chart(record["lengths"], "control steps", "Episode lengths"),
+        levels=sorted({cell["level"] for cell in record["cells"]}),
+        grids=_grids(record["cells"], record["pairs"], record["schema"]["group_by"]),
+        return_chart=charts.histogram("Returns", record["returns"], "return"),
+        length_chart=charts.histogram("Episode lengths", record["lengths"], "control steps"),
         draws=[(draw, _draw_chart(draw)) for draw in record["draws"]],
         abstract=abstract(record),
         pictures=pictures,
-        texts=_texts(record),
     )
 
 
 def card_markdown(record: Record) -> str:
     """The card as Markdown, for a repository or a terminal."""
-    filters = {"digits": _digits, "sparkline": sparkline, "plain": plain, "fenced": fenced}
-    return render("card.md", filters, texts=_texts(record), **_shown(record)) + "\n"
+    filters = {"sparkline": sparkline, "plain": plain, "fenced": fenced}
+    filters["digits"] = lambda value: pages.DASH if value is None else f"{value:.4g}"
+    return render("card.md", filters, **_shown(record)) + "\n"
 
 
 def sparkline(counts: Sequence[int]) -> str:
@@ -202,20 +173,17 @@ def sparkline(counts: Sequence[int]) -> str:
 
 
 def _shown(record: Record) -> dict[str, object]:
-    schema, total = record["schema"], record["total"][0]
-    return {"card": record, "schema": schema, "total": total, "group_by": schema["group_by"]}
-
-
-def _texts(record: Record) -> dict[str, str]:
-    """Title -> text of licence, authors and limitations; empty ones are left out."""
-    about = record["about"]
+    """What the page and the Markdown show; `texts` by their titles, without empty ones."""
+    schema, total, about = record["schema"], record["total"][0], record["about"]
     texts = {"Licence": about["licence"], "Authors": ", ".join(about["authors"])}
     texts["Limitations"] = about["limitations"]
-    return {title: text for title, text in texts.items() if text}
-
-
-def _digits(value: float | None) -> str:
-    return DASH if value is None else f"{value:.4g}"
+    return {
+        "card": record,
+        "schema": schema,
+        "total": total,
+        "group_by": schema["group_by"],
+        "texts": {title: text for title, text in texts.items() if text},
+    }
 
 
 def abstract(record: Record) -> str:
@@ -235,49 +203,33 @@ def abstract(record: Record) -> str:
 
 def _grids(
     cells: Sequence[Record], pairs: Sequence[Record], group_by: tuple[str, str]
-) -> list[Grid]:
-    kinds = (
-        ("episodes", "Episodes", short),
-        ("steps", "Steps", short),
-        ("success", "Success rate", fixed),
-        ("return", "Mean return", fixed),
-    )
-    levels = tuple(sorted({cell["level"] for cell in cells}))
+) -> list[Record]:
+    """A quantity each, by groups (rows), and by level and over all of them (columns).
+
+    The first row of those that share `where` has their number as its `span`, the others 0.
+    """
+    levels = sorted({cell["level"] for cell in cells})
+    first, second = group_by
+    wheres = [pair[first] for pair in pairs]
     grids = []
-    for key, title, text in kinds:
-        values = {(*_pair(cell, group_by), cell["level"]): cell[key] for cell in cells}
+    for key, title, text in _QUANTITIES:
+        values = {(cell[first], cell[second], cell["level"]): cell[key] for cell in cells}
         high = 1.0 if key == "success" else max(values.values())
         low = min(values.values()) if key == "return" else 0.0
         rows = []
         for k, pair in enumerate(pairs):
-            where, what = _pair(pair, group_by)
-            places = [j for j, each in enumerate(pairs) if each[group_by[0]] == where]
-            span = len(places) if k == places[0] else 0
-            across = (values.get((where, what, level)) for level in levels)
-            shades = (_shade(value, text, low, high) for value in across)
-            rows.append(GridRow(where, what, (*shades, Shade(text(pair[key]))), span))
-        grids.append(Grid(key, title, group_by, levels, tuple(rows)))
+            where, what = pair[first], pair[second]
+            across = [values.get((where, what, level)) for level in levels]
+            row = [pages.shade(each, text, (low, high), 0.15) for each in across]
+            span = 0 if where in wheres[:k] else wheres.count(where)
+            row.append(pages.Shade(text(pair[key])))
+            rows.append({"where": where, "what": what, "cells": row, "span": span})
+        grids.append({"key": key, "title": title, "rows": rows})
     return grids
-
-
-def _pair(record: Record, group_by: tuple[str, str]) -> tuple[str, str]:
-    return record[group_by[0]], record[group_by[1]]
-
-
-def _shade(value: float | None, text: Callable[..., str], low: float, high: float) -> Shade:
-    if value is None:
-        return Shade(DASH)
-    share = (value - low) / (high - low) if high > low else 0.15
-    return Shade(text(value), min(max(share, 0.0), 1.0))
-
-
-def _chart(histogram: Record, xlabel: str, title: str) -> Panel:
-    return charts.histogram(title, histogram["edges"], histogram["counts"], xlabel)
 
 
 def _draw_chart(draw: Record) -> Panel:
     half = 0.5 if draw["whole"] else 0.0
     unit = "dimensionless" if draw["unit"] == "1" else draw["unit"]
     declared = (draw["low"] - half, draw["high"] + half)
-    edges, counts = draw["edges"], draw["counts"]
-    return charts.histogram(words(draw["name"]), edges, counts, unit, declared=declared)
+    return charts.histogram(pages.words(draw["name"]), draw, unit, declared)

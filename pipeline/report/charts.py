@@ -1,6 +1,6 @@
 """The charts of all pages; each function returns a `Panel`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,33 +35,11 @@ class Curve:
     thin: bool = field(default=False, kw_only=True)
 
 
-@dataclass(frozen=True)
-class BarSeries:
-    """One bar in every group, with its spread to either side; None where there is none."""
-
-    label: str
-    values: Sequence[float | None]
-    spread: Sequence[float | None]
-
-
-@dataclass(frozen=True)
-class LatencyBar:
-    """A policy's time for one control step, in microseconds."""
-
-    label: str
-    median_us: float
-    p99_us: float | None
-
-
 def histogram(
-    title: str,
-    edges: Sequence[float],
-    counts: Sequence[float],
-    xlabel: str,
-    note: str = "",
-    declared: tuple[float, float] | None = None,
+    title: str, bins: Record, xlabel: str, declared: tuple[float, float] | None = None
 ) -> figures.Panel:
-    """Counts (n) between edges (n + 1); `declared` marks the range that values should keep to."""
+    """`counts` (n) between `edges` (n + 1); `declared` marks the values' allowed range."""
+    edges, counts = bins["edges"], bins["counts"]
     with figures.drawing(236, 158) as axes:
         widths = np.diff(edges)
         axes.bar(edges[:-1], counts, width=0.94 * widths, align="edge", color=figures.ACCENT)
@@ -80,7 +58,7 @@ def histogram(
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))
         figures.count_axis(axes)
         description = f"Histogram from {edges[0]:.6g} to {edges[-1]:.6g} {xlabel}"
-        return figures.panel(axes, title, description, note)
+        return figures.panel(axes, title, description)
 
 
 def bars(title: str, labels: Sequence[str], values: Sequence[float], xlabel: str) -> figures.Panel:
@@ -114,10 +92,7 @@ def spectrum(
         if cut_hz is not None:
             axes.axvspan(frequency[0] - width / 2, cut_hz, color=figures.BAND, zorder=0)
             axes.axvline(cut_hz, color=figures.INK, **_DASHED)
-            axes.annotate(
-                cut_label, (cut_hz, 1), xycoords=axes.get_xaxis_transform(), xytext=(0, 4),
-                textcoords="offset points", ha="left", va="bottom",
-            )  # fmt: skip
+            figures.label(axes, cut_label, (cut_hz, 1), (0, 4), above=True, ha="left", va="bottom")
         axes.set_xlim(frequency[0] - width / 2, frequency[-1] + width / 2)
         axes.set_ylim(0, 104)
         axes.set_xlabel("frequency, Hz")
@@ -128,12 +103,7 @@ def spectrum(
 
 
 def curves(
-    title: str,
-    lines: Sequence[Curve],
-    xlabel: str,
-    ylabel: str,
-    note: str = "",
-    log: bool = True,
+    title: str, lines: Sequence[Curve], xlabel: str, ylabel: str, note: str = "", log: bool = True
 ) -> figures.Panel:
     """Lines over one y axis (`log`: logarithmic), told apart by colour and dash, with a legend."""
     labels = list(dict.fromkeys(line.label for line in lines))
@@ -160,128 +130,109 @@ def curves(
         return figures.panel(axes, title, f"{ylabel}. {'; '.join(map(_points_text, lines))}", note)
 
 
-def losses(
-    runs: Iterable[tuple[str, Iterable[Record]]], xlabel: str, note: str = ""
-) -> list[figures.Panel]:
+def losses(runs: Sequence[tuple[str, Sequence[Record]]]) -> list[figures.Panel]:
     """The training and validation losses of labelled histories, as far as they were recorded."""
-    histories = [(label, list(history)) for label, history in runs]
     panels = []
     for title, name in (("Training loss", "loss"), ("Validation loss", "validation_loss")):
         lines = []
-        for label, history in histories:
+        for label, history in runs:
             rows = [row for row in history if is_number(row[name]) and row[name] > 0]
             if rows:
                 steps, values = zip(*((row["step"], row[name]) for row in rows), strict=True)
                 lines.append(Curve(label, steps, values))
         if lines:
-            panels.append(curves(title, lines, xlabel, "loss", note))
+            panels.append(curves(title, lines, "optimiser steps", "loss"))
     return panels
 
 
 def grouped_bars(
-    title: str,
-    groups: Sequence[str],
-    series: Sequence[BarSeries],
-    reference: float,
-    ylabel: str,
-    note: str,
+    title: str, groups: Sequence[str], series: Sequence[tuple[str, Sequence[Record]]], ylabel: str
 ) -> figures.Panel:
-    """Bars of each series side by side for every group; a dashed line at the reference."""
+    """Bars of each series side by side for every group; a dashed line at the expert's, 1.
+
+    A series has a label, and a `mean` and `std` per group, None where there is none.
+    """
     width = 0.8 / len(series)
     with figures.drawing(400, 260) as axes:
-        for index, each in enumerate(series):
+        for index, (label, measures) in enumerate(series):
             places = np.arange(len(groups)) + (index - (len(series) - 1) / 2) * width
-            values = np.array([np.nan if value is None else value for value in each.values])
-            spread = np.array([0.0 if value is None else value for value in each.spread])
+            values, spread = (
+                np.array([none if each[name] is None else each[name] for each in measures])
+                for name, none in (("mean", np.nan), ("std", 0.0))
+            )
             colour = SERIES_COLOURS[index % len(SERIES_COLOURS)]
-            axes.bar(places, values, width=0.92 * width, color=colour, label=each.label)
+            axes.bar(places, values, width=0.92 * width, color=colour, label=label)
             shown = spread > 0
             axes.errorbar(
                 places[shown], values[shown], yerr=spread[shown],
                 fmt="none", ecolor=figures.INK, elinewidth=1, capsize=2,
             )  # fmt: skip
-        axes.axhline(reference, color=figures.INK, **_DASHED)
+        axes.axhline(1.0, color=figures.INK, **_DASHED)
         axes.set_xticks(range(len(groups)), groups)
         axes.tick_params(axis="x", length=0, labelcolor=figures.INK)
         axes.set_ylabel(ylabel)
         axes.grid(axis="y")
         figures.legend(axes, 1.2)
         description = "; ".join(
-            f"{each.label}: "
-            + ", ".join(f"{g} {fixed(v)}" for g, v in zip(groups, each.values, strict=True))
-            for each in series
+            f"{label}: "
+            + ", ".join(f"{g} {fixed(m['mean'])}" for g, m in zip(groups, measures, strict=True))
+            for label, measures in series
         )
+        note = "The dashed line is the expert."
         return figures.panel(axes, title, f"{ylabel}. {description}", note)
 
 
-def latency(
-    title: str, rows: Sequence[LatencyBar], budget_us: float, note: str = ""
-) -> figures.Panel:
+def latency(times_us: Mapping[str, tuple[float, float | None]], budget_us: float) -> figures.Panel:
     """Median time of one control step as a bar, 99th percentile as a tick, on a logarithmic axis.
 
     The dashed line is the control period, which no policy may exceed.
     """
-    with figures.drawing(400, 74 + 32 * len(rows)) as axes:
-        shown = [value for row in rows for value in (row.median_us, row.p99_us) if value]
+    with figures.drawing(400, 74 + 32 * len(times_us)) as axes:
+        shown = [value for times in times_us.values() for value in times if value]
         left = 10 ** np.floor(np.log10(min([*shown, budget_us])) - 0.3)
-        for place, row in enumerate(rows):
-            axes.barh(place, row.median_us - left, left=left, height=0.55, color=figures.ACCENT)
-            text, end = f"{row.median_us:,.0f} µs", row.median_us
-            if row.p99_us is not None:
-                axes.plot([row.median_us, row.p99_us], [place, place], color=figures.INK, lw=1)
-                axes.plot([row.p99_us], [place], marker="|", ms=11, mew=1.6, color=figures.INK)
-                text += f", p99 {row.p99_us:,.0f}"
-                end = max(end, row.p99_us)
-            axes.annotate(
-                text, (end, place), xytext=(7, 0), textcoords="offset points", va="center",
-                bbox={"boxstyle": "square,pad=0.15", "fc": figures.PAPER, "ec": "none"},
-            )  # fmt: skip
+        for place, (median, p99) in enumerate(times_us.values()):
+            axes.barh(place, median - left, left=left, height=0.55, color=figures.ACCENT)
+            text, end = f"{median:,.0f} µs", median
+            if p99 is not None:
+                axes.plot([median, p99], [place, place], color=figures.INK, lw=1)
+                axes.plot([p99], [place], marker="|", ms=11, mew=1.6, color=figures.INK)
+                text += f", p99 {p99:,.0f}"
+                end = max(end, p99)
+            box = {"boxstyle": "square,pad=0.15", "fc": figures.PAPER, "ec": "none"}
+            figures.label(axes, text, (end, place), (7, 0), va="center", bbox=box)
         axes.axvline(budget_us, color=figures.SECOND, zorder=0, **_DASHED)
-        axes.annotate(
-            f"control period {budget_us / 1000:g} ms", (budget_us, 1), xytext=(0, 4),
-            xycoords=axes.get_xaxis_transform(), textcoords="offset points", ha="right",
-            color=figures.LIMIT_TEXT,
-        )  # fmt: skip
-        # Room for the label of the longest bar.
-        figures.label_rows(
-            axes, [row.label for row in rows], left, 30 * max([*shown, budget_us / 20])
-        )
+        limit, look = f"control period {budget_us / 1000:g} ms", {"color": figures.LIMIT_TEXT}
+        figures.label(axes, limit, (budget_us, 1), (0, 4), above=True, ha="right", **look)
+        axes.set_xscale("log")
+        axes.set_xlim(left, 30 * max([*shown, budget_us / 20]))  # room for the longest bar's label
+        figures.plain_log_ticks(axes)
+        figures.label_rows(axes, list(times_us))
         axes.set_xlabel("time of one control step, µs (logarithmic)")
-        times = (
-            f"{row.label} median {count(row.median_us)} µs, p99 {count(row.p99_us)} µs"
-            for row in rows
+        texts = (
+            f"{label} median {count(median)} µs, p99 {count(p99)} µs"
+            for label, (median, p99) in times_us.items()
         )
-        return figures.panel(axes, title, f"Time of one control step: {', '.join(times)}", note)
+        description = f"Time of one control step: {', '.join(texts)}"
+        return figures.panel(axes, "Control step", description)
 
 
 def intervals(
-    title: str,
-    labels: Sequence[str],
-    values: Sequence[float],
-    bounds: Sequence[Sequence[float] | None],
-    xlabel: str,
-    note: str = "",
+    title: str, rows: Sequence[tuple[str, float, Sequence[float] | None]]
 ) -> figures.Panel:
-    """A horizontal bar per label, its 95 % interval as a line, its value written at its end."""
-    with figures.drawing(400, 60 + 26 * len(labels)) as axes:
-        places = range(len(labels))
-        axes.barh(places, values, height=0.6, color=figures.ACCENT)
-        for place, value, limits in zip(places, values, bounds, strict=True):
+    """A score a row: its label, its bar with its value at the end, its 95 % interval as a line."""
+    labels, values, bounds = zip(*rows, strict=True)
+    with figures.drawing(400, 60 + 26 * len(rows)) as axes:
+        axes.barh(range(len(rows)), values, height=0.6, color=figures.ACCENT)
+        for place, (value, limits) in enumerate(zip(values, bounds, strict=True)):
             end = max(value, 0.0)
             if limits is not None:
                 axes.plot(limits, [place, place], color=figures.INK, lw=1.2, marker="|", ms=7)
                 end = max(end, limits[1])
-            axes.annotate(
-                fixed(value, 1), (end, place), xytext=(6, 0), textcoords="offset points",
-                va="center",
-            )  # fmt: skip
-        axes.set_yticks(list(places), labels)
-        axes.tick_params(axis="y", length=0, labelcolor=figures.INK)
-        axes.invert_yaxis()
-        axes.grid(axis="x")
+            figures.label(axes, fixed(value, 1), (end, place), (6, 0), va="center")
+        figures.label_rows(axes, labels)
         axes.margins(x=0.12)
-        axes.set_xlabel(xlabel)
-        return figures.panel(axes, title, _pairs(labels, values, "{:.1f}"), note)
+        axes.set_xlabel("score; the expert has 100")
+        return figures.panel(axes, title, _pairs(labels, values, "{:.1f}"))
 
 
 def _points_text(line: Curve) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.stages import Claim, Pages, card_of, experiment_stages
 from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.records import write_file
 from gaitforge.flows.stages.staging import Stage
 from gaitforge.pipeline.report.card import write_card
 from gaitforge.pipeline.report.explorer.page import explorer_of
@@ -12,7 +13,6 @@ from gaitforge.pipeline.report.pictures import make_experiment_sheets
 from gaitforge.pipeline.report.report import write_report
 from gaitforge.pipeline.view.page import write_page
 from gaitforge.pipeline.view.run_pages import write_evaluation_pages
-from gaitforge.pipeline.view.show import write_file
 from gaitforge.pipeline.view.stored import spread_over_returns, stored_show
 
 _SHOWN = 30
@@ -27,8 +27,7 @@ def write_store_card(store: Path, reporter: Reporter) -> None:
 def write_stored_page(store: Path, page: Path, reporter: Reporter) -> None:
     """Write a page that plays stored episodes, and the explorer of all beside it."""
     selection = open_store(store).select()
-    explorer = explorer_of(selection, page.parent).encode()
-    write_file(page.with_name("explorer.html"), explorer)
+    write_file(page.with_name("explorer.html"), explorer_of(selection, page.parent).encode())
     try:
         show = stored_show(spread_over_returns(selection, _SHOWN), reporter)
         write_page(show, page)

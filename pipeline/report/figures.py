@@ -55,6 +55,7 @@ _STYLE: dict[Any, Any] = {
     "ytick.color": MUTED,
 }
 _POINTS_PER_INCH = 72
+XY = tuple[float, float]
 TICK_STEPS = (1, 2, 2.5, 5, 10)
 
 
@@ -84,11 +85,14 @@ def legend(axes: Axes, handle_length: float) -> None:
     )
 
 
-def label_rows(axes: Axes, labels: Sequence[str], left: float, right: float) -> None:
-    """Labels of horizontal bars, the first on top, over a logarithmic axis."""
-    axes.set_xscale("log")
-    axes.set_xlim(left, right)
-    plain_log_ticks(axes)
+def label(axes: Axes, text: str, at: XY, offset: XY, above: bool = False, **look: Any) -> None:
+    """A text at an offset in points from a place; `above`: whose y is 0..1 from bottom to top."""
+    kind = axes.get_xaxis_transform() if above else "data"
+    axes.annotate(text, at, offset, xycoords=kind, textcoords="offset points", **look)
+
+
+def label_rows(axes: Axes, labels: Sequence[str]) -> None:
+    """Labels of horizontal bars, the first on top."""
     axes.set_yticks(range(len(labels)), labels)
     axes.tick_params(axis="y", length=0, labelcolor=INK)
     axes.invert_yaxis()

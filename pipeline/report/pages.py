@@ -4,7 +4,7 @@ import json
 import math
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,6 @@ from typing import Any, TypeGuard
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from gaitforge.datasets.errors import amount
-from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
 from gaitforge.pipeline.tables import duration
 
 Record = Mapping[str, Any]
@@ -40,9 +39,24 @@ class Shade:
         return self.share is not None and self.share >= DEEP
 
 
+def shade(
+    value: float | None,
+    text: Callable[[float], str],
+    limits: tuple[float, float],
+    flat: float,
+    interval: str = "",
+) -> Shade:
+    """A value's place between limits, `flat` where they are equal; a dash for no number."""
+    if not is_number(value):
+        return Shade(DASH)
+    low, high = limits
+    share = (value - low) / (high - low) if high > low else flat
+    return Shade(text(value), min(max(share, 0.0), 1.0), interval)
+
+
 def fixed(value: float | None, digits: int = 2) -> str:
     """A number with this many digits after the point; a dash for none."""
-    return DASH if not is_number(value) else f"{value:,.{digits}f}"
+    return f"{value:,.{digits}f}" if is_number(value) else DASH
 
 
 def count(value: float | None) -> str:
@@ -109,11 +123,10 @@ def flattened(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
         yield prefix, DASH if value is None else value
 
 
-def markdown_table(heads: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
-    """A Markdown table."""
-    lines = [list(heads), *map(list, rows)]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join("| " + " | ".join(map(cell, line)) + " |" for line in lines)
+def markdown_table(rows: Sequence[Mapping[str, object]]) -> str:
+    """Records as a Markdown table."""
+    lines = [rows[0].keys(), ["---"] * len(rows[0]), *(row.values() for row in rows)]
+    return "".join("| " + " | ".join(map(cell, line)) + " |\n" for line in lines)
 
 
 def render(
@@ -131,32 +144,15 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    shared = (amount, cell, count, fixed, flattened, interval, policy, short, size)
-    for each in (*shared, spread, words, quoted):
-        environment.filters[each.__name__] = each
-    environment.filters["duration"] = partial(duration, unknown=DASH)
-    environment.filters.update(filters or {})
+    shared = (amount, cell, count, fixed, flattened, interval, policy, quoted, size, words)
+    environment.filters |= {each.__name__: each for each in shared}
+    environment.filters |= {"duration": partial(duration, unknown=DASH), **(filters or {})}
     return environment.get_template(template).render(**shown)
 
 
 def data_uri(path: Path) -> str:
     """A PNG file as a URI that a page holds."""
     return "data:image/png;base64," + b64encode(path.read_bytes()).decode("ascii")
-
-
-def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write files into a folder, which is made if absent.
-
-    Raises:
-        ValueError: it cannot be written, or is inside a store.
-    """
-    check_outside_stores(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            write_bytes_durably(folder / name, text.encode())
-    except OSError as error:
-        raise ValueError(f"cannot write into {folder}: {error.strerror}") from None
 
 
 def quoted(value: object) -> str:

@@ -8,6 +8,7 @@ from fractions import Fraction
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -61,28 +62,22 @@ def contact_sheet(heading: Heading, frames: np.ndarray, times_s: np.ndarray) -> 
     tiles = _montage(images, _COLUMNS, _GAP_PX)
     size = (tiles.width + 2 * _GAP_PX, _HEADER_PX + tiles.height + _GAP_PX)
     sheet = Image.new("RGB", size, _PAPER)
-    _write_heading(ImageDraw.Draw(sheet), heading, size[0])
+    outcome = _GOOD if heading.success else _BAD
+    _write_heading(ImageDraw.Draw(sheet), heading, size[0], outcome)
     sheet.paste(tiles, (_GAP_PX, _HEADER_PX))
-    outcome = ImageColor.getrgb(_outcome_colour(heading))[:3]
-    tries = (_png(sheet, colours, outcome) for colours in _SHEET_COLOURS)
+    palettes = (_palette(sheet, n, ImageColor.getrgb(outcome)[:3]) for n in _SHEET_COLOURS)
+    tries = (_encoded(_indexed(sheet, each), "PNG", optimize=True) for each in palettes)
     return _first_within(MAX_SHEET_BYTES, tries)
 
 
 def side_by_side(frames: np.ndarray) -> bytes:
     """A PNG of the frames (F, height, width, 3) uint8 in one row."""
-    buffer = io.BytesIO()
-    _montage([Image.fromarray(frame) for frame in frames], len(frames)).save(
-        buffer, "PNG", optimize=True
-    )
-    return buffer.getvalue()
+    row = _montage([Image.fromarray(frame) for frame in frames], len(frames))
+    return _encoded(row, "PNG", optimize=True)
 
 
 def check_animation(kind: str) -> None:
-    """Refuse an animation that cannot be written here.
-
-    Raises:
-        ValueError: another format than `ANIMATIONS`, or an mp4 without PyAV.
-    """
+    """ValueError for another format than `ANIMATIONS`, or an mp4 without PyAV."""
     if kind not in ANIMATIONS:
         raise ValueError(f"unknown format '{kind}'; allowed: {', '.join(ANIMATIONS)}")
     if kind == "mp4" and find_spec("av") is None:
@@ -94,10 +89,7 @@ def animation(films: Sequence[tuple[Heading, np.ndarray]], frame_ms: int, kind: 
 
     Several films are tiles of one picture; those that end before the others show their last frame.
     A gif or webp fades from its end to its start; its colours (or quality), then its size, are
-    reduced until it is small enough.
-
-    Raises:
-        ValueError: see `check_animation`.
+    reduced until it is small enough. ValueError as by `check_animation`.
     """
     check_animation(kind)
     images = [_tiled(films, k, frame_ms) for k in range(max(len(frames) for _, frames in films))]
@@ -105,11 +97,8 @@ def animation(films: Sequence[tuple[Heading, np.ndarray]], frame_ms: int, kind: 
         return _mp4(images, frame_ms)
     steps = np.linspace(0.0, 1.0, FADE_FRAMES + 2)[1:-1].tolist()
     images += [Image.blend(images[-1], images[0], share) for share in steps]
-    encode = _gif if kind == "gif" else _webp
-    tries = (
-        encode(_scaled(images, share), quality, frame_ms)
-        for share, quality in (_GIF_TRIES if kind == "gif" else _WEBP_TRIES)
-    )
+    settings = _GIF_TRIES if kind == "gif" else _WEBP_TRIES
+    tries = (_looped(images, *each, frame_ms, kind) for each in settings)
     return _first_within(MAX_ANIMATION_BYTES, tries)
 
 
@@ -122,25 +111,19 @@ def _first_within(limit_bytes: int, tries: Iterable[bytes]) -> bytes:
     return content
 
 
-def _write_heading(pen: ImageDraw.ImageDraw, heading: Heading, width: int) -> None:
+def _write_heading(pen: ImageDraw.ImageDraw, heading: Heading, width: int, colour: str) -> None:
     left, right = _GAP_PX + 6, width - _GAP_PX - 6
     pen.text((left, 12), heading.skill, fill=_INK, font=_font(24, bold=True))
     start = left + pen.textlength(heading.skill, font=_font(24, bold=True)) + 14
     pen.text((start, 18), heading.where, fill=_INK, font=_font(18))
     pen.text((left, 45), heading.command, fill=_MUTED, font=_font(17))
-    colour = _outcome_colour(heading)
     pen.text((right, 12), heading.outcome, fill=colour, font=_font(24, bold=True), anchor="ra")
     pen.text((right, 45), heading.tally, fill=_MUTED, font=_font(17), anchor="ra")
 
 
-def _outcome_colour(heading: Heading) -> str:
-    return _GOOD if heading.success else _BAD
-
-
 def _stamped(frame: np.ndarray, time_s: float) -> Image.Image:
     image = Image.fromarray(frame)
-    pen = ImageDraw.Draw(image)
-    pen.text((10, 8), f"{time_s:.2f} s", fill=_INK, font=_font(15))
+    ImageDraw.Draw(image).text((10, 8), f"{time_s:.2f} s", fill=_INK, font=_font(15))
     return image
 
 
@@ -164,21 +147,25 @@ def _titled(frame: np.ndarray, time_s: float, heading: Heading) -> Image.Image:
     return image
 
 
-def _png(image: Image.Image, colours: int, kept: tuple[int, ...]) -> bytes:
+def _encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
     buffer = io.BytesIO()
-    _indexed(image, _palette(image, colours, kept)).save(buffer, "PNG", optimize=True)
+    image.save(buffer, kind, **options)
     return buffer.getvalue()
 
 
-def _gif(images: Sequence[Image.Image], colours: int, frame_ms: int) -> bytes:
-    some = images[:: max(1, len(images) // 8)]
-    palette = _palette(_montage(some, len(some)), colours)
-    indexed = [_indexed(image, palette) for image in images]
-    return _animated(indexed, "GIF", frame_ms, optimize=True)
-
-
-def _webp(images: Sequence[Image.Image], quality: int, frame_ms: int) -> bytes:
-    return _animated(images, "WEBP", frame_ms, quality=quality, method=4)
+def _looped(
+    images: Sequence[Image.Image], share: float, quality: int, frame_ms: int, kind: str
+) -> bytes:
+    """An endless animation at a share of the size; a gif's `quality` is its number of colours."""
+    size = round(images[0].width * share), round(images[0].height * share)
+    images = [image.resize(size, Image.Resampling.LANCZOS) for image in images]
+    options: dict[str, Any] = {"quality": quality, "method": 4}
+    if kind == "gif":
+        some = images[:: max(1, len(images) // 8)]
+        palette = _palette(_montage(some, len(some)), quality)
+        images, options = [_indexed(image, palette) for image in images], {"optimize": True}
+    options |= {"save_all": True, "append_images": images[1:], "duration": frame_ms, "loop": 0}
+    return _encoded(images[0], kind, **options)
 
 
 def _mp4(images: Sequence[Image.Image], frame_ms: int) -> bytes:
@@ -193,15 +180,6 @@ def _mp4(images: Sequence[Image.Image], frame_ms: int) -> bytes:
         for image in images:
             film.mux(stream.encode(av.VideoFrame.from_image(image)))
         film.mux(stream.encode(None))
-    return buffer.getvalue()
-
-
-def _animated(images: Sequence[Image.Image], kind: str, frame_ms: int, **more: int) -> bytes:
-    buffer = io.BytesIO()
-    rest = list(images[1:])
-    images[0].save(
-        buffer, kind, save_all=True, append_images=rest, duration=frame_ms, loop=0, **more
-    )
     return buffer.getvalue()
 
 
@@ -226,13 +204,6 @@ def _montage(images: Sequence[Image.Image], columns: int, gap_px: int = 0) -> Im
     for k, image in enumerate(images):
         whole.paste(image, (k % columns * width, k // columns * height))
     return whole
-
-
-def _scaled(images: Sequence[Image.Image], share: float) -> Sequence[Image.Image]:
-    if share == 1.0:
-        return images
-    width, height = (round(side * share) for side in images[0].size)
-    return [image.resize((width, height), Image.Resampling.LANCZOS) for image in images]
 
 
 @cache

@@ -5,7 +5,8 @@ succeeded. Of a learner's evaluation two are run again: a typical episode and a 
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +48,6 @@ _DRAWING = 3
 _ROBOTS = 8
 _TRIED = 40
 """Episodes of a cell that are run to find a failure."""
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,11 @@ class FilmPlan:
             check_terrain(terrain)
 
     def grids(self) -> dict[str, EvaluationGrid]:
-        """The episodes to run, by skill; skills that fit none of the terrains are left out.
-
-        Raises:
-            ValueError: no skill is left.
-        """
-        shown = {skill: hardest_terrain(skill, self.terrains) for skill in self.skills}
+        """The episodes to run, by skill; ValueError if no skill fits any of the terrains."""
         grids = {
             skill: EvaluationGrid((terrain,), (skill,), (self.level,), self.episodes, self.seed)
-            for skill, terrain in shown.items()
-            if terrain is not None
+            for skill in self.skills
+            if (terrain := hardest_terrain(skill, self.terrains)) is not None
         }
         if not grids:
             raise ValueError(
@@ -118,17 +113,14 @@ def record_takes(expert: Expert, plan: FilmPlan) -> list[Take]:
     """Run the plan's episodes and choose one per skill, in the plan's order."""
     grids = plan.grids()
     specs = [spec for grid in grids.values() for spec in grid.specs()]
-    env = LeggedEnvironment(expert.policy.robot, len(specs), threads=min(2, os.cpu_count() or 1))
-    try:
+    robot, threads = expert.policy.robot, min(2, os.cpu_count() or 1)
+    with closing(LeggedEnvironment(robot, len(specs), threads=threads)) as env:
         results = list(run_episodes(env, expert.policy, specs, record=True))
-    finally:
-        env.close()
+    results.sort(key=lambda result: (result.episode_return, result.spec.index))
     takes = []
     for skill in grids:
         mine = [result for result in results if result.spec.skill == skill]
-        mine.sort(key=lambda result: (result.episode_return, result.spec.index))
-        succeeded = sum(result.success for result in mine)
-        takes.append(Take(mine[len(mine) // 2], succeeded, len(mine)))
+        takes.append(Take(mine[len(mine) // 2], sum(r.success for r in mine), len(mine)))
     return takes
 
 
@@ -150,12 +142,9 @@ def learner_takes(run_dir: Path, source: PolicySource, plan: LeggedEvaluation) -
     worst = count * int(np.argmin([each["success"] for each in evaluation["cells"]]))
     tried = specs[worst : worst + min(count, _TRIED)]
     policy, robot = plan.load(source, _ROBOTS)[0], plan.card_of(source)
-    env = LeggedEnvironment(robot, _ROBOTS, plan.threads, plan.sim)
-    try:
-        unique = list(dict.fromkeys([typical, *tried]))
+    unique = list(dict.fromkeys([typical, *tried]))
+    with closing(LeggedEnvironment(robot, _ROBOTS, plan.threads, plan.sim)) as env:
         ran = {r.spec: r for r in run_episodes(env, policy, unique, record=True)}
-    finally:
-        env.close()
     failed = sorted((ran[s] for s in tried if not ran[s].success), key=lambda r: r.episode_return)
     tally = (round(evaluation["success"] * len(specs)), len(specs), source.name)
     takes = [Take(ran[typical], *tally)]
@@ -180,23 +169,20 @@ def make_sheets(
         ValueError: a folder that cannot be written.
     """
     key = digest([plan, expert.hash, _DRAWING, [[s.key(), on] for s, on in learners]])
-    if _are_drawn(folder, key):
+    index = read_record(folder / PICTURE_INDEX) or {}
+    files = [folder / sheet["file"] for sheet in index.get("sheets", ())]
+    if index.get("key") == key and all(file.is_file() for file in files):
         return
-    takes = record_takes(expert, plan) if plan is not None else []
+    takes = by_skill(record_takes(expert, plan) if plan is not None else [])
     for source, evaluated_on in learners:
-        takes += learner_takes(folder.parent, source, evaluated_on)
-    names = [
-        f"{take.result.spec.skill}.png"
-        if take.policy == EXPERT
-        else f"{take.policy}-{take.kind.replace(' ', '-')}.png"
-        for take in takes
-    ]
-    sheets = draw_sheets(folder, takes, names, expert.policy.robot)
+        for take in learner_takes(folder.parent, source, evaluated_on):
+            takes[f"{take.policy}-{take.kind.replace(' ', '-')}.png"] = take
+    sheets = draw_sheets(folder, takes, expert.policy.robot)
     record = {"key": key, "expert": expert.policy.name, "weights": expert.hash}
     write_record(folder / PICTURE_INDEX, {**record, "renderer": "mujoco", "sheets": sheets})
 
 
-def make_experiment_sheets(run_dir: Path, say: Say) -> None:
+def make_experiment_sheets(run_dir: Path, say: Callable[[str], None]) -> None:
     """Draw the sheets of each learner's first run, and of the expert that collected.
 
     Where MuJoCo cannot draw, `say` gets the reason and the experiment has no pictures.
@@ -207,12 +193,10 @@ def make_experiment_sheets(run_dir: Path, say: Say) -> None:
     record = read_record(run_dir / "summary.json")
     if record is None:
         raise ValueError(f"no finished experiment in {run_dir}; `gaitforge run` makes one")
-    if not record["cells"]:
+    if not (cells := record["cells"]):
         return
-    collect, levels = record["plan"]["collect"], sorted({c["level"] for c in record["cells"]})
-    skills, terrains = (
-        tuple(dict.fromkeys(c[of] for c in record["cells"])) for of in ("skill", "terrain")
-    )
+    collect, levels = record["plan"]["collect"], sorted({cell["level"] for cell in cells})
+    skills, terrains = (tuple(dict.fromkeys(c[of] for c in cells)) for of in ("skill", "terrain"))
     film = FilmPlan(skills, terrains, levels[len(levels) // 2]) if collect else None
     name = record["plan"]["expert"] or (collect or {}).get("expert") or DEFAULT_EXPERT
     legged = {run["run"] for run in record["runs"] if run["task"] == LeggedEvaluation.kind}
@@ -227,39 +211,32 @@ def make_experiment_sheets(run_dir: Path, say: Say) -> None:
         say(f"no pictures: {error}")
 
 
-def _are_drawn(folder: Path, key: str) -> bool:
-    index = read_record(folder / PICTURE_INDEX) or {}
-    return index.get("key") == key and all(
-        (folder / sheet["file"]).is_file() for sheet in index["sheets"]
-    )
-
-
 def draw_sheets(
-    folder: Path,
-    takes: Sequence[Take],
-    names: Sequence[str],
-    robot: RobotCard,
-    frames: int = SHEET_FRAMES,
+    folder: Path, takes: Mapping[str, Take], robot: RobotCard, frames: int = SHEET_FRAMES
 ) -> list[dict[str, object]]:
     """Draw one contact sheet per take into the named files of a folder; returns their records.
 
-    Raises:
-        RenderingError: MuJoCo cannot draw here.
+    RenderingError where MuJoCo cannot draw.
     """
-    shots = [_sheet_shot(scene_of(take.result, robot), frames) for take in takes]
+    shots = [_sheet_shot(scene_of(take.result, robot), frames) for take in takes.values()]
     pictures = draw(shots, *FRAME_PX)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, take, shot, drawn in zip(names, takes, shots, pictures, strict=True):
-        sheet = contact_sheet(heading(take), drawn, shot.steps * CONTROL_DT_S)
-        write_bytes_durably(folder / name, sheet)
-    return [{"file": name, **_facts(take)} for name, take in zip(names, takes, strict=True)]
+    for (name, take), shot, drawn in zip(takes.items(), shots, pictures, strict=True):
+        write_bytes_durably(folder / name, _sheet(take, shot, drawn))
+    return [{"file": name, **_facts(take)} for name, take in takes.items()]
+
+
+def by_skill(takes: Iterable[Take]) -> dict[str, Take]:
+    """Takes by the names of their pictures."""
+    return {f"{take.result.spec.skill}.png": take for take in takes}
+
+
+def _sheet(take: Take, shot: Shot, frames: np.ndarray) -> bytes:
+    return contact_sheet(heading(take), frames, shot.steps * CONTROL_DT_S)
 
 
 def make_films(
-    expert_name: str,
-    folder: Path,
-    plan: FilmPlan,
-    formats: Sequence[str] = ("gif", "png"),
+    expert_name: str, folder: Path, plan: FilmPlan, formats: Sequence[str] = ("gif", "png")
 ) -> list[Path]:
     """Draw every skill of the plan in every format: "png" sheets, "gif", "webp", "mp4" animations.
 
@@ -282,13 +259,12 @@ def make_films(
         for name in formats:
             shot, frames = drawn[name == "png"]
             content = (
-                contact_sheet(heading(take), frames, shot.steps * CONTROL_DT_S)
+                _sheet(take, shot, frames)
                 if name == "png"
                 else animation([(heading(take), frames)], FILM_MS, name)
             )
-            path = folder / f"{take.result.spec.skill}.{name}"
-            write_bytes_durably(path, content)
-            written.append(path)
+            written.append(folder / f"{take.result.spec.skill}.{name}")
+            write_bytes_durably(written[-1], content)
     return written
 
 

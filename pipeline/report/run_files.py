@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gaitforge.pipeline.report.pages import Record
+from gaitforge.datasets.errors import amount
+from gaitforge.pipeline.report.pages import Record, data_uri
 
 EXPERT = "expert"
 PICTURES = Path("pictures")
@@ -55,7 +56,8 @@ class RunFiles:
     Attributes:
         dataset: None for an experiment on existing stores.
         training: policies that only drove, and each learner's runs if there is one set of episodes.
-        pictures: None if none were drawn; expert: None without a card of the expert.
+        sheets: see `read_sheets`.
+        expert: the expert's card; empty without one.
         stages: seconds of each stage; empty if they were not kept.
         paths: the files, relative to `root`.
     """
@@ -63,10 +65,9 @@ class RunFiles:
     root: Path
     summary: Record
     dataset: Record | None
-    plan: Record
     training: tuple[TrainingRun, ...]
-    pictures: Record | None
-    expert: Record | None
+    sheets: list[Record]
+    expert: Record
     stages: Mapping[str, float]
     paths: tuple[Path, ...]
 
@@ -80,7 +81,7 @@ def read_run(run_dir: Path) -> RunFiles:
     if not run_dir.is_dir():
         raise ValueError(f"no run folder at {run_dir}; `gaitforge demo --out DIR` makes one")
     paths = [Path("summary.json"), Path("plan.json")]
-    summary, plan = (_read_object(run_dir, path) for path in paths)
+    summary, _ = (_read_object(run_dir, path) for path in paths)
     dataset = None
     if summary["dataset"] is not None:
         paths.append(Path("dataset.json"))
@@ -88,25 +89,19 @@ def read_run(run_dir: Path) -> RunFiles:
     stages = _read_stages(run_dir)
     trained = [stage.removeprefix("train ") for stage in stages if stage.startswith("train ")]
     runs = [run["run"] for run in summary["runs"]]
-    learned = [name for name in trained if name not in runs]  # they only drove
-    learned = [name for name in learned if (run_dir / _history_path(name)).is_file()]
+    only_drove = [name for name in trained if name not in runs]
+    learned = [name for name in only_drove if (run_dir / _training_files(name)[0]).is_file()]
     learned += runs if len(summary["sets"]) == 1 else []
     training = tuple(_read_training(run_dir, policy) for policy in learned)
     for policy in learned:
-        paths += [_history_path(policy), _config_path(policy)]
-    pictures, drawn = read_pictures(run_dir)
-    paths += drawn[:1]
-    expert = None
-    if (run_dir / EXPERT_CARD).is_file():
-        expert = _read_object(run_dir, EXPERT_CARD)
-        paths.append(EXPERT_CARD)
-    cells = (expert or {}).get("evaluation", {}).get("cells", [])
+        paths += _training_files(policy)
+    sheets, drawn = read_sheets(run_dir)
+    cards = [EXPERT_CARD] if (run_dir / EXPERT_CARD).is_file() else []
+    expert = _read_object(run_dir, EXPERT_CARD) if cards else {}
+    cells = expert.get("evaluation", {}).get("cells", [])
     _check_records(cells, _CELL, f"{EXPERT_CARD}: cells")
-    paths += drawn[1:]
-    paths += [WALL] if stages else []
-    return RunFiles(
-        run_dir, summary, dataset, plan, training, pictures, expert, stages, tuple(paths)
-    )
+    paths += [*drawn[:1], *cards, *drawn[1:], *([WALL] if stages else [])]
+    return RunFiles(run_dir, summary, dataset, training, sheets, expert, stages, tuple(paths))
 
 
 def _read_stages(run_dir: Path) -> dict[str, float]:
@@ -121,49 +116,50 @@ def _read_stages(run_dir: Path) -> dict[str, float]:
     return seconds
 
 
-def read_pictures(folder: Path) -> tuple[Record | None, list[Path]]:
-    """The index of a folder's pictures, None where none were drawn, and its files, the index first.
+def read_sheets(folder: Path) -> tuple[list[Record], list[Path]]:
+    """Contact sheets with `uri`, their data, and `alt`, what they show; the files, the index first.
+
+    Both are empty where nothing was drawn.
 
     Raises:
         ValueError: a picture is missing, or the index is malformed.
     """
-    if not (folder / PICTURES / PICTURE_INDEX).is_file():
-        return None, []
-    index = _read_object(folder, PICTURES / PICTURE_INDEX)
-    return index, [PICTURES / PICTURE_INDEX, *_sheets(folder, index["sheets"])]
+    index = PICTURES / PICTURE_INDEX
+    if not (folder / index).is_file():
+        return [], []
+    sheets, files = [], [index]
+    for sheet in _read_object(folder, index)["sheets"]:
+        file = PICTURES / sheet["file"]
+        if file.name != sheet["file"]:
+            raise ValueError(f"{index}: '{sheet['file']}' is not the name of a file beside it")
+        if not (folder / file).is_file():
+            raise ValueError(f"the report needs {file}, which {folder} does not have")
+        alt = (
+            f"{sheet['skill']} on {sheet['terrain']}, level {sheet['level']}: {sheet['command']}; "
+            f"{'success' if sheet['success'] else 'no success'}, "
+            f"{sheet['succeeded']} of {amount(sheet['episodes'], 'episode')} succeed"
+        )
+        sheets.append({**sheet, "uri": data_uri(folder / file), "alt": alt})
+        files.append(file)
+    return sheets, files
 
 
-def _sheets(run_dir: Path, sheets: Iterable[Record]) -> list[Path]:
-    """The pictures' files."""
-    for name in (sheet["file"] for sheet in sheets):
-        if Path(name).name != name:
-            index = PICTURES / PICTURE_INDEX
-            raise ValueError(f"{index}: '{name}' is not the name of a file beside it")
-        if not (run_dir / PICTURES / name).is_file():
-            raise ValueError(f"the report needs {PICTURES / name}, which {run_dir} does not have")
-    return [PICTURES / sheet["file"] for sheet in sheets]
-
-
-def _history_path(policy: str) -> Path:
-    return Path("train") / policy / "history.jsonl"
-
-
-def _config_path(policy: str) -> Path:
-    return Path("train") / policy / "config.json"
+def _training_files(policy: str) -> list[Path]:
+    return [Path("train", policy, name) for name in ("history.jsonl", "config.json")]
 
 
 def _read_training(run_dir: Path, policy: str) -> TrainingRun:
-    path = _history_path(policy)
+    path, config = _training_files(policy)
     lines = _read_text(run_dir, path).splitlines()
     history = tuple(
-        _parse_object(line, f"{path} line {number}")
+        _parse(line, f"{path} line {number}")
         for number, line in enumerate(lines, start=1)
         if line.strip()
     )
     if not history:
         raise ValueError(f"{path} in {run_dir} is empty; it needs one JSON object a line")
     _check_records(history, _HISTORY, str(path))
-    return TrainingRun(policy, _read_object(run_dir, _config_path(policy)), history)
+    return TrainingRun(policy, _read_object(run_dir, config), history)
 
 
 def _read_text(run_dir: Path, path: Path) -> str:
@@ -175,7 +171,7 @@ def _read_text(run_dir: Path, path: Path) -> str:
 
 def _read_object(run_dir: Path, path: Path) -> Record:
     """A JSON object with checked keys, also in the records of its fields."""
-    record = _parse_object(_read_text(run_dir, path), str(path))
+    record = _parse(_read_text(run_dir, path), str(path))
     for name, keys in _KEYS.items():
         file, _, field = name.partition(": ")
         if file == path.as_posix():
@@ -190,11 +186,7 @@ def _records(value: Any) -> Iterable[Record]:
     return value.values() if all(isinstance(each, Mapping) for each in value.values()) else [value]
 
 
-def _parse_object(text: str, where: str) -> Record:
-    return _parse(text, where, dict)
-
-
-def _parse(text: str, where: str, kind: type) -> Any:
+def _parse(text: str, where: str, kind: type = dict) -> Any:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:

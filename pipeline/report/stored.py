@@ -1,8 +1,9 @@
 """Stored legged episodes as contact sheets, and films of the episodes that `view` shows."""
 
-from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,81 +19,68 @@ from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.datasets import Selection
 from gaitforge.datasets.catalog.listing import episode_name
 from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.records import write_file
+from gaitforge.pipeline.report import pictures
 from gaitforge.pipeline.report.picture_files import Heading, animation
-from gaitforge.pipeline.report.pictures import FILM_MS, TILES_MS, Take, draw_sheets, film_shot
-from gaitforge.pipeline.view.show import Show, scene_of, write_file
+from gaitforge.pipeline.view.show import Show, scene_of
 
 STORED_FRAMES = 4
 FILM_PX, TILE_PX = (640, 400), (320, 200)
 
 
-def _replayed(
-    selection: Selection, indices: Sequence[int]
-) -> tuple[list[EpisodeResult], RobotCard]:
-    """Episodes of a selection simulated again and recorded, with the success that is stored."""
-    chosen = selection.with_rows(np.sort(selection.rows[list(indices)]))
+def _replayed(selection: Selection) -> tuple[dict[int, EpisodeResult], RobotCard]:
+    """Stored episodes by id, simulated again and recorded, with the success that is stored."""
     try:
-        env = replay_environment(chosen, len(chosen))
+        env = replay_environment(selection, len(selection))
     except ValueError as error:
         why = str(error).replace(selection.store.address, "the store")
         raise RenderingError(f"the episodes cannot be simulated here: {why}") from None
     results = {}
-    try:
-        for episode, result, difference in replayed(env, stored_episodes(chosen)):
+    with closing(env):
+        for episode, result, difference in replayed(env, stored_episodes(selection)):
             if difference:
                 raise RenderingError("the episodes do not repeat here bit for bit")
             row = episode.row
             results[row["episode"]] = replace(result, success=row["success"])
-    finally:
-        env.close()
-    return [results[each] for each in selection.episode_ids()[list(indices)].tolist()], env.robot
+    return results, env.robot
 
 
-def stored_takes(selection: Selection) -> tuple[list[Take], RobotCard]:
-    """The stored median-return episode of each skill, of the first robot if there are several.
+def stored_takes(selection: Selection) -> tuple[dict[str, pictures.Take], RobotCard]:
+    """Stored median-return episodes by `SKILL.png`, of the first robot if there are several.
 
-    Raises:
-        RenderingError: not the legged task's own episodes, or they do not repeat here.
+    RenderingError if they are not the legged task's own, or do not repeat here.
     """
     if "skill" not in selection.catalog.column_names:
         raise RenderingError("only episodes that gaitforge collected with legged robots are drawn")
     selection = by_robot(selection)[0]
-    tallies, indices = _typical(selection)
-    results, robot = _replayed(selection, indices)
-    ids = selection.episode_ids()
-    takes = [
-        Take(result, *tally, episode_name(int(ids[index])))
-        for result, tally, index in zip(results, tallies, indices, strict=True)
-    ]
-    return takes, robot
+    tallies = _typical(selection)
+    chosen = selection.rows[np.isin(selection.episode_ids(), list(tallies))]
+    results, robot = _replayed(selection.with_rows(chosen))
+    takes = (pictures.Take(results[k], *tallies[k], episode_name(k)) for k in tallies)
+    return pictures.by_skill(takes), robot
 
 
-def _typical(selection: Selection) -> tuple[list[tuple[int, int]], list[int]]:
-    """Per skill: (successes, episodes), and the median-return episode that the expert drove."""
+def _typical(selection: Selection) -> dict[int, tuple[int, int]]:
+    """Each skill's median-return episode that the expert drove -> its (successes, episodes)."""
     names = ["policy_hash"] if "policy_hash" in selection.catalog.column_names else []
-    names += ["skill", "return", "success", "expert_hash"]
+    names += ["episode", "skill", "return", "success", "expert_hash"]
     rows = selection.catalog.rows(selection.rows, names).to_pylist()
-    by_skill: dict[str, list[int]] = {}
-    for i, row in enumerate(rows):
+    skills: dict[str, list[dict[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: row["return"]):
         if row.get("policy_hash") in (None, row["expert_hash"]):
-            by_skill.setdefault(row["skill"], []).append(i)
-    tallies, chosen = [], []
-    for _, mine in sorted(by_skill.items()):
-        mine.sort(key=lambda i: rows[i]["return"])
-        tallies.append((sum(rows[i]["success"] for i in mine), len(mine)))
-        chosen.append(mine[len(mine) // 2])
-    return tallies, chosen
+            skills.setdefault(row["skill"], []).append(row)
+    return {
+        mine[len(mine) // 2]["episode"]: (sum(row["success"] for row in mine), len(mine))
+        for _, mine in sorted(skills.items())
+    }
 
 
 def draw_stored(selection: Selection, folder: Path) -> list[dict[str, object]]:
     """Draw a sheet of one typical stored episode per skill; returns their records.
 
-    Raises:
-        RenderingError: see `stored_takes`, or MuJoCo cannot draw here.
+    RenderingError as by `stored_takes`, or where MuJoCo cannot draw.
     """
-    takes, robot = stored_takes(selection)
-    names = [f"{take.result.spec.skill}.png" for take in takes]
-    sheets = draw_sheets(folder, takes, names, robot, STORED_FRAMES)
+    sheets = pictures.draw_sheets(folder, *stored_takes(selection), STORED_FRAMES)
     return [{**sheet, "episode": sheet["policy"]} for sheet in sheets]
 
 
@@ -104,8 +92,8 @@ def write_film(show: Show, path: Path, reporter: Reporter) -> None:
         ValueError: another format than `ANIMATIONS`, or a path that cannot be written.
     """
     alone, films = len(show.episodes) == 1, []
-    size_px, frame_ms = (FILM_PX, FILM_MS) if alone else (TILE_PX, TILES_MS)
-    shots = [film_shot(scene_of(each, show.robot), frame_ms) for each in show.episodes]
+    size_px, frame_ms = (FILM_PX, pictures.FILM_MS) if alone else (TILE_PX, pictures.TILES_MS)
+    shots = [pictures.film_shot(scene_of(each, show.robot), frame_ms) for each in show.episodes]
     with reporter.step("draw", sum(len(shot.steps) for shot in shots), "frame") as advance:
         for viewed, shot in zip(show.episodes, shots, strict=True):
             row = viewed.row

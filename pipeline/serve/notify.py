@@ -1,7 +1,5 @@
 """Messages to a web hook when runs fail, are late, or collect nothing: Prefect's automations."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -10,7 +8,7 @@ from uuid import UUID
 
 from prefect.automations import AutomationCore
 from prefect.blocks.notifications import CustomWebhookNotificationBlock
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.orchestration import get_client
 from prefect.events.actions import SendNotification
 from prefect.events.schemas.automations import EventTrigger, Posture
 from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -23,13 +21,12 @@ from gaitforge.pipeline.serve.prefect_server import LOOPBACK, PORT
 NAME = "gaitforge"
 HOOK = "gaitforge-notifications"
 
-REASONS = ("failed", "late", "nothing-collected")
-
 _RUN = "prefect.flow-run."
 _EVENTS = {
     "failed": {f"{_RUN}Failed", f"{_RUN}Crashed", f"{_RUN}TimedOut"},
     "late": {f"{_RUN}Late"},
 }
+REASONS = (*_EVENTS, "nothing-collected")
 _RUN_BODY = """Flow run {{ flow_run.name }} of {{ flow.name }} is {{ flow_run.state.name }}.
 {{ flow_run.state.message }}
 {{ flow_run|ui_url }}"""
@@ -58,39 +55,19 @@ class NotifyPlan:
             raise ValueError(
                 f"unknown reason '{''.join(wrong[:1])}'; allowed: {', '.join(REASONS)}"
             )
-        if self.hours < 1:
-            raise ValueError(f"--hours must be at least 1, got {self.hours}")
 
 
-def set_up_notifications(plan: NotifyPlan) -> list[str]:
+def set_up_notifications(plan: NotifyPlan | None) -> list[str]:
     """Replace all automations of this command by one per reason; returns their names.
 
-    Raises:
-        ValueError: no server answers.
-    """
-    with _server() as client:
-        settings = {"name": HOOK, "url": plan.url, "json_data": {"text": "{{subject}}\n{{body}}"}}
-        hook = CustomWebhookNotificationBlock.model_validate(settings)
-        block: Any = hook.save(HOOK, overwrite=True)
-        _remove(client)
-        for reason in plan.reasons:
-            client.create_automation(_automation(reason, plan.hours, block))
-    return [f"{NAME}-{reason}" for reason in plan.reasons]
+    They are those of PREFECT_API_URL's server, or else of the one that `gaitforge serve` starts.
 
-
-def remove_notifications() -> None:
-    """Remove all automations of this command.
+    Args:
+        plan: None to remove them only.
 
     Raises:
         ValueError: no server answers.
     """
-    with _server() as client:
-        _remove(client)
-
-
-@contextmanager
-def _server() -> Iterator[SyncPrefectClient]:
-    """A client of PREFECT_API_URL's server, or else of the one that `gaitforge serve` starts."""
     url = PREFECT_API_URL.value() or f"http://{LOOPBACK}:{PORT}/api"
     bypass_proxies()
     with temporary_settings({PREFECT_API_URL: url}), get_client(sync_client=True) as client:
@@ -99,26 +76,29 @@ def _server() -> Iterator[SyncPrefectClient]:
                 f"no Prefect server answers at {redacted(url)}; start `gaitforge serve`, or set "
                 "PREFECT_API_URL"
             )
-        yield client
+        automations = [] if plan is None else _automations(plan)
+        for reason in REASONS:
+            for automation in client.read_automations_by_name(f"{NAME}-{reason}"):
+                client.delete_automation(automation.id)
+        for automation in automations:
+            client.create_automation(automation)
+    return [automation.name for automation in automations]
 
 
-def _remove(client: SyncPrefectClient) -> None:
-    for reason in REASONS:
-        for automation in client.read_automations_by_name(f"{NAME}-{reason}"):
-            client.delete_automation(automation.id)
+def _automations(plan: NotifyPlan) -> list[AutomationCore]:
+    """An automation per reason; makes the web hook's block."""
+    settings = {"name": HOOK, "url": plan.url, "json_data": {"text": "{{subject}}\n{{body}}"}}
+    hook = CustomWebhookNotificationBlock.model_validate(settings)
+    block: Any = hook.save(HOOK, overwrite=True)
+    return [_automation(reason, plan.hours, block) for reason in plan.reasons]
 
 
 def _automation(reason: str, hours: int, block: UUID) -> AutomationCore:
-    if reason == "nothing-collected":
-        trigger = EventTrigger(
-            expect={COLLECTED},
-            posture=Posture.Proactive,
-            threshold=1,
-            within=timedelta(hours=hours),
-        )
+    kind, events, within = Posture.Reactive, _EVENTS.get(reason, {COLLECTED}), timedelta()
+    body, subject = _RUN_BODY, f"gaitforge: a run is {reason}"
+    if reason not in _EVENTS:
+        kind, within = Posture.Proactive, timedelta(hours=hours)
         body, subject = _NOTHING_BODY.format(hours=hours), "gaitforge: nothing was collected"
-    else:
-        trigger = EventTrigger(expect=_EVENTS[reason], posture=Posture.Reactive, threshold=1)
-        body, subject = _RUN_BODY, f"gaitforge: a run is {reason}"
+    trigger = EventTrigger(expect=events, posture=kind, threshold=1, within=within)
     action = SendNotification(block_document_id=block, subject=subject, body=body)
     return AutomationCore(name=f"{NAME}-{reason}", trigger=trigger, actions=[action])

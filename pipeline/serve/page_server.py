@@ -47,22 +47,14 @@ _FAILED = """<!doctype html><meta charset="utf-8"><title>Episodes</title><p>{err
 
 
 class _Refused(Exception):
-    """A request that is answered by a status and one line."""
-
-    def __init__(self, status: HTTPStatus, why: str):
-        super().__init__(why)
-        self.status = status
+    """The status and the one line that a request is answered by."""
 
 
 @contextmanager
 def serving_pages(port: int) -> Iterator[str]:
     """Serve pages on loopback during a `with` block; yields the server's address.
 
-    Args:
-        port: 0 for any free one.
-
-    Raises:
-        ValueError: the port is taken.
+    Port 0 is any free one; ValueError if the port is taken.
     """
     try:
         server = _Server(port)
@@ -77,34 +69,70 @@ def serving_pages(port: int) -> Iterator[str]:
     finally:
         server.shutdown()
         server.server_close()
-        server.views.stop()
 
 
 class _Server(ThreadingHTTPServer):
-    """Holds the folder of registered pages and the password of Prefect's server.
+    """Has the folder of registered pages, and the password of Prefect's server.
 
-    Both are read here, since other threads do not see the settings of a `with` block.
+    Both are read here, since other threads do not see the settings of a `with` block. Pages that
+    play episodes are made by a process each, when they are first asked for.
     """
 
     def __init__(self, port: int):
-        self.folder = pages_folder()
-        self.views = _Views(self.folder)
+        self._folder = pages_folder()
+        self._lock = threading.Lock()
+        self._makers: dict[str, subprocess.Popen[str]] = {}
         self.password = PREFECT_SERVER_API_AUTH_STRING.value() or PREFECT_API_AUTH_STRING.value()
         super().__init__((LOOPBACK, port), _Handler)
 
     def content(self, path: str) -> tuple[bytes, str]:
         """The content that a request's path names, and its type."""
         kind, number, *names = [*path.strip("/").split("/"), ""]
-        record = read_record(self.folder / f"{number}.json") if number.isalnum() else None
+        record = read_record(self._folder / f"{number}.json") if number.isalnum() else None
         place = (record or {}).get(kind)
         if kind not in (PAGE, VIEW) or place is None:
             raise _Refused(HTTPStatus.NOT_FOUND, "no such page; open it from a run's artifacts")
         if kind == VIEW:
-            return self.views.page(number, place).encode(), TYPES[".html"]
+            return self._view(number, place).encode(), TYPES[".html"]
         file = _shown_file(Path(place), "/".join(names[:-1]))
         if file is None:
             raise _Refused(HTTPStatus.NOT_FOUND, "no such file")
         return file.read_bytes(), TYPES[file.suffix]
+
+    def _view(self, number: str, source: str) -> str:
+        """The page of a source's episodes, or one that waits for it or says why there is none.
+
+        It is made anew once a later run has registered the source again.
+        """
+        page = self._folder / f"{number}.html"
+        with self._lock:
+            maker = self._makers.get(number)
+            if maker is None:
+                registered = (self._folder / f"{number}.json").stat().st_mtime
+                if page.is_file() and page.stat().st_mtime >= registered:
+                    return page.read_text()
+                command = [sys.executable, "-m", "gaitforge", "view", source, "--out", str(page)]
+                self._makers[number] = subprocess.Popen(
+                    [*command, "--limit", str(VIEW_EPISODES)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            elif maker.poll() is not None:
+                del self._makers[number]
+                if maker.returncode == 0:
+                    return page.read_text()
+                lines = maker.communicate()[1].strip().splitlines() or ["it said nothing"]
+                return _FAILED.format(error=escape(lines[-1]))
+        return _BUSY.format(count=VIEW_EPISODES, source=escape(source))
+
+    def server_close(self) -> None:
+        """End the processes that make pages too."""
+        super().server_close()
+        for maker in self._makers.values():
+            maker.terminate()
+            maker.wait()
 
 
 def _shown_file(page: Path, name: str) -> Path | None:
@@ -141,31 +169,26 @@ class _Links(HTMLParser):
 class _Handler(BaseHTTPRequestHandler):
     """Answers GET; asks for the password of Prefect's server, if it has one."""
 
-    @property
-    def _site(self) -> _Server:
-        assert isinstance(self.server, _Server)
-        return self.server
-
     def do_GET(self) -> None:
         """Send a page, or say in one line why not."""
+        assert isinstance(self.server, _Server)
         try:
-            self._check()
-            content, kind = self._site.content(unquote(urlsplit(self.path).path))
-            answer = (HTTPStatus.OK, content, kind)
+            self._check(self.server.password)
+            answer = HTTPStatus.OK, *self.server.content(unquote(urlsplit(self.path).path))
         except _Refused as refused:
-            answer = (refused.status, f"{refused}\n".encode(), _TEXT)
+            status, why = refused.args
+            answer = status, f"{why}\n".encode(), _TEXT
         except (ValueError, OSError):  # no address, or a file that cannot be read
-            answer = (HTTPStatus.BAD_REQUEST, b"this cannot be shown\n", _TEXT)
+            answer = HTTPStatus.BAD_REQUEST, b"this cannot be shown\n", _TEXT
         self._send(*answer)
 
     def log_message(self, format: str, *args: object) -> None:
         """Requests are not logged."""
 
-    def _check(self) -> None:
+    def _check(self, password: str | None) -> None:
         # Another site's name that leads to loopback must not read pages (DNS rebinding).
         if self.headers.get("Host", "").rsplit(":", 1)[0] not in (LOOPBACK, "localhost"):
             raise _Refused(HTTPStatus.FORBIDDEN, "pages are for this machine")
-        password = self._site.password
         if password is None:
             return
         expected = "Basic " + base64.b64encode(password.encode()).decode()
@@ -182,50 +205,3 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
         self.wfile.write(content)
-
-
-class _Views:
-    """Pages that play episodes, each made by a process of its own when it is first asked for."""
-
-    def __init__(self, folder: Path):
-        self._folder = folder
-        self._lock = threading.Lock()
-        self._makers: dict[str, subprocess.Popen[str]] = {}
-
-    def page(self, number: str, source: str) -> str:
-        """The page of a source's episodes, or one that waits for it or says why there is none.
-
-        It is made anew once a later run has registered the source again.
-        """
-        page = self._folder / f"{number}.html"
-        with self._lock:
-            maker = self._makers.get(number)
-            if maker is None:
-                registered = (self._folder / f"{number}.json").stat().st_mtime
-                if page.is_file() and page.stat().st_mtime >= registered:
-                    return page.read_text()
-                self._makers[number] = _making(source, page)
-            elif maker.poll() is not None:
-                del self._makers[number]
-                if maker.returncode == 0:
-                    return page.read_text()
-                lines = maker.communicate()[1].strip().splitlines() or ["it said nothing"]
-                return _FAILED.format(error=escape(lines[-1]))
-        return _BUSY.format(count=VIEW_EPISODES, source=escape(source))
-
-    def stop(self) -> None:
-        """End the processes that make pages."""
-        for maker in self._makers.values():
-            maker.terminate()
-            maker.wait()
-
-
-def _making(source: str, page: Path) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "gaitforge", "view", source, "--out", str(page)]
-    return subprocess.Popen(
-        [*command, "--limit", str(VIEW_EPISODES)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )

@@ -50,11 +50,7 @@ _EVERY_ADDRESS = {"0.0.0.0": LOOPBACK, "::": "::1"}
 
 
 def check_host(host: str, expose: bool) -> None:
-    """Refuse an address that other machines reach, unless `expose`.
-
-    Raises:
-        ValueError: they reach it.
-    """
+    """ValueError for an address that other machines reach, unless `expose`."""
     if not expose and not is_loopback(host):
         raise ValueError(
             f"'{host}' can be reached from other machines, and who reaches the server can start "

@@ -31,8 +31,6 @@ NAME = "gaitforge"
 _ALONE = ("collect", "gym-collect", "humanoid-collect", "derive", "run", "pipeline", "demo")
 """Flows that run one at a time: two collections would compete for the cores."""
 
-CRON_FIELDS = 5
-
 
 @dataclass(frozen=True)
 class ServePlan:
@@ -107,7 +105,7 @@ def _schedule(plan: ServePlan) -> Schedule | None:
         raise ValueError("a schedule needs --store, where it collects into")
     try:
         # Prefect also takes six, of which the last are seconds.
-        if (fields := len(plan.schedule.split())) != CRON_FIELDS:
+        if (fields := len(plan.schedule.split())) != 5:
             raise ValueError(f"it has {amount(fields, 'field')}")
         # Raises where no date ever comes.
         asyncio.run(CronSchedule(cron=plan.schedule, timezone=plan.timezone).get_dates(1))

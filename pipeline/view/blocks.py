@@ -23,11 +23,9 @@ _HEAD = struct.Struct("<II")
 def encoded(values: np.ndarray, unit: np.ndarray | float) -> str:
     """A finite matrix (R, C) with R >= 1 as text.
 
-    Values are rounded to half a unit. Where a difference between rows takes more than int16 units,
-    the column's unit grows until it fits. The rounding does not add up over the rows.
-
-    Args:
-        unit: of every column, or one for all, above 0.
+    `unit` is above 0, and that of every column, or one for all. Values are rounded to half a unit.
+    Where a difference between rows takes more than int16 units, the column's unit grows until it
+    fits. The rounding does not add up over the rows.
     """
     values = np.asarray(values, dtype=np.float64)
     rows, columns = values.shape

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from gaitforge.collectors.timing import CONTROL_DT_S
+from gaitforge.flows.records.records import write_file
 from gaitforge.pipeline.view.blocks import encoded, encoded_poses, encoded_series
 from gaitforge.pipeline.view.robot_shapes import robot_shapes
-from gaitforge.pipeline.view.show import Show, Viewed, write_file
+from gaitforge.pipeline.view.show import Show, Viewed
 
 HERE = Path(__file__).parent
 BUILT = HERE / "built"
@@ -23,11 +24,7 @@ _LEFT_OUT = ("part", "start", "robot", "truncated")
 
 
 def bundle() -> tuple[str, str]:
-    """The built script and style.
-
-    Raises:
-        ValueError: they were not built.
-    """
+    """The built script and style; ValueError if they were not built."""
     script, style = BUILT / "main.js", BUILT / "main.css"
     if not script.is_file() or not style.is_file():
         raise ValueError(
@@ -38,11 +35,7 @@ def bundle() -> tuple[str, str]:
 
 
 def write_page(show: Show, path: Path) -> int:
-    """Write the page of episodes; returns its bytes.
-
-    Raises:
-        ValueError: no bundle, or the page cannot be written.
-    """
+    """Write the page of episodes; returns its bytes. ValueError as by `bundle` and `write_file`."""
     text = page(show).encode()
     write_file(path, text)
     return len(text)
@@ -67,15 +60,12 @@ def page(show: Show) -> str:
         ],
         "episodes": [_episode(viewed, numbers[_tile_key(viewed)]) for viewed in show.episodes],
     }
+    shown = list(enumerate(show.episodes))
     blocks = [
-        *((f"tile-{k}", _tile(viewed)) for k, viewed in enumerate(tiles.values())),
-        *((f"poses-{k}", encoded_poses(v.recording.poses)) for k, v in enumerate(show.episodes)),
-        *((f"series-{k}", encoded_series(v.recording.series)) for k, v in enumerate(show.episodes)),
-    ]
-    blocks += [
-        (f"ghost-{k}", encoded_poses(viewed.ghost.recording.poses))
-        for k, viewed in enumerate(show.episodes)
-        if viewed.ghost
+        *((f"tile-{k}", _tile(v)) for k, v in enumerate(tiles.values())),
+        *((f"poses-{k}", encoded_poses(v.recording.poses)) for k, v in shown),
+        *((f"series-{k}", encoded_series(v.recording.series)) for k, v in shown),
+        *((f"ghost-{k}", encoded_poses(v.ghost.recording.poses)) for k, v in shown if v.ghost),
     ]
     parts = {
         "TITLE": html.escape(show.title),
@@ -86,9 +76,8 @@ def page(show: Show) -> str:
         "BLOCKS": "\n".join(f'<script type="text/plain" id="{k}">{v}</script>' for k, v in blocks),
         "SCRIPT": script,
     }
-    text = TEMPLATE.read_text(encoding="utf-8")
     # Cut at the marks first, so that nothing that is put in is taken for a mark.
-    pieces = text.split("@@")
+    pieces = TEMPLATE.read_text(encoding="utf-8").split("@@")
     return "".join(piece if k % 2 == 0 else parts[piece] for k, piece in enumerate(pieces))
 
 
@@ -115,7 +104,6 @@ def _tile(viewed: Viewed) -> str:
 
 def _episode(viewed: Viewed, tile: int) -> dict[str, object]:
     row, ghost = viewed.row, viewed.ghost
-    shown = {name: _shown(value) for name, value in row.items() if name not in _LEFT_OUT}
     return {
         "id": str(row["episode"]),
         "tile": tile,
@@ -124,8 +112,8 @@ def _episode(viewed: Viewed, tile: int) -> dict[str, object]:
             {"centre": each.centre_m, "half": each.half_size_m, "yaw": each.yaw_rad}
             for each in viewed.barriers
         ],
-        "ghost": ghost and {"return": ghost.episode_return, "ended": ghost.recording.ended},
-        "row": shown,
+        "ghost": ghost and {"return": float(ghost.row["return"]), "ended": ghost.recording.ended},
+        "row": {name: _shown(value) for name, value in row.items() if name not in _LEFT_OUT},
     }
 
 

@@ -1,6 +1,7 @@
 """Episodes of a page that a policy runs: from a training run, or from an evaluation's file."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from gaitforge.flows.records.records import read_record
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.policy_source import EXPERT, PolicySource, run_source
 from gaitforge.pipeline.view.recording import record, recorded_charts
-from gaitforge.pipeline.view.show import MOST_PARALLEL, Ghost, Show, spec_of, viewed
+from gaitforge.pipeline.view.show import MOST_PARALLEL, Show, spec_of, viewed
 
 
 def policy_show(
@@ -26,21 +27,17 @@ def policy_show(
 ) -> Show:
     """A policy on episodes, in their order, with the plan's simulator, robot and settings.
 
-    Raises:
-        ValueError: no such policy, or no episodes.
+    ValueError without such a policy, or without episodes.
     """
     if not specs:
         raise ValueError("no episode to run")
     robots = min(MOST_PARALLEL, len(specs))
     policy, card = plan.load(source, robots)[0], plan.card_of(source)
-    env = LeggedEnvironment(card, robots, plan.threads, plan.sim)
-    try:
+    with closing(LeggedEnvironment(card, robots, plan.threads, plan.sim)) as env:
         total = len(specs) * env.episode_steps
         with reporter.step("run", total, "step") as advance:
             pairs = list(record(env, policy, specs, lambda n: advance(n, source.name)))
         simulator = env.physics.name, env.physics.version
-    finally:
-        env.close()
     # The order of the catalog's rows.
     pairs.sort(key=lambda pair: pair[0].spec.index)
     actor = source.name, plan.key(source)["weights"]
@@ -54,29 +51,23 @@ def policy_show(
 
 
 def ghost_source(name: str) -> PolicySource:
-    """The default expert by "expert", or the policy of a run's or exported policy's folder.
-
-    Raises:
-        ValueError: no such folder.
-    """
-    is_expert = name == "expert"
-    return PolicySource(name, EXPERT, DEFAULT_EXPERT) if is_expert else run_source(Path(name))
+    """The default expert by "expert", or the policy in a folder; ValueError without one."""
+    if name == "expert":
+        return PolicySource(name, EXPERT, DEFAULT_EXPERT)
+    return run_source(Path(name))
 
 
 def with_ghosts(show: Show, source: PolicySource, reporter: Reporter) -> Show:
     """The same page with another policy on the same starts and seeds, without action noise.
 
-    Raises:
-        ValueError: the policy cannot be read.
+    ValueError as by `policy_show`.
     """
     rows = [each.row for each in show.episodes]
     specs = [replace(spec_of(row), index=k, action_noise=0.0) for k, row in enumerate(rows)]
     plan = LeggedEvaluation(robot=str(show.robot.path))
     others = policy_show(source, plan, specs, reporter).episodes
-    episodes = tuple(
-        replace(each, ghost=Ghost(ghost.recording, float(ghost.row["return"])))
-        for each, ghost in zip(show.episodes, others, strict=True)
-    )
+    pairs = zip(show.episodes, others, strict=True)
+    episodes = tuple(replace(each, ghost=ghost) for each, ghost in pairs)
     return replace(show, episodes=episodes, ghost=source.name)
 
 
@@ -102,7 +93,7 @@ def evaluation_show(path: Path, reporter: Reporter) -> Show:
         raise ValueError(f"{path} is no evaluation with its plan and returns")
     plan = plan_from_tree(LeggedEvaluation, tree["plan"])
     source = _evaluated(path, tree["key"].get("weights"))
-    returns = dict(_extremes(plan, tree))
+    returns = _extremes(plan, tree)
     specs = [spec for spec in plan.grid.specs() if spec.index in returns]
     show = policy_show(source, plan, specs, reporter)
     apart = sum(abs(v.row["return"] - returns[v.row["episode"]]) > 1e-3 for v in show.episodes)
@@ -125,14 +116,13 @@ def _evaluated(path: Path, weights: str | None) -> PolicySource:
     )
 
 
-def _extremes(plan: LeggedEvaluation, tree: dict[str, Any]) -> list[tuple[int, float]]:
-    """Index and return of the worst, median and best episode of every cell."""
-    extremes = []
+def _extremes(plan: LeggedEvaluation, tree: dict[str, Any]) -> dict[int, float]:
+    """Index -> return of the worst, median and best episode of every cell."""
+    extremes = {}
     for cell, returns in zip(tree["cells"], tree["returns"], strict=True):
         where = cell["terrain"], cell["skill"], cell["level"]
         indices = [s.index for s in plan.grid.specs() if (s.terrain, s.skill, s.level) == where]
         order = np.argsort(returns, kind="stable")
-        for rank in {0, len(order) // 2, len(order) - 1}:
-            k = int(order[rank])
-            extremes.append((indices[k], float(returns[k])))
+        for k in order[[0, len(order) // 2, -1]]:
+            extremes[indices[k]] = float(returns[k])
     return extremes

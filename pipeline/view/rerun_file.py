@@ -14,10 +14,11 @@ from gaitforge.collectors.rotations import from_yaw, rotate, yaw_of
 from gaitforge.collectors.timing import CONTROL_DT_S
 from gaitforge.datasets.errors import missing_package
 from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.records import write_file
 from gaitforge.pipeline.view.blocks import decoded
 from gaitforge.pipeline.view.recording import VELOCITY, Chart
 from gaitforge.pipeline.view.robot_shapes import body_poses, robot_shapes
-from gaitforge.pipeline.view.show import Show, Viewed, scene_of, write_file
+from gaitforge.pipeline.view.show import Show, Viewed, scene_of
 
 TIMELINE = "time"
 _ROBOT = "world/robot"
@@ -123,11 +124,7 @@ def _surroundings(stream: Any, scene: Scene) -> None:
 def _robot(
     stream: Any, path: str, robot: RobotCard, poses: np.ndarray, colour: Colour | None = None
 ) -> None:
-    """The shapes of every body, static, and the bodies' poses over time.
-
-    Args:
-        colour: of all shapes; None for their own colours.
-    """
+    """The shapes of every body, static, all in a colour or their own; the poses over time."""
     rr = load_rerun()
     bodies = robot_shapes(robot)["bodies"]
     for body, (name, moved) in zip(bodies, body_poses(robot, poses).items(), strict=True):

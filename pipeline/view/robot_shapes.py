@@ -62,8 +62,7 @@ def robot_shapes(robot: RobotCard) -> dict[str, Any]:
 def body_poses(robot: RobotCard, poses: np.ndarray) -> dict[str, np.ndarray]:
     """Position in m and quaternion wxyz (T, 7) of every body of `robot_shapes`, in its order.
 
-    Args:
-        poses: (T, 7 + J) as in `Recording`; world frame.
+    `poses` (T, 7 + J) are as in `Recording`; both are in the world frame.
     """
     model = _compiled(robot)
     data = mujoco.MjData(model)
@@ -92,33 +91,27 @@ def _shown(model: mujoco.MjModel) -> list[list[int]]:
     meshes = [int(model.geom_dataid[g]) for g in looks if model.geom_dataid[g] >= 0]
     if sum(int(model.mesh_facenum[mesh]) for mesh in meshes) > _MOST_FACES:
         looks = []
-    shown: list[list[int]] = [[] for _ in range(model.nbody)]
-    for g in looks:
-        shown[int(model.geom_bodyid[g])].append(g)
-    dressed = {body for body, geoms in enumerate(shown) if geoms}
-    for g in colliding:
-        if (body := int(model.geom_bodyid[g])) not in dressed:
-            shown[body].append(g)
-    return shown
+    of_body = model.geom_bodyid
+    dressed = {of_body[g] for g in looks}
+    shown = [*looks, *(g for g in colliding if of_body[g] not in dressed)]
+    return [[g for g in shown if of_body[g] == body] for body in range(model.nbody)]
 
 
 def _joints(model: mujoco.MjModel, robot: RobotCard, body: int) -> list[dict[str, object]]:
     """The card's joints of a body; others are drawn at rest, the base's free joint by the root."""
     first, count = int(model.body_jntadr[body]), int(model.body_jntnum[body])
-    joints = []
-    for j in range(first, first + count):
-        name = model.joint(j).name
-        if name in robot.joint_names and int(model.jnt_type[j]) in _JOINTS:
-            joints.append(
-                {
-                    "kind": _JOINTS[mujoco.mjtJoint(int(model.jnt_type[j]))],
-                    "axis": model.jnt_axis[j].tolist(),
-                    "pos": model.jnt_pos[j].tolist(),
-                    "rest": float(model.qpos0[model.jnt_qposadr[j]]),
-                    "index": _FIRST_JOINT + robot.joint_names.index(name),
-                }
-            )
-    return joints
+    joints = [model.joint(j) for j in range(first, first + count)]
+    return [
+        {
+            "kind": _JOINTS[mujoco.mjtJoint(int(j.type[0]))],
+            "axis": j.axis.tolist(),
+            "pos": j.pos.tolist(),
+            "rest": float(model.qpos0[j.qposadr[0]]),
+            "index": _FIRST_JOINT + robot.joint_names.index(j.name),
+        }
+        for j in joints
+        if j.name in robot.joint_names and int(j.type[0]) in _JOINTS
+    ]
 
 
 def _shape(

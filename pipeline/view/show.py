@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.scenarios.passages import Barrier, place_barriers
 from gaitforge.collectors.scenarios.terrains import TerrainTile, make_tile
 from gaitforge.datasets.catalog.listing import episode_id, episode_name
-from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
 from gaitforge.pipeline.view.recording import Chart, Recording
 
 MOST_PARALLEL = 64
@@ -21,22 +19,17 @@ MOST_PARALLEL = 64
 
 
 @dataclass(frozen=True)
-class Ghost:
-    """Another policy on the same start and seed: its recording and the episode's return."""
-
-    recording: Recording
-    episode_return: float
-
-
-@dataclass(frozen=True)
 class Viewed:
-    """One episode: its catalog row, its recording, and its surroundings."""
+    """One episode: its catalog row, its recording, and its surroundings.
+
+    `ghost` is another policy's, on the same start and seed.
+    """
 
     row: Mapping[str, Any]
     recording: Recording
     tile: TerrainTile
     barriers: tuple[Barrier, ...]
-    ghost: Ghost | None = None
+    ghost: "Viewed | None" = None
 
     @property
     def name(self) -> str:
@@ -67,10 +60,9 @@ class Show:
     ghost: str = ""
 
     def chosen(self, names: Sequence[str]) -> "Show":
-        """The same with these episodes only, by name or id; without names the lowest return.
+        """The same with the episodes of these names or ids, or else that of the lowest return.
 
-        Raises:
-            ValueError: no such episode.
+        ValueError without such an episode.
         """
         by_id = {int(each.row["episode"]): each for each in self.episodes}
         ids = [episode_id(name) for name in names]
@@ -80,16 +72,6 @@ class Show:
         first = min(self.episodes, key=lambda each: each.row["return"])
         episodes = [by_id[i] for i in dict.fromkeys(ids)] or [first]
         return replace(self, episodes=tuple(episodes))
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write a file outside of stores, and the folders above it; ValueError where that fails."""
-    check_outside_stores(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes_durably(path, content)
-    except OSError as error:
-        raise ValueError(f"cannot write {path}: {error.strerror}") from None
 
 
 def spec_of(row: Mapping[str, Any]) -> EpisodeSpec:

@@ -1,5 +1,6 @@
 """Stored episodes of a page: simulated again where that is exact, or drawn from their states."""
 
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -86,15 +87,12 @@ def _replayed(
     specs = [each.spec(noise=False) for each in episodes.values()]
     recordings: dict[int, Recording] = {}
     unequal = 0
-    try:
-        with reporter.step("replay", selection.steps, "step") as advance:
-            policy = Executed(env, episodes)
-            for result, recording in record(env, policy, specs, lambda n: advance(n, "")):
-                k = result.spec.index
-                recordings[k] = recording
-                unequal += bool(episodes[k].difference(result, env.robot))
-    finally:
-        env.close()
+    with closing(env), reporter.step("replay", selection.steps, "step") as advance:
+        policy = Executed(env, episodes)
+        for result, recording in record(env, policy, specs, lambda n: advance(n, "")):
+            k = result.spec.index
+            recordings[k] = recording
+            unequal += bool(episodes[k].difference(result, env.robot))
     return [recordings[k] for k in episodes], unequal
 
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from gaitforge.collectors.intervals import (
     combined_interval,
@@ -12,6 +11,8 @@ from gaitforge.collectors.intervals import (
     ratio_interval,
     success_interval,
 )
+
+stats = pytest.importorskip("scipy.stats")
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=300))

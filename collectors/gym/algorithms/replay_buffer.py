@@ -11,22 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
+from gaitforge.datasets.schema import consecutive_slices
+
 REPLAY_FILE = "replay.f32"
 
 
 def replay_slices(obs_dim: int, act_dim: int) -> dict[str, slice]:
     """Columns of a row by name."""
-    widths = {
-        "obs": obs_dim,
-        "action": act_dim,
-        "log_prob": 1,
-        "reward": 1,
-        "terminated": 1,
-        "truncated": 1,
-        "next_obs": obs_dim,
-    }
-    ends = np.cumsum([0, *widths.values()]).tolist()
-    return {name: slice(ends[i], ends[i + 1]) for i, name in enumerate(widths)}
+    scalars = dict.fromkeys(("log_prob", "reward", "terminated", "truncated"), 1)
+    widths = {"obs": obs_dim, "action": act_dim, **scalars, "next_obs": obs_dim}
+    return {name: slice(*ends) for name, ends in consecutive_slices(widths).items()}
 
 
 def _split(rows: np.ndarray, slices: Mapping[str, slice]) -> dict[str, np.ndarray]:
@@ -72,10 +66,6 @@ class ReplayBuffer:
         """Rows drawn with replacement: {column: (count, width)}, of width 1 (count,)."""
         return _split(self._data[generator.integers(self.rows, size=count)], self.columns)
 
-    def all(self, name: str) -> np.ndarray:
-        """(rows, width) of a column."""
-        return self._data[: self.rows, self.columns[name]]
-
     def flush(self) -> None:
         """Write to disk."""
         self._data.flush()
@@ -100,13 +90,11 @@ class ReplayEpisodes:
 class ReplayReader:
     """Reads a training's buffer."""
 
-    def __init__(
-        self, folder: Path, rows: int, obs_dim: int, act_dim: int, name: str = REPLAY_FILE
-    ) -> None:
-        """The first `rows` of a folder's file `name`; ValueError if it is missing or shorter."""
+    def __init__(self, folder: Path, rows: int, obs_dim: int, act_dim: int) -> None:
+        """The first `rows` of a folder's buffer; ValueError if it is missing or shorter."""
         self.columns = replay_slices(obs_dim, act_dim)
         width = self.columns["next_obs"].stop
-        path = folder / name
+        path = folder / REPLAY_FILE
         if not path.is_file() or path.stat().st_size < rows * width * 4:
             raise ValueError(
                 f"no replay buffer of {rows} rows at {path}; only a training of your own has one: "

@@ -37,7 +37,14 @@ class OffPolicy:
 
     def advance(self, progress: Callable[[int], None]) -> tuple[int, int]:
         """One environment step; returns the steps and the episodes that ended."""
-        ended = self._step()
+        obs = self.envs.observation.policy[0].copy()
+        action, log_prob = self._explore(obs)
+        step = self.envs.step([0], action[None])
+        outcome = step.reward[0], step.terminated[0], step.truncated[0]
+        self.buffer.add(obs, action, log_prob, *outcome, self.envs.observation.policy[0])
+        ended = bool(step.terminated[0] or step.truncated[0])
+        if ended:
+            self._reset()
         self._steps += 1
         config = self._config
         if self._steps >= config.random_steps and self._steps % config.steps_per_update == 0:
@@ -62,18 +69,6 @@ class OffPolicy:
 
     def _reset(self) -> None:
         self.envs.reset([0], [int(self._rng.integers(2**31))])
-
-    def _step(self) -> bool:
-        """One environment step; whether it ended an episode."""
-        obs = self.envs.observation.policy[0].copy()
-        action, log_prob = self._explore(obs)
-        step = self.envs.step([0], action[None])
-        outcome = step.reward[0], step.terminated[0], step.truncated[0]
-        self.buffer.add(obs, action, log_prob, *outcome, self.envs.observation.policy[0])
-        ended = bool(step.terminated[0] or step.truncated[0])
-        if ended:
-            self._reset()
-        return ended
 
     @torch.inference_mode()
     def _explore(self, obs: np.ndarray) -> tuple[np.ndarray, float]:

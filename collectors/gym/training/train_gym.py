@@ -97,14 +97,9 @@ def train_gym(
     torch.set_num_threads(config.threads)
     with (
         closing(_Training(config, out, learner)) as training,
-        training_files(out, training.steps, config.checkpoint_every_s) as files,
+        training_files(out, training.steps, config.checkpoint_every_s, report) as files,
     ):
-
-        def evaluated(row: Row) -> None:
-            files.append(row)
-            report(row)
-
-        training.run(evaluated, progress, files)
+        training.run(progress, files)
 
 
 class _MeanAction(Memoryless):
@@ -138,12 +133,7 @@ class _Training:
         """Seconds of training so far, over all processes."""
         return time.perf_counter() - self._started
 
-    def run(
-        self,
-        report: Callable[[Row], None],
-        progress: Callable[[int], None],
-        files: TrainingFiles,
-    ) -> None:
+    def run(self, progress: Callable[[int], None], files: TrainingFiles) -> None:
         config, since = self.config, (self.steps, self.wall_s)
         while self.steps < config.steps:
             steps, ended = self._learner.advance(progress)
@@ -151,7 +141,8 @@ class _Training:
             self.steps, self.episodes = self.steps + steps, self.episodes + ended
             done = self.steps >= config.steps
             if done or self.steps // config.evaluate_every > evaluated:
-                report(self._evaluate((self.steps - since[0]) / (self.wall_s - since[1])))
+                speed = (self.steps - since[0]) / (self.wall_s - since[1])
+                files.append(self._evaluate(speed))
                 since = self.steps, self.wall_s
             files.after_step(self.steps, self._save, last=done, convenient=ended > 0)
 

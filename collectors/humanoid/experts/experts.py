@@ -21,8 +21,8 @@ from gaitforge.collectors.humanoid.experts.features import (
     reference_velocity,
 )
 from gaitforge.collectors.humanoid.experts.mocapact_expert import MOCAPACT, MocapactExpert
-from gaitforge.collectors.humanoid.humanoid_policies import ExpertPolicy
 from gaitforge.collectors.humanoid.observation import N_JOINTS, REF_STEPS
+from gaitforge.collectors.humanoid.rollout import ExpertPolicy
 from gaitforge.collectors.humanoid.walker import load_humanoid
 from gaitforge.collectors.policies import Memoryless, StoredObservation
 from gaitforge.datasets.optimiser_state import tensors_below

@@ -168,11 +168,9 @@ def train_residual(
         if progress.steps:
             task = ResidualTask(batch, config, progress.iteration)
         write = partial(_save, config, tree, out, algorithm, progress)
-        with training_files(out, progress.steps, config.checkpoint_every_s) as files:
+        with training_files(out, progress.steps, config.checkpoint_every_s, report) as files:
             for update in ppo_updates(algorithm, task, config, progress):
-                row = _summary(task, update)
-                files.append(row)
-                report(row)
+                files.append(_summary(task, update))
                 files.after_step(progress.steps, write, last=progress.steps >= config.steps)
     return out / WEIGHTS, {
         "snippet": snippet.name,

@@ -1,6 +1,11 @@
-"""The notes of an export in `metadata/gaitforge` of a D4RL file, checked against its arrays."""
+"""`metadata/` of a D4RL file: gaitforge's notes, checked against the arrays, and the authors' own.
+
+The authors' (the algorithm, the policy's weights) have no place in a store's parts. The store keeps
+them beside these as a small HDF5 file, for an export.
+"""
 
 from dataclasses import fields
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +14,16 @@ import numpy as np
 import pyarrow as pa
 
 from gaitforge.datasets.errors import listed
-from gaitforge.datasets.formats.checks import refuse
+from gaitforge.datasets.formats.checks import damage_named, refuse
 from gaitforge.datasets.formats.d4rl import d4rl_schema as keys
+from gaitforge.datasets.formats.hdf5 import datasets_of
 from gaitforge.datasets.formats.notes import check_notes
-from gaitforge.datasets.formats.sources import stored_dtype
+from gaitforge.datasets.formats.sources import Span, stored_dtype
 from gaitforge.datasets.schema import Schema
+
+METADATA = "metadata"
+MOST_BYTES = 16 << 20
+"""Largest metadata that are kept; D4RL's largest are a policy of two layers of 256, 0.3 MB."""
 
 REMEDY = f"delete the group {keys.NOTES} to use the arrays"
 
@@ -69,5 +79,34 @@ def lengths_of_notes(
         either = truncated & ~terminated
         truncated[either] = table.column("truncated").to_numpy()[either]
     flags = {"terminated": terminated, "truncated": truncated}
-    check_notes(path, keys.NOTES, table, 0, lengths, remedy=REMEDY, **flags)
+    check_notes(path, keys.NOTES, table, Span(lengths, 0, 0), remedy=REMEDY, **flags)
     return lengths
+
+
+def packed_metadata(path: Path, file: h5py.File) -> tuple[bytes, list[str]]:
+    """An HDF5 file with all below `metadata` but gaitforge's notes, b"" for nothing.
+
+    Also gives what is left out, with the reason.
+    """
+    group = file.get(METADATA)
+    if not isinstance(group, h5py.Group):
+        return b"", []
+    names = [name for name in group if f"{METADATA}/{name}" != keys.NOTES]
+    with damage_named(path, METADATA), h5py.File.in_memory() as packed:
+        datasets = datasets_of(group).items()
+        sizes = [each.nbytes for name, each in datasets if name.partition("/")[0] in names]
+        if sum(sizes) <= MOST_BYTES:
+            for name in names:
+                group.copy(name, packed)
+            packed.flush()
+            if len(content := packed.id.get_file_image()) <= 2 * MOST_BYTES:
+                return content if names else b"", []
+    return b"", [f"{METADATA}: larger than the {MOST_BYTES >> 20} MiB that are kept"]
+
+
+def unpack_metadata(content: bytes, file: h5py.File) -> None:
+    """Write below `metadata` what `packed_metadata` gave."""
+    with h5py.File(BytesIO(content), "r") as packed:
+        group = file.require_group(METADATA)
+        for name in packed:
+            packed.copy(name, group)

@@ -14,7 +14,6 @@ their terminals alone. `success.py` says which are solved.
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,41 +22,15 @@ import numpy as np
 import pyarrow as pa
 
 from gaitforge.datasets.errors import amount, listed
+from gaitforge.datasets.formats import hdf5
 from gaitforge.datasets.formats.checks import check_option, damage_named, refuse
+from gaitforge.datasets.formats.d4rl import d4rl_notes as notes
 from gaitforge.datasets.formats.d4rl import d4rl_schema as keys
-from gaitforge.datasets.formats.d4rl.d4rl_notes import (
-    REMEDY,
-    keys_of_notes,
-    lengths_of_notes,
-    refuse_options,
-)
-from gaitforge.datasets.formats.d4rl.d4rl_schema import (
-    INFOS,
-    NEXT,
-    NOTES,
-    OBSERVATIONS,
-    TERMINALS,
-    TIMEOUTS,
-)
 from gaitforge.datasets.formats.d4rl.file_names import named_dataset
-from gaitforge.datasets.formats.d4rl.metadata import METADATA, packed_metadata
-from gaitforge.datasets.formats.d4rl.success import UNKNOWN
-from gaitforge.datasets.formats.d4rl.tasks import TASKS, obs_slices, task_columns
-from gaitforge.datasets.formats.hdf5 import (
-    dataset_at,
-    datasets_of,
-    open_hdf5,
-    read_notes,
-    read_rows,
-)
+from gaitforge.datasets.formats.d4rl.tasks import TASKS, UNKNOWN, obs_slices, task_columns
 from gaitforge.datasets.formats.notes import check_notes
 from gaitforge.datasets.formats.protocol import Carried, Importer, PartInput
-from gaitforge.datasets.formats.sources import (
-    Parts,
-    catalog_columns,
-    identity,
-    stored_dtype,
-)
+from gaitforge.datasets.formats.sources import Span, cut_parts, identity, stored_dtype
 from gaitforge.datasets.schema import TASK_AND_QUALITY, Field, Schema
 
 _UNKNOWN_DT_S = 0.02
@@ -105,39 +78,37 @@ class D4rlImporter(Importer):
         self._options = options
         task, quality = named_dataset(path)
         self._task, self._quality = options.task or task, options.quality or quality
-        self._file = open_hdf5(path)
+        self._file = hdf5.open_hdf5(path)
         with ExitStack() as undo, damage_named(path):
             undo.callback(self._file.close)
             self._open()
             undo.pop_all()
 
     def _open(self) -> None:
-        datasets = datasets_of(self._file)
-        self._rows = keys.check_keys(self._path, datasets)
-        notes = self._file.get(NOTES)
+        path, datasets = self._path, hdf5.datasets_of(self._file)
+        self._rows = keys.check_keys(path, datasets)
+        group, read_as = self._file.get(keys.NOTES), None
         self._table: pa.Table | None = None
-        if isinstance(notes, h5py.Group):
-            refuse_options(self._path, self._options)
-            self.schema, self._table = noted = read_notes(self._path, notes)
+        if isinstance(group, h5py.Group):
+            notes.refuse_options(path, self._options)
+            self.schema, table = hdf5.read_notes(path, group)
+            self._table = table
             self.carried = Carried(kept=("everything that gaitforge wrote",))
-            args = noted[0], self._rows, len(noted[1])
-            self._keys, self._episode_keys = keys_of_notes(self._path, self._file, *args)
-            lengths = lengths_of_notes(self._path, datasets, noted[1], self._rows)
+            args = self.schema, self._rows, len(table)
+            self._keys, self._episode_keys = notes.keys_of_notes(path, self._file, *args)
+            lengths = notes.lengths_of_notes(path, datasets, table, self._rows)
         else:
             self._describe(datasets)
             lengths = self._cut_episodes(datasets)
-        self._keep_metadata()
-        advice = f"mark more ends in {TIMEOUTS}, or if none is marked there give horizon=N"
-        self.parts = Parts.checked(self._path, TERMINALS, lengths, self.schema.fields, advice)
-        self.files = [self._path]
-        read_as = replace(self._options, task=self._task, quality=self._quality)
-        self.identity = identity(self.files, read_as if self._table is None else None)
-
-    def _keep_metadata(self) -> None:
-        self.metadata, left = packed_metadata(self._path, self._file)
-        kept = [f"{METADATA} -> kept beside the parts, for an export"] if self.metadata else []
+            read_as = replace(self._options, task=self._task, quality=self._quality)
+        self.metadata, left = notes.packed_metadata(path, self._file)
+        kept = [f"{notes.METADATA} -> kept beside the parts, for an export"] * bool(self.metadata)
         carried = self.carried
         self.carried = replace(carried, kept=(*carried.kept, *kept), left=(*carried.left, *left))
+        advice = f"mark more ends in {keys.TIMEOUTS}, or if none is marked there give horizon=N"
+        self.parts = cut_parts(path, keys.TERMINALS, lengths, self.schema.fields, advice)
+        self.files = [path]
+        self.identity = identity(self.files, read_as)
 
     def _describe(self, datasets: dict[str, h5py.Dataset]) -> None:
         """Set the schema, the keys of its fields, and what is converted."""
@@ -147,13 +118,13 @@ class D4rlImporter(Importer):
         final = self._has_final_obs(datasets)
         if final:
             own = "as next_obs, and " if options.keep_next else ""
-            kept.append(f"{NEXT} -> {own}the last of each episode as final_obs")
-        elif NEXT in datasets:
-            kept.append(f"{NEXT} -> next_obs only: its shape or dtype is not that of obs")
+            kept.append(f"{keys.NEXT} -> {own}the last of each episode as final_obs")
+        elif keys.NEXT in datasets:
+            kept.append(f"{keys.NEXT} -> next_obs only: its shape or dtype is not that of obs")
         if not options.keep_next:
             fields.pop("next_obs", None)
         for key, dataset in datasets.items():
-            if key == INFOS or key.startswith(f"{INFOS}/"):
+            if key == keys.INFOS or key.startswith(f"{keys.INFOS}/"):
                 name, problem = keys.info_field(key, dataset, self._rows, set(fields))
                 problem = problem if options.infos else "left out as asked"
                 if problem:
@@ -161,26 +132,26 @@ class D4rlImporter(Importer):
                 else:
                     fields[name] = key
                     kept.append(f"{key} -> {name}")
-            elif key not in (*keys.REQUIRED, TIMEOUTS, NEXT) and not key.startswith(METADATA):
+            elif key not in keys.ROWS and not key.startswith(notes.METADATA):
                 left.append(f"{key}: not a row per step")
-        self._keys, self._episode_keys = fields, {"final_obs": NEXT} if final else {}
+        self._keys, self._episode_keys = fields, {"final_obs": keys.NEXT} if final else {}
         attributes: dict[str, Any] = {"task": self._task, "format": "d4rl"}
         if untold := keys.untold_keys(fields):
             attributes[keys.KEYS] = untold
-        notes = [f"success: {(facts.success if facts else UNKNOWN).words}"]
+        said = [f"success: {(facts.success if facts else UNKNOWN).words}"]
         if facts is not None:
             scores = {"random": facts.random_score, "expert": facts.expert_score}
             attributes["reference_returns"] = scores
-            if facts.counts_every_step:
+            if facts.is_kitchen:
                 problem = "the reference scores count a subtask once, the file's rewards every step"
-                notes.append(f"no normalised_return: {problem}")
+                said.append(f"no normalised_return: {problem}")
         else:
-            notes.append("unknown task: no reference scores; a time step of 0.02 s unless given")
+            said.append("unknown task: no reference scores; a time step of 0.02 s unless given")
         step_s = options.control_dt_s or (facts.control_dt_s if facts else _UNKNOWN_DT_S)
         described = self._fields(datasets, final)
         robot = self._task or "unknown"
         self.schema = Schema(described, step_s, robot, attributes, TASK_AND_QUALITY)
-        self.carried = Carried(tuple(kept), tuple(left), tuple(notes))
+        self.carried = Carried(tuple(kept), tuple(left), tuple(said))
 
     def _fields(self, datasets: dict[str, h5py.Dataset], final: bool) -> tuple[Field, ...]:
         fields = [
@@ -199,31 +170,31 @@ class D4rlImporter(Importer):
 
     def _has_final_obs(self, datasets: dict[str, h5py.Dataset]) -> bool:
         """Whether the next observations have the observations' shape and dtype."""
-        if NEXT not in datasets:
+        if keys.NEXT not in datasets:
             return False
-        pair = datasets[NEXT], datasets[OBSERVATIONS]
+        pair = datasets[keys.NEXT], datasets[keys.OBSERVATIONS]
         following, obs = (
             f"shape {each.shape} and dtype {stored_dtype(each.dtype)}" for each in pair
         )
         if following != obs and not self._options.keep_next:
-            problem = f"has {following}, but {OBSERVATIONS} have {obs}"
-            refuse(self._path, NEXT, f"{problem}; import it as a field with keep_next=true")
+            problem = f"has {following}, but {keys.OBSERVATIONS} have {obs}"
+            refuse(self._path, keys.NEXT, f"{problem}; import it as a field with keep_next=true")
         return following == obs
 
     def _cut_episodes(self, datasets: dict[str, h5py.Dataset]) -> np.ndarray:
         """(E,) lengths of the episodes; sets how they end."""
         facts, options, path = TASKS.get(self._task), self._options, self._path
         horizon = options.horizon or (facts.horizon if facts else 0)
-        terminals = keys.marked_rows(path, datasets[TERMINALS], TERMINALS)
+        terminals = keys.marked_rows(path, datasets[keys.TERMINALS], keys.TERMINALS)
         timeouts = np.zeros(0, np.int64)
-        if TIMEOUTS in datasets:
-            timeouts = keys.marked_rows(path, datasets[TIMEOUTS], TIMEOUTS)
-        by_marks = TIMEOUTS in datasets or (facts is not None and facts.ends_by_terminals)
+        if keys.TIMEOUTS in datasets:
+            timeouts = keys.marked_rows(path, datasets[keys.TIMEOUTS], keys.TIMEOUTS)
+        by_marks = keys.TIMEOUTS in datasets or (facts is not None and facts.is_kitchen)
         marked = by_marks and not (options.horizon and len(timeouts) == 0)
         stops = np.union1d(np.union1d(terminals, timeouts) + 1, [self._rows])
         if not marked and not horizon:
             problem = "the key is missing, so episodes end by the environment's horizon"
-            refuse(path, TIMEOUTS, f"{problem}: give horizon=N, or a task of {listed(TASKS)}")
+            refuse(path, keys.TIMEOUTS, f"{problem}: give horizon=N, or a task of {listed(TASKS)}")
         if not marked:
             stops = keys.cut_long(stops, horizon)
         lengths = np.diff(stops, prepend=0)
@@ -238,64 +209,58 @@ class D4rlImporter(Importer):
         return lengths
 
     def _report_endings(self, lengths: np.ndarray, horizon: int) -> None:
-        notes = list(self.carried.notes)
+        said = list(self.carried.notes)
         if cut_off := int(np.count_nonzero(~self._terminated & ~self._truncated)):
             problem = "recording stopped before they ended, so their return-to-go is unknown"
-            notes.append(f"{cut_off} of {len(lengths)} episodes were cut off: {problem}")
+            said.append(f"{cut_off} of {len(lengths)} episodes were cut off: {problem}")
         if horizon and (longer := int(np.count_nonzero(lengths > horizon))):
-            notes.append(f"{amount(longer, 'episode')} longer than the horizon of {horizon} steps")
-        self.carried = replace(self.carried, notes=tuple(notes))
+            said.append(f"{amount(longer, 'episode')} longer than the horizon of {horizon} steps")
+        self.carried = replace(self.carried, notes=tuple(said))
 
-    def read_part(self, number: int) -> PartInput:
+    def read_part(self, part: Span) -> PartInput:
         """See `protocol.Importer`."""
-        rows, episodes = self.parts.steps(number), self.parts.episodes(number)
-        lengths = self.parts.lengths[number]
         with damage_named(self._path):
-            steps = {name: self._read(key, rows) for name, key in self._keys.items()}
-            steps["reward"] = rewards = steps["reward"].reshape(-1)
-            finals = partial(self._final_obs, steps, lengths, rows)
-            per_episode = {
-                name: finals() if key == NEXT else self._read(key, episodes)
-                for name, key in self._episode_keys.items()
-            }
+            arrays = {name: self._read(key, part.steps) for name, key in self._keys.items()}
+            arrays["reward"] = rewards = arrays["reward"].reshape(-1)
+            for name, key in self._episode_keys.items():
+                in_next = key == keys.NEXT
+                arrays[name] = (
+                    self._final_obs(arrays, part) if in_next else self._read(key, part.episodes)
+                )
         if self._table is not None:
-            table = self._table.slice(episodes.start, len(lengths))
-            first = episodes.start
-            check_notes(self._path, NOTES, table, first, lengths, remedy=REMEDY, rewards=rewards)
-            return PartInput(steps, table, per_episode)
-        ends = self._terminated[episodes], self._truncated[episodes]
-        columns = task_columns(self._task, self._quality, rewards, lengths, *ends)
-        first, group_by = episodes.start, TASK_AND_QUALITY
-        columns = catalog_columns(first, lengths, self.identity, group_by, **columns)
-        return PartInput(steps, columns, per_episode)
-
-    def _final_obs(
-        self, steps: dict[str, np.ndarray], lengths: np.ndarray, rows: slice
-    ) -> np.ndarray:
-        """(E, *shape) the next observation of each episode's last step."""
-        following = steps.get("next_obs")
-        if following is None:
-            following = self._read(NEXT, rows)
-            self._check_following(steps["obs"], following, lengths, rows.start)
-        return following[np.cumsum(lengths) - 1]
+            table = self._table.slice(part.first, len(part.lengths))
+            remedy = notes.REMEDY
+            check_notes(self._path, keys.NOTES, table, part, remedy=remedy, rewards=rewards)
+            return PartInput(arrays, table)
+        ends = self._terminated[part.episodes], self._truncated[part.episodes]
+        columns = task_columns(self._task, self._quality, rewards, part.lengths, *ends)
+        return PartInput(arrays, self.catalog(part, **columns))
 
     def _read(self, key: str, rows: slice) -> np.ndarray:
-        return read_rows(self._path, dataset_at(self._file, key), key, rows.start, rows.stop)
+        return hdf5.read_rows(
+            self._path, hdf5.dataset_at(self._file, key), key, rows.start, rows.stop
+        )
 
-    def _check_following(
-        self, obs: np.ndarray, following: np.ndarray, lengths: np.ndarray, first: int
-    ) -> None:
-        """Refuse `next_observations` that are not the following rows' observations."""
+    def _final_obs(self, steps: dict[str, np.ndarray], part: Span) -> np.ndarray:
+        """(E, *shape) the next observation of each episode's last step.
+
+        Refuses `next_observations` that are not the following rows' observations, unless they are
+        a field.
+        """
+        if "next_obs" in steps:
+            return steps["next_obs"][part.stops - 1]
+        obs, following = steps["obs"], self._read(keys.NEXT, part.steps)
         bits = f"u{obs.itemsize}"
         differ = following[:-1].view(bits) != obs[1:].view(bits)
         differ = differ.any(axis=tuple(range(1, differ.ndim)))
-        differ[np.cumsum(lengths)[:-1] - 1] = False
+        differ[part.stops[:-1] - 1] = False
         if differ.any():
-            row = first + int(np.argmax(differ))
-            problem = f"row {row} is not row {row + 1} of {OBSERVATIONS} within an episode"
-            remedy = f"{REMEDY}, and " if self._table is not None else ""
+            row = part.first_step + int(np.argmax(differ))
+            problem = f"row {row} is not row {row + 1} of {keys.OBSERVATIONS} within an episode"
+            remedy = f"{notes.REMEDY}, and " if self._table is not None else ""
             remedy += "import it as a field with keep_next=true"
-            refuse(self._path, NEXT, f"{problem}; {remedy}")
+            refuse(self._path, keys.NEXT, f"{problem}; {remedy}")
+        return following[part.stops - 1]
 
     def close(self) -> None:
         """See `protocol.Importer`."""

@@ -15,6 +15,7 @@ from gaitforge.datasets.schema import Schema
 OBSERVATIONS, ACTIONS, REWARDS = "observations", "actions", "rewards"
 TERMINALS, TIMEOUTS, NEXT = "terminals", "timeouts", "next_observations"
 REQUIRED = (OBSERVATIONS, ACTIONS, REWARDS, TERMINALS)
+ROWS = (*REQUIRED, TIMEOUTS, NEXT)
 INFOS = "infos"
 NOTES = "metadata/gaitforge"
 NOTES_FIELDS = f"{NOTES}/fields"
@@ -58,9 +59,7 @@ def check_keys(path: Path, datasets: dict[str, h5py.Dataset]) -> int:
     rows = datasets[OBSERVATIONS].shape[0] if datasets[OBSERVATIONS].shape else 0
     if rows == 0:
         refuse(path, OBSERVATIONS, "has no rows")
-    for key in (*REQUIRED, TIMEOUTS, NEXT):
-        if key not in datasets:
-            continue
+    for key in (each for each in ROWS if each in datasets):
         shape, dtype = datasets[key].shape, datasets[key].dtype
         if shape[:1] != (rows,):
             refuse(path, key, f"has shape {shape}, but {OBSERVATIONS} have {rows} rows")

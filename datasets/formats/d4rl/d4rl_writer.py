@@ -10,20 +10,13 @@ import numpy as np
 
 from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.formats.blocks import blocks, check_fields, check_room
-from gaitforge.datasets.formats.d4rl.d4rl_schema import (
-    NEXT,
-    NOTES,
-    NOTES_FIELDS,
-    TERMINALS,
-    TIMEOUTS,
-    keys_of,
-)
-from gaitforge.datasets.formats.d4rl.metadata import unpack_metadata
+from gaitforge.datasets.formats.d4rl import d4rl_schema as layout
+from gaitforge.datasets.formats.d4rl.d4rl_notes import unpack_metadata
 from gaitforge.datasets.formats.hdf5 import dataset_at, write_notes
 from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter
 from gaitforge.datasets.formats.transfer.imported import imported_metadata
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.selection.selection import Selection, final_of
 from gaitforge.datasets.storage.about import read_about
 
 
@@ -54,7 +47,7 @@ class D4rlExporter(Exporter):
         if truths := [name for name in ("obs", "reward") if schema.field(name).dtype == "bool"]:
             problem = f"in {selection.store.address} the dtype is bool"
             raise DatasetError(f"a D4RL file needs numbers for {listed(truths)}; {problem}")
-        keys = sorted(keys_of(schema).values())
+        keys = sorted(layout.keys_of(schema).values())
         if any(f"{later}/".startswith(f"{one}/") for one, later in combinations(keys, 2)):
             problem = "would have one key in a D4RL file, or one in that of the other"
             raise DatasetError(f"two fields {problem}: {listed(keys)}")
@@ -62,10 +55,10 @@ class D4rlExporter(Exporter):
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
         """See `protocol.Exporter`."""
-        schema, ends = selection.schema, _end_flags(selection)
-        keys, metadata = keys_of(schema), imported_metadata(selection, "d4rl")
-        final = _final_obs_in_next(schema)
-        others = _other_episode_fields(schema) if self._options.notes else []
+        schema, (ends, cut_off) = selection.schema, _end_flags(selection)
+        keys, metadata = layout.keys_of(schema), imported_metadata(selection, "d4rl")
+        final, others = _episode_fields(schema)
+        others = others if self._options.notes else []
         with h5py.File(temporary, "w") as file:
             file.attrs.update(read_about(selection.store).texts)
             for block in blocks(selection):
@@ -79,17 +72,16 @@ class D4rlExporter(Exporter):
                 if final:
                     following = np.roll(values["obs"], -1, axis=0)
                     following[block.stops - 1] = block.read(["final_obs"])["final_obs"]
-                    self._put(file, NEXT, following, block.steps, selection.steps)
+                    self._put(file, layout.NEXT, following, block.steps, selection.steps)
                 for name, rows in block.read(others).items():
-                    key = f"{NOTES_FIELDS}/{name}"
+                    key = f"{layout.NOTES_FIELDS}/{name}"
                     self._put(file, key, rows, block.episodes, len(selection))
                 advance(block.n_steps)
             if len(metadata) == 1:
                 unpack_metadata(metadata[0], file)
             if self._options.notes:
-                write_notes(file.require_group(NOTES), selection)
-        timeouts = ends[TIMEOUTS] & ~selection.episodes().column("truncated").to_numpy()
-        return self._carried(schema, int(timeouts.sum()), len(metadata))
+                write_notes(file.require_group(layout.NOTES), selection)
+        return self._carried(schema, cut_off, len(metadata))
 
     def _put(self, file: h5py.File, key: str, values: np.ndarray, rows: slice, total: int) -> None:
         """Write rows of the dataset at a key, which the first ones create."""
@@ -100,13 +92,13 @@ class D4rlExporter(Exporter):
         dataset_at(file, key)[rows] = values
 
     def _carried(self, schema: Schema, cut_off: int, metadata: int) -> Carried:
-        kept = [f"{name} -> {key}" for name, key in keys_of(schema).items()]
-        if _final_obs_in_next(schema):
-            kept.append(f"final_obs -> {NEXT}")
-        others, left, notes = _other_episode_fields(schema), [], []
+        kept = [f"{name} -> {key}" for name, key in layout.keys_of(schema).items()]
+        (final, others), left, notes = _episode_fields(schema), [], []
+        if final:
+            kept.append(f"final_obs -> {layout.NEXT}")
         if self._options.notes:
-            kept += [f"{name} -> {NOTES_FIELDS}" for name in others]
-            kept.append(f"the catalog and schema -> {NOTES}")
+            kept += [f"{name} -> {layout.NOTES_FIELDS}" for name in others]
+            kept.append(f"the catalog and schema -> {layout.NOTES}")
         else:
             left += [f"{name}: D4RL has no place for a field per episode" for name in others]
             left += ["the catalog: D4RL has no place for it", "the schema's units and names"]
@@ -120,24 +112,28 @@ class D4rlExporter(Exporter):
         return Carried(tuple(kept), tuple(left), tuple(notes))
 
 
-def _end_flags(selection: Selection) -> dict[str, np.ndarray]:
-    """Key -> (E,) whether the flag is set at an episode's end; a cut-off end is a time-out."""
-    table = selection.episodes()
-    terminated = table.column("terminated").to_numpy()
-    truncated = table.column("truncated").to_numpy()
+def _end_flags(selection: Selection) -> tuple[dict[str, np.ndarray], int]:
+    """Key -> (E,) whether the flag is set at an episode's end; a cut-off end is a time-out.
+
+    Also gives the number of such ends.
+    """
+    table = selection.episodes("terminated", "truncated")
+    terminated, truncated = (column.to_numpy() for column in table.columns)
     cut_off = ~terminated & ~truncated
     cut_off[-1] = False  # the end of the file ends it
-    return {TERMINALS: terminated, TIMEOUTS: truncated | cut_off}
+    flags = {layout.TERMINALS: terminated, layout.TIMEOUTS: truncated | cut_off}
+    return flags, int(cut_off.sum())
 
 
-def _final_obs_in_next(schema: Schema) -> bool:
-    """Whether `next_observations` can hold the final ones: alike, and not stored themselves."""
-    if "final_obs" not in schema.names("episode") or "next_obs" in schema.names("step"):
-        return False
-    final, obs = schema.field("final_obs"), schema.field("obs")
-    return (final.shape, final.dtype) == (obs.shape, obs.dtype)
+def _episode_fields(schema: Schema) -> tuple[bool, list[str]]:
+    """Whether `next_observations` holds the final ones, and the other fields per episode.
 
-
-def _other_episode_fields(schema: Schema) -> list[str]:
-    in_next = ["final_obs"] if _final_obs_in_next(schema) else []
-    return [name for name in schema.names("episode") if name not in in_next]
+    It does if they are alike, and it is not a field itself.
+    """
+    others = schema.names("episode")
+    in_next = (
+        "final_obs" in others
+        and final_of(schema, "final_obs") is not None
+        and "next_obs" not in schema.names("step")
+    )
+    return in_next, [name for name in others if not in_next or name != "final_obs"]

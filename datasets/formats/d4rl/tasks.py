@@ -8,23 +8,81 @@ registrations in `d4rl/*/__init__.py`. Control steps are the simulation's step t
 skip. Names of the observation's fields are ours, in the order of the environments' `_get_obs`.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 
-from gaitforge.datasets.formats.d4rl.success import (
-    ADROIT,
-    ANTMAZE,
-    KITCHEN,
-    LOCOMOTION,
-    MAZE2D,
-    UNKNOWN,
-    SuccessRule,
-)
 from gaitforge.datasets.formats.sources import episode_returns
 from gaitforge.datasets.schema import consecutive_slices
+
+
+@dataclass(frozen=True)
+class SuccessRule:
+    """When an episode counts as solved: at least `steps` steps have a reward of at least `reward`.
+
+    D4RL's files do not say it, and a terminal means a fall in one family of tasks and the goal in
+    another.
+
+    Attributes:
+        words: the rule for people.
+        reward: None for success by not terminating.
+        terminal_solves: whether a terminal is success too.
+    """
+
+    words: str
+    reward: float | None = None
+    steps: int = 1
+    terminal_solves: bool = False
+
+    def solved(
+        self, rewards: np.ndarray, lengths: np.ndarray, terminated: np.ndarray
+    ) -> np.ndarray:
+        """(E,) bool for episodes of `lengths` (E,) with `rewards` (T,), end to end."""
+        if self.reward is None:
+            return ~terminated
+        reached = np.add.reduceat(rewards >= self.reward, np.cumsum(lengths) - lengths, dtype=int)
+        return (reached >= self.steps) | (terminated & self.terminal_solves)
+
+
+LOCOMOTION = SuccessRule("the episode did not terminate, which is a fall")
+ANTMAZE = SuccessRule(
+    "a terminal or a reward of 1, both of which mean the goal", 1.0, terminal_solves=True
+)
+"""`d4rl/locomotion/goal_reaching_env.py`; `scripts/generation/relabel_antmaze_rewards.py`."""
+
+KITCHEN = SuccessRule(
+    "a reward of 4: all four subtasks done at one step; each demonstration ends by a terminal, "
+    "solved or not",
+    4.0,
+)
+"""`scripts/generation/generate_kitchen_datasets.py`: the reward of a step is the number of
+subtasks that are done at it, because REMOVE_TASKS_WHEN_COMPLETE is off."""
+
+MAZE2D = SuccessRule(
+    "a reward of exp(-0.5) or more, sparse or dense: within 0.5 m of the goal", math.exp(-0.5)
+)
+"""`d4rl/pointmaze/maze_model.py`: the reward is exp(-distance), or 1 within 0.5."""
+
+
+def _held(what: str, steps: int, reward: float) -> SuccessRule:
+    words = f"{what} at more than {steps} steps, each known by a reward of {reward:g} or more"
+    return SuccessRule(words, reward, steps + 1)
+
+
+ADROIT = {
+    "pen": _held("pen within 0.075 m and 18 degrees of its target", 20, 20.0),
+    "hammer": _held("nail within 0.01 m of its goal", 25, 50.0),
+    "door": _held("door open by 1.35 rad", 25, 15.0),
+    "relocate": _held("ball within 0.1 m of its target", 25, 5.0),
+}
+"""`evaluate_success` in `d4rl/hand_manipulation_suite/*_v0.py`. Files lack `goal_achieved`,
+but the reward shows it: the bonus for it is far larger than all that a step without it can get (pen
+60 to 1 + 10, hammer 100 to 2 + 25, door 20 to 2 + 8, relocate 10 to 1); the limit is between."""
+
+UNKNOWN = SuccessRule("the episode did not terminate, as the task's own rule is unknown")
 
 
 @dataclass(frozen=True)
@@ -36,8 +94,6 @@ class D4rlTask:
         horizon: control steps after which an episode times out.
         control_dt_s: seconds of a control step.
         success: which episodes solved it.
-        ends_at_horizon: time-outs come from the environment alone, so that one before the horizon
-            means that recording stopped.
         obs_widths: field of the observation -> numbers, in order; empty where the width varies.
     """
 
@@ -46,7 +102,6 @@ class D4rlTask:
     horizon: int
     control_dt_s: float
     success: SuccessRule
-    ends_at_horizon: bool = False
     obs_widths: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -55,13 +110,16 @@ class D4rlTask:
         return consecutive_slices(self.obs_widths)
 
     @property
-    def ends_by_terminals(self) -> bool:
-        """Whether only terminals end a file's episodes, however long they are."""
-        return self.success is KITCHEN
+    def ends_at_horizon(self) -> bool:
+        """Whether a time-out before the horizon means that recording stopped."""
+        return self.success is LOCOMOTION
 
     @property
-    def counts_every_step(self) -> bool:
-        """Whether rewards count at every step what the reference scores count once."""
+    def is_kitchen(self) -> bool:
+        """Whether only terminals end a file's episodes, however long they are.
+
+        The rewards of such a task count at every step what the reference scores count once.
+        """
         return self.success is KITCHEN
 
 
@@ -84,9 +142,9 @@ _OBSERVATIONS = {
 antmaze x, y, z."""
 
 
-def _widths(name: str) -> dict[str, int]:
-    pairs = (each.split() for each in _OBSERVATIONS.get(name, "").split(", ") if each)
-    return {field_name: int(width) for field_name, width in pairs}
+def _widths(task: str) -> dict[str, int]:
+    words = _OBSERVATIONS.get(task.partition("-")[0], "").replace(",", "").split()
+    return dict(zip(words[::2], map(int, words[1::2]), strict=True))
 
 
 _MUJOCO = {
@@ -126,25 +184,14 @@ _MAZE2D = {
 }
 """Maze -> scores and horizon: of version 1, of `open` version 0."""
 
-TASKS: dict[str, D4rlTask] = (
-    {
-        name: D4rlTask(*facts, LOCOMOTION, ends_at_horizon=True, obs_widths=_widths(name))
-        for name, facts in _MUJOCO.items()
-    }
-    | {
-        name: D4rlTask(*facts, ADROIT[name], obs_widths=_widths(name))
-        for name, facts in _ADROIT.items()
-    }
-    | {
-        f"antmaze-{maze}": D4rlTask(0.0, 1.0, steps, 0.1, ANTMAZE, obs_widths=_widths("antmaze"))
-        for maze, steps in _ANTMAZE_HORIZONS.items()
-    }
-    | {"kitchen": D4rlTask(0.0, 4.0, 280, 0.08, KITCHEN, obs_widths=_widths("kitchen"))}
-    | {
-        f"maze2d-{maze}": D4rlTask(*facts, 0.01, MAZE2D, obs_widths=_widths("maze2d"))
-        for maze, facts in _MAZE2D.items()
-    }
-)
+_FACTS: dict[str, tuple[float, float, int, float, SuccessRule]] = {
+    **{name: (*facts, LOCOMOTION) for name, facts in _MUJOCO.items()},
+    **{name: (*facts, ADROIT[name]) for name, facts in _ADROIT.items()},
+    **{f"antmaze-{maze}": (0.0, 1.0, n, 0.1, ANTMAZE) for maze, n in _ANTMAZE_HORIZONS.items()},
+    "kitchen": (0.0, 4.0, 280, 0.08, KITCHEN),
+    **{f"maze2d-{maze}": (*facts, 0.01, MAZE2D) for maze, facts in _MAZE2D.items()},
+}
+TASKS = {name: D4rlTask(*facts, _widths(name)) for name, facts in _FACTS.items()}
 
 Returns = TypeVar("Returns", float, np.ndarray)
 
@@ -187,7 +234,7 @@ def task_columns(
     }
     if facts is not None:
         columns["simulator"] = "mujoco"
-        if not facts.counts_every_step:
+        if not facts.is_kitchen:
             columns["normalised_return"] = normalised_return(task, returns)
     return columns
 

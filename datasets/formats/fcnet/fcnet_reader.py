@@ -8,17 +8,16 @@ Maps of D4RL's tasks are known by their widths, and give the rewards too.
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.formats.checks import check_finite, check_option, refuse, refuse_unreadable
 from gaitforge.datasets.formats.d4rl.file_names import named_dataset
-from gaitforge.datasets.formats.d4rl.tasks import TASKS, task_columns
+from gaitforge.datasets.formats.d4rl.tasks import TASKS, D4rlTask, task_columns
 from gaitforge.datasets.formats.fcnet import fcnet_schema as layout
 from gaitforge.datasets.formats.protocol import Carried, Importer, PartInput
-from gaitforge.datasets.formats.sources import Parts, catalog_columns, identity
+from gaitforge.datasets.formats.sources import Span, cut_parts, identity
 
 _KINDS = ("src", "tgt", "meta")
 _NAME = re.compile(r"(src|tgt|meta)((?:_\d+)+)\.dat")
@@ -55,47 +54,44 @@ class FcnetImporter(Importer):
     Options = FcnetOptions
 
     def __init__(self, source: str, options: FcnetOptions) -> None:
-        self._paths, shapes = _find_maps(Path(source))
-        widths = shapes["src"][1:], shapes["tgt"][1:]
-        self._of_d4rl = widths != ((layout.STATE_DIM,), (layout.ACTION_DIM,))
-        self._check_shapes(shapes)
+        self._paths, self._shapes = _find_maps(Path(source))
+        widths = self._shapes["src"][1:], self._shapes["tgt"][1:]
+        of_d4rl = widths != ((layout.STATE_DIM,), (layout.ACTION_DIM,))
+        self._check_shapes(of_d4rl)
         meta = self._paths["meta"]
         lengths = np.fromfile(meta, "<i4").astype(np.int64)
-        _check_lengths(meta, lengths, shapes["src"][0])
-        self._robot = options.robot
-        self._horizon = options.horizon or int(lengths.max())
-        self.schema = layout.store_schema(options.robot)
-        read_as: Any = options
-        if self._of_d4rl:
-            self._describe_task(Path(source), options, shapes)
-            read_as = options, self._task, self._quality
+        _check_lengths(meta, lengths, self._shapes["src"][0])
+        self._facts: D4rlTask | None = None
+        self.files = [self._paths[kind] for kind in _KINDS]
+        if of_d4rl:
+            self._describe_task(Path(source), options)
+            self.identity = identity(self.files, (options, self._task, self._quality))
         elif options.task or options.quality:
             refuse(source, "", "options task and quality are for maps of D4RL's tasks")
-        self.files = [self._paths[kind] for kind in _KINDS]
-        self.identity = identity(self.files, read_as)
+        else:
+            self._horizon = options.horizon or int(lengths.max())
+            self.schema = layout.store_schema(options.robot)
+            self.identity = identity(self.files, options)
         advice = "cut it into several in meta"
-        self.parts = Parts.checked(meta, "meta", lengths, self.schema.fields, advice)
+        self.parts = cut_parts(meta, "meta", lengths, self.schema.fields, advice)
         self.carried = self._carried()
 
-    def _describe_task(
-        self, folder: Path, options: FcnetOptions, shapes: dict[str, tuple[int, ...]]
-    ) -> None:
+    def _describe_task(self, folder: Path, options: FcnetOptions) -> None:
         """Set what maps of a D4RL task hold, which are 2 columns of `src` or more."""
-        name = _COUNTS.sub("", folder.resolve().name).replace("_", "-")
-        task, quality = named_dataset(Path(name))
+        task, quality = named_dataset(_COUNTS.sub("", folder.resolve().name))
         self._task, self._quality = options.task or task, options.quality or quality
         if self._task not in TASKS:
             problem = f"the maps are not of a quadruped ({layout.STATE_DIM} and {layout.ACTION_DIM}"
             problem += " columns), and the folder's name names no task of D4RL"
             refuse(folder, "", f"{problem}: give task=, one of {listed(TASKS)}")
-        self._facts = TASKS[self._task]
-        self._horizon = options.horizon or self._facts.horizon
-        state, action = shapes["src"][1] - 1, shapes["tgt"][1]
-        self.schema = layout.d4rl_schema(self._task, self._facts, state, action)
+        self._facts = facts = TASKS[self._task]
+        self._horizon = options.horizon or facts.horizon
+        state, action = self._shapes["src"][1] - 1, self._shapes["tgt"][1]
+        self.schema = layout.d4rl_schema(self._task, facts, state, action)
 
     def _carried(self) -> Carried:
         timed_out = f"episodes of {self._horizon} steps or more timed out, shorter ones"
-        if self._of_d4rl:
+        if self._facts is not None:
             notes = (
                 f"{timed_out} terminated: the maps do not tell",
                 f"success: {self._facts.success.words}",
@@ -112,10 +108,10 @@ class FcnetImporter(Importer):
             ),
         )
 
-    def _check_shapes(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        steps = shapes["src"][0]
+    def _check_shapes(self, of_d4rl: bool) -> None:
+        shapes, steps = self._shapes, self._shapes["src"][0]
         state, action = (steps, layout.STATE_DIM), (steps, layout.ACTION_DIM)
-        if self._of_d4rl and len(shapes["src"]) == len(shapes["tgt"]) == 2:
+        if of_d4rl and len(shapes["src"]) == len(shapes["tgt"]) == 2:
             state, action = (steps, max(2, shapes["src"][1])), (steps, max(1, shapes["tgt"][1]))
         for kind, expected_shape in zip(_KINDS, (state, action, shapes["meta"][:1]), strict=True):
             path, shape = self._paths[kind], shapes[kind]
@@ -128,55 +124,44 @@ class FcnetImporter(Importer):
                 problem = f"it has {size} bytes, its name says {expected}"
                 refuse_unreadable(path, f"a memory map of shape {shape}", problem)
 
-    def read_part(self, number: int) -> PartInput:
+    def read_part(self, part: Span) -> PartInput:
         """See `protocol.Importer`."""
-        lengths, rows = self.parts.lengths[number], self.parts.steps(number)
-        if self._of_d4rl:
-            return self._read_task(number, lengths, rows)
-        state = self._rows("src", rows, layout.STATE_DIM)
-        action = self._rows("tgt", rows, layout.ACTION_DIM)
-        obs = layout.observation(state, layout.STATE_SLICES, action, lengths)
-        failed = lengths < self._horizon
-        columns = catalog_columns(
-            self.parts.episodes(number).start,
-            lengths,
-            self.identity,
-            robot=self._robot,
-            simulator="isaacgym",
-            expert="fcnet",
-            success=~failed,
-            terminated=failed,
-            truncated=~failed,
-        )
-        return PartInput({"obs": obs, "action": action}, columns, {})
-
-    def _read_task(self, number: int, lengths: np.ndarray, rows: slice) -> PartInput:
-        """A part of maps of a D4RL task."""
-        facts, first = self._facts, self.parts.episodes(number).start
-        state_dim, action_dim = (self.schema.field(name).shape[0] for name in ("obs", "action"))
-        state = self._rows("src", rows, 1 + state_dim)
-        rewards = layout.rewards_of(state[:, 0], lengths, facts)
-        timed_out = (lengths >= self._horizon) & (not facts.ends_by_terminals)
-        ends = ~timed_out, timed_out
-        columns = task_columns(self._task, self._quality, rewards, lengths, *ends, _REWARD_ERROR)
-        steps = {
+        state, action = self._rows("src", part), self._rows("tgt", part)
+        facts = self._facts
+        if facts is None:
+            obs = layout.observation(state, layout.STATE_SLICES, action, part.lengths)
+            failed = part.lengths < self._horizon
+            columns = self.catalog(
+                part,
+                robot=self.schema.robot,
+                simulator="isaacgym",
+                expert="fcnet",
+                success=~failed,
+                terminated=failed,
+                truncated=~failed,
+            )
+            return PartInput({"obs": obs, "action": action}, columns)
+        rewards = layout.rewards_of(state[:, 0], part.lengths, facts)
+        timed_out = (part.lengths >= self._horizon) & (not facts.is_kitchen)
+        known = self._task, self._quality, rewards, part.lengths
+        columns = task_columns(*known, ~timed_out, timed_out, _REWARD_ERROR)
+        arrays = {
             "obs": np.ascontiguousarray(state[:, 1:]),
-            "action": self._rows("tgt", rows, action_dim),
+            "action": action,
             "reward": rewards,
             layout.RETURN_TO_GO: np.ascontiguousarray(state[:, 0]),
         }
-        group_by = self.schema.group_by
-        table = catalog_columns(first, lengths, self.identity, group_by, **columns)
-        return PartInput(steps, table, {})
+        return PartInput(arrays, self.catalog(part, **columns))
 
-    def _rows(self, kind: str, rows: slice, width: int) -> np.ndarray:
+    def _rows(self, kind: str, part: Span) -> np.ndarray:
         # Read rather than mapped: pages of a map would count as this process's memory.
-        count, offset = (rows.stop - rows.start) * width, rows.start * width * _ITEM_BYTES
-        values = np.fromfile(self._paths[kind], "<f4", count, offset=offset)
+        path, width = self._paths[kind], self._shapes[kind][1]
+        offset, count = part.first_step * width * _ITEM_BYTES, part.n_steps * width
+        values = np.fromfile(path, "<f4", count, offset=offset)
         if len(values) != count:
-            refuse(self._paths[kind], kind, "became shorter while it was read")
+            refuse(path, kind, "became shorter while it was read")
         values = values.reshape(-1, width)
-        check_finite(self._paths[kind], kind, values, rows.start)
+        check_finite(path, kind, values, part.first_step)
         return values
 
 

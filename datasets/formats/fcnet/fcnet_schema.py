@@ -107,6 +107,6 @@ def previous_actions(action: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return previous
 
 
-def map_name(kind: str, shape: tuple[int, ...]) -> str:
+def map_name(kind: str, *shape: int) -> str:
     """The file name of a memory map."""
     return f"{'_'.join([kind, *map(str, shape)])}.dat"

@@ -1,9 +1,7 @@
 """Export of a selection as FCNet's memory maps, which `fcnet_schema.py` describes."""
 
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
@@ -46,30 +44,26 @@ class FcnetExporter(Exporter):
         temporary.mkdir()
         obs = selection.schema.field("obs")
         channels = np.concatenate([np.arange(*obs.slices[name]) for name in layout.STATE])
-        differing = 0
-        with ExitStack() as stack:
-
-            def create(kind: str, *shape: int) -> BinaryIO:
-                return stack.enter_context(open(temporary / layout.map_name(kind, shape), "wb"))
-
-            src = create("src", selection.steps, layout.STATE_DIM)
-            tgt = create("tgt", selection.steps, layout.ACTION_DIM)
+        differing, steps = 0, selection.steps
+        shapes = (("src", steps, layout.STATE_DIM), ("tgt", steps, layout.ACTION_DIM))
+        paths = [temporary / layout.map_name(*shape) for shape in shapes]
+        with open(paths[0], "wb") as src, open(paths[1], "wb") as tgt:
             for block in blocks(selection):
                 values = block.read(["obs", "action"])
                 src.write(np.ascontiguousarray(values["obs"][:, channels], "<f4").data)
                 tgt.write(np.ascontiguousarray(values["action"], "<f4").data)
                 differing += _differing_last_actions(obs, values, block.lengths)
                 advance(block.n_steps)
-            meta = create("meta", len(selection))
-            meta.write(np.ascontiguousarray(selection.lengths, "<i4").data)
+        meta = temporary / layout.map_name("meta", len(selection))
+        meta.write_bytes(np.ascontiguousarray(selection.lengths, "<i4").data)
         return _carried(selection.schema, differing)
 
     def as_read(
-        self, schema: Schema, steps: Mapping[str, np.ndarray], lengths: np.ndarray
+        self, schema: Schema, arrays: Mapping[str, np.ndarray], lengths: np.ndarray
     ) -> dict[str, np.ndarray]:
         """See `protocol.Exporter`: channels in the paper's order, last actions rebuilt."""
-        slices, action = schema.field("obs").slices, steps["action"].astype(np.float32)
-        obs = layout.observation(steps["obs"], slices, action, lengths)
+        slices, action = schema.field("obs").slices, arrays["action"].astype(np.float32)
+        obs = layout.observation(arrays["obs"], slices, action, lengths)
         return {"obs": obs, "action": action}
 
 

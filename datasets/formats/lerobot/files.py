@@ -1,34 +1,31 @@
-"""The files of a LeRobot dataset: its metadata, and the frames that they locate."""
+"""The files of a LeRobot dataset: its checked metadata, and the frames that they locate."""
 
+import glob
+import math
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from gaitforge.datasets.errors import amount
 from gaitforge.datasets.formats.checks import read_json, refuse
-from gaitforge.datasets.formats.lerobot.info import data_files, read_info
-from gaitforge.datasets.formats.lerobot.lerobot_schema import INFO, STATS, TASKS
+from gaitforge.datasets.formats.lerobot.lerobot_schema import INFO, MOST_AXES, STATS, TASKS
 from gaitforge.datasets.formats.parquet_rows import ParquetRows, to_rows
+from gaitforge.datasets.formats.sources import Span
 
 _NUMBERS = ("episode_index", "length", "dataset_from_index", "dataset_to_index")
 
 
-@dataclass(frozen=True, eq=False)
-class FileRows:
-    """Consecutive rows of one data file.
+_INFO_KEYS = ("codebase_version", "fps", "features", "data_path")
+_PLACE = re.compile(r"\{(chunk|file)_index(?::(?:0([1-9]))?d)?\}")
+_SPLIT = re.compile(r"([0-9]{1,15}):([0-9]{1,15})")
+_MOST_NUMBERS = 2**31 - 1
+"""Largest axis: the longest Arrow list."""
 
-    Attributes:
-        first, stop: rows of the file; frame: number of the first one in the dataset.
-    """
-
-    file: ParquetRows
-    first: int
-    stop: int
-    frame: int
+Kind = tuple[tuple[int, ...], str]
+"""Shape of a row, and dtype."""
 
 
 class LerobotFolder:
@@ -48,20 +45,19 @@ class LerobotFolder:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self.info = read_info(root / INFO)
+        self.info = _read_info(root / INFO)
         self.features: Mapping[str, Mapping[str, Any]] = self.info["features"]
         described = sorted((root / "meta/episodes").glob("[!.]*/[!.]*.parquet"))
         if not described:
             refuse(root, "meta/episodes", "there is no file of episodes")
         self.lengths = _read_episodes(described)
         self._stops = np.cumsum(self.lengths)
-        self._starts = self._stops - self.lengths
         self.splits = _splits(root / INFO, self.info, len(self.lengths))
         total = self.info.get("total_frames", int(self.lengths.sum()))
         if total != self.lengths.sum():
             problem = f"is {total}, but the episodes' lengths sum to {self.lengths.sum()}"
             refuse(root / INFO, "total_frames", problem)
-        self._data = [ParquetRows(path) for path in data_files(root, self.info["data_path"])]
+        self._data = [ParquetRows(path) for path in _data_files(root, self.info["data_path"])]
         self._ends = np.cumsum([file.num_rows for file in self._data])
         self.unused = int(self._ends[-1] if self._data else 0) - total
         if self.unused < 0:
@@ -74,30 +70,37 @@ class LerobotFolder:
         if (root / STATS).is_file():
             read_json(root / STATS, "LeRobot dataset")
 
-    def frames(self, first: int, stop: int) -> list[FileRows]:
-        """The frames of episodes first .. stop - 1, in order."""
-        begin, end = (int(each) for each in (self._starts[first], self._stops[stop - 1]))
-        pieces = []
-        for file, file_end in zip(self._data, self._ends.tolist(), strict=False):
-            origin = file_end - file.num_rows
-            low, high = max(begin, origin), min(end, file_end)
-            if low < high:
-                pieces.append(FileRows(file, low - origin, high - origin, low))
-        return pieces
+    def read(self, part: Span, kinds: Mapping[str, Kind]) -> dict[str, np.ndarray]:
+        """Column -> (T, *shape) of the frames of a part's episodes, for columns of these kinds.
 
-    def read(self, rows: FileRows, names: list[str]) -> pa.Table:
-        """Columns of frames; DatasetError if their counters are not those of the episodes."""
-        frames = rows.frame + np.arange(rows.stop - rows.first)
+        DatasetError if the frames' counters are not those of the episodes.
+        """
+        pieces = []
+        for file, end in zip(self._data, self._ends.tolist(), strict=False):
+            origin = end - file.num_rows
+            low, high = max(part.steps.start, origin), min(part.steps.stop, end)
+            if low < high:
+                pieces.append(self._read_file(file, np.arange(low, high), low - origin, kinds))
+        return {name: np.concatenate([piece[name] for piece in pieces]) for name in kinds}
+
+    def _read_file(
+        self, file: ParquetRows, frames: np.ndarray, first: int, kinds: Mapping[str, Kind]
+    ) -> dict[str, np.ndarray]:
+        """The columns of some frames, which are a file's rows from `first` on."""
         episodes = np.searchsorted(self._stops, frames, side="right")
-        expected = {"episode_index": episodes, "frame_index": frames - self._starts[episodes]}
-        table = rows.file.read([*names, *expected], rows.first, rows.stop)
+        starts = self._stops[episodes] - self.lengths[episodes]
+        expected = {"episode_index": episodes, "frame_index": frames - starts}
+        table = file.read([*kinds, *expected], first, first + len(frames))
         for name, numbers in expected.items():
-            values = to_rows(rows.file.path, name, table.column(name), (), "int64")
+            values = to_rows(file.path, name, table.column(name), (), "int64")
             if (differ := values != numbers).any():
                 at = int(np.argmax(differ))
-                problem = f"row {rows.first + at} is {values[at]}, not {numbers[at]}"
-                refuse(rows.file.path, name, f"{problem} as by the episodes' lengths")
-        return table
+                problem = f"row {first + at} is {values[at]}, not {numbers[at]}"
+                refuse(file.path, name, f"{problem} as by the episodes' lengths")
+        return {
+            name: to_rows(file.path, name, table.column(name), *kind, first)
+            for name, kind in kinds.items()
+        }
 
 
 def _read_tasks(path: Path) -> dict[int, str]:
@@ -147,3 +150,97 @@ def _read_episodes(paths: list[Path]) -> np.ndarray:
             rule = "episodes are numbered from 0 without a gap, and lie end to end"
             refuse(paths[0].parents[1], name, f"{problem}: {rule}")
     return lengths
+
+
+def _read_info(path: Path) -> dict[str, Any]:
+    """The content of `meta/info.json`, with `splits` parsed: name -> (first, stop).
+
+    `1 / fps` is a positive number; see `_data_files` for `data_path`.
+    """
+    info = read_json(path, "LeRobot dataset")
+    for key in _INFO_KEYS:
+        if key not in info:
+            refuse(path, key, "the key is missing")
+
+    def check(key: str, allowed: bool, rule: str, value: Any) -> None:
+        if not allowed:
+            refuse(path, key, f"must be {rule}, not {value!r:.60}")
+
+    version, robot, features = info["codebase_version"], info.get("robot_type"), info["features"]
+    if not str(version).startswith("v3."):
+        problem = f"is {version}; only v3 can be read: convert it with lerobot's own"
+        refuse(path, "codebase_version", f"{problem} convert_dataset_v21_to_v30")
+    check("fps", _is_rate(info["fps"]), "a positive number", info["fps"])
+    check("robot_type", isinstance(robot, str | None), "a string or null", robot)
+    _check_data_path(path, info["data_path"])
+    check("features", isinstance(features, dict), "an object", features)
+    for name, feature in features.items():
+        key = f"features/{name}"
+        if not name:
+            refuse(path, "features", "a feature needs a name")
+        if not isinstance(feature, dict) or not {"dtype", "shape"} <= feature.keys():
+            refuse(path, key, "every feature needs dtype and shape")
+        shape, dtype, names = feature["shape"], feature["dtype"], feature.get("names")
+        check(f"{key}/dtype", isinstance(dtype, str), "a string", dtype)
+        rule = f"a list of up to {MOST_AXES} whole numbers"
+        check(f"{key}/shape", _is_shape(shape), rule, shape)
+        rule = "null, a list of strings, or an object of them"
+        check(f"{key}/names", names is None or _is_named(names), rule, names)
+    splits = info.get("splits") or {}
+    check("splits", isinstance(splits, dict), "an object of FIRST:STOP", splits)
+    parsed = {}
+    for name, bounds in splits.items():
+        match = _SPLIT.fullmatch(bounds) if isinstance(bounds, str) else None
+        if not match or int(match[1]) > int(match[2]):
+            refuse(path, f"splits/{name}", f"must be FIRST:STOP, not {bounds!r:.60}")
+        parsed[name] = int(match[1]), int(match[2])
+    return info | {"splits": parsed}
+
+
+def _data_files(root: Path, pattern: str) -> list[Path]:
+    """The files of "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet", by their numbers.
+
+    Nothing else of Python's format language is allowed, because the pattern is untrusted.
+    """
+
+    def numbers(path: Path) -> list[int]:
+        return [int(each) for each in re.findall("[0-9]+", path.relative_to(root).as_posix())]
+
+    anything = re.sub(rf"({_PLACE.pattern})+", "*", glob.escape(pattern))
+    return sorted(root.glob(anything), key=numbers)
+
+
+def _check_data_path(path: Path, pattern: Any) -> None:
+    if not isinstance(pattern, str):
+        refuse(path, "data_path", f"must be a string, not {pattern!r:.60}")
+    parts = PurePosixPath(pattern)
+    named = {match[1] for match in _PLACE.finditer(pattern)}
+    if named != {"chunk", "file"} or re.search(r"[{}\0]", _PLACE.sub("", pattern)):
+        refuse(path, "data_path", f"'{pattern}' has no chunk_index and file_index alone in braces")
+    if parts.is_absolute() or ".." in parts.parts:
+        refuse(path, "data_path", f"'{pattern}' leads out of the dataset's folder")
+
+
+def _is_shape(shape: Any) -> bool:
+    return (
+        isinstance(shape, list)
+        and len(shape) <= MOST_AXES
+        and all(type(size) is int and 0 <= size <= _MOST_NUMBERS for size in shape)
+    )
+
+
+def _is_named(names: Any) -> bool:
+    """Whether these are strings, numbers, or an object of them or of lists of them."""
+    values = names.values() if isinstance(names, dict) else [names]
+    singles = [one for each in values for one in (each if isinstance(each, list) else [each])]
+    return all(
+        isinstance(one, str | int) or (isinstance(one, float) and math.isfinite(one))
+        for one in singles
+    )
+
+
+def _is_rate(fps: Any) -> bool:
+    try:
+        return type(fps) in (int, float) and fps > 0 and 0 < 1.0 / fps < math.inf
+    except OverflowError:  # an integer beyond any float
+        return False

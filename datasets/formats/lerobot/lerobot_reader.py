@@ -10,27 +10,20 @@ from gaitforge.datasets.errors import DatasetError, amount
 from gaitforge.datasets.formats.checks import read_json, refuse
 from gaitforge.datasets.formats.lerobot import lerobot_schema as layout
 from gaitforge.datasets.formats.lerobot.files import LerobotFolder
-from gaitforge.datasets.formats.lerobot.lerobot_schema import (
-    DONE,
-    NOTES,
-    SUCCESS,
-    TERMINATED,
-    TRUNCATED,
-    feature_of,
-)
 from gaitforge.datasets.formats.notes import check_notes
 from gaitforge.datasets.formats.parquet_rows import ParquetRows, to_rows
 from gaitforge.datasets.formats.protocol import Carried, Importer, NoOptions, PartInput
 from gaitforge.datasets.formats.sources import (
-    Parts,
-    catalog_columns,
+    Span,
+    cut_spans,
     episode_returns,
     field_name,
     identity,
 )
 from gaitforge.datasets.schema import DTYPES, STREAM_KEYS, Field, Schema
 
-_FLAGS = (*layout.ENDINGS, SUCCESS)
+_FLAGS = (*layout.ENDINGS, layout.SUCCESS)
+_REMEDY = f"delete the folder {layout.NOTES}"
 
 
 class LerobotImporter(Importer):
@@ -45,89 +38,76 @@ class LerobotImporter(Importer):
             self._notes = notes = ParquetRows(root / layout.EPISODES_NOTE)
             self.files = [*self.files, root / layout.SCHEMA_NOTE, notes.path]
             self.schema = _schema_of_notes(root / layout.SCHEMA_NOTE, folder)
-            self._features = {name: feature_of(name) for name in self.schema.names("step")}
+            self._features = {name: layout.feature_of(name) for name in self.schema.names("step")}
             self.carried = Carried(kept=("everything that gaitforge wrote",))
             if not np.array_equal(notes.read_integers(["length"])["length"], folder.lengths):
-                problem = f"not the dataset's episodes; delete the folder {NOTES}"
-                refuse(notes.path, "length", problem)
+                refuse(notes.path, "length", f"not the dataset's episodes; {_REMEDY}")
         else:
             self._features, self.schema, self.carried = _described(folder)
-        flags = (TERMINATED, TRUNCATED) if self._notes else _FLAGS
+        flags = (layout.TERMINATED, layout.TRUNCATED) if self._notes else _FLAGS
         self._flags = [name for name in flags if name in folder.features]
-        self.identity = identity(self.files)
-        self.parts = Parts(folder.lengths, self.schema.fields)
-
-    def read_part(self, number: int) -> PartInput:
-        """See `protocol.Importer`."""
-        episodes = self.parts.episodes(number)
         fields = {feature: self.schema.field(name) for name, feature in self._features.items()}
-        tasks = ["task_index"] if not self._notes and "task_index" in self._folder.features else []
-        parts: dict[str, list[np.ndarray]] = {name: [] for name in (*fields, *self._flags, *tasks)}
-        for rows in self._folder.frames(episodes.start, episodes.stop):
-            table = self._folder.read(rows, list(parts))
-            for name, pieces in parts.items():
-                column, path = table.column(name), rows.file.path
-                shape = fields[name].shape if name in fields else ()
-                other = "bool" if name in _FLAGS else "int64"
-                dtype = fields[name].dtype if name in fields else other
-                pieces.append(to_rows(path, name, column, shape, dtype, rows.first))
-        arrays = {name: np.concatenate(pieces) for name, pieces in parts.items()}
+        self._kinds = {feature: (field.shape, field.dtype) for feature, field in fields.items()}
+        self._kinds |= dict.fromkeys(self._flags, ((), "bool"))
+        if not self._notes and "task_index" in folder.features:
+            self._kinds["task_index"] = (), "int64"
+        self.identity = identity(self.files)
+        self.parts = cut_spans(folder.lengths, self.schema.fields)
+
+    def read_part(self, part: Span) -> PartInput:
+        """See `protocol.Importer`."""
+        arrays = self._folder.read(part, self._kinds)
         steps = {name: arrays[feature] for name, feature in self._features.items()}
-        lasts = np.cumsum(self.parts.lengths[number]) - 1
-        ends = {name.removeprefix("next."): arrays[name][lasts] for name in self._flags}
+        ends = {name.removeprefix("next."): arrays[name][part.stops - 1] for name in self._flags}
         if self._notes is not None:
-            return self._with_notes(self._notes, steps, ends, episodes)
-        if SUCCESS in arrays:
-            firsts = lasts + 1 - self.parts.lengths[number]
-            ends["success"] = np.logical_or.reduceat(arrays[SUCCESS], firsts)
-        return PartInput(steps, self._columns(steps, ends, arrays.get("task_index"), episodes), {})
+            return self._with_notes(self._notes, steps, ends, part)
+        if layout.SUCCESS in arrays:
+            ends["success"] = np.logical_or.reduceat(arrays[layout.SUCCESS], part.starts)
+        return PartInput(steps, self._columns(steps, ends, arrays.get("task_index"), part))
 
     def _with_notes(
         self,
         notes: ParquetRows,
         steps: Mapping[str, np.ndarray],
         ends: Mapping[str, np.ndarray],
-        episodes: slice,
+        part: Span,
     ) -> PartInput:
-        first, path = episodes.start, notes.path
-        table = notes.read(notes.schema.names, first, episodes.stop)
-        remedy = f"delete the folder {NOTES} to use the arrays"
-        arguments: dict[str, Any] = {"remedy": remedy, **ends}
+        path, first = notes.path, part.first
+        table = notes.read(notes.schema.names, first, part.episodes.stop)
+        arguments: dict[str, Any] = {"remedy": f"{_REMEDY} to use the arrays", **ends}
         if "reward" in steps and steps["reward"].ndim == 1:
             arguments["rewards"] = steps["reward"]
-        check_notes(path, "", table, first, self._folder.lengths[episodes], **arguments)
-        per_episode = {}
+        check_notes(path, "", table, part, **arguments)
+        arrays = dict(steps)
         for name in self.schema.names("episode"):
             key, field = f"{layout.NOTES_FIELD}{name}", self.schema.field(name)
             if key not in table.column_names:
                 refuse(path, key, "the column is missing")
             values = to_rows(path, key, table.column(key), field.shape, field.dtype, first)
-            per_episode[name], table = values, table.drop_columns([key])
-        return PartInput(steps, table, per_episode)
+            arrays[name], table = values, table.drop_columns([key])
+        return PartInput(arrays, table)
 
     def _columns(
         self,
         steps: Mapping[str, np.ndarray],
         ends: dict[str, np.ndarray],
         task_index: np.ndarray | None,
-        episodes: slice,
+        part: Span,
     ) -> dict[str, Any]:
         """Catalog columns; `done` means truncated where nothing else says how episodes ended."""
-        folder, lengths = self._folder, self._folder.lengths[episodes]
-        done = ends.pop("done", None)
+        folder, done = self._folder, ends.pop("done", None)
         columns: dict[str, Any] = dict(ends)
         if done is not None and not {"terminated", "truncated"} & ends.keys():
             columns["truncated"] = done
         if "reward" in steps:
-            columns["return"] = episode_returns(steps["reward"], lengths)
+            columns["return"] = episode_returns(steps["reward"], part.lengths)
         if task_index is not None and folder.tasks:
-            numbers = task_index[np.cumsum(lengths) - lengths].tolist()
-            tasks = [folder.tasks.get(number, "unknown") for number in numbers]
+            tasks = [folder.tasks.get(n, "unknown") for n in task_index[part.starts].tolist()]
             columns |= {"skill": tasks, "task": tasks}
         if folder.splits is not None:
-            columns["split"] = folder.splits[episodes].tolist()
+            columns["split"] = folder.splits[part.episodes].tolist()
         source = {"robot": self.schema.robot, "simulator": "LeRobot dataset"}
-        return catalog_columns(episodes.start, lengths, self.identity, **source, **columns)
+        return self.catalog(part, **source, **columns)
 
 
 def _schema_of_notes(path: Path, folder: LerobotFolder) -> Schema:
@@ -137,10 +117,14 @@ def _schema_of_notes(path: Path, folder: LerobotFolder) -> Schema:
     except DatasetError as error:
         refuse(path, "", f"gaitforge's notes are damaged: {error}")
     for name in schema.names("step"):
-        field, feature = schema.field(name), folder.features.get(feature_of(name), {})
+        field, feature = schema.field(name), folder.features.get(layout.feature_of(name), {})
         shape = layout.feature_shape(field)
         if feature.get("dtype") != field.dtype or tuple(feature["shape"]) != shape:
-            refuse(path, name, f"not the dataset's feature {feature_of(name)}; delete {NOTES}")
+            refuse(
+                path,
+                name,
+                f"not the dataset's feature {layout.feature_of(name)}; delete {layout.NOTES}",
+            )
     return schema
 
 
@@ -166,10 +150,10 @@ def _described(folder: LerobotFolder) -> tuple[dict[str, str], Schema, Carried]:
     if flags := [name for name in _FLAGS if name in features]:
         kept.append(f"{', '.join(flags)} -> columns of the catalog")
     notes = ["timestamps: a frame's number in its episode times the time step"]
-    if TERMINATED not in features and TRUNCATED not in features:
+    if layout.TERMINATED not in features and layout.TRUNCATED not in features:
         notes.append(
             "next.done at an episode's last frame: it was complete (truncated)"
-            if DONE in features
+            if layout.DONE in features
             else "no feature says how episodes end: they count as cut off"
         )
     if folder.tasks:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.datasets.formats.sources import tiling_slices
+from gaitforge.datasets.formats.sources import Span, tiling_slices
 from gaitforge.datasets.schema import Field, Schema
 
 VERSION = "v3.0"
@@ -91,19 +91,11 @@ def frames_per_second(control_dt_s: float) -> int | float:
 
 
 def own_columns(
-    first_row: int,
-    first_episode: int,
-    lengths: np.ndarray,
-    episodes: Mapping[str, np.ndarray],
-    fps: float,
+    span: Span, episodes: Mapping[str, np.ndarray], fps: float
 ) -> dict[str, np.ndarray]:
-    """The features of `OWN_FEATURES` for consecutive episodes, from these numbers on.
-
-    Args:
-        episodes: terminated, truncated and task_index, (E,) each.
-    """
-    total = int(lengths.sum())
-    frames = np.arange(total) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    """The features of `OWN_FEATURES`, from (E,) terminated, truncated and task_index."""
+    lengths = span.lengths
+    frames = np.arange(span.n_steps) - np.repeat(span.starts, lengths)
     endings = {
         DONE: episodes["terminated"] | episodes["truncated"],
         TERMINATED: episodes["terminated"],
@@ -113,7 +105,7 @@ def own_columns(
     return {name: is_last & np.repeat(ended, lengths) for name, ended in endings.items()} | {
         "timestamp": (frames / fps).astype(np.float32),
         "frame_index": frames,
-        "episode_index": np.repeat(first_episode + np.arange(len(lengths)), lengths),
-        "index": first_row + np.arange(total),
+        "episode_index": np.repeat(span.first + np.arange(len(lengths)), lengths),
+        "index": span.first_step + np.arange(span.n_steps),
         "task_index": np.repeat(episodes["task_index"], lengths),
     }

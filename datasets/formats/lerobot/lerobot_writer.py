@@ -135,8 +135,7 @@ class _Frames:
         """Each block with its computed features."""
         for block in blocks(self._selection):
             rows = {name: each[block.episodes] for name, each in self._episodes.items()}
-            start = block.first_step, block.unit.first
-            yield block, layout.own_columns(*start, block.lengths, rows, self.fps)
+            yield block, layout.own_columns(block, rows, self.fps)
 
     def own_stats(self) -> dict[str, Stats]:
         """Statistics of the computed features."""
@@ -152,12 +151,12 @@ class _Frames:
         tasks = [self.tasks[code] for code in self._episodes["task_index"][block.episodes]]
         chunks, files = np.array(places, np.int64).T
         rows: dict[str, Any] = {
-            "episode_index": np.arange(block.unit.first, block.unit.stop),
+            "episode_index": np.arange(block.episodes.start, block.episodes.stop),
             "tasks": pa.array([[task] for task in tasks], pa.list_(pa.string())),
             "length": block.lengths,
             "data/chunk_index": chunks,
             "data/file_index": files,
-            "dataset_from_index": block.first_step + block.stops - block.lengths,
+            "dataset_from_index": block.first_step + block.starts,
             "dataset_to_index": block.first_step + block.stops,
         }
         for name, values in columns.items():
@@ -284,7 +283,7 @@ def _write_notes(root: Path, selection: Selection) -> None:
     path, writer = root / layout.EPISODES_NOTE, None
     with ExitStack() as stack:
         for block in blocks(selection):
-            table = catalog.slice(block.unit.first, len(block.lengths))
+            table = catalog.slice(block.first, len(block.lengths))
             for name, values in block.read(selection.schema.names("episode")).items():
                 table = table.append_column(f"{layout.NOTES_FIELD}{name}", to_arrow(values))
             if writer is None:

@@ -76,7 +76,7 @@ class MinariImporter(Importer):
         describe(first, episode_keys)
         self.files = sorted(self._path / name for name in files_under(self._path))
         self.identity = sources.identity(self.files, options)
-        self.parts = sources.Parts(lengths, self.schema.fields)
+        self.parts = sources.cut_spans(lengths, self.schema.fields)
 
     def _survey(self) -> tuple[np.ndarray, set[str]]:
         """(E,) lengths of the episodes, and all keys of their metadata."""
@@ -196,41 +196,41 @@ class MinariImporter(Importer):
                     refuse(self._path, f"episode_{number}", "its metadata must be a JSON object")
                 yield each
 
-    def read_part(self, number: int) -> PartInput:
+    def read_part(self, part: sources.Span) -> PartInput:
         """See `protocol.Importer`."""
-        numbers, lengths = self.parts.episodes(number), self.parts.lengths[number]
-        first = numbers.start
+        first, lengths = part.first, part.lengths.tolist()
         read = [
-            self._episode(first + i, episode, int(lengths[i]))
-            for i, episode in enumerate(self._episodes(range(first, numbers.stop)))
+            self._episode(number, episode, lengths[number - first])
+            for number, episode in enumerate(
+                self._episodes(range(first, part.episodes.stop)), first
+            )
         ]
         if len(read) != len(lengths):
             refuse(self._path, f"episode_{first + len(read)}", "is missing")
-        fields = {name: [each[name] for each, _ in read] for name in self.schema.names()}
-        steps = {name: np.concatenate(fields[name]) for name in self.schema.names("step")}
-        per_episode = {name: np.stack(fields[name]) for name in self.schema.names("episode")}
+        join = {"step": np.concatenate, "episode": np.stack}
+        arrays = {
+            field.name: join[field.per]([each[field.name] for each, _ in read])
+            for field in self.schema.fields
+        }
         ends = np.array([ends for _, ends in read])
-        return PartInput(steps, self._catalog(first, lengths, ends, steps["reward"]), per_episode)
+        return PartInput(arrays, self._catalog(part, ends, arrays["reward"]))
 
     def _catalog(
-        self, first: int, lengths: np.ndarray, ends: np.ndarray, rewards: np.ndarray
+        self, part: sources.Span, ends: np.ndarray, rewards: np.ndarray
     ) -> pa.Table | dict[str, Any]:
         """Catalog rows of a part; `ends` (E, 2) are terminated and truncated."""
-        about = list(self._about(range(first, first + len(lengths))))
-        seeds = [meta.episode_seed(self._path, first + i, each) for i, each in enumerate(about)]
+        about = list(self._about(range(part.first, part.episodes.stop)))
+        seeds = [meta.episode_seed(self._path, n, each) for n, each in enumerate(about, part.first)]
         flags = {"terminated": ends[:, 0], "truncated": ends[:, 1]}
         if self._types is not None:
             notes = [each.get(layout.NOTES) for each in about]
             table = layout.rows_of_notes(self._path, notes, self._types)
             arguments: dict[str, Any] = {"remedy": _REMEDY, "rewards": rewards, **flags}
-            check_notes(self._path, layout.NOTES, table, first, lengths, **arguments)
-            self._check_seeds(table, first, seeds)
+            check_notes(self._path, layout.NOTES, table, part, **arguments)
+            self._check_seeds(table, part.first, seeds)
             return table
-        return sources.catalog_columns(
-            first,
-            lengths,
-            self.identity,
-            TASK_AND_QUALITY,
+        return self.catalog(
+            part,
             **meta.seed_columns(seeds),
             task=self._task(),
             quality=str(self._metadata.get("dataset_id", "unknown")),
@@ -238,7 +238,7 @@ class MinariImporter(Importer):
             expert=str(self._metadata.get("algorithm_name", "unknown")),
             success=~ends[:, 0],
             **flags,
-            **{"return": sources.episode_returns(rewards, lengths)},
+            **{"return": sources.episode_returns(rewards, part.lengths)},
         )
 
     def _check_seeds(self, table: pa.Table, first: int, seeds: Sequence[int | None]) -> None:

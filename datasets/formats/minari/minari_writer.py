@@ -21,7 +21,7 @@ from gaitforge.datasets.formats.minari.minari_schema import NOTES, most_steps, s
 from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter
 from gaitforge.datasets.formats.readme import README, readme
 from gaitforge.datasets.schema import Field
-from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.selection.selection import Selection, final_of
 from gaitforge.datasets.storage.about import read_about
 
 NEEDED = ("obs", "action", "reward")
@@ -163,15 +163,8 @@ class _Episodes:
         )
         self.schema = schema = selection.schema
         self.infos = [name for name in schema.names("step") if name not in NEEDED]
-        rows = {name: schema.field(name) for name in schema.names("step")}
-        last_of = {"final_obs": "obs"} | {f"final_{name}": name for name in self.infos}
-        self.finals = [
-            each.name
-            for each in schema.fields
-            if each.per == "episode"
-            and (step := rows.get(last_of.get(each.name, "")))
-            and (each.shape, each.dtype) == (step.shape, step.dtype)
-        ]
+        finals = {name: final_of(schema, name) for name in schema.names("episode")}
+        self.finals = [name for name, step in finals.items() if step in ("obs", *self.infos)]
         kept = [each for each in schema.fields if each.per == "step" or each.name in self.finals]
         self.kept_schema = replace(schema, fields=tuple(kept))
 
@@ -196,7 +189,7 @@ class _Episodes:
                     last = fields[final] if final in self.finals else fields[name][-1]
                     fields[name] = np.concatenate([fields[name], np.asarray(last)[None]])
                 flags = np.zeros((2, length), bool)
-                flags[:, -1] = [each[block.unit.first + number] for each in ends]
+                flags[:, -1] = [each[block.first + number] for each in ends]
                 values: dict[str, Any] = {
                     "observations": _in_space(fields["obs"]),
                     "actions": _in_space(fields["action"]),

@@ -21,16 +21,12 @@ from gaitforge.datasets.formats.mocapact.mocapact_files import (
     read_contents,
     read_float32,
 )
-from gaitforge.datasets.formats.mocapact.mocapact_schema import (
-    ObservableLayout,
-    clip_of,
-    final_name,
-)
 from gaitforge.datasets.formats.protocol import Carried, Importer, PartInput
 from gaitforge.datasets.formats.sources import (
-    Parts,
+    Span,
     catalog_columns,
     content_digests,
+    cut_parts,
     joint_identity,
 )
 from gaitforge.datasets.schema import Schema
@@ -82,37 +78,33 @@ class MocapactImporter(Importer):
         self.identity = joint_identity(self._identities.values(), (options.observables, clips))
         lengths = np.concatenate([each.columns["length"] for each in self._rollouts])
         advice, fields = "is the file damaged?", self.schema.fields
-        self.parts = Parts.checked(source, "episode_lengths", lengths, fields, advice)
+        self.parts = cut_parts(source, "episode_lengths", lengths, fields, advice)
         self._first_rollouts = np.cumsum([0, *map(len, self._rollouts)])
         self.carried = self._carried()
 
-    def read_part(self, number: int) -> PartInput:
+    def read_part(self, part: Span) -> PartInput:
         """See `protocol.Importer`."""
-        lengths, first = self.parts.lengths[number], self.parts.episodes(number).start
-        fields, sizes = self.schema.fields, {"step": int(lengths.sum()), "episode": len(lengths)}
+        fields, sizes = self.schema.fields, {"step": part.n_steps, "episode": len(part.lengths)}
         arrays = {
             each.name: np.empty((sizes[each.per], *each.shape), each.dtype) for each in fields
         }
-        buffer = np.empty((int(lengths.max()) + 1, self._layout.width), np.float32)
+        buffer = np.empty((int(part.lengths.max()) + 1, self._layout.width), np.float32)
         tables: list[pa.Table] = []
-        stops, episode = np.cumsum(lengths), 0
-        for rollouts, low, high in self._pieces(first, first + len(lengths)):
+        episode = 0
+        for rollouts, low, high in self._pieces(part):
             with open_hdf5(rollouts.path) as file, damage_named(rollouts.path):
                 for number in range(low, high):
-                    rows = slice(stops[episode] - lengths[episode], stops[episode])
+                    rows = slice(part.starts[episode], part.stops[episode])
                     places = {"step": rows, "episode": episode}
                     out = {each.name: arrays[each.name][places[each.per]] for each in fields}
                     self._read_rollout(file, rollouts, number, out, buffer)
                     episode += 1
             tables.append(self._catalog_of(rollouts, low, high))
-        return PartInput(
-            steps={name: arrays[name] for name in self.schema.names("step")},
-            episodes=pa.concat_tables(tables, promote_options="permissive"),
-            per_episode={name: arrays[name] for name in self.schema.names("episode")},
-        )
+        return PartInput(arrays, pa.concat_tables(tables, promote_options="permissive"))
 
-    def _pieces(self, first: int, stop: int) -> Iterator[tuple[Rollouts, int, int]]:
-        """The snippets of the episodes first .. stop - 1, each with a range of its rollouts."""
+    def _pieces(self, part: Span) -> Iterator[tuple[Rollouts, int, int]]:
+        """The snippets of a part's episodes, each with a range of its rollouts."""
+        first, stop = part.first, part.episodes.stop
         at = int(np.searchsorted(self._first_rollouts, first, side="right")) - 1
         while at < len(self._rollouts) and self._first_rollouts[at] < stop:
             begin, end = (int(each) for each in self._first_rollouts[at : at + 2])
@@ -136,7 +128,7 @@ class MocapactImporter(Importer):
         read_float32(path, file, f"{group}/{keys.PROPRIOCEPTIVE}", seen)
         for name, columns in self._layout.columns.items():
             out[name][:] = seen[:-1, columns]
-            out[final_name(name)][:] = seen[-1, columns]
+            out[f"final_{name}"][:] = seen[-1, columns]
         summed = float(out["reward"].sum(dtype=np.float64))
         recorded = float(rollouts.columns["return"][number])
         if abs(summed - recorded) > RETURN_TOLERANCE * max(1.0, abs(summed)):
@@ -146,7 +138,7 @@ class MocapactImporter(Importer):
     def _catalog_of(self, rollouts: Rollouts, low: int, high: int) -> pa.Table:
         """Catalog rows of a snippet's rollouts low .. high - 1."""
         snippet = rollouts.snippet
-        clip = clip_of(snippet.clip)
+        clip = keys.clip_of(snippet.clip)
         if rollouts.note_rows is not None:
             table = self._tables[rollouts.path].take(pa.array(rollouts.note_rows[low:high]))
         else:
@@ -181,7 +173,7 @@ class MocapactImporter(Importer):
         steps = self.schema.names("step")
         source = keys.PROPRIOCEPTIVE
         kept = [
-            f"{source} ({listed(seen, 40)}) -> {name}; its last row -> {final_name(name)}"
+            f"{source} ({listed(seen, 40)}) -> {name}; its last row -> final_{name}"
             for name, seen in self._layout.fields.items()
         ]
         kept += [f"{key} -> {name}" for key, name in keys.STEP_KEYS.items() if name in steps]
@@ -221,7 +213,7 @@ def _files(source: Path) -> list[Path]:
 
 def _common_schema(
     contents: Sequence[FileContents], observables: str
-) -> tuple[ObservableLayout, Schema]:
+) -> tuple[keys.ObservableLayout, Schema]:
     """The observables' layout and the schema of all files; DatasetError if they differ."""
     first = contents[0]
     for content in contents:
@@ -238,13 +230,13 @@ def _common_schema(
     obs_names = [name for name in first.widths if name in keys.BODY_OBSERVABLES]
     if observables == "all" or not obs_names:
         obs_names = list(first.widths)
-    layout = ObservableLayout.of_file(first.widths, obs_names)
+    layout = keys.ObservableLayout.of_file(first.widths, obs_names)
     return layout, keys.store_schema(layout, first.action_dim, first.keys, first.ref_steps)
 
 
-def _schema_of_notes(content: FileContents, noted: Schema) -> tuple[ObservableLayout, Schema]:
+def _schema_of_notes(content: FileContents, noted: Schema) -> tuple[keys.ObservableLayout, Schema]:
     """The schema in the notes, less the fields that the format does not hold."""
-    layout = ObservableLayout.of_schema(noted)
+    layout = keys.ObservableLayout.of_schema(noted)
     fresh = keys.store_schema(layout, content.action_dim, content.keys, content.ref_steps)
     held = {(each.name, each.shape, each.dtype, each.per) for each in fresh.fields}
     fields = tuple(
@@ -268,7 +260,7 @@ def _clip_list(path: str) -> tuple[str, ...]:
 
 
 def _known_clips(rollouts: Sequence[Rollouts], clips: Sequence[str]) -> frozenset[str]:
-    there = {clip_of(each.snippet.clip) for each in rollouts}
+    there = {keys.clip_of(each.snippet.clip) for each in rollouts}
     if unknown := sorted(set(clips) - there):
         raise DatasetError(
             f"option validation_clips: no clip {listed(unknown)}; allowed: {listed(sorted(there))}"

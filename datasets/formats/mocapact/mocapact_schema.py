@@ -75,8 +75,8 @@ NOTES, NOTES_ROLLOUTS = "gaitforge", "rollouts"
 ATTRIBUTE = "mocapact"
 """Attribute of the store's schema: the observables in the file's order, and the reference steps."""
 
-_FIELDS = {"obs": "final_obs", "further_obs": "final_further_obs"}
-"""Observation field per step -> the field per episode of its last row."""
+_FIELDS = ("obs", "further_obs")
+"""Observation fields per step; `final_<field>` per episode is its last row."""
 
 _DESCRIPTIONS = {
     "action": "sampled from the expert: mean action plus noise",
@@ -142,8 +142,8 @@ class ObservableLayout:
     def of_file(cls, widths: Mapping[str, int], obs_names: Sequence[str]) -> "ObservableLayout":
         """The observables `obs_names` as the field `obs`, all others as `further_obs`."""
         parts = {
-            "obs": tuple(name for name in widths if name in obs_names),
-            "further_obs": tuple(name for name in widths if name not in obs_names),
+            field: tuple(name for name in widths if (name in obs_names) == (field == "obs"))
+            for field in _FIELDS
         }
         return cls(widths, {field: names for field, names in parts.items() if names})
 
@@ -156,8 +156,9 @@ class ObservableLayout:
         fields: dict[str, tuple[str, ...]] = {}
         widths: dict[str, int] = {}
         for name in (name for name in _FIELDS if name in schema.names("step")):
-            field = schema.field(name)
-            ordered = tiling_slices(field) or [(name, (0, field.shape[0]))]
+            ordered = tiling_slices(schema.field(name)) or [
+                (name, (0, schema.field(name).shape[0]))
+            ]
             fields[name] = tuple(key for key, _ in ordered)
             if twice := sorted(set(fields[name]) & set(widths)):
                 raise DatasetError(f"two observation fields have a slice {twice[0]}")
@@ -196,11 +197,6 @@ class ObservableLayout:
         return fields
 
 
-def final_name(field: str) -> str:
-    """The field per episode that holds the last row of an observation field."""
-    return _FIELDS[field]
-
-
 def store_schema(
     layout: ObservableLayout, action_dim: int, keys: Sequence[str], ref_steps: Sequence[int] | None
 ) -> Schema:
@@ -212,7 +208,7 @@ def store_schema(
         if key in keys
     ]
     observed = layout.observation_fields()
-    finals = [replace(each, name=final_name(each.name), per="episode") for each in observed]
+    finals = [replace(each, name=f"final_{each.name}", per="episode") for each in observed]
     attribute: dict[str, Any] = {"observables": dict(layout.widths)}
     if ref_steps is not None:
         attribute["ref_steps"] = list(ref_steps)

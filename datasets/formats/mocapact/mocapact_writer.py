@@ -112,7 +112,7 @@ class _Content:
         self.schema, self.layout = schema, keys.ObservableLayout.of_schema(schema)
         observed = list(self.layout.fields)
         for name in observed:
-            final = keys.final_name(name)
+            final = f"final_{name}"
             if final not in schema.names("episode"):
                 raise DatasetError(f"a MoCapAct file needs the last observation in field {final}")
             if schema.field(final).shape != schema.field(name).shape or name not in usable:
@@ -123,7 +123,7 @@ class _Content:
             for key, name in keys.STEP_KEYS.items()
             if name in usable and schema.field(name).shape == (action if "actions" in key else ())
         }
-        self.fields = [*self.keys, *observed, *map(keys.final_name, observed)]
+        self.fields = [*self.keys, *observed, *(f"final_{name}" for name in observed)]
 
 
 class _Plan:
@@ -256,7 +256,7 @@ class _Files(ExitStack):
         """Write the rollouts of a block."""
         plan, content, arrays = self._plan, self._content, block.read(self._content.fields)
         for number, (length, stop) in enumerate(zip(block.lengths, block.stops, strict=True)):
-            rows, episode = slice(stop - length, stop), block.unit.first + number
+            rows, episode = slice(stop - length, stop), block.first + number
             file_name = "" if self._one_file else plan.clips[episode]
             sums = self.sums.setdefault(file_name, _Sums())
             group = self.open(file_name).create_group(plan.rollout(episode))
@@ -265,7 +265,7 @@ class _Files(ExitStack):
             seen = np.empty((length + 1, content.layout.width), np.float32)
             for name, columns in content.layout.columns.items():
                 seen[:-1, columns] = arrays[name][rows]
-                seen[-1, columns] = arrays[keys.final_name(name)][number]
+                seen[-1, columns] = arrays[f"final_{name}"][number]
             group.create_dataset(keys.PROPRIOCEPTIVE, data=seen)
             sums.count += len(seen)
             sums.add("proprio", seen)

@@ -22,6 +22,7 @@ from gaitforge.datasets.files import (
 )
 from gaitforge.datasets.formats import exporter_class, options_of
 from gaitforge.datasets.formats.protocol import Begin, Report, no_progress
+from gaitforge.datasets.formats.sources import field_bytes
 from gaitforge.datasets.formats.transfer.verifying import verify_export
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
@@ -81,9 +82,7 @@ def export_selection(
                 _remove(temporary)
     except OSError as error:
         raise DatasetError(f"cannot write {destination}: {_reason(error)}") from error
-    fields = selection.schema.fields
-    per = {"step": selection.steps, "episode": len(selection)}
-    size = sum(each.row_bytes * per[each.per] for each in fields)
+    size = field_bytes(selection.schema.fields, selection.steps, len(selection))
     counts = len(selection), selection.steps, len(selection.rows_by_part()), size
     seconds = time.monotonic() - started
     return Report(name, selection.store.address, str(destination), *counts, seconds, carried)

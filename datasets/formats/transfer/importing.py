@@ -32,6 +32,7 @@ from gaitforge.datasets.files import (
 from gaitforge.datasets.formats import importer_class, options_of
 from gaitforge.datasets.formats.checks import refuse
 from gaitforge.datasets.formats.protocol import Advance, Begin, Importer, Report, no_progress
+from gaitforge.datasets.formats.sources import field_bytes
 from gaitforge.datasets.formats.transfer import staging
 from gaitforge.datasets.formats.transfer.imported import ImportedSource
 from gaitforge.datasets.formats.transfer.not_finite import read_finite
@@ -83,7 +84,7 @@ def import_source(
         work = _Import(name, str(source), importer, address, target, drop_nan)
         if target is not None:
             work.record.check_unchanged(address)
-        episodes, steps = importer.parts.n_episodes, importer.parts.n_steps
+        episodes, steps = importer.episodes, importer.steps
         advance = begin(steps)
         carried = importer.carried
         if target is None or target.missing(work.part_ids):
@@ -98,8 +99,7 @@ def import_source(
             there = [target.catalog().manifests[part_id] for part_id in work.part_ids]
             episodes = sum(each.episodes for each in there)
             steps = sum(each.steps for each in there)
-        per = {"step": steps, "episode": episodes}
-        size = sum(each.row_bytes * per[each.per] for each in importer.schema.fields)
+        size = field_bytes(importer.schema.fields, steps, episodes)
         counts = episodes, steps, len(importer.parts), size
         return Report(name, str(source), str(store), *counts, time.monotonic() - started, carried)
     finally:
@@ -164,7 +164,7 @@ class _Import:
                 dropped: dict[int, int] = {}
                 work = self._write_part(staged, dropped, advance)
                 _in_threads(work, range(len(self.part_ids)), workers)
-                if len(dropped) == self.importer.parts.n_episodes:
+                if len(dropped) == self.importer.episodes:
                     refuse(self.source, "", "every episode has values that are not finite")
                 _in_threads(_verify_part(staged), staged.parts(), workers)
                 self._check_new_episodes(staged)
@@ -201,21 +201,25 @@ class _Import:
         missing, reporting = set(staged.missing(self.part_ids)), threading.Lock()
 
         def work(number: int) -> None:
-            part_id, lengths = self.part_ids[number], self.importer.parts.lengths[number]
+            part_id, span = self.part_ids[number], self.importer.parts[number]
             left_out = np.zeros(0, np.int64)
             if part_id in missing:
-                part, left_out = read_finite(self.importer, number, self.drop_nan)
+                part, left_out = read_finite(self.importer, span, self.drop_nan)
                 try:
-                    if len(left_out) < len(lengths):
-                        staged.write_part(part_id, part.steps, part.episodes, part.per_episode)
+                    if len(left_out) < len(span.lengths):
+                        steps, per_episode = (
+                            {each: part.arrays[each] for each in staged.schema.names(per)}
+                            for per in ("step", "episode")
+                        )
+                        staged.write_part(part_id, steps, part.episodes, per_episode)
                 except DatasetError as error:
                     if _is_transient(error):
                         raise
                     refuse(self.source, "", str(error))
-            first = self.importer.parts.episodes(number).start
+            lengths = span.lengths[left_out - span.first].tolist()
             with reporting:
-                dropped.update((each, int(lengths[each - first])) for each in left_out.tolist())
-                advance(int(lengths.sum()))
+                dropped.update(zip(left_out.tolist(), lengths, strict=True))
+                advance(span.n_steps)
 
         return work
 

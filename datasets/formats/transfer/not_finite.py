@@ -8,11 +8,12 @@ import pyarrow as pa
 from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.formats.checks import NotFiniteError, not_finite_allowed
 from gaitforge.datasets.formats.protocol import Importer, PartInput
+from gaitforge.datasets.formats.sources import Span
 
 HINT = "--drop-nan (drop_nan=True) leaves such episodes out"
 
 
-def read_finite(importer: Importer, number: int, drop: bool) -> tuple[PartInput, np.ndarray]:
+def read_finite(importer: Importer, span: Span, drop: bool) -> tuple[PartInput, np.ndarray]:
     """A part of a source, and the episodes that were left out of it.
 
     Episodes are numbered in the source. With all of a part's episodes left out, its arrays and rows
@@ -22,47 +23,29 @@ def read_finite(importer: Importer, number: int, drop: bool) -> tuple[PartInput,
         DatasetError: without `drop`, for values that are not finite; names the episodes.
     """
     try:
-        return importer.read_part(number), np.zeros(0, np.int64)
+        return importer.read_part(span), np.zeros(0, np.int64)
     except NotFiniteError as error:
-        return _without_damage(importer, number, drop, str(error))
-
-
-def _without_damage(
-    importer: Importer, number: int, drop: bool, refusal: str
-) -> tuple[PartInput, np.ndarray]:
-    # The refusal is text: an exception in a variable would keep its frames, and so files, open.
+        refusal = str(error)  # as text: the exception's frames would keep files open
     try:
         with not_finite_allowed():
-            part = importer.read_part(number)
+            part = importer.read_part(span)
     except DatasetError as error:
         raise DatasetError(refusal) from error
-    lengths = importer.parts.lengths[number]
-    wrong = ~_finite_episodes(part, lengths)
-    episodes = importer.parts.episodes(number).start + np.flatnonzero(wrong)
+    per = {"step": span.starts, "episode": np.arange(len(span.lengths))}
+    kept = np.ones(len(span.lengths), bool)
+    for field in importer.schema.fields:
+        rows = part.arrays[field.name]
+        finite = np.isfinite(rows).reshape(len(rows), -1).all(axis=1)
+        kept &= np.logical_and.reduceat(finite, per[field.per])
+    episodes = span.first + np.flatnonzero(~kept)
     if not drop:
         raise DatasetError(f"{refusal}, in episode {listed(episodes, 4)}; {HINT}")
-    return _of_episodes(part, lengths, ~wrong), episodes
-
-
-def _finite_episodes(part: PartInput, lengths: np.ndarray) -> np.ndarray:
-    """(E,) whether all values of an episode are finite."""
-    finite, starts = np.ones(len(lengths), bool), np.cumsum(lengths) - lengths
-    for rows in part.steps.values():
-        good = np.isfinite(rows).reshape(len(rows), -1).all(axis=1)
-        finite &= np.logical_and.reduceat(good, starts)
-    for rows in part.per_episode.values():
-        finite &= np.isfinite(rows).reshape(len(rows), -1).all(axis=1)
-    return finite
-
-
-def _of_episodes(part: PartInput, lengths: np.ndarray, kept: np.ndarray) -> PartInput:
-    """The part with the episodes at which `kept` (E,) is set."""
-    of_steps = np.repeat(kept, lengths)
-    steps = {name: rows[of_steps] for name, rows in part.steps.items()}
-    per_episode = {name: rows[kept] for name, rows in part.per_episode.items()}
+    of = {"step": np.repeat(kept, span.lengths), "episode": kept}
+    fields = importer.schema.fields
+    arrays = {field.name: part.arrays[field.name][of[field.per]] for field in fields}
     rows = part.episodes
     if isinstance(rows, Mapping):
         rows = {name: np.asarray(values)[kept] for name, values in rows.items()}
     else:
         rows = rows.filter(pa.array(kept))
-    return PartInput(steps, rows, per_episode)
+    return PartInput(arrays, rows), episodes

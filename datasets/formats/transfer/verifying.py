@@ -18,7 +18,8 @@ from gaitforge.datasets.catalog.episodes import episode_table, episodes_digest
 from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.formats import importer_class, options_of
 from gaitforge.datasets.formats.blocks import blocks
-from gaitforge.datasets.formats.protocol import Exporter, Importer
+from gaitforge.datasets.formats.protocol import Exporter
+from gaitforge.datasets.formats.sources import Span
 from gaitforge.datasets.schema import Field
 from gaitforge.datasets.selection.selection import Selection
 
@@ -39,19 +40,26 @@ def verify_export(
         DatasetError: it cannot be read, or differs; names what differs.
     """
     cls = importer_class(name)
-    reading = {} if notes else exporter.reading
-    importer = cls(str(written), options_of(cls.Options, reading))
+    importer = cls(str(written), options_of(cls.Options, {} if notes else exporter.reading))
+    fields = {each.name: each for each in importer.schema.fields}
+    tables: list[pa.Table] = []
+
+    def parts() -> Iterator[tuple[Arrays, Span]]:
+        for span in importer.parts:
+            part = importer.read_part(span)
+            if notes:
+                tables.append(_catalog_rows(part.episodes, importer.schema.group_by))
+            yield part.arrays, span
+
     try:
-        counts = importer.parts.n_episodes, importer.parts.n_steps
+        counts = importer.episodes, importer.steps
         if counts != (expected := (len(selection), selection.steps)):
             problem = "it has {} episodes of {} steps, not {} of {}"
             raise DatasetError(problem.format(*counts, *expected))
-        tables: list[pa.Table] = []
-        theirs = _checksums(_read_parts(importer, tables if notes else None))
+        theirs = _checksums(parts(), fields)
     finally:
         importer.close()
-    fields = {each.name: each for each in importer.schema.fields}
-    ours = _checksums(_selected(selection, fields, exporter))
+    ours = _checksums(_selected(selection, fields, exporter), fields)
     theirs = {field: theirs[field] for field in ours}
     if notes:
         ids = np.concatenate([table.column("episode").to_numpy() for table in tables])
@@ -66,37 +74,24 @@ def verify_export(
         raise DatasetError(f"{listed(differing)} of some episodes are {held}")
 
 
-def _read_parts(
-    importer: Importer, tables: list[pa.Table] | None
-) -> Iterator[tuple[Arrays, Arrays, np.ndarray]]:
-    """Step fields, episode fields and lengths of each part; rows go to `tables`."""
-    for number, lengths in enumerate(importer.parts.lengths):
-        part = importer.read_part(number)
-        if tables is not None:
-            tables.append(_catalog_rows(part.episodes, importer.schema.group_by))
-        yield part.steps, part.per_episode, lengths
-
-
 def _selected(
     selection: Selection, fields: Mapping[str, Field], exporter: Exporter
-) -> Iterator[tuple[Arrays, Arrays, np.ndarray]]:
-    """As `_read_parts`, of the selection's fields that the reader's dtypes hold exactly."""
+) -> Iterator[tuple[Arrays, Span]]:
+    """The selection's blocks with those fields that the reader's dtypes hold exactly."""
     schema = selection.schema
-
-    def as_stored(arrays: Arrays) -> Arrays:
-        return {
-            name: rows.astype(fields[name].dtype, copy=False)
-            for name, rows in arrays.items()
-            if name in fields and _holds(fields[name], rows)
-        }
-
-    steps, per_episode = (
-        [name for name in schema.names(per) if name in fields and fields[name].per == per]
+    names = [
+        name
         for per in ("step", "episode")
-    )
+        for name in schema.names(per)
+        if name in fields and fields[name].per == per
+    ]
     for block in blocks(selection):
-        read = exporter.as_read(schema, block.read(steps), block.lengths)
-        yield as_stored(read), as_stored(block.read(per_episode)), block.lengths
+        read = exporter.as_read(schema, block.read(names), block.lengths)
+        held = {name: rows for name, rows in read.items() if _holds(fields[name], rows)}
+        yield (
+            {name: rows.astype(fields[name].dtype, copy=False) for name, rows in held.items()},
+            block,
+        )
 
 
 def _holds(field: Field, rows: np.ndarray) -> bool:
@@ -105,15 +100,14 @@ def _holds(field: Field, rows: np.ndarray) -> bool:
     return same_kind and rows[:1].size == np.prod(field.shape, dtype=np.int64)
 
 
-def _checksums(parts: Iterator[tuple[Arrays, Arrays, np.ndarray]]) -> Sums:
+def _checksums(parts: Iterator[tuple[Arrays, Span]], fields: Mapping[str, Field]) -> Sums:
     checksums: dict[str, list[int]] = {}
-    for steps, per_episode, lengths in parts:
-        ends = np.cumsum([0, *lengths]).tolist(), list(range(len(lengths) + 1))
-        for arrays, bounds in zip((steps, per_episode), ends, strict=True):
-            for name, values in arrays.items():
-                flat = np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8)
-                sums = (zlib.crc32(flat[low:high].data) for low, high in pairwise(bounds))
-                checksums.setdefault(name, []).extend(sums)
+    for arrays, span in parts:
+        bounds = {"step": [0, *span.stops.tolist()], "episode": range(len(span.lengths) + 1)}
+        for name, values in arrays.items():
+            flat = np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8)
+            ends = pairwise(bounds[fields[name].per])
+            checksums.setdefault(name, []).extend(zlib.crc32(flat[a:b].data) for a, b in ends)
     return {name: np.array(sums, np.uint32) for name, sums in checksums.items()}
 
 

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 
@@ -11,16 +13,7 @@ MOST_VALUES = 24
 MOST_NAMES = 60
 """The most frequent texts have a code each; the others share one."""
 MOST_BINS = 50
-RESERVED = frozenset(
-    """
-    all analyse analyze and any array as asc asymmetric both case cast check collate column
-    constraint create default deferrable desc describe distinct do else end except false fetch for
-    foreign from group having in initially intersect into lambda lateral leading limit not null
-    offset on only or order pivot pivot_longer pivot_wider placing primary qualify references
-    returning select show some summarize symmetric table then to trailing true union unique unpivot
-    using variadic when where window with
-    """.split()  # noqa: SIM905
-)
+_RESERVED = "select keyword_name from duckdb_keywords() where keyword_category = 'reserved'"
 """Words that DuckDB takes for a column's name in quotes only."""
 
 
@@ -48,7 +41,7 @@ class Column:
 
 def binned(name: str, values: pa.Array) -> Column:
     """The codes of a catalog column: text, true or false, whole or other numbers."""
-    sql = f'"{name}"' if name.lower() in RESERVED or name[0].isdecimal() else name
+    sql = f'"{name}"' if name.lower() in _reserved() or name[0].isdecimal() else name
     if pa.types.is_string(values.type):
         return _named(name, sql, values)
     missing = f"{sql} is null"
@@ -68,6 +61,12 @@ def binned(name: str, values: pa.Array) -> Column:
     texts = tuple(_literal(each) for each in (distinct if few else edges).tolist())
     bins, single = ((), texts) if few else (texts, ())
     return Column(name, sql, codes, bins, single, missing="" if valid.all() else missing)
+
+
+@cache
+def _reserved() -> frozenset[str]:
+    with duckdb.connect() as connection:
+        return frozenset(word for (word,) in connection.execute(_RESERVED).fetchall())
 
 
 def _named(name: str, sql: str, values: pa.Array) -> Column:

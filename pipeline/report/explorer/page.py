@@ -11,10 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
-import pyarrow as pa
 
 from gaitforge.datasets import Selection
-from gaitforge.datasets.catalog.glossary import Column as Described
 from gaitforge.datasets.catalog.glossary import glossary
 from gaitforge.pipeline.report.charts import SERIES_COLOURS
 from gaitforge.pipeline.report.explorer.columns import binned
@@ -48,31 +46,10 @@ def explorer_of(selection: Selection, folder: Path, within: str = "") -> str:
     if "://" not in address:  # keep the folders of this machine out of the page
         beside = Path(address).parent == folder.resolve().parent
         place = f"{'../' if beside else ''}{Path(address).name}"
-    about = {"store": PurePosixPath(address).name, "place": place, "within": within}
+    name, group_by = PurePosixPath(address).name, store.schema.group_by
     step = -(-len(selection) // MOST_EPISODES) or 1
-    episodes = selection.with_rows(selection.rows[::step]).episodes()
-    about["of"] = f"one in {step} of {len(selection):,}" if step > 1 else ""
-    glosses = {each.name: each for each in glossary(store.schema, episodes.schema)}
-    return explorer_page(episodes, store.schema.group_by, about, glosses)
-
-
-def explorer_page(
-    episodes: pa.Table,
-    group_by: Sequence[str],
-    about: Mapping[str, str],
-    glosses: Mapping[str, Described],
-) -> str:
-    """The page of a catalog's rows, as text.
-
-    Args:
-        episodes: columns as in a catalog.
-        group_by: the two columns that are shown first.
-        about: `store`, its name; `place`, its address, or its path from the page's folder,
-            or its name again; `within`, the condition that the rows already meet, or nothing;
-            `of`, the share of the episodes that the rows are, or nothing for all.
-        glosses: unit and meaning of the columns, by their names.
-    """
-    table = episodes.combine_chunks()
+    table = selection.with_rows(selection.rows[::step]).episodes().combine_chunks()
+    glosses = {each.name: each for each in glossary(store.schema, table.schema)}
     arrays = {name: table.column(name).combine_chunks() for name in table.column_names}
     columns = [binned(*each) for each in arrays.items() if each[0] not in IDENTIFIERS]
     described = [
@@ -87,19 +64,28 @@ def explorer_page(
     ]
     varied = {each.name for each in columns if len(each.values) != 1 or each.others}
     shown = [*group_by, *(name for name in FIRST_SHOWN if name in varied)]
-    ids = np.asarray(arrays["episode"])
-    returns = np.asarray(arrays["return"])
-    catalog = dict(about) | {"episodes": len(table), "cells": [*group_by, "level"]}
+    ids, returns = (np.asarray(arrays[column]) for column in ("episode", "return"))
+    catalog = {
+        "store": name,
+        "place": place,
+        "within": within,
+        "of": f"one in {step} of {len(selection):,}" if step > 1 else "",
+        "episodes": len(table),
+        "cells": [*group_by, "level"],
+        "columns": described,
+        "shown": shown,
+    }
     return render(
         "explorer.html",
-        catalog=catalog | {"columns": described, "shown": shown},
+        catalog=catalog,
         blocks={
             **{f"column-{k}": _packed(each.codes) for k, each in enumerate(columns)},
             "ids": _packed(np.diff(ids, prepend=0).astype("<i8")),
             "returns": _packed(returns.astype("<f4")),
         },
         colours=SERIES_COLOURS,
-        **{"store": about["store"], "abstract": ""},
+        store=name,
+        abstract="",
     )
 
 

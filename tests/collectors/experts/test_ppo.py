@@ -212,7 +212,7 @@ def test_the_critic_alone_sees_the_time_left_the_cell_and_the_forces(task: Exper
 def stand_still(task: ExpertTask) -> torch.Tensor:
     """(N, 12) corrections that keep a firm stance whatever the gait does."""
     action = (FIRM_STANCE - ROBOT.default_joint_pos_rad) / ROBOT.action_scale_rad
-    return torch.from_numpy((action - task._inputs.reference).astype(np.float32))
+    return torch.from_numpy((action - task._reference).astype(np.float32))
 
 
 @pytest.mark.slow

@@ -7,7 +7,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from gaitforge.collectors.gym.batch import TaskBatch
-from gaitforge.collectors.gym.gym_rollout import UniformActor, run_episode
+from gaitforge.collectors.gym.experts import RandomPolicy
+from gaitforge.collectors.gym.gym_rollout import run_episode
 from gaitforge.collectors.gym.tasks import find_task
 
 HIDDEN = 8
@@ -60,7 +61,7 @@ def make_training(folder: Path, env_id: str = "Hopper-v5", rows: int = 70, seed:
 
 def _replay(batch: TaskBatch, rows: int) -> np.ndarray:
     """(rows, obs | action | log_prob | reward | terminated | truncated | next_obs) float32."""
-    actor, found, steps = UniformActor(batch.act_dim), [], 0
+    actor, found, steps = RandomPolicy(batch.act_dim), [], 0
     while steps < rows:
         episode = run_episode(batch, actor, len(found))
         flags = np.zeros((episode.length, 2), np.float32)

@@ -8,14 +8,13 @@ import pytest
 
 from gaitforge.collectors.gym.batch import TaskBatch
 from gaitforge.collectors.gym.data import gym_schema, open_replay, replayed_episodes
-from gaitforge.collectors.gym.experts import load_gym_expert, read_recipe
-from gaitforge.collectors.gym.gym_rollout import (
-    Actor,
-    Episode,
-    SampledActor,
-    UniformActor,
-    run_episode,
+from gaitforge.collectors.gym.experts import (
+    GymExpert,
+    RandomPolicy,
+    load_gym_expert,
+    read_recipe,
 )
+from gaitforge.collectors.gym.gym_rollout import Episode, run_episode
 from gaitforge.collectors.gym.tasks import find_task
 from tests.collectors.gym.making import make_training
 
@@ -29,10 +28,9 @@ def training(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return make_training(tmp_path_factory.mktemp("training") / request.param, request.param)
 
 
-def open_task(training: Path) -> tuple[TaskBatch, SampledActor]:
+def open_task(training: Path) -> tuple[TaskBatch, GymExpert]:
     expert = load_gym_expert(training, "expert")
-    batch = TaskBatch(expert.task, 1)
-    return batch, SampledActor(expert)
+    return TaskBatch(expert.task, 1), expert
 
 
 def assert_same(a: Episode, b: Episode) -> None:
@@ -44,7 +42,7 @@ def test_an_episode_is_the_same_alone_and_after_others(training: Path) -> None:
     first, actor = open_task(training)
     alone = run_episode(first, actor, 11)
     other, actor_too = open_task(training)
-    uniform: Actor = UniformActor(other.act_dim)
+    uniform = RandomPolicy(other.act_dim)
     for before, seed in ((actor_too, 3), (uniform, 11)):
         assert run_episode(other, before, seed).length > 0
     assert_same(run_episode(other, actor_too, 11), alone)
@@ -83,7 +81,7 @@ def test_actions_have_the_density_that_is_kept_of_them(training: Path) -> None:
     again, density = expert.sample(obs, ((np.arctanh(action) - mean) / std).astype(np.float32))
     np.testing.assert_allclose(again, action, atol=1e-3)
     np.testing.assert_allclose(episode.log_prob[unsaturated], density, atol=2e-2)
-    uniform = run_episode(batch, UniformActor(batch.act_dim), 5)
+    uniform = run_episode(batch, RandomPolicy(batch.act_dim), 5)
     np.testing.assert_allclose(uniform.log_prob, batch.act_dim * np.log(0.5), rtol=1e-6)
     batch.close()
 
@@ -99,7 +97,7 @@ def test_the_replay_buffer_comes_back_in_episodes(training: Path) -> None:
         together = np.concatenate([getattr(episode, name) for episode in episodes])
         np.testing.assert_array_equal(together, rows[name])
     batch = TaskBatch(task, 1)
-    uniform = UniformActor(batch.act_dim)
+    uniform = RandomPolicy(batch.act_dim)
     for number, episode in enumerate(episodes):
         drawn = run_episode(batch, uniform, number)
         np.testing.assert_array_equal(drawn.obs[: episode.length], episode.obs)

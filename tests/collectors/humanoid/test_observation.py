@@ -1,6 +1,7 @@
 """The observation's names and places: the published ones, dm_control's, and the learners'."""
 
 import numpy as np
+import pytest
 
 from gaitforge.collectors.humanoid.environment import TrackingEnvironment
 from gaitforge.collectors.humanoid.observation import (
@@ -12,6 +13,8 @@ from gaitforge.collectors.humanoid.observation import (
 )
 from gaitforge.collectors.humanoid.walker import PREFIX, load_humanoid
 from gaitforge.learners.models.bot.bodies import BODIES, body_view
+
+pytest.importorskip("dm_control")
 
 # First index of every observable in MoCapAct's published data files.
 PUBLISHED = {

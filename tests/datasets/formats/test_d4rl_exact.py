@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gaitforge.datasets import DatasetError, Field, Schema, Store, open_store
 from gaitforge.datasets.formats import sources
-from gaitforge.datasets.formats.d4rl import metadata
+from gaitforge.datasets.formats.d4rl import d4rl_notes
 from gaitforge.datasets.formats.hdf5 import datasets_of
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
@@ -243,6 +243,6 @@ def test_metadata_are_bounded_and_checked(tmp_path: Path, monkeypatch: pytest.Mo
     kept.write_bytes(content)
     with pytest.raises(DatasetError, match=r"imports/metadata/\w+.d4rl of .* is damaged"):
         export_selection("d4rl", open_store(tmp_path / "store").select(), tmp_path / "out")
-    monkeypatch.setattr(metadata, "MOST_BYTES", 1000)
+    monkeypatch.setattr(d4rl_notes, "MOST_BYTES", 1000)
     report = import_source("d4rl", path, tmp_path / "other")
     assert any(line.startswith("metadata: larger than") for line in report.carried.left)

@@ -235,5 +235,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 def test_parts_are_cut_at_whole_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "PART_BYTES", 100)
-    parts = sources.pack_episodes(np.array([3, 7, 1, 25, 2, 8, 1]), row_bytes=10)
-    assert [part.tolist() for part in parts] == [[3, 7], [1], [25], [2, 8], [1]]
+    parts = sources.cut_spans(np.array([3, 7, 1, 25, 2, 8, 1]), [Field("obs", (10,), "int8")])
+    assert [part.lengths.tolist() for part in parts] == [[3, 7], [1], [25], [2, 8], [1]]
+    starts = [(part.first, part.first_step) for part in parts]
+    assert starts == [(0, 0), (2, 10), (3, 11), (4, 36), (6, 46)]

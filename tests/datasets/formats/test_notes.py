@@ -15,6 +15,7 @@ import pytest
 from gaitforge.datasets import DatasetError, open_store
 from gaitforge.datasets.formats import FORMATS
 from gaitforge.datasets.formats.notes import check_notes
+from gaitforge.datasets.formats.sources import Span
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.lerobot_files import DATA, read
@@ -38,8 +39,7 @@ def check(changes: dict[str, Any], rewards: np.ndarray = REWARDS) -> None:
         "x.hdf5",
         "notes",
         pa.table(columns),
-        7,
-        LENGTHS,
+        Span(LENGTHS, 7, 0),
         remedy="delete them",
         terminated=np.array([True, False]),
         truncated=np.array([False, True]),
@@ -49,7 +49,7 @@ def check(changes: dict[str, Any], rewards: np.ndarray = REWARDS) -> None:
 
 def test_notes_that_say_what_the_arrays_say_pass() -> None:
     check({})
-    assert check_notes("x", "notes", pa.table(RIGHT), 0, LENGTHS, remedy="") is None
+    assert check_notes("x", "notes", pa.table(RIGHT), Span(LENGTHS, 0, 0), remedy="") is None
 
 
 @pytest.mark.parametrize(
@@ -76,10 +76,10 @@ def test_a_return_summed_before_rounding_or_in_any_order_passes(dtype: str) -> N
     summed = stored.astype("f8") if dtype == "int8" else given
     running = float(np.cumsum(summed[::-1].astype("f4"))[-1])
     table = pa.table({"length": [2000], "return": [running]})
-    lengths = np.array([2000])
-    check_notes("x", "notes", table, 0, lengths, remedy="", rewards=stored)
+    span = Span(np.array([2000]), 0, 0)
+    check_notes("x", "notes", table, span, remedy="", rewards=stored)
     with pytest.raises(DatasetError, match="return of episode 0"):
-        check_notes("x", "notes", table, 0, lengths, remedy="", rewards=stored * 0 + 1)
+        check_notes("x", "notes", table, span, remedy="", rewards=stored * 0 + 1)
 
 
 def relabel_hdf5(key: str) -> Callable[[Path], None]:

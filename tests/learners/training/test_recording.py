@@ -1,6 +1,7 @@
 """What a run writes for people: a table and TensorBoard events, without double steps."""
 
 import csv
+import time
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ def resumed(tmp_path: Path) -> Path:
             history.append(row(step, validated=step % 2 == 0))
         history.sync()
         history.close()
+        time.sleep(1.1)  # files of events are in the order of their seconds
     return tmp_path
 
 

@@ -139,14 +139,15 @@ def test_a_card_without_pictures_says_why(store: Store, tmp_path: Path) -> None:
 
 
 def test_charts_survive_odd_counts() -> None:
-    empty = histogram("Returns", [0.0, 1.0], [0], "x <&>")
+    empty = histogram("Returns", {"edges": [0.0, 1.0], "counts": [0]}, "x <&>")
     assert 'aria-label="Returns. Histogram from 0 to 1 x &lt;&amp;&gt;"' in empty.svg
     assert sparkline([0, 1, 8]) == "·▁█"
     assert [short(value) for value in (12, 12_000, 3_400_000)] == ["12", "12k", "3.4M"]
 
 
 def test_the_declared_range_is_marked() -> None:
-    plain = histogram("a", [0.0, 1.0, 2.0], [3, 1], "x").svg
-    marked = histogram("a", [0.0, 1.0, 2.0], [3, 1], "x", declared=(0.5, 1.5)).svg
+    bins = {"edges": [0.0, 1.0, 2.0], "counts": [3, 1]}
+    plain = histogram("a", bins, "x").svg
+    marked = histogram("a", bins, "x", declared=(0.5, 1.5)).svg
     assert "var(--limit" in marked
     assert "var(--limit" not in plain

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gaitforge.datasets import Selection, Store, open_store
 from gaitforge.pipeline.report.card import selected, write_card
-from gaitforge.pipeline.report.explorer.columns import MOST_NAMES, RESERVED, Column, binned
+from gaitforge.pipeline.report.explorer.columns import MOST_NAMES, Column, binned
 from gaitforge.pipeline.report.explorer.page import explorer_of
 from tests.datasets.making import part_input, small_schema
 from tests.pipeline.command_line import call
@@ -87,12 +87,6 @@ def test_rare_names_share_a_code() -> None:
     assert (len(column.values), column.others) == (MOST_NAMES, True)
     assert "clip-70" in column.values
     assert np.bincount(column.codes).tolist()[-1] == 40
-
-
-def test_reserved_words_are_those_of_duckdb() -> None:
-    query = "select keyword_name from duckdb_keywords() where keyword_category = 'reserved'"
-    with duckdb.connect() as connection:
-        assert {name for (name,) in connection.execute(query).fetchall()} == RESERVED
 
 
 @pytest.fixture(scope="module")

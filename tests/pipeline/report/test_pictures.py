@@ -245,8 +245,8 @@ def test_stored_episodes_are_shown_as_they_were(store: Path, tmp_path: Path) -> 
     selection = open_store(store).select()
     takes, _ = stored_takes(selection)
     rows = {row["episode"]: row for row in selection.listing(show=["return"])}
-    assert sorted(take.result.spec.skill for take in takes) == ["run", "stand"]
-    for take in takes:
+    assert sorted(take.result.spec.skill for take in takes.values()) == ["run", "stand"]
+    for take in takes.values():
         row = rows[take.policy]
         assert take.result.episode_return == pytest.approx(row["return"], abs=1e-6)
         assert (take.episodes, take.result.length) == (2, row["length"])
