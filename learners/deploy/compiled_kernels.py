@@ -5,7 +5,8 @@ so that the compiler vectorises them. All kernels are in this file, because numb
 does not see changes of a function in another file.
 
 Legend: N robots, Do observation, D token, A action, L layers, n context length, m modes; FCNet: d
-hidden channels, h decoder channels; others: F remembered numbers of a channel, V nodes, E embedding.
+hidden channels, h decoder channels; others: F numbers of a channel that are remembered, V nodes, E
+embedding.
 """
 
 import math

@@ -190,7 +190,7 @@ class _Group:
         return binding
 
     def step(self, observation: np.ndarray, told: dict[str, Array]) -> np.ndarray:
-        """(b, Do) and (b,) each -> (b, A) for up to B robots; a view, which the next step changes."""
+        """(b, Do) and (b,) each -> (b, A) for up to B robots, a view of the next step's memory."""
         rows = len(observation)
         self._observation[:rows] = observation
         for name, values in told.items():

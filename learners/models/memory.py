@@ -1,4 +1,4 @@
-"""What a network of single steps remembers: the last steps stacked, or the low modes of more of them.
+"""Memories of networks of single steps: the last steps stacked, or the low modes of more of them.
 
 The spectral memory is FCNet's idea at the input of any network: a sliding DFT over the last n steps
 (Tan et al. 2024, Eq. 9 and 13), here in real, orthonormal form. With age tau = 0 for the newest

@@ -14,7 +14,7 @@ from gaitforge.learners.models.memory import SpectralMemory, StackedMemory
 
 
 class HistoryNetwork(nn.Module, ABC):
-    """Maps what it remembers of the last n tokens to an action; those before the first are zeros."""
+    """Maps what it remembers of the last n tokens to an action; those before an episode are 0."""
 
     takes_mask = True
     """`forward` takes a mask and skips the other steps; see `PolicyNetwork`."""
@@ -43,7 +43,7 @@ class HistoryNetwork(nn.Module, ABC):
         return views[:, : tokens.shape[1]]
 
     def remembered(self, histories: Tensor) -> Tensor:
-        """What the memory keeps of some of the `histories`: (..., n x width) -> (..., F x width)."""
+        """What the memory keeps of `histories`: (..., n x width) -> (..., F x width)."""
         return self.memory.of_steps(histories, self.width)
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:

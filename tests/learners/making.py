@@ -139,7 +139,6 @@ def make_policy(
     model: str = "fcnet",
     tokens: str = "obs",
     return_scale: float = 1.0,
-    seed: int = 0,
     gaussian: GaussianSpread | None = None,
     return_zero: float = 0.0,
     settings: Mapping[str, Any] | None = None,
@@ -150,7 +149,7 @@ def make_policy(
     condition = condition or Condition()
     layout = layout or TokenLayout(tokens, OBS_SLICES, condition_dim=condition.width)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         network = build_network(preset(model, settings or SMALL[model]), layout, act_dim=12)
     ramp = np.linspace(0.5, 2.0, 70)
     return PolicyNetwork(

@@ -13,7 +13,8 @@ noisy sensors and an unobserved gait phase.
 Extension: a condition, such as a return-to-go, is a token of its own, joined to the root. Every
 node attends to it, since few masked layers would not bring it from the root to the limbs' ends.
 
-Legend: B batch, T time, D observation, F numbers of a channel, A action, V nodes, E embedding, N = B x T.
+Legend: B batch, T time, D observation, F numbers of a channel, A action, V nodes, E embedding,
+N = B x T.
 """
 
 from dataclasses import dataclass, replace

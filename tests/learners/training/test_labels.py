@@ -95,7 +95,9 @@ def test_shares_and_drivers(rows: list[tuple[str, str, float, float]]) -> None:
     table = pa.table({"expert": policy, "terrain": terrain, "action_noise": noise})
     driver, share = driver_and_share(table, np.array(total), 0.0, 1.0)
     names, cells, noises, totals = (np.array(each) for each in (policy, terrain, noise, total))
-    clean = np.array([n == noises[names == name].min() for name, n in zip(names, noises)])
+    clean = np.array(
+        [n == noises[names == name].min() for name, n in zip(names, noises, strict=True)]
+    )
     for name in set(policy):
         own = names == name
         assert driver[own] == pytest.approx(share[own & clean].mean(), rel=1e-4)
