@@ -66,15 +66,9 @@ class Selection(episodes.Selection):
     def windows(
         self, window_len: int = 64, batch_size: int = 1024, **settings: Unpack[StreamSettings]
     ) -> "WindowStream":
-        """Stream shuffled windows as batches of torch tensors.
+        """Stream shuffled windows as batches of torch tensors; see `WindowStream`.
 
-        Args:
-            window_len: K, steps of a window.
-            batch_size: windows per batch on each rank.
-            **settings: the other fields of `stream_config.StreamConfig`.
-
-        Raises:
-            DatasetError: see `window_stream.WindowStream`.
+        `settings` are the other fields of `stream_config.StreamConfig`.
         """
         from gaitforge.datasets.stream.window_stream import WindowStream  # torch is slow to import
 
@@ -113,11 +107,7 @@ class Store(local.Store):
         )
 
     def set_about(self, **changes: Any) -> About:
-        """Change fields of `about`, which the next cards and exports carry; see `about.About`.
-
-        Raises:
-            DatasetError: an unknown field or value, or a store that cannot be written.
-        """
+        """Change fields of `about`, which the next cards and exports carry; see `about.About`."""
         if unknown := set(changes) - set(asdict(About())):
             raise DatasetError(f"unknown {listed(unknown)}; allowed: {listed(asdict(About()))}")
         about = replace(read_about(self), **changes)

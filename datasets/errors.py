@@ -24,6 +24,15 @@ def disk_failures(what: str, advice: str = "") -> Iterator[None]:
         raise DatasetError(f"{what}: {error.strerror or error}{advice}") from error
 
 
+@contextmanager
+def prefixed(where: str) -> Iterator[None]:
+    """Say in a DatasetError where it was: "WHERE: what was wrong"."""
+    try:
+        yield
+    except DatasetError as error:
+        raise DatasetError(f"{where}: {error}") from error
+
+
 def listed(values: Iterable[object], limit: int = 24) -> str:
     """Join `values` for a message, at most `limit` of them."""
     names = [str(value) for value in values]

@@ -12,7 +12,6 @@ from pathlib import Path
 from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.layout import CATALOG, ROOT_FILE
 
-READ_BLOCK_BYTES = 1 << 20
 _TEMPORARY = ".tmp"
 
 
@@ -40,10 +39,7 @@ def replace_durably(source: Path, target: Path) -> None:
 
 
 def write_bytes_durably(path: Path, content: bytes) -> None:
-    """Replace a file atomically: readers see its old or its new content, never a part.
-
-    OSError if something else than a file has the path, e.g. a device.
-    """
+    """Replace a file atomically; OSError if something else has the path, e.g. a device."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is not a file", os.fspath(path))
     with _flushed_temporary(path, content) as temporary:
@@ -155,11 +151,8 @@ def check_inside(root: Path, paths: Iterable[Path]) -> None:
 
 def sha256_file(path: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal."""
-    digest = hashlib.sha256()
     with open(path, "rb") as stream:
-        while block := stream.read(READ_BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def files_under(root: Path) -> list[str]:

@@ -1,7 +1,4 @@
-"""A training's history: a row of numbers now and then, as JSON lines.
-
-Collectors' and learners' trainings share it.
-"""
+"""A training's history: a row of numbers now and then, as JSON lines."""
 
 import json
 import os
@@ -17,29 +14,23 @@ HISTORY = "history.jsonl"
 class HistoryFile:
     """Appends rows to a folder's `history.jsonl`, and cuts those after the last checkpoint.
 
-    So a resumed training leaves the same rows as an uninterrupted one.
-
-    Attributes:
-        kept: the rows that were there and stay, each step once.
+    So a resumed training leaves the same rows as an uninterrupted one. `kept` are the rows that
+    were there and stay, each step once.
     """
 
     def __init__(self, folder: Path, key: str, last_step: int) -> None:
-        """Keep the rows up to `last_step`; ValueError if they are of another kind of training.
-
-        Args:
-            key: the rows' name of their step.
-        """
+        """Keep rows whose `key` is at most `last_step`; ValueError for another kind's rows."""
         path, rows = folder / HISTORY, read_history(folder)
         if not all(key in row for row in rows):
             raise ValueError(f"{path} is of another kind of training; choose another folder")
         once = {row[key]: row for row in rows if row[key] <= last_step}
         self.kept = [once[step] for step in sorted(once)]
-        write_bytes_durably(path, "".join(map(_line, self.kept)).encode())
+        write_bytes_durably(path, "".join(json.dumps(row) + "\n" for row in self.kept).encode())
         self._file = path.open("a", encoding="utf-8")
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add one row and flush."""
-        self._file.write(_line(row))
+        self._file.write(json.dumps(row) + "\n")
         self._file.flush()
 
     def sync(self) -> None:
@@ -51,17 +42,11 @@ class HistoryFile:
         self._file.close()
 
 
-def _line(row: Mapping[str, Any]) -> str:
-    return json.dumps(row) + "\n"
-
-
 def read_history(folder: Path) -> list[dict[str, Any]]:
     """The rows so far, oldest first, without a last line cut short by a crash."""
-    path = folder / HISTORY
-    if not path.is_file():
-        return []
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    path, rows = folder / HISTORY, []
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    for line in lines:
         try:
             rows.append(json.loads(line))
         except json.JSONDecodeError:

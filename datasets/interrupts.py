@@ -1,7 +1,4 @@
-"""Signals: noted until the end of a training step, or raised once.
-
-Collectors' and learners' trainings share it.
-"""
+"""Signals: noted until the end of a training step, or raised once."""
 
 import os
 import signal
@@ -20,10 +17,7 @@ _CLEAN_UP_S = 2.0
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal stopped the run after a checkpoint.
-
-    A KeyboardInterrupt for every signal, so that it is handled like Ctrl-C.
-    """
+    """Any signal stopped the run after a checkpoint; handled like Ctrl-C."""
 
     def __init__(self, number: int, done: str) -> None:
         """`done` says what was finished, such as "step 7"."""

@@ -29,21 +29,15 @@ class Ensemble(nn.Module):
         self.scales, self.shifts = nn.ParameterList(), nn.ParameterList()
         for ins, outs in zip(sizes, [*sizes[1:], outputs], strict=True):
             bound = 1.0 / math.sqrt(ins)
-            for kept, shape in (
-                (self.weights, (members, ins, outs)),
-                (self.biases, (members, 1, outs)),
-            ):
-                kept.append(nn.Parameter(torch.empty(shape).uniform_(-bound, bound)))
+            for kept, rows in ((self.weights, ins), (self.biases, 1)):
+                values = torch.empty(members, rows, outs).uniform_(-bound, bound)
+                kept.append(nn.Parameter(values))
         for width in sizes[1:] if norm else ():
             self.scales.append(nn.Parameter(torch.ones(members, 1, width)))
             self.shifts.append(nn.Parameter(torch.zeros(members, 1, width)))
 
     def forward(self, *inputs: Tensor, members: int | None = None) -> Tensor:
-        """Inputs (N, ...) that together are (N, sizes[0]) -> (members, N[, outputs]).
-
-        Args:
-            members: how many of the first members to compute; None for all.
-        """
+        """Inputs (N, ...), joined (N, sizes[0]) -> (members, N[, outputs]) of the first members."""
         x = torch.cat(inputs, dim=-1)[None]
         last = len(self.weights) - 1
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):

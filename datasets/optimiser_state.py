@@ -1,7 +1,4 @@
-"""A torch optimiser's state as flat named tensors, as checkpoints keep it without pickle.
-
-Collectors' and learners' trainings share it. It needs no torch: tensors are passed through.
-"""
+"""A torch optimiser's state as flat named tensors, for checkpoints; needs no torch itself."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol

@@ -60,9 +60,8 @@ class Field:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
-        object.__setattr__(
-            self, "slices", {key: (int(a), int(b)) for key, (a, b) in self.slices.items()}
-        )
+        slices = {key: (int(a), int(b)) for key, (a, b) in self.slices.items()}
+        object.__setattr__(self, "slices", slices)
         if not _NAME.fullmatch(self.name) or self.name in STREAM_KEYS:
             raise DatasetError(
                 f"field name {self.name!r} is not allowed: use lower-case letters, digits and "
@@ -159,13 +158,9 @@ class Schema:
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> "Schema":
         """The inverse of `to_json`; DatasetError for a damaged tree."""
+        names = ("control_dt_s", "robot", "attributes", "group_by")
         try:
-            return cls(
-                fields=tuple(Field.from_json(each) for each in tree["fields"]),
-                control_dt_s=tree["control_dt_s"],
-                robot=tree["robot"],
-                attributes=tree["attributes"],
-                group_by=tree["group_by"],
-            )
+            fields = tuple(Field.from_json(each) for each in tree["fields"])
+            return cls(fields, **{name: tree[name] for name in names})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DatasetError(f"the stored schema is damaged: {error!r}") from error

@@ -21,8 +21,6 @@ from gaitforge.datasets.storage.about import read_about
 CARD_VERSION = 2
 BINS = 20
 MOST_WHOLE_BINS = 24
-NOISE = "action_noise"
-ROBOT = "robot"
 CHANNEL_QUANTILES = (0.01, 0.5, 0.99)
 
 
@@ -35,13 +33,11 @@ def card_record(
 ) -> dict[str, Any]:
     """Sizes, groups, distributions, provenance and channel statistics of a selection.
 
-    Groups are as in `Selection.describe`, `store` is `Store.info`, and `returns`,
-    `lengths` and `draws` are histograms. With `channels=False` no array is read;
+    `returns`, `lengths` and `draws` are histograms. With `channels=False` no array is read;
     otherwise `read` is called with each field's name after its statistics. DatasetError for an
     empty selection, or a damaged or missing object.
     """
-    store = selection.store
-    pairs = selection.describe()
+    store, robots = selection.store, _groups(selection, "robot")
     return {
         "card_version": CARD_VERSION,
         "name": PurePosixPath(store.full_address).name,
@@ -54,15 +50,15 @@ def card_record(
             "whole_store": len(selection) == len(selection.catalog.shown),
         },
         "total": selection.describe(()),
-        "pairs": pairs,
+        "pairs": selection.describe(),
         "cells": selection.describe((*store.schema.group_by, "level")),
         "returns": histogram(_numbers(selection, "return")),
         "lengths": histogram(_numbers(selection, "length")),
         "draws": list(_draws(selection)),
         "provenance": _provenance(selection),
         "about": read_about(store).to_json(),
-        "noise": _groups(selection, NOISE),
-        "robots": _robots(selection),
+        "noise": _groups(selection, "action_noise"),
+        "robots": robots if len(robots) > 1 else [],
         "columns": [asdict(each) for each in glossary(store.schema, selection.catalog.schema)],
         "parts": list(_parts(selection)),
         "channels": list(_channels(selection, scheduler, read)) if channels else [],
@@ -77,12 +73,6 @@ def _groups(selection: Selection, column: str) -> list[dict[str, Any]]:
     return [group | {"share": group["episodes"] / len(selection)} for group in groups]
 
 
-def _robots(selection: Selection) -> list[dict[str, Any]]:
-    """Groups by robot where there are several."""
-    groups = _groups(selection, ROBOT)
-    return groups if len(groups) > 1 else []
-
-
 def histogram(
     values: np.ndarray, low: float | None = None, high: float | None = None
 ) -> dict[str, Any]:
@@ -92,12 +82,12 @@ def histogram(
     `BINS` equal bins. Returns `edges` (n + 1), `counts` (n), `min`, `max`, `mean` and
     `whole`.
     """
+    measured = {"min": None, "max": None, "mean": None}
     limits = [each for each in (low, high) if each is not None]
     bottom = float(min([*limits, values.min(initial=np.inf)]))
     top = float(max([*limits, values.max(initial=-np.inf)]))
     if not np.isfinite([bottom, top]).all():  # nothing to count
-        return {"edges": [0.0, 1.0], "counts": [0], "min": None, "max": None, "mean": None,
-                "whole": False}  # fmt: skip
+        return {"edges": [0.0, 1.0], "counts": [0], **measured, "whole": False}
     whole = bool((values == np.round(values)).all()) and top - bottom < MOST_WHOLE_BINS
     if whole:
         edges = np.arange(np.floor(bottom), np.floor(top) + 2) - 0.5
@@ -107,7 +97,6 @@ def histogram(
             bottom, top = bottom - margin, top + margin
         edges = np.linspace(bottom, top, BINS + 1)
     counts, _ = np.histogram(values, edges)
-    measured = {"min": None, "max": None, "mean": None}
     if len(values):
         measured = {name: float(getattr(values, name)()) for name in measured}
     return {"edges": edges.tolist(), "counts": counts.tolist(), **measured, "whole": whole}
@@ -127,14 +116,8 @@ def _draws(selection: Selection) -> Iterator[dict[str, object]]:
         values = _numbers(selection, name)
         low, high = float(draw["low"]), float(draw["high"])
         outside = int(((values < low) | (values > high)).sum())
-        yield {
-            "name": name,
-            "unit": draw.get("unit", "1"),
-            "low": low,
-            "high": high,
-            "outside": outside,
-            **histogram(values, low, high),
-        }
+        limits = {"unit": draw.get("unit", "1"), "low": low, "high": high, "outside": outside}
+        yield {"name": name, **limits, **histogram(values, low, high)}
 
 
 def _provenance(selection: Selection) -> dict[str, object]:
@@ -180,20 +163,12 @@ def _channels(
         statistics = channel_statistics(selection, field.name, scheduler)
         quantiles = channel_quantiles(selection, field.name, CHANNEL_QUANTILES, scheduler)
         read(field.name)
-        low, median, high = quantiles
+        measured = {name: getattr(statistics, name) for name in ("mean", "std", "min")}
+        measured |= dict(zip(("q01", "median", "q99"), quantiles, strict=True))
+        measured["max"] = statistics.max
         for name, place in _named_channels(field):
-            yield {
-                "field": field.name,
-                "channel": name,
-                "unit": field.unit,
-                "mean": float(statistics.mean[place]),
-                "std": float(statistics.std[place]),
-                "min": float(statistics.min[place]),
-                "q01": float(low[place]),
-                "median": float(median[place]),
-                "q99": float(high[place]),
-                "max": float(statistics.max[place]),
-            }
+            values = {key: float(each[place]) for key, each in measured.items()}
+            yield {"field": field.name, "channel": name, "unit": field.unit, **values}
 
 
 def _named_channels(field: Field) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -4,11 +4,12 @@ Each task reads and reduces one unit (the selected episodes that begin in one sh
 results are merged in a fixed binary tree, so the result does not depend on scheduler or threads.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.selection.saved import PartRuns, part_runs, selection_of_runs
@@ -25,7 +26,6 @@ Measure = Callable[[np.ndarray, np.ndarray], Partial]
 Scheduler = str | Callable[..., Any] | None
 """What `dask.compute` takes: None (the active client, else threads), "threads", "synchronous"…"""
 
-
 _Place = tuple[type[Store], str, str | None]
 """A store's class, address and tag."""
 
@@ -38,9 +38,7 @@ class UnitReader:
     """
 
     def __init__(self, selection: Selection, field: str) -> None:
-        self._selection = selection
-        self._field = field
-        self._units = selection.units()
+        self._selection, self._field, self._units = selection, field, selection.units()
 
     def read(self, number: int) -> np.ndarray:
         """(R, *shape) rows of unit `number`: its selected episodes, concatenated."""
@@ -63,26 +61,33 @@ def selection_array(selection: Selection, field: str) -> "da.Array":
     in one shard of one part. DatasetError: unknown field; when computed, a damaged or missing
     object.
     """
+    described = selection.schema.field(field)
+    units = selection.units()
+    if described.per == "step":
+        rows = [int(selection.unit_rows(unit)[1].sum()) for unit in units]
+    else:
+        rows = [unit.stop - unit.first for unit in units]
+    reader = UnitReader(selection, field)
+    name, shape, dtype = f"{field}-{selection.hash}", described.shape, np.dtype(described.dtype)
+    return unit_blocks(_read_block, name, rows, dtype, shape, reader=reader)
+
+
+def unit_blocks(
+    block: Callable[..., np.ndarray],
+    name: str,
+    rows: Sequence[int],
+    dtype: npt.DTypeLike,
+    shape: tuple[int, ...] = (),
+    **inputs: Any,
+) -> "da.Array":
+    """A lazy array (sum of `rows`, *shape) of what `block` makes of each unit from the inputs."""
     import dask.array as da  # slow to import: 0.9 s
 
-    described = selection.schema.field(field)
-    dtype = np.dtype(described.dtype)
-    reader = UnitReader(selection, field)
-    units = selection.units()
-    if not units:
-        return da.zeros((0, *described.shape), dtype=dtype)
-    if described.per == "step":
-        rows = tuple(int(selection.unit_rows(unit)[1].sum()) for unit in units)
-    else:
-        rows = tuple(unit.stop - unit.first for unit in units)
-    return da.map_blocks(
-        _read_block,
-        reader=reader,
-        chunks=(rows, *((size,) for size in described.shape)),
-        dtype=dtype,
-        meta=np.empty((0,) * (1 + len(described.shape)), dtype),
-        name=f"{field}-{selection.hash}",
-    )
+    if not rows:
+        return da.zeros((0, *shape), dtype=dtype)
+    chunks = (tuple(rows), *((size,) for size in shape))
+    meta = np.empty((0,) * len(chunks), dtype)
+    return da.map_blocks(block, chunks=chunks, dtype=dtype, meta=meta, name=name, **inputs)
 
 
 def reduce_units(

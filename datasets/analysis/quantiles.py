@@ -23,10 +23,8 @@ def channel_quantiles(
 ) -> np.ndarray:
     """(Q, *shape) float64 quantiles of every channel, equal to `numpy.quantile` of all rows.
 
-    Rows are read once for every `HELD_BYTES` of the field.
-
-    Raises:
-        DatasetError: a quantile outside 0..1, an empty selection, or an unknown field.
+    Rows are read once for every `HELD_BYTES` of the field. DatasetError: a quantile outside 0..1,
+    an empty selection, or an unknown field.
     """
     levels = np.asarray(quantiles, np.float64)
     if levels.ndim != 1 or len(levels) == 0 or not ((levels >= 0) & (levels <= 1)).all():
@@ -35,12 +33,11 @@ def channel_quantiles(
     rows = selection.steps if described.per == "step" else len(selection)
     channels = int(np.prod(described.shape, dtype=np.int64))
     at_once = max(1, HELD_BYTES * channels // max(1, rows * described.row_bytes))
-    blocks = [
-        row_quantiles(reduce_units(selection, field, measure, _joined, scheduler), levels)
-        for measure in (
-            partial(_columns, first, first + at_once) for first in range(0, channels, at_once)
-        )
-    ]
+    blocks = []
+    for first in range(0, channels, at_once):
+        measure = partial(_columns, first, first + at_once)
+        together = reduce_units(selection, field, measure, _joined, scheduler)
+        blocks.append(row_quantiles(together, levels))
     return np.concatenate(blocks, axis=1).reshape(len(levels), *described.shape)
 
 

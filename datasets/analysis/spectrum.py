@@ -45,10 +45,8 @@ def spectral_energy(
     Each episode is cut from its first step into windows of n steps; a shorter remainder is left
     out. The energy of mode k is |X_k|² of the raw window, doubled if the conjugate mode n - k is
     another one: by Parseval's theorem the shares are shares of the signal's energy. The mean is
-    kept as mode 0. Energies are summed over windows before they are normalised.
-
-    Raises:
-        DatasetError: not a floating-point step field, n < 2, or no episode with n steps.
+    kept as mode 0. Energies are summed over windows before they are normalised. DatasetError: not
+    a floating-point step field, n < 2, or no episode with n steps.
     """
     described = selection.schema.field(field)
     if described.per != "step" or not described.dtype.startswith("float"):

@@ -45,15 +45,11 @@ class ChannelStatistics:
         """
         count = self.count + other.count
         gap = other.mean - self.mean
-        return ChannelStatistics(
-            count=count,
-            mean=self.mean + gap * (other.count / count),
-            squares=self.squares
-            + other.squares
-            + np.square(gap) * (self.count * other.count / count),
-            min=np.minimum(self.min, other.min),
-            max=np.maximum(self.max, other.max),
-        )
+        mean = self.mean + gap * (other.count / count)
+        between = np.square(gap) * (self.count * other.count / count)
+        squares = self.squares + other.squares + between
+        low, high = np.minimum(self.min, other.min), np.maximum(self.max, other.max)
+        return ChannelStatistics(count, mean, squares, low, high)
 
 
 def channel_statistics(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gaitforge.datasets.analysis.dask_arrays import selection_array
+from gaitforge.datasets.analysis.dask_arrays import selection_array, unit_blocks
 from gaitforge.datasets.errors import DatasetError, missing_package
 from gaitforge.datasets.schema import Field
 from gaitforge.datasets.selection.selection import Selection
@@ -25,34 +25,23 @@ def selection_dataset(selection: Selection, fields: Sequence[str] | None = None)
     Coordinates: `<field>_channel` names the channels after the schema's slices. Along
     `episode`: its ids, the other catalog columns, and `offset`, the episode's first row along
     `step`. Along `step`, lazily: `episode_row` (position along `episode`) and
-    `step_in_episode`.
-
-    Raises:
-        DatasetError: xarray is not installed, or an unknown field.
+    `step_in_episode`. DatasetError: xarray is not installed, or an unknown field.
     """
     try:
         import xarray
     except ImportError as error:
         raise DatasetError(missing_package("to_xarray", "xarray", "xarray")) from error
     schema = selection.schema
-    schema_fields = [schema.field(name) for name in (schema.names() if fields is None else fields)]
     variables: dict[str, object] = {}
     coordinates = _episode_coordinates(selection) | _step_coordinates(selection)
-    for field in schema_fields:
-        attributes = {"units": field.unit, "description": field.description}
+    for field in map(schema.field, schema.names() if fields is None else fields):
+        units = {"units": field.unit, "description": field.description}
         dimensions = field.dimensions
-        variables[field.name] = (dimensions, selection_array(selection, field.name), attributes)
+        variables[field.name] = (dimensions, selection_array(selection, field.name), units)
         if len(field.shape) == 1:
             coordinates[dimensions[1]] = (dimensions[1:], channel_names(field))
-    return xarray.Dataset(
-        variables,
-        coordinates,
-        attrs={
-            "control_dt_s": schema.control_dt_s,
-            "robot": schema.robot,
-            "selection": selection.hash,
-        },
-    )
+    attributes = {"control_dt_s": schema.control_dt_s, "robot": schema.robot}
+    return xarray.Dataset(variables, coordinates, attributes | {"selection": selection.hash})
 
 
 def channel_names(field: Field) -> list[str]:
@@ -80,24 +69,12 @@ def _episode_coordinates(selection: Selection) -> dict[str, Any]:
 
 
 def _step_coordinates(selection: Selection) -> dict[str, Any]:
-    import dask.array as da  # slow to import: 0.9 s
-
     lengths = [selection.unit_rows(unit)[1] for unit in selection.units()]
-    rows = tuple(int(each.sum()) for each in lengths)
-    firsts = [unit.first for unit in selection.units()]
+    rows = [int(each.sum()) for each in lengths]
+    inputs = {"lengths": lengths, "firsts": [unit.first for unit in selection.units()]}
     coordinates = {}
     for name, block in (("episode_row", _episode_rows), ("step_in_episode", _steps_in_episodes)):
-        array = da.zeros(0, dtype=np.int64)
-        if rows:
-            array = da.map_blocks(
-                block,
-                firsts=firsts,
-                lengths=lengths,
-                chunks=(rows,),
-                dtype=np.int64,
-                meta=np.empty(0, np.int64),
-                name=f"{name}-{selection.hash}",
-            )
+        array = unit_blocks(block, f"{name}-{selection.hash}", rows, np.int64, **inputs)
         coordinates[name] = ("step", array)
     return coordinates
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from gaitforge.datasets.catalog.arrow_values import array_to_numpy, to_numpy
 from gaitforge.datasets.catalog.manifest import Manifest
 from gaitforge.datasets.errors import DatasetError, listed
-from gaitforge.datasets.schema import TERRAIN_AND_SKILL, Field
+from gaitforge.datasets.schema import Field
 
 REQUIRED_COLUMNS: dict[str, pa.DataType] = {
     "episode": pa.int64(),
@@ -55,10 +55,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class CommittedFile:
-    """One catalog file, named `stem` as the part's folder, with its commit record.
-
-    `source` holds the episodes from row `first` on: a table in memory, or the index.
-    """
+    """One catalog file, `stem` without suffix; `source` has its episodes from row `first` on."""
 
     stem: str
     manifest: Manifest
@@ -91,7 +88,7 @@ class AddedField:
 
 
 @dataclass(frozen=True)
-class _Piece:
+class Piece:
     """The episodes of one part as collected."""
 
     manifest: Manifest
@@ -110,14 +107,8 @@ class Catalog:
     `fields` those added since, by name.
     """
 
-    def __init__(
-        self, files: Sequence[CommittedFile], group_by: tuple[str, str] = TERRAIN_AND_SKILL
-    ) -> None:
-        self._group_by = group_by
-        self._set_pieces(_collected_pieces(files))
-
-    def _set_pieces(self, pieces: Sequence[_Piece]) -> None:
-        self._pieces = list(pieces)
+    def __init__(self, pieces: Sequence[Piece], group_by: tuple[str, str]) -> None:
+        self._pieces, self._group_by = list(pieces), group_by
         self.manifests = {piece.manifest.part_id: piece.manifest for piece in pieces}
         self.locations = {piece.manifest.part_id: piece.location for piece in pieces}
         stops = np.cumsum([piece.manifest.episodes for piece in pieces], dtype=np.int64).tolist()
@@ -126,7 +117,7 @@ class Catalog:
             for piece, stop in zip(pieces, stops, strict=True)
         }
         self.num_rows: int = stops[-1] if stops else 0
-        self.schema = _common_schema(pieces, self._group_by)
+        self.schema = _common_schema(pieces, group_by)
         self._columns: dict[str, pa.ChunkedArray] = {}
         self._codes: dict[str, tuple[np.ndarray, list[Any]]] = {}
         self._lock = threading.Lock()
@@ -142,11 +133,8 @@ class Catalog:
             if manifest is None or manifest.content_hash != content_hash:
                 state = "absent" if manifest is None else "not as it was"
                 raise DatasetError(f"part {part_id} is {state}")
-        catalog = Catalog([], self._group_by)
-        catalog._set_pieces(
-            [piece for piece in self._pieces if piece.manifest.part_id in content_hashes]
-        )
-        return catalog
+        pieces = [each for each in self._pieces if each.manifest.part_id in content_hashes]
+        return Catalog(pieces, self._group_by)
 
     def overlaid(
         self,
@@ -160,17 +148,14 @@ class Catalog:
         Dropped rows keep their numbers and are missing in `shown` only. `edits` are the
         SHA-256 of the edits' files.
         """
-        catalog = Catalog([], self._group_by)
-        catalog._set_pieces(self._pieces)
+        catalog = Catalog(self._pieces, self._group_by)
         catalog.shown = np.flatnonzero(~dropped)
         catalog.fields = dict(fields)
         catalog._overlaid = dict(columns)
         catalog.edits = edits
-        for name, values in columns.items():
-            plain = pa.field(name, pa.string() if values.type == CODED else values.type)
-            place = catalog.schema.get_field_index(name)
-            schema = catalog.schema
-            catalog.schema = schema.append(plain) if place < 0 else schema.set(place, plain)
+        types = dict(zip(self.schema.names, self.schema.types, strict=True))
+        types |= {name: _plain_type(values.type) for name, values in columns.items()}
+        catalog.schema = pa.schema(types)
         return catalog
 
     @property
@@ -187,6 +172,13 @@ class Catalog:
                 "gaitforge info STORE --columns explains all columns"
             )
         return name
+
+    @property
+    def is_shown(self) -> np.ndarray:
+        """(E,) bool, a new array: the rows that no edit dropped."""
+        is_shown = np.zeros(self.num_rows, bool)
+        is_shown[self.shown] = True
+        return is_shown
 
     @cached_property
     def starts(self) -> np.ndarray:
@@ -236,10 +228,10 @@ class Catalog:
     def rows(self, rows: np.ndarray | None, names: Sequence[str] | None = None) -> pa.Table:
         """The given rows and columns (None: all) in plain types."""
         columns = self.column_names if names is None else list(names)
-        taken = [self._column(name) for name in columns] if rows is None else []
-        if rows is not None:  # one by one: all columns of millions of episodes take gigabytes
-            numbers = pa.array(rows)
-            taken = [self._column(name).take(numbers) for name in columns]
+        numbers, taken = None if rows is None else pa.array(rows), []
+        for name in columns:  # one by one: all columns of millions of episodes take gigabytes
+            column = self._column(name)
+            taken.append(column if numbers is None else column.take(numbers))
         schema = pa.schema([self.schema.field(name) for name in columns])
         return pa.Table.from_arrays(taken, names=columns).cast(schema).combine_chunks()
 
@@ -277,6 +269,10 @@ def stored_type(plain: pa.DataType) -> pa.DataType:
     return CODED if pa.types.is_string(plain) else plain
 
 
+def _plain_type(stored: pa.DataType) -> pa.DataType:
+    return pa.string() if stored == CODED else stored
+
+
 def coded(table: pa.Table) -> pa.Table:
     """The table with its text columns as `CODED`."""
     for number, field in enumerate(table.schema):
@@ -297,18 +293,17 @@ def common_schema(schemas: Iterable[pa.Schema]) -> pa.Schema:
         raise DatasetError(f"the parts' catalog columns do not agree: {reason}") from error
 
 
-def _common_schema(pieces: Sequence[_Piece], group_by: tuple[str, str]) -> pa.Schema:
+def _common_schema(pieces: Sequence[Piece], group_by: tuple[str, str]) -> pa.Schema:
     empty = pa.schema(STORE_COLUMNS | required_columns(group_by))
     held = pa.schema([(field.name, stored_type(field.type)) for field in empty])
     sources = {id(piece.source): piece.source for piece in pieces}
     joined = common_schema([held, *(source.schema for source in sources.values())])
-    plain = [(each.name, pa.string() if each.type == CODED else each.type) for each in joined]
-    return pa.schema(plain)
+    return pa.schema([(each.name, _plain_type(each.type)) for each in joined])
 
 
-def _collected_pieces(files: Sequence[CommittedFile]) -> list[_Piece]:
+def collected_pieces(files: Sequence[CommittedFile]) -> list[Piece]:
     """One piece per collected part, sorted; a part that was also merged counts once, as merged."""
-    pieces: dict[str, _Piece] = {}
+    pieces: dict[str, Piece] = {}
     for file in sorted(files, key=lambda each: len(each.manifest.members)):
         step = episode = 0
         for manifest in file.manifest.collected:
@@ -319,13 +314,13 @@ def _collected_pieces(files: Sequence[CommittedFile]) -> list[_Piece]:
                     f"part {manifest.part_id} is committed twice with other content: by catalog "
                     f"files {other.location.folder} and {file.stem}"
                 )
-            pieces[manifest.part_id] = _Piece(manifest, location, file.source, file.first + episode)
+            pieces[manifest.part_id] = Piece(manifest, location, file.source, file.first + episode)
             step += manifest.steps
             episode += manifest.episodes
     return [pieces[part_id] for part_id in sorted(pieces)]
 
 
-def _runs(pieces: Sequence[_Piece]) -> list[tuple[Source, int, int]]:
+def _runs(pieces: Sequence[Piece]) -> list[tuple[Source, int, int]]:
     """(source, first row, rows) of pieces that are adjacent in a source."""
     runs: list[tuple[Source, int, int]] = []
     for piece in pieces:
@@ -361,8 +356,8 @@ def _coded(column: pa.ChunkedArray) -> tuple[np.ndarray, list[Any]]:
     if encoded.num_chunks == 0:
         return np.zeros(0, np.int64), []
     values = encoded.chunk(0).dictionary.to_pylist()
-    if column.null_count == 0:
-        codes = [array_to_numpy(chunk.indices) for chunk in encoded.chunks]
-        return np.concatenate(codes), values
-    codes = [array_to_numpy(chunk.indices.fill_null(len(values))) for chunk in encoded.chunks]
-    return np.concatenate(codes), [*values, None]
+    indices = [chunk.indices for chunk in encoded.chunks]
+    if column.null_count:  # `fill_null` imports pyarrow.compute, which is slow
+        indices = [each.fill_null(len(values)) for each in indices]
+        values.append(None)
+    return np.concatenate([array_to_numpy(each) for each in indices]), values

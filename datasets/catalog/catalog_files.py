@@ -16,6 +16,7 @@ from gaitforge.datasets.catalog.catalog import (
     Catalog,
     CommittedFile,
     coded,
+    collected_pieces,
     common_schema,
     required_columns,
     stored_type,
@@ -52,26 +53,6 @@ def write_catalog_file(path: Path, table: pa.Table, manifest: Manifest) -> None:
     fsync_path(path)
 
 
-def read_catalog_file(path: Path, address: str) -> tuple[Manifest, pa.Table]:
-    """Commit record and episodes of the part at `path`; DatasetError if it is damaged."""
-    check_inside(path.parents[1], [path])
-    with _damage_named(path.stem, address):
-        with pq.ParquetFile(path, page_checksum_verification=True) as stored:
-            table = stored.read(use_threads=False)
-        manifest = Manifest.from_metadata(table.schema.metadata or {})
-        _check_stored(manifest, table, path.stem)
-    return manifest, table.replace_schema_metadata(None)
-
-
-def read_manifest(path: Path, address: str) -> Manifest:
-    """The commit record of one part, without the episodes; as `read_catalog_file`."""
-    with _damage_named(path.stem, address):
-        manifest = Manifest.from_metadata(pq.read_schema(path).metadata or {})
-        if manifest.part_id != path.stem:
-            raise DatasetError(f"it describes part {manifest.part_id}")
-    return manifest
-
-
 class CatalogFolder:
     """The committed catalog files of a store, read again only when they change.
 
@@ -105,21 +86,16 @@ class CatalogFolder:
         """
         stems, folder = self._stems(), self._root / CATALOG
         while True:
-            try:
+            stamps: dict[str, Stamp] = {}
+            with contextlib.suppress(FileNotFoundError):
                 stamps = {stem: _stamp_of(f"{folder}/{stem}{SUFFIX}") for stem in stems}
-            except FileNotFoundError:
-                stamps = None
             before, stems = stems, self._stems()
-            if stamps is not None and stems == before:
+            if stems == before == list(stamps):
                 return stamps
 
     def _stems(self) -> list[str]:
-        names = os.listdir(self._root / CATALOG)
-        return sorted(
-            name.removesuffix(SUFFIX)
-            for name in names
-            if name.endswith(SUFFIX) and not name.startswith(".")
-        )
+        names = (name for name in os.listdir(self._root / CATALOG) if not name.startswith("."))
+        return sorted(name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX))
 
     def _consistent(self, read: Callable[[Mapping[str, Stamp]], Read]) -> Read:
         """Result of `read` for the current stamps; repeated if a compaction removed files."""
@@ -136,20 +112,18 @@ class CatalogFolder:
         return sorted(self._consistent(self._collected_ids))
 
     def _collected_ids(self, stamps: Mapping[str, Stamp]) -> set[str]:
-        ids: set[str] = set()
-        for stem in stamps:
-            if stem.startswith(MERGED_PREFIX):
-                ids.update(each.part_id for each in self.manifest(stem).collected)
-            else:
-                ids.add(stem)
-        return ids
+        merged = {stem for stem in stamps if stem.startswith(MERGED_PREFIX)}
+        members = (each.part_id for stem in merged for each in self.manifest(stem).collected)
+        return (stamps.keys() - merged).union(members)
 
     def manifest(self, stem: str) -> Manifest:
         """Commit record of a catalog file; DatasetError if absent, damaged, of another schema."""
         stamp = self._stamp(stem)
         entry = self._manifests.get(stem)
         if entry is None or entry[0] != stamp:
-            manifest = read_manifest(self.path(stem), self._file_address(stem))
+            with self._damage_named(stem):
+                metadata = pq.read_schema(self.path(stem)).metadata
+                manifest = _described(stem, metadata)
             self._check_schema(manifest)
             entry = self._manifests[stem] = (stamp, manifest)
         return entry[1]
@@ -184,7 +158,7 @@ class CatalogFolder:
         with ThreadPoolExecutor(READ_THREADS) as threads:
             read = list(threads.map(self._file, outside))
         kept = [indexed[stem] for stem in stamps if stem not in outside]
-        return Catalog([*kept, *read], self._group_by)
+        return Catalog(collected_pieces([*kept, *read]), self._group_by)
 
     def rebuild_index(self) -> bool:
         """Write the index again; False if it cannot be written, which costs only time."""
@@ -205,12 +179,23 @@ class CatalogFolder:
 
     def columns(self, stem: str) -> pa.Schema:
         """Names and types of one catalog file's columns; DatasetError if it is damaged."""
-        with _damage_named(stem, self._file_address(stem)):
+        with self._damage_named(stem):
             return pq.read_schema(self.path(stem)).remove_metadata()
 
     def read(self, stem: str) -> tuple[Manifest, pa.Table]:
         """Commit record and episodes of one catalog file; DatasetError if it is damaged."""
-        return read_catalog_file(self.path(stem), self._file_address(stem))
+        path = self.path(stem)
+        check_inside(self._root, [path])
+        with self._damage_named(stem):
+            with pq.ParquetFile(path, page_checksum_verification=True) as stored:
+                table = stored.read(use_threads=False)
+            manifest = _described(stem, table.schema.metadata)
+            if table.num_rows != manifest.episodes:
+                raise DatasetError(f"{table.num_rows} episodes, recorded {manifest.episodes}")
+            if episodes_digest(table) != manifest.episodes_digest:
+                raise DatasetError("its rows are not the ones that were committed")
+            _check_columns(table, STORE_COLUMNS | REQUIRED_COLUMNS)
+        return manifest, table.replace_schema_metadata(None)
 
     def _outside_index(self, stamps: Mapping[str, Stamp]) -> list[str]:
         if self._index is None:
@@ -245,7 +230,7 @@ class CatalogFolder:
         """As `read`; DatasetError if it is of another schema or lacks a required column."""
         manifest, table = self.read(stem)
         self._check_schema(manifest)
-        with _damage_named(stem, self._file_address(stem)):
+        with self._damage_named(stem):
             _check_columns(table, required_columns(self._group_by))
         return manifest, table
 
@@ -255,8 +240,16 @@ class CatalogFolder:
         except FileNotFoundError as error:
             raise DatasetError(f"no part {stem} in {self._address}") from error
 
-    def _file_address(self, stem: str) -> str:
-        return f"{self._address}/{CATALOG}/{stem}{SUFFIX}"
+    @contextlib.contextmanager
+    def _damage_named(self, stem: str) -> Iterator[None]:
+        try:
+            yield
+        except (*_UNREADABLE, DatasetError) as error:
+            reason = str(error).splitlines()[0] if str(error) else repr(error)
+            address = f"{self._address}/{CATALOG}/{stem}{SUFFIX}"
+            raise DatasetError(
+                f"part {stem}: catalog file {address} is damaged: {reason}"
+            ) from error
 
     def _check_schema(self, manifest: Manifest) -> None:
         if manifest.schema_hash != self._schema_hash:
@@ -268,14 +261,11 @@ def _stamp_of(path: Path | str) -> Stamp:
     return status.st_size, status.st_mtime_ns
 
 
-def _check_stored(manifest: Manifest, table: pa.Table, part_id: str) -> None:
-    if manifest.part_id != part_id:
+def _described(stem: str, metadata: Mapping[bytes, bytes] | None) -> Manifest:
+    manifest = Manifest.from_metadata(metadata or {})
+    if manifest.part_id != stem:
         raise DatasetError(f"it describes part {manifest.part_id}")
-    if table.num_rows != manifest.episodes:
-        raise DatasetError(f"{table.num_rows} episodes, recorded {manifest.episodes}")
-    if episodes_digest(table) != manifest.episodes_digest:
-        raise DatasetError("its rows are not the ones that were committed")
-    _check_columns(table, STORE_COLUMNS | REQUIRED_COLUMNS)
+    return manifest
 
 
 def _check_columns(table: pa.Table, required: Mapping[str, pa.DataType]) -> None:
@@ -283,14 +273,3 @@ def _check_columns(table: pa.Table, required: Mapping[str, pa.DataType]) -> None
     for name, kind in required.items():
         if kinds.get(name) != kind:
             raise DatasetError(f"column {name} is absent or not of type {kind}")
-
-
-@contextlib.contextmanager
-def _damage_named(part_id: str, address: str) -> Iterator[None]:
-    try:
-        yield
-    except (*_UNREADABLE, DatasetError) as error:
-        reason = str(error).splitlines()[0] if str(error) else repr(error)
-        raise DatasetError(
-            f"part {part_id}: catalog file {address} is damaged: {reason}"
-        ) from error

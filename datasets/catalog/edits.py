@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from gaitforge.datasets.catalog.catalog import AddedField, Catalog, stored_type
 from gaitforge.datasets.catalog.episodes import episodes_digest
-from gaitforge.datasets.catalog.manifest import canonical_json
+from gaitforge.datasets.catalog.manifest import canonical_json, json_sha256
 from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.schema import Field
 
@@ -62,11 +62,11 @@ class Edit:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of kind, content and rows; the same whenever and by whomever it is made."""
-        return hashlib.sha256(canonical_json(self._effect())).hexdigest()
+        return json_sha256(self._effect())
 
     def _effect(self) -> dict[str, Any]:
-        rows = episodes_digest(self.rows)
-        return {"kind": self.kind, "content": dict(self.content), "rows": rows}
+        digest = episodes_digest(self.rows)
+        return {"kind": self.kind, "content": dict(self.content), "rows": digest}
 
     @property
     def columns(self) -> list[str]:
@@ -111,10 +111,9 @@ def read_edit(path: Path, address: str) -> Edit:
         if record["edit_version"] != EDIT_VERSION or record["kind"] not in EFFECTS:
             kind = f"version {record['edit_version']}, kind {record['kind']!r}"
             raise DatasetError(f"{kind} is unknown; a newer program wrote it: update this one")
-        entries = {
-            name: record[name] for name in ("number", "kind", "content", "origin", "previous")
-        }
-        edit = Edit(**entries, rows=table.replace_schema_metadata(None), sha256=sha256)
+        names = ("number", "kind", "content", "origin", "previous")
+        rows = table.replace_schema_metadata(None)
+        edit = Edit(**{name: record[name] for name in names}, rows=rows, sha256=sha256)
         if edit.number != int(named["number"]) or episodes_digest(edit.rows) != record["rows"]:
             raise DatasetError("its record is not that of its rows")
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
@@ -129,13 +128,13 @@ class EditedRows:
 
     catalog: Catalog
     dropped: np.ndarray
-    columns: dict[str, pa.Array | pa.ChunkedArray] = field(default_factory=dict)
+    columns: dict[str, pa.ChunkedArray] = field(default_factory=dict)
     fields: dict[str, AddedField] = field(default_factory=dict)
 
     def numbers(self, edit: Edit) -> np.ndarray:
         """Row numbers of the catalog that an edit touches; DatasetError for an absent part."""
-        codes, parts = _coded(edit.rows.column("part"))
-        bounds = []
+        encoded, bounds = edit.rows.column("part").combine_chunks().dictionary_encode(), []
+        codes, parts = encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
         for part_id in parts:
             if part_id not in self.catalog.part_bounds:
                 raise DatasetError(f"edit {edit.number}: part {part_id} is absent")
@@ -159,7 +158,7 @@ class EditedRows:
             if base is None and name in self.catalog.column_names:
                 base = self.catalog.rows(None, [name]).column(name)
             if base is None:
-                base = pa.nulls(self.catalog.num_rows, values.type)
+                base = pa.chunked_array([pa.nulls(self.catalog.num_rows, values.type)])
             self.columns[name] = _replaced(base, rows, values)
 
     def add_field(self, edit: Edit) -> None:
@@ -185,31 +184,15 @@ def edited(catalog: Catalog, edits: Sequence[Edit]) -> Catalog:
     state = EditedRows(catalog, np.zeros(catalog.num_rows, bool))
     for edit in edits:
         EFFECTS[edit.kind](state, edit)
-    columns = {}
-    for name, values in state.columns.items():
-        chunked = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
-        columns[name] = chunked.cast(stored_type(values.type))
-    return catalog.overlaid(
-        state.dropped, columns, state.fields, tuple(edit.sha256 for edit in edits)
-    )
+    columns = {name: each.cast(stored_type(each.type)) for name, each in state.columns.items()}
+    hashes = tuple(edit.sha256 for edit in edits)
+    return catalog.overlaid(state.dropped, columns, state.fields, hashes)
 
 
 def added_field(edit: Edit) -> AddedField:
     """The field that an edit of the kind "field" adds."""
     content = edit.content
     return AddedField(Field.from_json(content["field"]), content["folder"], content["parts"])
-
-
-def dataset_digest(collected: str, edits: Sequence[Edit]) -> str:
-    """Hash of the collected data and any edits."""
-    if not edits:
-        return collected
-    return hashlib.sha256("\n".join([collected, *(e.digest for e in edits)]).encode()).hexdigest()
-
-
-def _coded(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
-    encoded = column.combine_chunks().dictionary_encode()
-    return encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
 
 
 def joint_type(*types: pa.DataType) -> pa.DataType:
@@ -221,17 +204,11 @@ def joint_type(*types: pa.DataType) -> pa.DataType:
         return pa.string()
 
 
-def _replaced(
-    base: pa.Array | pa.ChunkedArray, rows: np.ndarray, values: pa.ChunkedArray
-) -> pa.ChunkedArray:
+def _replaced(base: pa.ChunkedArray, rows: np.ndarray, values: pa.ChunkedArray) -> pa.ChunkedArray:
     """`base` with `base[rows] = values`, in the type that holds both, or else as text."""
     kind = joint_type(base.type, values.type)
-    chunks = [*_chunks(base.cast(kind)), *_chunks(values.cast(kind))]
+    chunks = base.cast(kind).chunks + values.cast(kind).chunks
     index = np.arange(len(base), dtype=np.int64)
     index[rows] = len(base) + np.arange(len(rows))
     joined = pa.chunked_array(chunks, kind).combine_chunks()
     return pa.chunked_array([joined.take(pa.array(index))])
-
-
-def _chunks(values: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
-    return values.chunks if isinstance(values, pa.ChunkedArray) else [values]

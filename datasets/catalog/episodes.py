@@ -22,22 +22,14 @@ def episode_table(
 ) -> pa.Table:
     """The catalog rows of a part, checked and cast, with `part` and `start` added.
 
-    `group_by` is the store's `Schema.group_by`.
-
-    Raises:
-        DatasetError: a required column is missing, a type or value is not allowed, columns differ
-            in length, or an episode id repeats.
+    `group_by` is the store's `Schema.group_by`. DatasetError if a required column is missing, a
+    type or value is not allowed, columns differ in length, or an episode id repeats.
     """
-    columns: dict[str, object] = (
-        dict(episodes)
-        if isinstance(episodes, Mapping)
-        else {name: episodes.column(name) for name in episodes.column_names}
-    )
+    names = list(episodes if isinstance(episodes, Mapping) else episodes.column_names)
     required = required_columns(group_by)
-    _check_names(list(columns), required)
-    arrays = {
-        name: _column(name, columns[name], required.get(name)) for name in (*required, *columns)
-    }
+    _check_names(names, required)
+    columns = dict.fromkeys((*required, *names))
+    arrays = {name: _column(name, episodes[name], required.get(name)) for name in columns}
     sizes = {len(array) for array in arrays.values()}
     if len(sizes) != 1:
         raise DatasetError("every episode column needs the same number of rows")
@@ -49,9 +41,8 @@ def episode_table(
     if len(arrays["episode"].unique()) != len(lengths):
         raise DatasetError("column episode: the ids of a part must differ")
     starts = np.cumsum(lengths) - lengths
-    return pa.table(
-        {"part": pa.array([part_id] * len(lengths)), "start": pa.array(starts), **arrays}
-    )
+    added = {"part": pa.array([part_id] * len(lengths)), "start": pa.array(starts)}
+    return pa.table(added | arrays)
 
 
 def episodes_digest(table: pa.Table) -> str:

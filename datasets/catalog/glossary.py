@@ -23,77 +23,67 @@ class Column:
     origin: str
 
 
-def _of(origin: str, columns: Mapping[str, tuple[str, str]]) -> dict[str, Column]:
-    return {name: Column(name, "", *what, origin) for name, what in columns.items()}
+_MEANINGS: dict[str, dict[str, tuple[str, str]]] = {
+    "store": {
+        "part": ("", "part that holds the episode"),
+        "start": ("step", "first row of the episode in its part's arrays"),
+    },
+    "plan": {
+        "episode": ("1", "id; as a name, the plan's hexadecimal digits and a number"),
+        "seed": ("1", "seed of everything random in the episode; -1 if unknown"),
+        "terrain": ("", "kind of ground"),
+        "skill": ("", "what the robot is commanded to do"),
+        "level": ("1", "difficulty of terrain and passage, 0 to 9"),
+        "task": ("", "Gymnasium's task"),
+        "quality": ("", "which policy of the task acted: random, medium, expert and so on"),
+        "robot": ("", "name of the robot"),
+        "simulator": ("", "physics engine"),
+        "simulator_version": ("", "its version"),
+        "expert": ("", "policy whose actions are stored"),
+        "expert_hash": ("", "hash of its weights"),
+        "action_noise": ("action", "standard deviation of the noise on executed actions"),
+        "policy": ("", "learned policy that drove a part of the episode"),
+        "policy_hash": ("", "hash of its weights"),
+        "policy_share": ("1", "share of the stretches that it was to drive"),
+        "policy_stretch": ("step", "length of a stretch"),
+        "clip": ("", "motion capture clip"),
+        "snippet": ("", "piece of the clip"),
+        "snippet_start": ("frame", "first frame of the piece"),
+        "snippet_end": ("frame", "last frame of the piece"),
+        "start_step": ("step", "step of the piece where the episode starts"),
+        "random_start": ("", "whether it starts elsewhere than at the piece's beginning"),
+    },
+    "outcome": {
+        "length": ("step", "control steps"),
+        "return": ("1", "sum of the rewards"),
+        "success": ("", "whether the skill's or task's criterion is met"),
+        "success_known": ("", "whether success was recorded"),
+        "terminated": ("", "ended by a terminal state; for legged robots, a fall"),
+        "truncated": ("", "ended by the time limit"),
+        "fell": ("", "ended by a fall"),
+        "policy_steps": ("step", "steps that the learned policy drove"),
+        "possible_length": ("step", "steps to the end of the clip's piece"),
+        "normalised_return": ("1", "return by the task's reference returns"),
+        "normalised_length": ("1", "length by the possible length"),
+    },
+    "draw": {
+        "terrain_variant": ("1", "which of the terrain's tiles"),
+        "passage": ("", "what stands on the track: none, bar or walls"),
+        "passage_start_m": ("m", "distance to the passage along the track"),
+        "passage_depth_m": ("m", "length of the passage along the track"),
+        "passage_opening_m": ("m", "height under the bar, or width between the walls"),
+        "push_step": ("step", "step of the push; -1 for none"),
+        "push_velocity_x": ("m/s", "velocity that the push adds, world x"),
+        "push_velocity_y": ("m/s", "velocity that the push adds, world y"),
+    },
+}
+"""Origin -> column -> unit and meaning, of the columns that mean the same in every store."""
 
-
-KNOWN: dict[str, Column] = (
-    _of(
-        "store",
-        {
-            "part": ("", "part that holds the episode"),
-            "start": ("step", "first row of the episode in its part's arrays"),
-        },
-    )
-    | _of(
-        "plan",
-        {
-            "episode": ("1", "id; as a name, the plan's hexadecimal digits and a number"),
-            "seed": ("1", "seed of everything random in the episode; -1 if unknown"),
-            "terrain": ("", "kind of ground"),
-            "skill": ("", "what the robot is commanded to do"),
-            "level": ("1", "difficulty of terrain and passage, 0 to 9"),
-            "task": ("", "Gymnasium's task"),
-            "quality": ("", "which policy of the task acted: random, medium, expert and so on"),
-            "robot": ("", "name of the robot"),
-            "simulator": ("", "physics engine"),
-            "simulator_version": ("", "its version"),
-            "expert": ("", "policy whose actions are stored"),
-            "expert_hash": ("", "hash of its weights"),
-            "action_noise": ("action", "standard deviation of the noise on executed actions"),
-            "policy": ("", "learned policy that drove a part of the episode"),
-            "policy_hash": ("", "hash of its weights"),
-            "policy_share": ("1", "share of the stretches that it was to drive"),
-            "policy_stretch": ("step", "length of a stretch"),
-            "clip": ("", "motion capture clip"),
-            "snippet": ("", "piece of the clip"),
-            "snippet_start": ("frame", "first frame of the piece"),
-            "snippet_end": ("frame", "last frame of the piece"),
-            "start_step": ("step", "step of the piece where the episode starts"),
-            "random_start": ("", "whether it starts elsewhere than at the piece's beginning"),
-        },
-    )
-    | _of(
-        "outcome",
-        {
-            "length": ("step", "control steps"),
-            "return": ("1", "sum of the rewards"),
-            "success": ("", "whether the skill's or task's criterion is met"),
-            "success_known": ("", "whether success was recorded"),
-            "terminated": ("", "ended by a terminal state; for legged robots, a fall"),
-            "truncated": ("", "ended by the time limit"),
-            "fell": ("", "ended by a fall"),
-            "policy_steps": ("step", "steps that the learned policy drove"),
-            "possible_length": ("step", "steps to the end of the clip's piece"),
-            "normalised_return": ("1", "return by the task's reference returns"),
-            "normalised_length": ("1", "length by the possible length"),
-        },
-    )
-    | _of(
-        "draw",
-        {
-            "terrain_variant": ("1", "which of the terrain's tiles"),
-            "passage": ("", "what stands on the track: none, bar or walls"),
-            "passage_start_m": ("m", "distance to the passage along the track"),
-            "passage_depth_m": ("m", "length of the passage along the track"),
-            "passage_opening_m": ("m", "height under the bar, or width between the walls"),
-            "push_step": ("step", "step of the push; -1 for none"),
-            "push_velocity_x": ("m/s", "velocity that the push adds, world x"),
-            "push_velocity_y": ("m/s", "velocity that the push adds, world y"),
-        },
-    )
-)
-"""The columns whose meaning does not depend on the store."""
+_KNOWN = {
+    name: Column(name, "", *what, origin)
+    for origin, columns in _MEANINGS.items()
+    for name, what in columns.items()
+}
 
 _DRAWS = {
     "friction": "sliding friction of feet and ground",
@@ -129,7 +119,7 @@ def glossary(schema: Schema, columns: pa.Schema) -> list[Column]:
             words = name.removeprefix("body_").removesuffix(f"_{bodies[name]}").replace("_", " ")
             what = Column(name, "", bodies[name], f"the robot's {words}", "data")
         else:
-            what = KNOWN.get(name, Column(name, "", "", "", "data"))
+            what = _KNOWN.get(name, Column(name, "", "", "", "data"))
         entries.append(replace(what, type=str(column.type)))
     return entries
 

@@ -14,8 +14,7 @@ from gaitforge.datasets.errors import DatasetError, listed
 
 def select_rows(catalog: Catalog, equals: Mapping[str, Any], address: str) -> np.ndarray:
     """Shown rows whose columns have one of the values in `equals`; DatasetError lists these."""
-    keep = np.zeros(catalog.num_rows, bool)
-    keep[catalog.shown] = True
+    keep = catalog.is_shown
     for name, value in equals.items():
         codes, values = catalog.codes(catalog.check_column(name))
         there = codes if len(catalog.shown) == len(codes) else codes[catalog.shown]

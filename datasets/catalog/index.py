@@ -102,7 +102,7 @@ class CatalogIndex:
 
     @classmethod
     def load(cls, path: Path, read: ReadFile) -> "CatalogIndex | None":
-        """Open an index; None if there is none, or it is damaged. `read` as in `build_index`."""
+        """Open an index; None if there is none, or it is damaged."""
         try:
             return cls(path, read)
         except (OSError, DatasetError):
@@ -163,15 +163,12 @@ class CatalogIndex:
 
 
 def build_index(
-    path: Path,
-    stamps: Mapping[str, Stamp],
-    plain_schema: pa.Schema,
-    read: ReadFile,
+    path: Path, stamps: Mapping[str, Stamp], plain_schema: pa.Schema, read: ReadFile
 ) -> None:
     """Write an index of the catalog files in `stamps`; twice `FILES_AT_ONCE` are in memory.
 
-    `plain_schema` has the columns of all files; `read` gives a file's commit record and
-    episodes. OSError if the folder cannot be written, DatasetError if a file is damaged.
+    `plain_schema` has the columns of all files. OSError if the folder cannot be written,
+    DatasetError if a file is damaged.
     """
     stems = list(stamps)
     schema = pa.schema([(each.name, stored_type(each.type)) for each in plain_schema])

@@ -48,15 +48,9 @@ class Manifest:
     @cached_property
     def content_hash(self) -> str:
         """Hash of the values, independent of compression, merging and Parquet encoding."""
-        content = {
-            "part_id": self.part_id,
-            "schema_hash": self.schema_hash,
-            "steps": self.steps,
-            "episodes": self.episodes,
-            "episodes_digest": self.episodes_digest,
-            "arrays": dict(self.arrays),
-        }
-        return hashlib.sha256(canonical_json(content)).hexdigest()
+        entries = ("part_id", "schema_hash", "steps", "episodes", "episodes_digest")
+        content = {name: getattr(self, name) for name in entries} | {"arrays": dict(self.arrays)}
+        return json_sha256(content)
 
     @property
     def collected(self) -> tuple["Manifest", ...]:
@@ -135,3 +129,23 @@ class LaterParsed(Mapping[str, Any]):
 def canonical_json(tree: object) -> bytes:
     """The canonical JSON text of a tree, for hashing."""
     return json.dumps(tree, sort_keys=True, separators=(",", ":")).encode()
+
+
+def json_sha256(tree: object) -> str:
+    """SHA-256 of a tree's canonical JSON text."""
+    return hashlib.sha256(canonical_json(tree)).hexdigest()
+
+
+def sealed(tree: Mapping[str, object]) -> bytes:
+    """A record as a JSON file with its SHA-256; `unsealed` is the inverse."""
+    return json.dumps({**tree, "sha256": json_sha256(tree)}, indent=1).encode()
+
+
+def unsealed(content: bytes, key: str, version: int) -> dict[str, Any]:
+    """A sealed record without the version under `key`; ValueError for another, and for damage."""
+    tree = json.loads(content)
+    if tree.pop("sha256") != json_sha256(tree):
+        raise ValueError("its SHA-256 does not match")
+    if (written := tree.pop(key)) != version:
+        raise ValueError(f"version {written}; this program reads version {version}")
+    return tree

@@ -16,11 +16,8 @@ def apply_edits(
     Dropped episodes, trimmed steps and replaced values are not in it; added fields and columns are
     as if they had been collected. Parts keep their names, but not their hashes, so tags stay
     behind. The new store's plan says what it was made from. `advance` is called with the steps of
-    each part. The same call again goes on after a crash.
-
-    Raises:
-        DatasetError: something else is at `out`, an object is damaged or missing, or the disk
-            cannot be written.
+    each part. The same call again goes on after a crash. DatasetError if something else is at
+    `out`, an object is damaged or missing, or the disk cannot be written.
     """
     catalog = store.catalog()
     present = Selection(store, catalog, catalog.shown)

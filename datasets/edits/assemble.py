@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from gaitforge.datasets.catalog.edits import Edit
 from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.files import (
     check_inside,
@@ -22,6 +21,7 @@ from gaitforge.datasets.files import (
     write_bytes_durably,
 )
 from gaitforge.datasets.layout import ABOUT, CATALOG, IMPORTS, PARTS, ROOT_FILE, STAGING
+from gaitforge.datasets.storage.edit_log import last_sha256
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.datasets.storage.store import Store
 
@@ -53,8 +53,7 @@ class Share:
 
 def lineage(store: Store) -> dict[str, Any]:
     """The record of a source store in the plan of a store made from it."""
-    info = store.info()
-    name = Path(store.full_address).name
+    info, name = store.info(), Path(store.full_address).name
     sizes = {"hash": info.hash, "episodes": info.episodes, "steps": info.steps}
     return {"store": name, **sizes, "plan": store.plan}
 
@@ -85,13 +84,9 @@ def assemble(
 ) -> None:
     """Make the store `out` of the shares' parts and edits; it appears when it is complete.
 
-    A killed call leaves a hidden folder beside `out`; the same call again goes on with it.
-
-    Args:
-        out: a path where nothing is, or a store with the same `plan`, which is kept.
-        plan: what the new store was made from, as JSON values; kept as its plan.
-        more: adds further edits at the end.
-        advance: called with 1 for each file of parts that is there.
+    A killed call leaves a hidden folder beside `out`; the same call again goes on with it. A store
+    at `out` with the same `plan` (JSON values) is kept. `more` adds further edits at the end, and
+    `advance` is called with 1 for each file of parts that is there.
     """
     temporary = out.with_name(f".{out.name}.unfinished")
     with disk_failures(f"{out} was not made", "; the same command goes on"):
@@ -101,7 +96,8 @@ def assemble(
                 raise DatasetError(f"{out} is being made by another process")
             if _has_plan(out, plan):
                 return
-            _check_free(out)
+            if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+                raise DatasetError(f"{out} exists and is not the same result; give a new path")
             if not _has_plan(temporary, plan):
                 for path in out.parent.iterdir():  # with what a killed Store.create left
                     if path.name.lstrip(".").startswith(temporary.name.lstrip(".")):
@@ -126,13 +122,6 @@ def assemble(
 
 def _has_plan(path: Path, plan: Mapping[str, Any]) -> bool:
     return (path / ROOT_FILE).is_file() and Store.open(path).plan == plan
-
-
-def _check_free(out: Path) -> None:
-    if out.is_dir() and not any(out.iterdir()):
-        return
-    if out.exists():
-        raise DatasetError(f"{out} exists and is not the same result; give a new path")
 
 
 def _link_part(source: Store, target: Store, stem: str) -> None:
@@ -196,8 +185,4 @@ def _copy_edits(share: Share, target: Store) -> None:
         rows = edit.rows.filter(pa.array(there, pa.bool_()))
         if rows.num_rows:
             origin = {**edit.origin, "edit": edit.sha256}
-            target.log.append(edit.kind, edit.content, rows, origin, _last(target.log.load()))
-
-
-def _last(edits: Sequence[Edit]) -> str:
-    return edits[-1].sha256 if edits else ""
+            target.log.append(edit.kind, edit.content, rows, origin, last_sha256(target.log.load()))

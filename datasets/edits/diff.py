@@ -53,13 +53,10 @@ def difference(first: Store, second: Store) -> Difference:
                 "they are not versions of one dataset"
             )
     rows_a, rows_b = _rows(a, shared), _rows(b, shared)
-    in_a, in_b = _shown(a), _shown(b)
-    both = in_a[rows_a] & in_b[rows_b]
+    both = a.is_shown[rows_a] & b.is_shown[rows_b]
     kept_a, kept_b = rows_a[both], rows_b[both]
     columns = _changed_columns(a, b, kept_a, kept_b)
-    changed = np.zeros(len(kept_b), bool)
-    for differs in columns.values():
-        changed |= differs
+    changed = np.any([np.zeros(len(kept_b), bool), *columns.values()], axis=0)
     dropped = np.setdiff1d(a.shown, kept_a, assume_unique=True)
     added = np.setdiff1d(b.shown, kept_b, assume_unique=True)
     names = first.schema.group_by
@@ -91,12 +88,6 @@ def _rows(catalog: Catalog, parts: list[str]) -> np.ndarray:
     """Row numbers of the parts' episodes, part after part."""
     runs = [np.arange(*catalog.part_bounds[part_id]) for part_id in parts]
     return np.concatenate([np.zeros(0, np.int64), *runs])
-
-
-def _shown(catalog: Catalog) -> np.ndarray:
-    shown = np.zeros(catalog.num_rows, bool)
-    shown[catalog.shown] = True
-    return shown
 
 
 def _changed_columns(

@@ -42,11 +42,8 @@ def check_new_field(store: Store, field: Field, folder: str) -> None:
 def add_field(store: Store, folder: str, arguments: Mapping[str, Any] | None = None) -> Edit | None:
     """Commit the field whose arrays are in `overlays/<folder>`; None if it is committed.
 
-    `arguments` (JSON values) say in the edit's origin where the field comes from.
-
-    Raises:
-        DatasetError: parts are missing there or have other episodes, as `check_new_field`, or the
-            disk cannot be written.
+    `arguments` (JSON values) say in the edit's origin where the field comes from. DatasetError as
+    `check_new_field`, for missing or other parts there, and if the disk cannot be written.
     """
     overlay = store.overlay(folder)
     [field] = overlay.schema.fields

@@ -12,21 +12,16 @@ from gaitforge.datasets.storage.store import Store
 
 
 def merge_stores(
-    first: Store,
-    second: Store,
-    out: str | os.PathLike[str],
-    advance: Advance = lambda parts: None,
+    first: Store, second: Store, out: str | os.PathLike[str], advance: Advance = lambda parts: None
 ) -> Path:
     """Make a new store with the parts and edits of both; returns its absolute path.
 
     Parts are hard links where possible, and nothing is decoded. A part that both have counts once;
     of edits of the same episodes the second store's come last. The new store's plan says what it
     was made from. The same call again goes on after a crash, or returns the finished store.
-
-    Raises:
-        DatasetError: other fields, catalog columns that do not agree, parts of one name with other
-            content, an episode id in two parts, something else at `out`, stores on object
-            storage or opened at a tag, or a disk that cannot be written.
+    DatasetError for other fields, catalog columns that do not agree, parts of one name with other
+    content, an episode id in two parts, something else at `out`, stores on object storage or
+    opened at a tag, or a disk that cannot be written.
     """
     target = check_local([first, second], out)
     _check_fit(first, second)

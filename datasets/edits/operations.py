@@ -25,7 +25,7 @@ def drop(selection: Selection, arguments: Mapping[str, Any] | None = None) -> Ed
     `arguments` (JSON values), such as the condition, are kept in the edit's origin. DatasetError
     for an empty selection, one of an earlier version, a tag, or a disk that cannot be written.
     """
-    return _commit(selection, "drop", {}, {}, arguments)
+    return _commit(selection, "drop", {}, arguments)
 
 
 def annotate(
@@ -49,7 +49,7 @@ def annotate(
                 raise DatasetError(f"column {name} has type {has}, and {value!r} has type {kind}")
             kind = has
         columns[name] = pa.array([value] * len(selection), kind)
-    return _commit(selection, "annotate", {}, columns, arguments)
+    return _commit(selection, "annotate", columns, arguments)
 
 
 def trim(
@@ -63,12 +63,9 @@ def trim(
 
     `return` becomes the sum of the rewards that are left (in float64). An episode that loses its
     end is truncated, not terminated, and its `final_obs` is the stored observation that follows.
-    All other columns, `success` too, stay those of the whole episode.
-
-    Raises:
-        DatasetError: as for `drop`; an episode would have no step left, none would change, or the
-            store has no scalar reward whose sum is `return`, or episode fields other than
-            `final_<step field>`.
+    All other columns, `success` too, stay those of the whole episode. DatasetError as for `drop`;
+    also if an episode would have no step left, none would change, or the store has no scalar
+    reward whose sum is `return`, or episode fields other than `final_<step field>`.
     """
     if min(head, tail) < 0 or (length is not None and length < 1):
         raise DatasetError("trim takes head and tail of 0 or more steps, and a length of 1 or more")
@@ -91,23 +88,15 @@ def trim(
     left = left[changes]
     cut = head + left < shorter.lengths
     catalog, rows = shorter.catalog, shorter.rows
-    values = {
-        "start": shorter.starts + head,
-        "length": left,
-        "return": _returns(shorter, head, left),
-        "terminated": catalog.numbers("terminated")[rows] & ~cut,
-        "truncated": catalog.numbers("truncated")[rows] | cut,
-    }
     settings = {"head": head, "tail": tail, "length": length}
-    columns = {name: pa.array(each) for name, each in values.items()}
-    return _commit(shorter, "trim", {}, columns, settings | dict(arguments or {}))
-
-
-def check_current(selection: Selection) -> None:
-    """DatasetError if the store has other edits now than the selection's catalog."""
-    store = selection.store
-    if selection.catalog.edits != tuple(edit.sha256 for edit in store.edits()):
-        raise DatasetError(f"store {store.address} was edited since the selection; select again")
+    columns = {
+        "start": pa.array(shorter.starts + head),
+        "length": pa.array(left),
+        "return": pa.array(_returns(shorter, head, left)),
+        "terminated": pa.array(catalog.numbers("terminated")[rows] & ~cut),
+        "truncated": pa.array(catalog.numbers("truncated")[rows] | cut),
+    }
+    return _commit(shorter, "trim", columns, settings | dict(arguments or {}))
 
 
 def rows_of(selection: Selection, columns: Mapping[str, pa.Array]) -> pa.Table:
@@ -123,7 +112,6 @@ def rows_of(selection: Selection, columns: Mapping[str, pa.Array]) -> pa.Table:
 def _commit(
     selection: Selection,
     kind: str,
-    content: Mapping[str, Any],
     columns: Mapping[str, pa.Array],
     arguments: Mapping[str, Any] | None,
 ) -> Edit:
@@ -131,13 +119,10 @@ def _commit(
     if not len(selection):
         raise DatasetError(f"no episode to {kind}; choose at least one")
     edits = store.edits()
-    check_current(selection)
-    origin = {
-        "command": kind,
-        "arguments": dict(arguments or {}),
-        "episodes": len(selection),
-    }
-    return store.edit(kind, content, rows_of(selection, columns), origin, edits)
+    if selection.catalog.edits != tuple(edit.sha256 for edit in edits):
+        raise DatasetError(f"store {store.address} was edited since the selection; select again")
+    origin = {"command": kind, "arguments": dict(arguments or {}), "episodes": len(selection)}
+    return store.edit(kind, {}, rows_of(selection, columns), origin, edits)
 
 
 def _returns(selection: Selection, head: int, left: np.ndarray) -> np.ndarray:

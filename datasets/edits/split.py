@@ -57,13 +57,10 @@ def split_by_column(selection: AnySelection, column: str) -> dict[str, AnySelect
     if pa.types.is_floating(kind):
         raise DatasetError(f"column {column} has type {kind}; split by text or whole numbers")
     codes, values = catalog.codes(column)
-    row_codes = codes[selection.rows]
-    sides = {
-        "none" if values[code] is None else str(values[code]): selection.with_rows(
-            selection.rows[row_codes == code]
-        )
-        for code in np.unique(row_codes).tolist()
-    }
+    row_codes, sides = codes[selection.rows], dict[str, AnySelection]()
+    for code in np.unique(row_codes).tolist():
+        name = "none" if values[code] is None else str(values[code])
+        sides[name] = selection.with_rows(selection.rows[row_codes == code])
     _check_names(list(sides))
     return dict(sorted(sides.items()))
 

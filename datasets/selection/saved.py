@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.datasets.errors import DatasetError, disk_failures
+from gaitforge.datasets.errors import DatasetError, disk_failures, prefixed
 from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.shards import row_runs
@@ -32,24 +32,19 @@ def save_selection(selection: Selection, path: str | os.PathLike[str]) -> None:
 def load_selection(store: Store, path: str | os.PathLike[str]) -> Selection:
     """Read a saved selection; DatasetError if it is none, or its parts are absent or changed."""
     parts, recorded = _read(path)
-    try:
+    with prefixed(os.fspath(path)):
         loaded = selection_of_runs(store, parts)
-    except DatasetError as error:
-        raise DatasetError(f"{path}: {error}") from error
     shown = np.isin(loaded.rows, loaded.catalog.shown, assume_unique=True)
     trimmed = loaded.catalog.trimmed
     lost = int((~shown).sum()) + (0 if trimmed is None else int(trimmed[loaded.rows[shown]].sum()))
-    if loaded.episodes_hash != recorded and lost:
+    is_same = loaded.episodes_hash == recorded
+    if not shown.all() or (lost and not is_same):
+        edited = "dropped" if is_same else "dropped or trimmed"
         raise DatasetError(
-            f"{path}: {lost} of its {len(loaded)} episodes were dropped or trimmed; open the store "
-            "at a tag from before, or select again"
-        )
-    if not shown.all():
-        raise DatasetError(
-            f"{path}: {lost} of its {len(loaded)} episodes were dropped; open the store at a tag "
+            f"{path}: {lost} of its {len(loaded)} episodes were {edited}; open the store at a tag "
             "from before, or select again"
         )
-    if loaded.episodes_hash != recorded:
+    if not is_same:
         raise DatasetError(f"{path} is damaged: its rows do not have the recorded hash")
     return loaded
 

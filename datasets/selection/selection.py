@@ -57,9 +57,7 @@ class Selection:
     """
 
     def __init__(self, store: Store, catalog: Catalog, rows: np.ndarray) -> None:
-        self.store = store
-        self.catalog = catalog
-        self.rows = rows
+        self.store, self.catalog, self.rows = store, catalog, rows
         self.rows.flags.writeable = False
 
     def __len__(self) -> int:
@@ -120,9 +118,9 @@ class Selection:
         `equals` is column -> a value, several, or None for all: `terrain="flat", level=[0, 1]`.
         """
         values = {name: value for name, value in equals.items() if value is not None}
-        return (
-            self._among(select_rows(self.catalog, values, self.store.address)) if values else self
-        )
+        if not values:
+            return self
+        return self._among(select_rows(self.catalog, values, self.store.address))
 
     def where(self, condition: str) -> Self:
         """The episodes for which a boolean SQL expression is true; see `matching_rows`."""
@@ -173,10 +171,8 @@ class Selection:
     ) -> list[dict[str, Any]]:
         """Single episodes, one dict each: name, part, groups, level, length, return, success, fell.
 
-        Args:
-            limit: the most episodes; 0 for all.
-            sort: "COLUMN" or "COLUMN desc"; empty for the order of the selection.
-            show: further columns.
+        At most `limit` (0: all), sorted by `sort` ("COLUMN" or "COLUMN desc"), with the columns
+        `show`.
         """
         rows, by = self.rows, sort.split()[:1]
         if by:
@@ -196,11 +192,8 @@ class Selection:
     def __repr__(self) -> str:
         there = len(self.catalog.shown)
         what = "all of" if len(self) == there else f"of {amount(there, 'episode')} in"
-        kinds = "; ".join(self.kinds())
-        return (
-            f"Selection({amount(len(self), 'episode')}, {amount(self.steps, 'step')}, "
-            f"{what} {self.store.address}; {kinds})"
-        )
+        sizes = f"{amount(len(self), 'episode')}, {amount(self.steps, 'step')}"
+        return f"Selection({sizes}, {what} {self.store.address}; {'; '.join(self.kinds())})"
 
     def kinds(self) -> list[str]:
         """How many values of each grouping column, and which: "2 terrains: flat, rough"."""
@@ -230,8 +223,7 @@ class Selection:
         """All values of one field: (steps, *shape), or (episodes, *shape) for an episode field."""
         described = self.schema.field(field)
         total = self.steps if described.per == "step" else len(self)
-        out = np.empty((total, *described.shape), described.dtype)
-        filled = 0
+        out, filled = np.empty((total, *described.shape), described.dtype), 0
         for unit in self.units():
             count = int(self._field_rows(field, unit)[1].sum())
             self.read_unit(field, unit, out[filled : filled + count])
@@ -243,10 +235,8 @@ class Selection:
         if not 0 <= index < len(self):
             raise DatasetError(f"no episode {index}; the selection has 0..{len(self) - 1}")
         one = self.with_rows(self.rows[[index]])
-        return {
-            each.name: one.read(each.name) if each.per == "step" else one.read(each.name)[0]
-            for each in self.schema.fields
-        }
+        values = {each.name: one.read(each.name) for each in self.schema.fields}
+        return values | {name: values[name][0] for name in self.schema.names("episode")}
 
     def units(self) -> list[Unit]:
         """The reading units in order; together they hold every selected episode once."""

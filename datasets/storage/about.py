@@ -4,13 +4,11 @@ It is kept in the store's `about.json` with its SHA-256, is no part of the datas
 change its hash. Cards and exports carry it.
 """
 
-import hashlib
-import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gaitforge.datasets.catalog.manifest import canonical_json
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.catalog.manifest import sealed, unsealed
+from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.files import write_bytes_durably
 from gaitforge.datasets.layout import ABOUT
 from gaitforge.datasets.storage.store import Store
@@ -60,13 +58,8 @@ class About:
 def read_about(store: Store) -> About:
     """The content of a store's `about.json`; DatasetError if it is damaged."""
     try:
-        tree = json.loads((store.path / ABOUT).read_bytes())
-        recorded = tree.pop("sha256")
-        if hashlib.sha256(canonical_json(tree)).hexdigest() != recorded:
-            raise ValueError("its SHA-256 does not match")
-        if (version := tree.pop("about_version")) != ABOUT_VERSION:
-            raise ValueError(f"version {version}; this program reads version {ABOUT_VERSION}")
-        return About(**tree)
+        content = (store.path / ABOUT).read_bytes()
+        return About(**unsealed(content, "about_version", ABOUT_VERSION))
     except FileNotFoundError:
         return About()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -74,16 +67,9 @@ def read_about(store: Store) -> About:
 
 
 def write_about(store: Store, about: About) -> None:
-    """Replace a store's `about.json` atomically.
-
-    Raises:
-        DatasetError: a store on object storage or opened at a tag, or a disk that fails.
-    """
+    """Replace a store's `about.json` atomically; DatasetError if the store cannot be written."""
     store.check_local("say it of a local store, and push that")
     store.check_writable()
-    body: dict[str, Any] = {"about_version": ABOUT_VERSION, **about.to_json()}
-    content = body | {"sha256": hashlib.sha256(canonical_json(body)).hexdigest()}
-    try:
-        write_bytes_durably(store.path / ABOUT, json.dumps(content, indent=1).encode())
-    except OSError as error:
-        raise DatasetError(f"cannot write to store {store.address}: {error.strerror}") from error
+    content = sealed({"about_version": ABOUT_VERSION, **about.to_json()})
+    with disk_failures(f"cannot write to store {store.address}"):
+        write_bytes_durably(store.path / ABOUT, content)

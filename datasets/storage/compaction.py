@@ -28,11 +28,8 @@ def compact_store(store: Store, target_steps: int = SHARD_STEPS) -> list[PartRec
 
     Parts of up to half of `target_steps` are merged with their neighbours in the order of their
     names to at most `target_steps`, if their catalogs have the same columns; those of added
-    fields too. One merged part is in memory at a time. Every value is checked against its part's
-    commit record.
-
-    Raises:
-        DatasetError: a damaged part, a disk that cannot be written, or another compaction.
+    fields too. One merged part is in memory at a time. DatasetError for a value that is not its
+    commit record's, a disk that cannot be written, or another compaction.
     """
     store.check_local("compact a local copy and push that")
     store.check_writable()
@@ -75,9 +72,8 @@ def _merge(store: Store, stems: list[str]) -> PartRecord:
     first = 0
     for member in members:
         if episodes_digest(table.slice(first, member.episodes)) != member.episodes_digest:
-            raise DatasetError(
-                f"part {member.part_id}: the catalog rows are not the ones that were committed"
-            )
+            what = "the catalog rows are not the ones that were committed"
+            raise DatasetError(f"part {member.part_id}: {what}")
         first += member.episodes
     arrays = {name: _joined_array(store, catalog, members, name) for name in store.schema.names()}
     contents = "\n".join(member.content_hash for member in members)
@@ -99,9 +95,7 @@ def _joined_array(
         with store.array_reader(catalog, member.part_id, field) as reader:
             reader.read_runs([(0, count)], out)
         if array_digest(out) != member.arrays[field]:
-            raise DatasetError(
-                f"part {member.part_id}, field {field}: the values are not the ones that were "
-                "committed"
-            )
+            what = "the values are not the ones that were committed"
+            raise DatasetError(f"part {member.part_id}, field {field}: {what}")
         first += count
     return joined

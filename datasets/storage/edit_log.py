@@ -1,7 +1,7 @@
 """The log of a store's edits: one file each, written once, under a lock."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,11 @@ from gaitforge.datasets.layout import EDITS, STAGING
 
 LOCK = f"{EDITS}.lock"
 """Held while an edit is committed, in `.staging`."""
+
+
+def last_sha256(edits: Sequence[Edit]) -> str:
+    """`sha256` of the last edit; empty for none."""
+    return edits[-1].sha256 if edits else ""
 
 
 class EditLog:
@@ -45,18 +50,14 @@ class EditLog:
         edits: list[Edit] = []
         for name in self.names():
             edit = self._edit(name)
-            previous = edits[-1].sha256 if edits else ""
-            if (edit.number, edit.previous) != (len(edits) + 1, previous):
+            if (edit.number, edit.previous) != (len(edits) + 1, last_sha256(edits)):
                 raise DatasetError(
                     f"edit {name} of {self._address} does not follow the edit before it: a file of "
                     f"{EDITS}/ was removed or added"
                 )
             edits.append(edit)
-        current = tuple(edits)
-        if len(current) != len(self._last) or any(
-            a is not b for a, b in zip(current, self._last, strict=True)
-        ):
-            self._last = current
+        if [id(edit) for edit in edits] != [id(edit) for edit in self._last]:
+            self._last = tuple(edits)
         return self._last
 
     def _edit(self, name: str) -> Edit:
@@ -76,21 +77,16 @@ class EditLog:
         origin: Mapping[str, Any],
         after: str,
     ) -> Edit:
-        """Commit an edit; its file's appearance is the commit.
+        """Commit an edit (see `Edit`); its file's appearance is the commit.
 
-        Args:
-            kind, content, rows, origin: see `Edit`; the time is added to an `origin`
-                without one.
-            after: `sha256` of the last edit that the caller knew; empty for none.
-
-        Raises:
-            DatasetError: the store was edited since, or the disk fails; nothing is changed then.
+        The time is added to an `origin` without one. DatasetError, and nothing changed, if the
+        disk fails or the last edit's `sha256` is not `after` (empty for none).
         """
         with disk_failures(f"store {self._address} cannot be edited"):
             (self._root / STAGING).mkdir(exist_ok=True)
             with exclusive_lock(self._root / STAGING / LOCK):
                 edits = self.load()
-                if (edits[-1].sha256 if edits else "") != after:
+                if last_sha256(edits) != after:
                     raise DatasetError(
                         f"store {self._address} was edited by another process meanwhile; nothing "
                         "was changed: run the same again"

@@ -50,10 +50,8 @@ def verify_store(store: Store) -> list[str]:
         except DatasetError as error:
             faults.append(str(error))
             continue
-        part_faults = [
-            *_catalog_faults(manifest, table, store.schema),
-            *_object_faults(store, manifest, stem),
-        ]
+        part_faults = list(_catalog_faults(manifest, table, store.schema))
+        part_faults += _object_faults(store, manifest, stem)
         faults += [f"part {stem}: {fault}" for fault in part_faults]
         first = 0
         for part in manifest.collected:
@@ -77,10 +75,8 @@ def remove_leftovers(store: Store) -> list[str]:
     """Remove what uncommitted writers left, and parts that merged ones replaced.
 
     Parts that another process is writing are skipped; readers that opened the store before a
-    compaction find the merged parts. Returns the removed paths below the store.
-
-    Raises:
-        DatasetError: the folder cannot be written, or a merged part is damaged.
+    compaction find the merged parts. Returns the removed paths below the store. DatasetError if
+    the folder cannot be written, or a merged part is damaged.
     """
     store.check_writable()
     with disk_failures(f"store {store.address} cannot be cleaned"):
@@ -113,9 +109,8 @@ def _remove_hidden(store: Store) -> list[str]:
     removed = []
     for folder, folders, names in os.walk(store.path):
         paths = sorted(Path(folder, name) for name in names if is_hidden(name))
-        removed += [
-            path.relative_to(store.path).as_posix() for path in paths if remove_leftover(path)
-        ]
+        left = filter(remove_leftover, paths)
+        removed += [path.relative_to(store.path).as_posix() for path in left]
         if Path(folder) == store.path:
             folders[:] = [*FOLDERS, STAGING, CACHE]
     return removed
@@ -146,16 +141,13 @@ def _remove_replaced(store: Store) -> list[str]:
 
 
 def _remove(root: Path, paths: list[Path]) -> list[str]:
-    removed = []
-    for path in paths:
+    present = [path for path in paths if path.exists()]
+    for path in present:
         if path.is_dir():
             shutil.rmtree(path)
-        elif path.exists():
-            path.unlink()
         else:
-            continue
-        removed.append(path.relative_to(root).as_posix())
-    return removed
+            path.unlink()
+    return [path.relative_to(root).as_posix() for path in present]
 
 
 def _root_faults(store: Store) -> Iterator[str]:
@@ -226,10 +218,8 @@ def _index_faults(store: Store) -> Iterator[str]:
         except (KeyError, pa.ArrowException):
             same = False
         if not same:
-            yield (
-                f"part {file.stem}: the catalog index {store.files.index_path} has other rows; "
-                "delete it, and it is rebuilt"
-            )
+            what = f"the catalog index {store.files.index_path} has other rows"
+            yield f"part {file.stem}: {what}; delete it, and it is rebuilt"
 
 
 def _edit_faults(store: Store) -> Iterator[str]:
@@ -239,14 +229,12 @@ def _edit_faults(store: Store) -> Iterator[str]:
         if path.name not in names:
             yield f"{EDITS}/{path.name} is not an edit"
     edits: list[Edit] = []
-    faults: list[str] = []
     for name in names:
         try:
             edits.append(read_edit(store.log.folder / name, store.address))
         except DatasetError as error:
-            faults.append(str(error))
-    yield from faults
-    if not faults:
+            yield str(error)
+    if len(edits) == len(names):
         try:
             if store.log.load():
                 edited(store.files.catalog(), edits)

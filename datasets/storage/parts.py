@@ -59,17 +59,13 @@ def check_arrays(
 
     `steps` are (T, *shape) with one T for all, `per_episode` (`episodes`, *shape). float16
     fields also accept float32, rounded to the nearest half: the error is at most 2**-11 of the
-    value, or 2**-25 if that is more.
-
-    Raises:
-        DatasetError: missing or unknown fields, wrong shape or dtype, unequal T, non-finite values.
+    value, or 2**-25 if that is more. DatasetError: missing or unknown fields, wrong shape or
+    dtype, unequal T, non-finite values.
     """
     arrays: dict[str, np.ndarray] = {}
-    kinds: tuple[tuple[Literal["step", "episode"], Mapping[str, npt.ArrayLike]], ...] = (
-        ("step", steps),
-        ("episode", per_episode),
-    )
-    for kind, values in kinds:
+    kinds: dict[Literal["step", "episode"], Mapping[str, npt.ArrayLike]]
+    kinds = {"step": steps, "episode": per_episode}
+    for kind, values in kinds.items():
         names = schema.names(kind)
         if set(values) != set(names):
             raise DatasetError(
@@ -99,10 +95,8 @@ def _rounded_to_half(array: np.ndarray, name: str) -> np.ndarray:
     with np.errstate(over="ignore"):
         rounded = array.astype(np.float16)
     if np.isfinite(array).all() and not np.isfinite(rounded).all():
-        raise DatasetError(
-            f"field {name}: float16 holds values up to 65504, not {np.abs(array).max():.6g}; store "
-            "it as float32"
-        )
+        limit = f"float16 holds values up to 65504, not {np.abs(array).max():.6g}"
+        raise DatasetError(f"field {name}: {limit}; store it as float32")
     return rounded
 
 
@@ -124,9 +118,9 @@ def write_arrays(
     )
     for name, array in arrays.items():
         field = schema.field(name)
-        rows = len(array)
-        shard = shard_rows(field, rows)
-        rows_last = (*range(1, array.ndim), 0)
+        rows, itemsize = len(array), array.dtype.itemsize
+        shard, rows_last = shard_rows(field, rows), (*range(1, array.ndim), 0)
+        blosc_codec = BloscCodec(typesize=itemsize, cname="zstd", clevel=3, shuffle="shuffle")
         stored = group.create_array(
             name,
             shape=array.shape,
@@ -135,12 +129,7 @@ def write_arrays(
             shards=(shard, *field.shape),
             filters=[TransposeCodec(order=rows_last)] if field.shape else [],
             serializer=BytesCodec(),
-            compressors=[
-                BloscCodec(
-                    typesize=array.dtype.itemsize, cname="zstd", clevel=3, shuffle="shuffle"
-                ),
-                Crc32cCodec(),
-            ],
+            compressors=[blosc_codec, Crc32cCodec()],
             fill_value=np.nan if array.dtype.kind == "f" else 0,
             dimension_names=field.dimensions,
             attributes={
@@ -156,10 +145,8 @@ def write_arrays(
 
 def object_hashes(folder: Path) -> dict[str, tuple[int, str]]:
     """Relative path -> (bytes, SHA-256) of every object of a part."""
-    return {
-        name: ((folder / name).stat().st_size, sha256_file(folder / name))
-        for name in files_under(folder)
-    }
+    paths = {name: folder / name for name in files_under(folder)}
+    return {name: (path.stat().st_size, sha256_file(path)) for name, path in paths.items()}
 
 
 def array_digest(array: np.ndarray) -> str:

@@ -1,14 +1,13 @@
 """A store's record in its root `zarr.json`: layout version, schema and collection plan."""
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gaitforge.datasets.catalog.manifest import canonical_json
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.catalog.manifest import json_sha256
+from gaitforge.datasets.errors import DatasetError, prefixed
 from gaitforge.datasets.files import fsync_path, fsync_tree
 from gaitforge.datasets.layout import ATTRIBUTE, CATALOG, PARTS, ROOT_FILE, STAGING
 from gaitforge.datasets.schema import Schema
@@ -17,8 +16,6 @@ SCHEMA_VERSION = 3
 """Version of the store's layout."""
 
 DIGEST = "sha256"
-"""Key of the SHA-256 of the record's other entries."""
-
 GROUP = {"zarr_format": 3, "node_type": "group"}
 """What the metadata of a Zarr group holds beside its attributes."""
 
@@ -57,8 +54,7 @@ class RootRecord:
 
 
 def _digest(tree: Mapping[str, Any]) -> str:
-    content = {name: value for name, value in tree.items() if name != DIGEST}
-    return hashlib.sha256(canonical_json(content)).hexdigest()
+    return json_sha256({name: value for name, value in tree.items() if name != DIGEST})
 
 
 def read_root(root: Path, address: str = "") -> RootRecord:
@@ -76,10 +72,8 @@ def read_root(root: Path, address: str = "") -> RootRecord:
         ) from error
     if not isinstance(attribute, dict):
         raise DatasetError(f"store {shown}: {ROOT_FILE} is damaged: {attribute!r:.80}")
-    try:
+    with prefixed(f"store {shown}, {ROOT_FILE}"):
         return RootRecord.from_json(attribute)
-    except DatasetError as error:
-        raise DatasetError(f"store {shown}, {ROOT_FILE}: {error}") from error
 
 
 def plain_plan(plan: Mapping[str, Any] | None) -> dict[str, object] | None:

@@ -12,7 +12,6 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import google_crc32c
 import numpy as np
@@ -30,7 +29,6 @@ ABSENT = 2**64 - 1
 class ArrayLayout:
     """How an array's rows lie in its shard files, read from its `zarr.json`."""
 
-    rows: int
     row_shape: tuple[int, ...]
     dtype: np.dtype
     chunk_rows: int
@@ -41,16 +39,12 @@ class ArrayLayout:
         """Layout of an array from `parts.write_arrays`; DatasetError for any other array."""
         try:
             tree = json.loads(metadata)
-            (sharding,) = tree["codecs"]
+            [codec] = tree["codecs"]
+            sharding, grid = codec["configuration"], tree["chunk_grid"]["configuration"]
+            names = [each["name"] for each in sharding["codecs"]]
             row_shape = tuple(tree["shape"][1:])
-            names = [codec["name"] for codec in sharding["configuration"]["codecs"]]
-            layout = cls(
-                rows=tree["shape"][0],
-                row_shape=row_shape,
-                dtype=np.dtype(tree["data_type"]).newbyteorder("<"),
-                chunk_rows=sharding["configuration"]["chunk_shape"][0],
-                shard_rows=tree["chunk_grid"]["configuration"]["chunk_shape"][0],
-            )
+            dtype = np.dtype(tree["data_type"]).newbyteorder("<")
+            layout = cls(row_shape, dtype, sharding["chunk_shape"][0], grid["chunk_shape"][0])
         except (KeyError, TypeError, ValueError) as error:
             raise DatasetError(f"damaged array metadata: {error!r}") from error
         expected = ["transpose"] * bool(row_shape) + ["bytes", "blosc", "crc32c"]
@@ -82,29 +76,18 @@ class ArrayReader:
         from numcodecs import blosc  # pyright: ignore[reportAttributeAccessIssue] (compiled)
 
         self._decompress = blosc.decompress
-        self._first_row = first_row
-        self._folder = folder
-        self._layout = layout
-        self._sizes = sizes
-        self._label = label
-        self._shard = -1
-        self._descriptor = -1
+        self._folder, self._label = folder, label
+        self._layout, self._sizes, self._first_row = layout, sizes, first_row
+        self._shard = self._descriptor = self._chunk = -1
         self._index: list[list[int]] = []
-        self._chunk = -1
-        decoded_shape = (*layout.row_shape, layout.chunk_rows)
-        self._decoded = np.empty(decoded_shape, layout.dtype)
+        self._decoded = np.empty((*layout.row_shape, layout.chunk_rows), layout.dtype)
         self._decoded_rows = np.moveaxis(self._decoded, -1, 0)
         self._stored = np.empty(0, np.uint8)
 
     def __enter__(self) -> "ArrayReader":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close_shard()
 
     def read_runs(self, runs: Iterable[tuple[int, int]], out: np.ndarray) -> None:

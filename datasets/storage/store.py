@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from gaitforge.datasets.catalog.catalog import Catalog, Location
 from gaitforge.datasets.catalog.catalog_files import CatalogFolder
-from gaitforge.datasets.catalog.edits import Edit, dataset_digest, edited
+from gaitforge.datasets.catalog.edits import Edit, edited
 from gaitforge.datasets.catalog.episodes import episode_table
 from gaitforge.datasets.catalog.manifest import Manifest, PartRecord
-from gaitforge.datasets.errors import DatasetError, disk_failures
+from gaitforge.datasets.errors import DatasetError, disk_failures, prefixed
 from gaitforge.datasets.files import (
     check_inside,
     exclusive_lock,
@@ -31,7 +31,7 @@ from gaitforge.datasets.files import (
 from gaitforge.datasets.layout import CATALOG, MERGED_PREFIX, OVERLAYS, PARTS, STAGING
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.commit import commit_part
-from gaitforge.datasets.storage.edit_log import EditLog
+from gaitforge.datasets.storage.edit_log import EditLog, last_sha256
 from gaitforge.datasets.storage.parts import check_arrays
 from gaitforge.datasets.storage.root import (
     SCHEMA_VERSION,
@@ -86,8 +86,7 @@ class Store:
         # pyarrow takes a relative path with a colon in its first component for a URL.
         self.path = path.absolute()
         self.address = address or str(path)
-        self.schema = record.schema
-        self.plan = record.plan
+        self.schema, self.plan = record.schema, record.plan
         self.tag_name = tag.name if tag else None
         self.files = CatalogFolder(self.path, record.schema, self.address)
         self.log = EditLog(self.path, self.address)
@@ -103,9 +102,7 @@ class Store:
     ) -> Self:
         """Create a store, or open an existing one with an equal schema, which keeps its own plan.
 
-        Raises:
-            DatasetError: a store with another schema or something else is there, or the path cannot
-                be written; nothing is left behind.
+        DatasetError if something else is there or the path cannot be written; it leaves nothing.
         """
         root = Path(path)
         record = RootRecord(schema, plain_plan(plan))
@@ -137,10 +134,7 @@ class Store:
     @classmethod
     def _open_equal(cls, root: Path, schema: Schema) -> Self:
         store = cls.open(root)
-        if store.schema != schema:
-            raise DatasetError(
-                f"store {root} has another schema; open it with its own, or give a new path"
-            )
+        store.check_schema(schema)
         store.check_writable()
         return store
 
@@ -181,16 +175,14 @@ class Store:
     ) -> PartRecord:
         """Write and commit one part; a committed part is not changed, and its record returned.
 
+        DatasetError, and nothing committed, if the input does not fit the schema or the disk fails.
+
         Args:
             part_id: letters, digits, `_`, `-` and `.`.
             steps: field -> (T, *shape), the episodes' steps end to end.
             episodes: column -> one value per episode (`catalog.REQUIRED_COLUMNS`, the schema's
                 `group_by`, and any further numbers or text); `length` must sum to T.
             per_episode: field -> (E, *shape) for the episode fields.
-
-        Raises:
-            DatasetError: the input does not fit the schema (nothing is written), or the disk fails
-                (nothing is committed).
         """
         self.check_writable()
         if not _PART_ID.fullmatch(part_id) or part_id.startswith(MERGED_PREFIX):
@@ -198,17 +190,15 @@ class Store:
                 f"part id {part_id!r} is not allowed: use up to 120 letters, digits, '_', '-', "
                 f"'.', not beginning with {MERGED_PREFIX!r}"
             )
-        try:
+        with prefixed(f"part {part_id}"):
             table = episode_table(episodes, part_id, self.schema.group_by)
             arrays = check_arrays(self.schema, steps, per_episode or {}, table.num_rows)
             total = len(arrays[self.schema.names("step")[0]])
             summed = sum(table.column("length").to_pylist())
             if summed != total:
                 raise DatasetError(f"lengths sum to {summed}, the fields have {total} steps")
-        except DatasetError as error:
-            raise DatasetError(f"part {part_id}: {error}") from error
-        failed = f"part {part_id} was not committed to {self.address}"
-        with disk_failures(failed), self.part_lock(part_id):
+        what = f"part {part_id} was not committed to {self.address}"
+        with disk_failures(what), self.part_lock(part_id):
             if self.missing([part_id]):
                 return commit_part(self.path, self.schema, part_id, table, arrays).record
             return self.files.find(part_id).record
@@ -240,10 +230,8 @@ class Store:
         collected = self.collected()
         entry = self._edited
         if entry is None or entry[0] is not collected or entry[1] != edits:
-            try:
+            with prefixed(f"store {self.address}"):
                 entry = self._edited = collected, edits, edited(collected, edits)
-            except DatasetError as error:
-                raise DatasetError(f"store {self.address}: {error}") from error
         return entry[2]
 
     def collected(self) -> Catalog:
@@ -253,29 +241,25 @@ class Store:
         if self._tag is None:
             return catalog
         if self._tagged is None or self._tagged[0] is not catalog:
-            try:
+            with prefixed(f"tag {self.tag_name} of {self.address}"):
                 self._tagged = catalog, catalog.restricted(self._tag.parts)
-            except DatasetError as error:
-                raise DatasetError(f"tag {self.tag_name} of {self.address}: {error}") from error
         return self._tagged[1]
 
     def info(self) -> StoreInfo:
         """The store's hash and sizes; reads no array."""
         edits, catalog = self.edits(), self.catalog()
         manifests = list(catalog.manifests.values())
-        folders = {
-            location.folder: catalog.manifests[part_id].stored_bytes
-            for part_id, location in catalog.locations.items()
-        }
-        catalog_bytes = sum(self.files.path(folder).stat().st_size for folder in folders)
-        overlays = [self.overlay(each.folder) for each in catalog.fields.values()]
+        places = catalog.locations.items()
+        sizes = {each.folder: catalog.manifests[part_id].stored_bytes for part_id, each in places}
+        catalog_bytes = sum(self.files.path(folder).stat().st_size for folder in sizes)
+        overlays = [self.overlay(each.folder).info() for each in catalog.fields.values()]
         steps = sum(each.steps for each in manifests)
         return StoreInfo(
-            hash=dataset_digest(dataset_hash(self.schema, manifests), edits),
+            hash=_dataset_hash(self.schema, manifests, edits),
             steps=int(catalog.lengths[catalog.shown].sum()) if edits else steps,
             episodes=len(catalog.shown),
             parts=len(manifests),
-            bytes=sum(folders.values()) + catalog_bytes + sum(o.info().bytes for o in overlays),
+            bytes=sum(sizes.values()) + catalog_bytes + sum(each.bytes for each in overlays),
             schema_version=SCHEMA_VERSION,
             edits=len(edits),
         )
@@ -292,16 +276,16 @@ class Store:
         self.check_local("edit a local copy and push that to a new address")
         self.check_writable()
         origin = {**origin, "store": self.info().hash}
-        return self.log.append(kind, content, rows, origin, after[-1].sha256 if after else "")
+        return self.log.append(kind, content, rows, origin, last_sha256(after))
 
     def tag(self, name: str) -> Tag:
         """Name the committed parts as a version; DatasetError for the name of another version."""
         self.check_writable()
         catalog, info = self.catalog(), self.info()
-        hashes = {part_id: each.content_hash for part_id, each in catalog.manifests.items()}
-        sizes = info.hash, info.steps, info.episodes
+        parts = {part_id: each.content_hash for part_id, each in catalog.manifests.items()}
         edits = tuple(edit.sha256 for edit in self.edits())
-        return write_tag(self.path, Tag(name, *sizes, hashes, edits), self.address)
+        tag = Tag(name, info.hash, info.steps, info.episodes, parts, edits)
+        return write_tag(self.path, tag, self.address)
 
     def tags(self) -> list[Tag]:
         """The named versions, sorted by name; DatasetError if a file is damaged."""
@@ -312,13 +296,10 @@ class Store:
         """A reader of one field's rows in one part as collected; a context manager."""
         per = self.schema.field(field).per
         manifest, location = self._located(catalog, part_id)
-        return open_array(
-            self.path / PARTS / location.folder / field,
-            manifest,
-            location.first_step if per == "step" else location.first_episode,
-            f"part {part_id} of {self.address}, field {field}",
-            self._layouts,
-        )
+        folder = self.path / PARTS / location.folder / field
+        first_row = location.first_step if per == "step" else location.first_episode
+        label = f"part {part_id} of {self.address}, field {field}"
+        return open_array(folder, manifest, first_row, label, self._layouts)
 
     def field_reader(self, catalog: Catalog, part_id: str, field: str) -> ArrayReader:
         """As `array_reader`, also of fields that were added after the collection."""
@@ -335,9 +316,8 @@ class Store:
             overlay = self.overlay(added.folder)
             entry = self._overlays[added.folder] = overlay, overlay.collected()
         overlay, held = entry
-        if part_id not in held.manifests or (
-            held.manifests[part_id].content_hash != added.parts[part_id]
-        ):
+        manifest = held.manifests.get(part_id)
+        if manifest is None or manifest.content_hash != added.parts[part_id]:
             raise DatasetError(
                 f"field {field}, part {part_id} of {self.address} is absent or not as it was added"
             )
@@ -356,6 +336,13 @@ class Store:
             if merged is not None and merged.content_hash == manifest.content_hash:
                 return merged, latest.locations[part_id]
         return manifest, location
+
+    def check_schema(self, schema: Schema) -> None:
+        """DatasetError for a store that does not have exactly this schema."""
+        if self.schema != schema:
+            raise DatasetError(
+                f"store {self.address} has another schema; open it with its own, or give a new path"
+            )
 
     def check_local(self, advice: str) -> None:
         """DatasetError with the advice for a store on object storage."""
@@ -376,9 +363,13 @@ class Store:
             )
 
 
-def dataset_hash(schema: Schema, manifests: Iterable[Manifest]) -> str:
-    """SHA-256 of a schema and the content hashes of the parts as collected, sorted by name."""
+def _dataset_hash(schema: Schema, manifests: Iterable[Manifest], edits: Sequence[Edit]) -> str:
+    """SHA-256 of a schema and the parts' content hashes, sorted by name; then of it and edits."""
     content = [schema.hash, *(each.content_hash for each in manifests)]
+    collected = hashlib.sha256("\n".join(content).encode()).hexdigest()
+    if not edits:
+        return collected
+    content = [collected, *(each.digest for each in edits)]
     return hashlib.sha256("\n".join(content).encode()).hexdigest()
 
 

@@ -1,14 +1,12 @@
 """Tags: named, immutable versions of a dataset, as lists of parts with their hashes."""
 
-import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gaitforge.datasets.catalog.manifest import canonical_json
-from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.catalog.manifest import sealed, unsealed
+from gaitforge.datasets.errors import DatasetError, disk_failures, listed
 from gaitforge.datasets.files import create_durably, fsync_path, visible
 from gaitforge.datasets.layout import TAGS
 
@@ -38,16 +36,13 @@ def write_tag(root: Path, tag: Tag, address: str = "") -> Tag:
         raise DatasetError(
             f"tag {tag.name!r} is not allowed: use up to 80 letters, digits, '_', '-', '.'"
         )
-    body = {"tag_version": TAG_VERSION, **asdict(tag), "edits": list(tag.edits)}
-    content = {**body, "sha256": hashlib.sha256(canonical_json(body)).hexdigest()}
+    content = sealed({"tag_version": TAG_VERSION, **asdict(tag), "edits": list(tag.edits)})
     path = _path(root, tag.name)
-    try:
+    with disk_failures(f"tag {tag.name} cannot be written"):
         if not path.parent.is_dir():
             path.parent.mkdir(exist_ok=True)
             fsync_path(root)
-        created = create_durably(path, json.dumps(content, indent=1).encode())
-    except OSError as error:
-        raise DatasetError(f"tag {tag.name} cannot be written: {error.strerror}") from error
+        created = create_durably(path, content)
     if not created and read_tag(root, tag.name, address) != tag:
         raise DatasetError(
             f"tag {tag.name} of {address or root} exists with other content, and tags never "
@@ -62,13 +57,11 @@ def read_tag(root: Path, name: str, address: str = "") -> Tag:
         tags = listed(tag_names(root))
         raise DatasetError(f"no tag {name!r} in {address or root}; allowed: {tags}")
     try:
-        body = json.loads(_path(root, name).read_bytes())
-        recorded = body.pop("sha256")
-        if hashlib.sha256(canonical_json(body)).hexdigest() != recorded or body["name"] != name:
+        body = unsealed(_path(root, name).read_bytes(), "tag_version", TAG_VERSION)
+        if body["name"] != name:
             raise ValueError("its SHA-256 does not match")
-        if (version := body.pop("tag_version")) != TAG_VERSION:
-            raise ValueError(f"version {version}; this program reads version {TAG_VERSION}")
-        return Tag(**body | {"edits": tuple(body["edits"])})
+        body["edits"] = tuple(body["edits"])
+        return Tag(**body)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DatasetError(f"tag {name} of {address or root} cannot be read: {error}") from error
 

@@ -46,11 +46,8 @@ def materialise(
     """Copy step fields of a selection below `directory`, or find the existing copy.
 
     `directory` is on a local disk. Every chunk's checksum is verified. The copy stays valid when
-    parts are added to the store.
-
-    Raises:
-        DatasetError: unknown fields, an empty selection, a damaged object or copy, or a disk that
-            is full or fails; nothing is left behind.
+    parts are added to the store. DatasetError for unknown fields, an empty selection, a damaged
+    object or copy, or a disk that is full or fails; nothing is left behind.
     """
     source = pool.SelectionSource(selection)
     if len(selection) == 0:
@@ -66,12 +63,9 @@ def materialise(
 
 
 class Materialised:
-    """A copy of a selection in a folder; streams the same batches, bit for bit.
+    """A copy of a selection in a folder, a `StepSource`; streams the same batches, bit for bit.
 
-    `episode_ids`, `lengths` and `unit_bounds` are those of `StepSource`.
-
-    Raises:
-        DatasetError: no complete copy at `path`, another version, or damaged files.
+    DatasetError for no complete copy at `path`, another version, or damaged files.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -169,10 +163,7 @@ class Materialised:
 
 
 class MapReader:
-    """Steps of a copy, mapped into memory, so that every unit is always loaded.
-
-    `mapped` is name -> (memory map of the file, its rows).
-    """
+    """Steps of a copy, `mapped` as name -> (map of the file, its rows): every unit is loaded."""
 
     def __init__(self, copy: Materialised, mapped: Mapping[str, tuple[mmap.mmap, np.ndarray]]):
         self._maps = {name: memory for name, (memory, _) in mapped.items()}
@@ -217,14 +208,9 @@ def _write_copy(
     try:
         temporary.mkdir()
         _write_columns(temporary, source, columns)
-        episodes = {
-            "episode_ids": source.episode_ids,
-            "lengths": source.lengths,
-            "unit_bounds": source.unit_bounds,
-            "ending": source.ending(),
-        }
-        for name, array in episodes.items():
-            np.save(temporary / f"{name}.npy", array, allow_pickle=False)
+        for name in ("episode_ids", "lengths", "unit_bounds"):
+            np.save(temporary / f"{name}.npy", getattr(source, name), allow_pickle=False)
+        np.save(temporary / "ending.npy", source.ending(), allow_pickle=False)
         disk.fsync_tree(temporary)
         record = {
             "materialised_version": MATERIALISED_VERSION,

@@ -35,11 +35,8 @@ class Mixture(Generic[AnySelection]):
 
     They may overlap, then an episode's visits add up. `weights` None gives equal shares.
     `selection` is the union, whose rows `episode` in a batch counts, and `shares` the share
-    of an epoch's steps by name.
-
-    Raises:
-        DatasetError: no selections or an empty one, selections from different stores or catalogs,
-            weights for other names, or a weight that is not positive.
+    of an epoch's steps by name. DatasetError for no selections or an empty one, selections from
+    different stores or catalogs, weights for other names, or a weight that is not positive.
     """
 
     def __init__(
@@ -54,15 +51,12 @@ class Mixture(Generic[AnySelection]):
         first = next(iter(selections.values()))
         rows = np.unique(np.concatenate([each.rows for each in selections.values()]))
         self.selection = first.with_rows(rows)
-        self._components = [
-            (
-                np.searchsorted(self.selection.rows, each.rows),
-                self.shares[name] * self.selection.steps / each.steps,
-            )
-            for name, each in selections.items()
-        ]
+        self._components: list[tuple[np.ndarray, float]] = []
         digest = hashlib.sha256(self.selection.hash.encode())
-        for positions, rate in self._components:
+        for name, each in selections.items():
+            positions = np.searchsorted(self.selection.rows, each.rows)
+            rate = self.shares[name] * self.selection.steps / each.steps
+            self._components.append((positions, rate))
             digest.update(positions.astype("<i8").tobytes())
             digest.update(np.array(rate, "<f8").tobytes())
         self.hash = digest.hexdigest()

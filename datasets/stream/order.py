@@ -100,13 +100,12 @@ def epoch_order(
     epoch: int,
     visits: np.ndarray | None = None,
 ) -> EpochOrder:
-    """The order of one epoch.
+    """The order of one epoch; for `window_len`, `seed` and `epoch` see `StreamConfig`.
 
     Args:
         episode_ids: (E,) global ids, which determine the phase of the episodes' windows.
         lengths: (E,) steps of the episodes; one that fits into a window is not cut.
         unit_bounds: (U + 1,) first selection row of each reading unit, ascending.
-        window_len, seed, epoch: see `StreamConfig`.
         pool_steps: most steps of a pool; a unit with more is a pool of its own.
         visits: (E,) visits of each episode; None for one each. Units without visits are not read.
     """
@@ -127,19 +126,9 @@ def epoch_order(
         np.flatnonzero(unit_windows),
         pool_steps,
     )
-    sizes = [int(unit_windows[list(units)].sum()) for units in pools]
-    return EpochOrder(
-        window_len=window_len,
-        seed=seed,
-        epoch=epoch,
-        episode=episode,
-        length=visited,
-        first=first,
-        window_bounds=window_bounds,
-        unit_visits=unit_visits,
-        pool_units=pools,
-        pool_bounds=np.cumsum([0, *sizes]),
-    )
+    pool_bounds = np.cumsum([0, *(int(unit_windows[list(units)].sum()) for units in pools)])
+    visit_arrays = (episode, visited, first, window_bounds)
+    return EpochOrder(window_len, seed, epoch, *visit_arrays, unit_visits, pools, pool_bounds)
 
 
 def _window_counts(lengths: np.ndarray, first: np.ndarray, window_len: int) -> np.ndarray:

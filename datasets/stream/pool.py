@@ -174,9 +174,7 @@ class PoolReader:
     def __init__(
         self, source: SelectionSource, columns: Mapping[str, Column], pool_rows: int
     ) -> None:
-        self._source = source
-        self._columns = columns
-        self._pool_rows = pool_rows
+        self._source, self._columns, self._pool_rows = source, columns, pool_rows
         self._pools: dict[int, _Pool] = {}
 
     def prepare(self, slot: int, units: tuple[int, ...]) -> tuple[Steps, Sequence[Task]]:

@@ -8,7 +8,8 @@ of a store are written that way, so none is ever replaced.
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,9 +49,7 @@ class Bucket:
 
     Endpoint, region and credentials come from the usual environment variables
     (`AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, …).
-
-    Raises:
-        DatasetError: obstore is not installed, or `url` is not `s3://bucket/prefix`.
+    DatasetError if obstore is not installed, or `url` is not `s3://bucket/prefix`.
     """
 
     def __init__(self, url: str) -> None:
@@ -83,33 +82,25 @@ class Bucket:
     def list(self, prefix: str) -> dict[str, Listed]:
         """Key -> size and time of each object below `prefix` that is not hidden, sorted."""
         objects: dict[str, Listed] = {}
-        try:
+        with self._failures("cannot be listed"):
             for page in self._objects.list(self._store, prefix=prefix):
                 for each in page:
                     modified_ns = round(each["last_modified"].timestamp() * 1e3) * 1_000_000
                     objects[each["path"]] = Listed(each["size"], modified_ns)
-        except (self._refused, OSError) as error:
-            raise self._error("cannot be listed", error) from error
         return {key: objects[key] for key in sorted(objects) if not is_hidden(key)}
 
     def read(self, key: str) -> bytes | None:
         """An object's content; None if there is none of this name."""
-        try:
+        with self._failures(f"{key} cannot be read"), suppress(FileNotFoundError):
             return bytes(self._objects.get(self._store, key).bytes())
-        except FileNotFoundError:
-            return None
-        except (self._refused, OSError) as error:
-            raise self._error(f"{key} cannot be read", error) from error
+        return None
 
     def create(self, key: str, content: bytes) -> bool:
         """Create an object atomically; False, and nothing changed, if it exists."""
-        try:
+        with self._failures(f"{key} cannot be written"), suppress(self._exists):
             self._objects.put(self._store, key, content, mode="create", use_multipart=False)
-        except self._exists:
-            return False
-        except (self._refused, OSError) as error:
-            raise self._error(f"{key} cannot be written", error) from error
-        return True
+            return True
+        return False
 
     def create_equal(self, key: str, content: bytes) -> bool:
         """As `create`, but True also if an equal object exists."""
@@ -117,13 +108,13 @@ class Bucket:
 
     def delete(self, keys: Iterable[str]) -> None:
         """Remove objects; absent ones are ignored."""
-        try:
+        with self._failures("objects cannot be removed"), suppress(FileNotFoundError):
             self._objects.delete(self._store, list(keys))
-        except FileNotFoundError:
-            return
-        except (self._refused, OSError) as error:
-            raise self._error("objects cannot be removed", error) from error
 
-    def _error(self, what: str, error: Exception) -> StorageError:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        return StorageError(f"{self.url}: {what}: {reason}")
+    @contextmanager
+    def _failures(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (self._refused, OSError) as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+            raise StorageError(f"{self.url}: {what}: {reason}") from error

@@ -31,32 +31,20 @@ import pyarrow as pa
 from gaitforge.datasets.catalog.catalog import Catalog
 from gaitforge.datasets.catalog.manifest import PartRecord
 from gaitforge.datasets.errors import DatasetError, disk_failures
-from gaitforge.datasets.files import temporary_file, visible
-from gaitforge.datasets.layout import (
-    ABOUT,
-    CATALOG,
-    EDITS,
-    OVERLAYS,
-    PARTS,
-    ROOT_FILE,
-    TAGS,
-)
+from gaitforge.datasets.files import check_inside, temporary_file, visible
+from gaitforge.datasets.layout import ABOUT, CATALOG, EDITS, OVERLAYS, PARTS, ROOT_FILE, TAGS
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.contents import field_folders, store_files, used_stems
-from gaitforge.datasets.storage.root import (
-    RootRecord,
-    plain_plan,
-    read_root,
-    write_skeleton,
-)
+from gaitforge.datasets.storage.root import RootRecord, plain_plan, read_root, write_skeleton
 from gaitforge.datasets.storage.s3.bucket import Bucket, Listed
-from gaitforge.datasets.storage.s3.object_parts import PARALLEL_REQUESTS, commit_part, send_objects
 from gaitforge.datasets.storage.shards import ArrayReader
 from gaitforge.datasets.storage.store import Store
 from gaitforge.datasets.storage.tags import Tag, read_tag
 
 GRACE_S = 24 * 3600.0
 """Age from which `gc` removes uncommitted objects, in seconds."""
+
+PARALLEL_REQUESTS = 8
 
 _ROOT_FILES = (ROOT_FILE, f"{PARTS}/{ROOT_FILE}")
 
@@ -89,10 +77,7 @@ class RemoteStore(Store):
         if bucket.read(ROOT_FILE) is None:
             _write_root(bucket, record)
         store = cls.open(bucket.url, cache=cache)
-        if store.schema != schema:
-            raise DatasetError(
-                f"store {bucket.url} has another schema; open it with its own, or give a new path"
-            )
+        store.check_schema(schema)
         return store
 
     @classmethod
@@ -148,8 +133,8 @@ class RemoteStore(Store):
             scratch = Store.create(Path(folder, "store.zarr"), self.schema)
             scratch.address = f"{self.url} through {scratch.path}"
             scratch.write_part(part_id, steps, episodes, per_episode)
-            send_objects(self._bucket, scratch, part_id)
-            commit_part(self._bucket, scratch, part_id)
+            _send_objects(self._bucket, scratch, part_id)
+            _commit_part(self._bucket, scratch, part_id)
         self.refresh()
         return self.files.find(part_id).record
 
@@ -226,10 +211,12 @@ def push_store(store: Store, url: str) -> list[str]:
     store.check_local("push a local store")
     edits = store.log.names()
     target = RemoteStore.create(url, store.schema, store.plan)
-    _check_edits(target, edits)
+    edits_there = target.log.names()
+    if edits_there != edits[: len(edits_there)]:
+        raise DatasetError(f"{target.url} has other edits; push to a new address")
     there = set(target.files.stamps())
     stems = [stem for stem in used_stems(store) if stem not in there]
-    for step in (send_objects, commit_part):
+    for step in (_send_objects, _commit_part):
         for stem in stems:
             step(target._bucket, store, stem)
     for folder in field_folders(store):
@@ -241,11 +228,44 @@ def push_store(store: Store, url: str) -> list[str]:
     return stems
 
 
-def _check_edits(target: RemoteStore, edits: Sequence[str]) -> None:
-    """DatasetError if a store with these edits cannot be pushed onto what the URL holds."""
-    there = target.log.names()
-    if there != list(edits[: len(there)]):
-        raise DatasetError(f"{target.url} has other edits; push to a new address")
+def _send_objects(bucket: Bucket, source: Store, stem: str) -> None:
+    """Upload the objects of one of a local store's part folders, or compare existing ones.
+
+    Raises DatasetError if one exists with other content or cannot be read here.
+    """
+    prefix = f"{PARTS}/{stem}/"
+    there = bucket.list(prefix)
+
+    def send(name: str) -> bool:
+        with disk_failures(f"part {stem} of {source.address}: object {name} cannot be read"):
+            content = (source.path / PARTS / stem / name).read_bytes()
+        key = prefix + name
+        return bucket.read(key) == content if key in there else bucket.create_equal(key, content)
+
+    names = sorted(source.files.manifest(stem).objects)
+    check_inside(source.path, [source.path / PARTS / stem / name for name in names])
+    with ThreadPoolExecutor(PARALLEL_REQUESTS) as threads:
+        sent = list(threads.map(send, names))
+    for name in (name for name, is_equal in zip(names, sent, strict=True) if not is_equal):
+        _refuse_commit(bucket, stem, f"object {name} is there with other content")
+
+
+def _commit_part(bucket: Bucket, source: Store, stem: str) -> None:
+    """Commit the uploaded objects, unless another writer has; DatasetError if one is absent."""
+    there = bucket.list(f"{PARTS}/{stem}/")
+    for name in sorted(source.files.manifest(stem).objects):
+        if f"{PARTS}/{stem}/{name}" not in there:
+            _refuse_commit(bucket, stem, f"object {name} was removed")
+    bucket.create(f"{CATALOG}/{stem}.parquet", source.files.path(stem).read_bytes())
+
+
+def _refuse_commit(bucket: Bucket, stem: str, problem: str) -> None:
+    """Raise the problem of a commit, unless the part was committed meanwhile."""
+    if bucket.read(f"{CATALOG}/{stem}.parquet") is None:
+        raise DatasetError(
+            f"part {stem} was not committed to {bucket.url}: {problem}; `gc` removes "
+            "uncommitted objects"
+        )
 
 
 def _write_root(bucket: Bucket, record: RootRecord) -> None:
