@@ -4,7 +4,9 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Annotated, TypeVar
+
+from gaitforge.datasets.ranges import Positive, Range, check_ranges
 
 Result = TypeVar("Result")
 
@@ -20,15 +22,11 @@ class Retry:
     not retry at the same moment.
     """
 
-    attempts: int = 3
-    first_wait_s: float = 2.0
+    attempts: Positive = 3
+    first_wait_s: Annotated[float, Range(0)] = 2.0
 
     def __post_init__(self) -> None:
-        if self.attempts < 1 or self.first_wait_s < 0:
-            raise ValueError(
-                f"{self.attempts} attempts with {self.first_wait_s} s between them: at least one "
-                "attempt and no negative wait"
-            )
+        check_ranges(self)
 
     def call(
         self, work: Callable[[], Result], before_wait: Callable[[Exception, float], None]

@@ -12,6 +12,7 @@ from rsl_rl.algorithms import PPO
 
 from gaitforge.collectors.experts.ppo_checkpoint import Progress, linear_layers
 from gaitforge.collectors.training_folder import CHECKPOINT_EVERY_S, check_period
+from gaitforge.datasets.ranges import Positive, check_ranges
 
 
 class _CappedPPO(PPO):
@@ -55,11 +56,12 @@ class PPOSettings:
     entropy: float = 0.002
     initial_std: float = 0.6
     seed: int = 0
-    threads: int = 2
-    learner_threads: int = 1
+    threads: Positive = 2
+    learner_threads: Positive = 1
     checkpoint_every_s: float = CHECKPOINT_EVERY_S
 
     def __post_init__(self) -> None:
+        check_ranges(self)
         check_period(self.checkpoint_every_s)
 
 

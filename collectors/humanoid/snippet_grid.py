@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from gaitforge.collectors.humanoid.observation import (
 )
 from gaitforge.collectors.humanoid.rollout import EpisodeResult, EpisodeSpec, ExpertPolicy
 from gaitforge.datasets import Field, Schema
+from gaitforge.datasets.ranges import Range, Whole, check_ranges
 
 ROBOT = "cmu-humanoid"
 TERRAIN, SKILL = "flat", "tracking"
@@ -34,22 +34,18 @@ class SnippetGrid:
     """
 
     snippets: tuple[str, ...]
-    start_rollouts: int = 16
-    random_rollouts: int = 16
-    action_noise: float = 0.1
-    seed: int = 0
+    start_rollouts: Whole = 16
+    random_rollouts: Whole = 16
+    action_noise: Annotated[float, Range(0)] = 0.1
+    seed: Whole = 0
 
     def __post_init__(self) -> None:
         parsed = self.parsed()
         if not parsed or len(set(parsed)) != len(parsed):
             raise ValueError("a plan needs at least one snippet, each of them once")
-        if min(self.start_rollouts, self.random_rollouts) < 0 or self.episodes < 1:
-            values = f"{self.start_rollouts} and {self.random_rollouts}"
-            raise ValueError(
-                f"need start_rollouts, random_rollouts >= 0, together >= 1, got {values}"
-            )
-        if not 0.0 <= self.action_noise < inf or self.seed < 0:
-            raise ValueError("action_noise and seed must not be negative")
+        check_ranges(self)
+        if self.episodes < 1:
+            raise ValueError("need start_rollouts and random_rollouts, together at least 1, got 0")
 
     @property
     def episodes(self) -> int:

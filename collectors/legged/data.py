@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from gaitforge.collectors.scenarios.skills import SKILLS, matching_cells
 from gaitforge.collectors.scenarios.terrains import N_LEVELS, TERRAINS
 from gaitforge.collectors.timing import CONTROL_DT_S
 from gaitforge.datasets import Field, Schema
+from gaitforge.datasets.ranges import Range, Whole, check_ranges
 
 PLACES = tuple(f"{leg}_{joint}" for leg in LEGS for joint in JOINTS_OF_A_LEG)
 """Joint names in a store of several robots, which may name their joints differently."""
@@ -122,10 +123,6 @@ def _fields(
     return tuple(fields)
 
 
-MAX_PARTS, MAX_EPISODES = 100_000, 10_000
-"""Limits of a plan and of a part: ten times what a large dataset needs, to catch typing errors."""
-
-
 @dataclass(frozen=True)
 class CollectionGrid:
     """The episodes of a dataset, with cells and levels spread evenly over parts.
@@ -141,20 +138,15 @@ class CollectionGrid:
     terrains: tuple[str, ...] = tuple(TERRAINS)
     skills: tuple[str, ...] = tuple(SKILLS)
     levels: tuple[int, ...] = tuple(range(N_LEVELS))
-    parts: int = 8
-    episodes_per_part: int = 288
+    # At most ten times what a large dataset needs, to catch typing errors.
+    parts: Annotated[int, Range(1, 100_000)] = 8
+    episodes_per_part: Annotated[int, Range(1, 10_000)] = 288
     action_noise: tuple[float, ...] = (0.0, 0.25, 0.5)
-    seed: int = 0
+    seed: Whole = 0
 
     def __post_init__(self) -> None:
         self.cells()
-        if not (0 < self.parts <= MAX_PARTS and 0 < self.episodes_per_part <= MAX_EPISODES):
-            raise ValueError(
-                f"{self.parts} parts of {self.episodes_per_part} episodes: both must be at least "
-                f"1, and at most {MAX_PARTS:,} and {MAX_EPISODES:,}"
-            )
-        if self.seed < 0:
-            raise ValueError(f"the seed is {self.seed}; it has to be at least 0")
+        check_ranges(self)
         if not self.action_noise or not all(0.0 <= std < inf for std in self.action_noise):
             raise ValueError("action_noise needs at least one standard deviation, none negative")
 

@@ -14,6 +14,7 @@ from gaitforge.collectors.legged.rollout import EpisodeResult, run_episodes
 from gaitforge.collectors.policies import Policy
 from gaitforge.collectors.scenarios.skills import matching_cells
 from gaitforge.datasets.errors import amount
+from gaitforge.datasets.ranges import Positive, Whole, check_ranges
 
 
 @dataclass(frozen=True)
@@ -26,15 +27,12 @@ class EvaluationGrid:
     terrains: tuple[str, ...] = ("flat", "rough")
     skills: tuple[str, ...] = ("stand", "run")
     levels: tuple[int, ...] = (4,)
-    episodes: int = 32
-    seed: int = 1_000_003
+    episodes: Positive = 32
+    seed: Whole = 1_000_003
 
     def __post_init__(self) -> None:
         matching_cells(self.terrains, self.skills, self.levels)
-        if self.episodes < 1:
-            raise ValueError(f"{self.episodes} episodes per cell; at least 1 is needed")
-        if self.seed < 0:
-            raise ValueError(f"the seed is {self.seed}; it has to be at least 0")
+        check_ranges(self)
 
     def __str__(self) -> str:
         levels = ", ".join(map(str, self.levels))

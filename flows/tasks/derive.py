@@ -22,7 +22,7 @@ from gaitforge.datasets import Field, Schema, Selection
 from gaitforge.flows.functions import called, function_key, named_function
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.tasks.interface import PartData, Simulation
-from gaitforge.flows.tasks.legged import check_parallelism
+from gaitforge.flows.tasks.legged import Robots
 from gaitforge.flows.tasks.overlay import OverlayPlan, overlay_part
 
 
@@ -44,10 +44,10 @@ class DerivePlan(OverlayPlan):
     name: str = ""
     unit: str = "1"
     robot: str = ""
-    robots: int = 320
+    robots: Robots = 320
 
     def __post_init__(self) -> None:
-        check_parallelism(self.robots, self.threads)
+        super().__post_init__()
         if ":" not in self.of and self.of not in DERIVABLE:
             allowed = f"{', '.join(DERIVABLE)}, and module:function"
             raise ValueError(f"unknown field '{self.of}'; allowed: {allowed}")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from gaitforge.collectors.intervals import (
 )
 from gaitforge.collectors.policies import StoredObservation
 from gaitforge.datasets import Schema
+from gaitforge.datasets.ranges import Range, Whole, check_ranges
 from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.tasks.policy_source import (
     CLASS,
@@ -162,14 +163,13 @@ class EvaluationPlan(ABC):
     obs_slices: ClassVar[Mapping[str, tuple[int, int]] | None] = None
     action_limit: ClassVar[float] = inf
 
-    return_target: float = 1.0
+    return_target: Annotated[float, Range()] = 1.0
     references: References | None = None
-    reset_every: int = 0
-    guidance: float = 1.0
+    reset_every: Whole = 0
+    guidance: Annotated[float, Range()] = 1.0
 
     def __post_init__(self) -> None:
-        if not isfinite(self.return_target):
-            raise ValueError(f"return_target must be a finite number, got {self.return_target}")
+        check_ranges(self)
 
     @property
     def name(self) -> str:
@@ -177,9 +177,9 @@ class EvaluationPlan(ABC):
         return self.kind.partition(":")[0]
 
     @classmethod
-    @abstractmethod
     def of_store(cls, schema: Schema) -> Self | None:
         """The plan for policies that learn from such a store; None for another task's store."""
+        return cls() if schema.field("obs").slices == cls.obs_slices else None
 
     @abstractmethod
     def expert_hash(self, name: str) -> str:

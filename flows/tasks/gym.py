@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 from gaitforge.collectors.gym import data
 from gaitforge.collectors.gym.algorithms.replay_buffer import ReplayReader
@@ -21,9 +22,10 @@ from gaitforge.collectors.part_arrays import joined_arrays
 from gaitforge.datasets import Schema, open_store
 from gaitforge.datasets.errors import listed
 from gaitforge.datasets.hashing import hashed
+from gaitforge.datasets.ranges import Positive, Range, Whole
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.records import digest
-from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation, check_workers
+from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation, Workers
 
 REPLAY_PART_STEPS = 50_000
 """Minimum steps of a replay buffer's part; one for all plans, so that no two share an episode."""
@@ -47,9 +49,6 @@ class GymPart:
     steps: int
     first: int
     stop: int
-
-
-MAX_STEPS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -81,27 +80,21 @@ class GymPlan(CollectionPlan):
     env: str
     policies: str = ""
     qualities: tuple[str, ...] = (data.MEDIUM, data.MEDIUM_REPLAY, data.EXPERT)
-    steps: int = 1_000_000
-    part_steps: int = 50_000
-    seed: int = 0
+    steps: Annotated[int, Range(1, 1_000_000_000)] = 1_000_000
+    part_steps: Positive = 50_000
+    seed: Whole = 0
     physics: bool = False
     replay: str = ""
-    replay_steps: int = 0
-    processes: int = 1
+    replay_steps: Whole = 0
+    processes: Workers = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         find_task(self.env)
         if unknown := [name for name in self.qualities if name not in data.QUALITIES]:
             raise ValueError(f"unknown quality '{unknown[0]}'; allowed: {listed(data.QUALITIES)}")
         if not self.qualities or len(set(self.qualities)) != len(self.qualities):
             raise ValueError("a plan needs at least one quality, each of them once")
-        if min(self.steps, self.part_steps) < 1 or min(self.seed, self.replay_steps) < 0:
-            raise ValueError(
-                "steps and part_steps must be at least 1, seed and replay_steps not negative"
-            )
-        if self.steps > MAX_STEPS:
-            raise ValueError(f"{self.steps} steps: at most {MAX_STEPS:,}")
-        check_workers(self.processes)
         if self.physics and data.MEDIUM_REPLAY in self.qualities:
             raise ValueError(
                 f"{data.MEDIUM_REPLAY} has no simulator state to keep: collect the others with it "

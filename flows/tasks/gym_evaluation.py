@@ -25,6 +25,7 @@ from gaitforge.collectors.policies import StoredObservation, TaskPolicy
 from gaitforge.datasets import Schema
 from gaitforge.datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from gaitforge.datasets.formats.d4rl.tasks import normalised_return
+from gaitforge.datasets.ranges import Positive
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan, References
@@ -54,15 +55,13 @@ class GymEvaluation(EvaluationPlan):
     env: str = "Hopper-v5"
     policies: str = ""
     episodes: int = 100
-    environments: int = 20
+    environments: Positive = 20
     seed: int = evaluation.DEFAULT_SEED
 
     def __post_init__(self) -> None:
         super().__post_init__()
         find_task(self.env)
         evaluation.evaluation_seeds(self.episodes, self.seed)
-        if self.environments < 1:
-            raise ValueError(f"environments must be at least 1, got {self.environments}")
 
     def __str__(self) -> str:
         return f"{self.env}, {self.episodes} episodes"

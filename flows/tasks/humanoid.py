@@ -14,7 +14,7 @@ from gaitforge.collectors.part_arrays import joined_arrays
 from gaitforge.datasets import Schema
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.records import digest
-from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation, check_workers
+from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation, Workers
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,7 @@ class HumanoidPlan(CollectionPlan):
     grid: SnippetGrid
     reference: str
     expert: str = PD
-    processes: int = 1
-
-    def __post_init__(self) -> None:
-        check_workers(self.processes)
+    processes: Workers = 1
 
     def parts(self) -> dict[str, HumanoidPart]:
         """The parts by name, in the plan's order; more snippets leave the others as they are.
@@ -121,6 +118,3 @@ class HumanoidSimulation(Simulation):
             catalog = part_catalog(results, snippet, (env.simulator, env.version), expert)
         records = [result.record for result in results]
         return PartData(*joined_arrays(records, schema), catalog)
-
-    def close(self) -> None:
-        """Nothing stays open between parts."""

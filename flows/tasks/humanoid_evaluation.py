@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Annotated
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from gaitforge.collectors.humanoid.experts.experts import PD, load_expert
 from gaitforge.collectors.humanoid.observation import OBSERVATION_SLICES
 from gaitforge.collectors.humanoid.rollout import EpisodeResult, EpisodeSpec, run_episode
 from gaitforge.collectors.policies import StoredObservation, TaskPolicy
-from gaitforge.datasets import Schema
+from gaitforge.datasets.ranges import Positive, Range, Whole
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan
 from gaitforge.flows.tasks.policy_source import EXPERT, PolicySource
@@ -47,29 +47,19 @@ class HumanoidEvaluation(EvaluationPlan):
     reference: str = ""
     train: tuple[str, ...] = ()
     validation: tuple[str, ...] = ()
-    episodes: int = 1
-    action_noise: float = 0.0
-    max_steps: int = 0
-    seed: int = 1_000_003
+    episodes: Positive = 1
+    action_noise: Annotated[float, Range(0)] = 0.0
+    max_steps: Whole = 0
+    seed: Whole = 1_000_003
 
     def __post_init__(self) -> None:
         super().__post_init__()
         names = (*self.train, *self.validation)
         if len(set(names)) != len(names):
             raise ValueError("an evaluation needs each clip once")
-        if self.episodes < 1 or min(self.action_noise, self.max_steps, self.seed) < 0:
-            raise ValueError(
-                f"episodes must be at least 1, got {self.episodes}; action_noise, max_steps and "
-                "seed must not be negative"
-            )
 
     def __str__(self) -> str:
         return f"the clips of {self.reference}"
-
-    @classmethod
-    def of_store(cls, schema: Schema) -> Self | None:
-        """See `EvaluationPlan.of_store`."""
-        return cls() if schema.field("obs").slices == OBSERVATION_SLICES else None
 
     def snippets(self) -> list[tuple[str, Snippet]]:
         """("train" or "validation", snippet) of every snippet.

@@ -7,16 +7,17 @@ evaluation of policies: `gaitforge.flows.tasks.evaluation`.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 
 from gaitforge import datasets
+from gaitforge.datasets.ranges import Range, check_ranges
 from gaitforge.flows.progress import Advance
 
 if TYPE_CHECKING:
     import numpy as np
 
-MAX_WORKERS = 512
-"""Most workers of a local run."""
+Workers = Annotated[int, Range(1, 512)]
+"""Parallel workers of a local run, or threads of a simulator."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +45,8 @@ class Simulation(ABC):
             advance: called after every step; it stops the roll-out by raising.
         """
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027, some have nothing open
         """Free the simulator."""
-
-
-def check_workers(processes: int) -> None:
-    """Raise ValueError unless a local run can have so many processes."""
-    if not 0 < processes <= MAX_WORKERS:
-        raise ValueError(f"{processes} processes: needs 1 to {MAX_WORKERS}")
 
 
 class CollectionPlan(ABC):
@@ -70,6 +64,9 @@ class CollectionPlan(ABC):
     parallelism: ClassVar[Literal["threads", "processes"]]
     work: ClassVar[str] = "collect"
     evaluation: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
     @property
     def workers(self) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from math import ceil
+from typing import Annotated
 
 from gaitforge.collectors.experts.expert import (
     DEFAULT_EXPERT,
@@ -20,23 +21,16 @@ from gaitforge.collectors.robots.robot import RobotCard, load_robots
 from gaitforge.collectors.simulators import check_backend
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.datasets import Schema
+from gaitforge.datasets.ranges import Range
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.settings import override, with_named
-from gaitforge.flows.tasks.interface import MAX_WORKERS, CollectionPlan, PartData, Simulation
+from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation, Workers
 
-MAX_ROBOTS = 100_000
+Robots = Annotated[int, Range(1, 100_000)]
+"""Parallel robots of a simulator."""
 MIXED = "legged-mixed"
 """The preset of `data.MIXED_EXPERTS`."""
-
-
-def check_parallelism(robots: int, threads: int) -> None:
-    """Raise ValueError unless a simulator can have so many robots and threads."""
-    if not (0 < robots <= MAX_ROBOTS and 0 < threads <= MAX_WORKERS):
-        raise ValueError(
-            f"{robots} robots on {threads} threads: both must be at least 1, and at most "
-            f"{MAX_ROBOTS:,} and {MAX_WORKERS}"
-        )
 
 
 @dataclass(frozen=True)
@@ -62,12 +56,12 @@ class LeggedPlan(CollectionPlan):
     expert: str = DEFAULT_EXPERT
     robot: str = ""
     sim: str = "mujoco"
-    robots: int = 320
-    threads: int = 2
+    robots: Robots = 320
+    threads: Workers = 2
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_backend(self.sim)
-        check_parallelism(self.robots, self.threads)
 
     def expected_steps(self) -> dict[str, int]:
         """See `CollectionPlan.expected_steps`; the list grows with `grid.parts`."""

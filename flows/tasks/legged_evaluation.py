@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Self
 
 import numpy as np
 
@@ -17,11 +16,11 @@ from gaitforge.collectors.robots.descriptor import body_vector
 from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, RobotCard, load_robot
 from gaitforge.collectors.robots.stored_robots import SEVERAL
 from gaitforge.collectors.timing import EPISODE_STEPS
-from gaitforge.datasets import Schema
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan
-from gaitforge.flows.tasks.legged import check_parallelism
+from gaitforge.flows.tasks.interface import Workers
+from gaitforge.flows.tasks.legged import Robots
 from gaitforge.flows.tasks.policy_source import EXPERT, EXPORTED, RUN, PolicySource
 from gaitforge.learners.deploy.control import LearnedPolicy
 from gaitforge.learners.deploy.onnx_policy import OnnxPolicy, read_description
@@ -43,21 +42,12 @@ class LeggedEvaluation(EvaluationPlan):
 
     grid: EvaluationGrid = field(default_factory=EvaluationGrid)
     sim: str = "mujoco"
-    robots: int = 128
-    threads: int = 2
+    robots: Robots = 128
+    threads: Workers = 2
     robot: str = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_parallelism(self.robots, self.threads)
 
     def __str__(self) -> str:
         return f"{self.grid}; an episode's return is at most {LARGEST_RETURN:.3f}"
-
-    @classmethod
-    def of_store(cls, schema: Schema) -> Self | None:
-        """See `EvaluationPlan.of_store`."""
-        return cls() if schema.field("obs").slices == POLICY_SLICES else None
 
     def expert_hash(self, name: str) -> str:
         """See `EvaluationPlan.expert_hash`."""

@@ -5,12 +5,14 @@ A plan of its own beside `LeggedPlan`, whose records and names of parts stay as 
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Annotated
 
 from gaitforge.collectors.experts.expert import load_expert
 from gaitforge.collectors.legged.driving import Driver, driven_steps
 from gaitforge.collectors.policies import Policy
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.datasets import Schema
+from gaitforge.datasets.ranges import Positive, Range
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.tasks.interface import PartData
 from gaitforge.flows.tasks.legged import LeggedPlan, LeggedSimulation
@@ -32,15 +34,13 @@ class LeggedPolicyPlan(LeggedPlan):
     kind = "legged-policy"
 
     policy: str = ""
-    share: float = 0.3
-    stretch: int = 12
+    share: Annotated[float, Range(0, 1, above=True)] = 0.3
+    stretch: Positive = 12
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.policy:
             raise ValueError("a policy is needed: a folder, or module:Class")
-        if not 0.0 < self.share <= 1.0 or self.stretch < 1:
-            raise ValueError("needs a share above 0 and at most 1, a stretch of at least 1 step")
 
     @property
     def source(self) -> PolicySource:

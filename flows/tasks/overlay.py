@@ -16,7 +16,7 @@ from gaitforge.datasets.edits.fields import add_field, check_new_field
 from gaitforge.datasets.layout import OVERLAYS
 from gaitforge.datasets.storage.contents import overlay_folders
 from gaitforge.flows.records.records import digest
-from gaitforge.flows.tasks.interface import CollectionPlan, PartData
+from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Workers
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class OverlayPlan(CollectionPlan):
     parallelism = "threads"
 
     source: str
-    threads: int = 2
+    threads: Workers = 2
 
     @property
     @abstractmethod

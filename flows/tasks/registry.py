@@ -4,7 +4,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from gaitforge.datasets.storage.store import Store
 from gaitforge.flows.functions import named_function
 from gaitforge.flows.records.part_records import PlanRecord, plan_records
 from gaitforge.flows.records.plans import PLAN, plan_from_tree
@@ -12,6 +11,7 @@ from gaitforge.flows.records.records import read_record
 from gaitforge.flows.tasks.interface import CollectionPlan
 
 if TYPE_CHECKING:
+    from gaitforge.datasets import Store
     from gaitforge.flows.tasks.evaluation import EvaluationPlan
 
 LEGGED, LEGGED_POLICY = "legged", "legged-policy"
@@ -53,7 +53,7 @@ def evaluation_class(kind: str) -> "type[EvaluationPlan]":
     return cast("type[EvaluationPlan]", named_function(path, "evaluation"))
 
 
-def evaluation_of(store: Store) -> "EvaluationPlan | None":
+def evaluation_of(store: "Store") -> "EvaluationPlan | None":
     """The evaluation of policies that learn from a store; None for a store of no known task.
 
     A collected store's records name its task; an imported store is recognised by its schema.

@@ -89,6 +89,3 @@ class Relabelling(Simulation):
             rewards[own] = returned
             advance(length, "")
         return overlay_part(selection, self._field, rewards)
-
-    def close(self) -> None:
-        """Nothing to free."""

@@ -83,7 +83,7 @@ class FlowConfig:
 
 
 class FlowPolicy(HistoryNetwork):
-    """Maps what it remembers of the last tokens to a chunk of actions; returns the first of them."""
+    """Maps what it remembers of the last tokens to a chunk of actions; returns the first."""
 
     start: Tensor
 

@@ -29,9 +29,10 @@ def check_memory(owner: str, kind: str, steps: int, n_modes: int) -> None:
     """Raise ValueError for an unknown kind, or for modes that so many steps do not have."""
     if kind not in HISTORY_KINDS:
         raise ValueError(f"{owner} history_kind {kind!r}; allowed: {listed(HISTORY_KINDS)}")
-    if kind == SPECTRAL and not 1 <= n_modes <= (steps + 1) // 2:
+    most = (steps + 1) // 2 if kind == SPECTRAL else n_modes
+    if not 1 <= n_modes <= max(most, 1):
         raise ValueError(
-            f"{owner} n_modes must be 1 to {(steps + 1) // 2} for a history of {steps} steps, got "
+            f"{owner} n_modes must be 1 to {max(most, 1)} for a history of {steps} steps, got "
             f"{n_modes}"
         )
 

@@ -84,12 +84,18 @@ class TrainingBatches:
     """Endless batches of `stream`, epoch after epoch, with what the policy is told and shown."""
 
     def __init__(
-        self, config: TrainConfig, selection: Selection, ranks: Ranks, policy: PolicyNetwork
+        self,
+        config: TrainConfig,
+        selection: Selection,
+        ranks: Ranks,
+        policy: PolicyNetwork | None = None,
     ) -> None:
+        """`policy`: the one that is told the labels, where it is conditioned."""
         self.stream = open_stream(config, selection, ranks, config.seed)
         self._config, self._selection = config, selection
-        assert config.prefix_len is not None, "a run settles it"
-        self._labels = Labels(policy, selection, config.prefix_len) if policy.conditioned else None
+        self._labels = None
+        if policy is not None and policy.conditioned:
+            self._labels = Labels(policy, selection, self.stream.config.prefix_len)
 
     def __iter__(self) -> Iterator[tuple[str, Batch]]:
         """Batches with their positions in words."""

@@ -74,15 +74,9 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
     if objective.gaussian:
         gaussian = GaussianSpread(act_dim, getattr(spec.config, "fixed_std", None))
     zero, expert = _return_range(config, selection)
+    scale = expert - zero
     policy = PolicyNetwork(
-        network,
-        layout,
-        obs_normaliser,
-        actions,
-        expert - zero,
-        gaussian,
-        zero,
-        condition,
+        network, layout, obs_normaliser, actions, scale, gaussian, zero, condition
     )
     return policy, policy_card(policy, spec)
 

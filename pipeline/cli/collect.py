@@ -4,9 +4,9 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gaitforge import datasets
-from gaitforge.collectors.robots.robot import absolute_robot
 from gaitforge.datasets.errors import amount
 from gaitforge.flows.records.part_records import (
     PartCollected,
@@ -18,12 +18,14 @@ from gaitforge.flows.records.records import read_plan
 from gaitforge.flows.runners.slurm.jobs import jobs_folder
 from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.tasks.interface import CollectionPlan
-from gaitforge.flows.tasks.overlay import OverlayPlan
 from gaitforge.flows.tasks.registry import LEGGED, collection_plan
 from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, flag, option, option_values, setting
 from gaitforge.pipeline.cli.parsing.values import names, numbers
 from gaitforge.pipeline.cli.work import Result, Work, work
 from gaitforge.pipeline.tables import Rows, fields_of
+
+if TYPE_CHECKING:
+    from gaitforge.flows.tasks.overlay import OverlayPlan
 
 
 @work(
@@ -83,6 +85,7 @@ def collect_command(arguments: argparse.Namespace) -> Work:
 
 def _legged_plan(arguments: argparse.Namespace) -> CollectionPlan:
     from gaitforge.collectors.experts.expert import shipped_experts
+    from gaitforge.collectors.robots.robot import absolute_robot
     from gaitforge.flows.tasks.legged import legged_plan
 
     names = ("expert", "sim", "robots", "threads", "seed", "state", "privileged", "half")
@@ -192,7 +195,7 @@ def relabel(arguments: argparse.Namespace) -> Work:
     return _added_field(RelabelPlan(source, reward=arguments.reward, **values), arguments)
 
 
-def _added_field(plan: OverlayPlan, arguments: argparse.Namespace) -> Work:
+def _added_field(plan: "OverlayPlan", arguments: argparse.Namespace) -> Work:
     """Make the missing parts of a field; the last one adds it to its store."""
     from gaitforge.flows.stages.staging import collection_stage
 

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gaitforge.collectors.robots.robot import load_robots
 from gaitforge.datasets.errors import amount
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.records.part_records import store_address
@@ -128,6 +127,7 @@ def models_command(arguments: argparse.Namespace) -> None:
 )
 def evaluate_command(arguments: argparse.Namespace) -> Work:
     """Run a policy in closed loop on held-out episodes of its task."""
+    from gaitforge.collectors.robots.robot import load_robots
     from gaitforge.flows.stages.evaluate import EVALUATION, evaluate_policy, is_evaluated
     from gaitforge.flows.stages.staging import Stage
     from gaitforge.flows.tasks.registry import LEGGED, evaluation_class, run_evaluation
@@ -196,6 +196,7 @@ def _bodies_work(
     words: Sequence[str],
 ) -> Work:
     """Evaluate a policy on several robots: a row each, the means, and each family's."""
+    from gaitforge.collectors.robots.robot import load_robots
     from gaitforge.flows.stages.legged.bodies import evaluate_bodies
     from gaitforge.flows.stages.staging import Stage
     from gaitforge.flows.tasks.legged import LeggedPlan

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gaitforge.datasets.errors import amount
+from gaitforge.datasets.ranges import Range
 from gaitforge.flows.runners.slurm import jobs as slurm
 from gaitforge.flows.stages.status import (
     ActivePart,
@@ -20,7 +21,7 @@ from gaitforge.flows.stages.status import (
 )
 from gaitforge.pipeline.cli.parsing.parser import command, flag, group, option, setting
 from gaitforge.pipeline.cli.parsing.runners import SITE_SLURM, site_settings
-from gaitforge.pipeline.cli.parsing.values import names, port, positive, store_address
+from gaitforge.pipeline.cli.parsing.values import Number, names, positive, store_address
 from gaitforge.pipeline.tables import duration, table
 
 _WATCH_S = 2.0
@@ -203,7 +204,7 @@ def _training_lines(work: TrainingStatus) -> list[str]:
     group(
         "server, unless PREFECT_API_URL names one",
         option("--host", "address to listen at", default="127.0.0.1", metavar="ADDRESS"),
-        option("--port", "port; 0 for any free one", port, 4200),
+        option("--port", "port; 0 for any free one", Number(Range(0, 65535)), 4200, metavar="PORT"),
         flag("--expose", "allow a host that other machines can reach"),
     ),
     SITE_SLURM,

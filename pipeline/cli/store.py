@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gaitforge import datasets
-from gaitforge.datasets.catalog.glossary import glossary
 from gaitforge.datasets.errors import amount
 from gaitforge.datasets.files import check_outside_stores
 from gaitforge.flows.progress import Reporter
@@ -135,6 +134,8 @@ def info_command(arguments: argparse.Namespace) -> None:
     """Show a store's version, size and schema version, or its columns."""
     store = datasets.open_store(arguments.store, tag=arguments.tag)
     if arguments.columns:
+        from gaitforge.datasets.catalog.glossary import glossary
+
         columns = glossary(store.schema, store.catalog().schema)
         show([asdict(each) for each in columns], arguments.json)
         return

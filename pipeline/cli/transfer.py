@@ -16,7 +16,6 @@ from gaitforge import datasets
 from gaitforge.datasets.errors import amount, install_extra
 from gaitforge.datasets.files import files_under
 from gaitforge.datasets.formats import FORMATS, exporter_class, importer_class
-from gaitforge.datasets.formats.readme import README
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.settings import setting_names
 from gaitforge.pipeline.cli.parsing.parser import (
@@ -183,6 +182,7 @@ def import_command(arguments: argparse.Namespace) -> Work:
 )
 def publish_command(arguments: argparse.Namespace) -> None:
     """Push a store with its card to the Hugging Face Hub, in one commit."""
+    from gaitforge.datasets.formats.readme import README
     from gaitforge.datasets.formats.transfer.publishing import hub_repository, push_files
     from gaitforge.datasets.storage.contents import store_files
     from gaitforge.pipeline.report.card import write_readme

@@ -205,7 +205,7 @@ def test_only_passing_faults_are_tried_again_and_not_for_ever() -> None:
     assert failing([PermissionError("never")]) == (-1, 0)
     assert is_passing(ConnectionResetError())
     assert is_passing(TimeoutError())
-    with pytest.raises(ValueError, match="at least one attempt"):
+    with pytest.raises(ValueError, match="attempts must be at least 1, got 0"):
         Retry(attempts=0)
 
 

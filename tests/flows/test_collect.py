@@ -137,8 +137,8 @@ def test_another_expert_makes_other_parts(tmp_path: Path) -> None:
     ("changes", "complaint"),
     [
         ({"sim": "ode"}, "unknown simulator 'ode'; allowed: mujoco"),
-        ({"robots": 0}, "both must be at least 1"),
-        ({"threads": -1}, "both must be at least 1"),
+        ({"robots": 0}, "robots must be 1 to 100,000, got 0"),
+        ({"threads": -1}, "threads must be 1 to 512, got -1"),
     ],
 )
 def test_an_impossible_plan_is_refused(changes: dict, complaint: str) -> None:

@@ -324,9 +324,9 @@ def test_a_plans_file_and_the_record_of_a_collection_are_collected(
         ({"qualities": ("human",)}, "unknown quality 'human'; allowed: random, medium, medium-re"),
         ({"qualities": ()}, "at least one quality, each of them once"),
         ({"qualities": ("random", "random")}, "at least one quality, each of them once"),
-        ({"part_steps": 0}, "must be at least 1, seed and replay_steps not"),
-        ({"processes": 0}, "0 processes: needs 1 to 512"),
-        ({"seed": -1}, "must be at least 1, seed and replay_steps not"),
+        ({"part_steps": 0}, "part_steps must be at least 1, got 0"),
+        ({"processes": 0}, "processes must be 1 to 512, got 0"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"physics": True}, "medium-replay has no simulator state"),
     ],
 )

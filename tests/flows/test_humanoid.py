@@ -208,9 +208,9 @@ def test_data_of_a_trained_expert_hold_its_values(
     [
         ({"snippets": ()}, "at least one snippet, each of them once"),
         ({"snippets": SNIPPETS[:1] * 2}, "at least one snippet, each of them once"),
-        ({"start_rollouts": 0, "random_rollouts": 0}, "together >= 1, got 0 and 0"),
-        ({"random_rollouts": -1}, "together >= 1, got 1 and -1"),
-        ({"action_noise": -0.1}, "must not be negative"),
+        ({"start_rollouts": 0, "random_rollouts": 0}, "together at least 1, got 0"),
+        ({"random_rollouts": -1}, "random_rollouts must be at least 0, got -1"),
+        ({"action_noise": -0.1}, "action_noise must be at least 0, got"),
         ({"snippets": ("squat_00",)}, "is no snippet"),
     ],
 )

@@ -178,8 +178,8 @@ def test_a_policy_that_changed_since_is_refused(
     ("changes", "complaint"),
     [
         ({"policy": ""}, "a policy is needed"),
-        ({"share": 0.0}, "needs a share above 0 and at most 1"),
-        ({"stretch": 0}, "a stretch of at least 1 step"),
+        ({"share": 0.0}, "share must be above 0, at most 1, got"),
+        ({"stretch": 0}, "stretch must be at least 1, got 0"),
         ({"policy": "nowhere"}, "no training run at nowhere"),
         ({"policy": "sway:Nobody"}, "no policy sway:Nobody"),
     ],

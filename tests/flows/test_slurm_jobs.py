@@ -68,7 +68,7 @@ def test_a_plan_comes_back_from_its_json(plan: LeggedPlan | TrainPlan | Experime
         ({"robots": "many"}, "LeggedPlan.robots needs int, not 'many'"),
         ({"grid": {"levels": [1, "x"]}}, "LeggedPlan.grid.levels needs int, not 'x'"),
         ({"grid": 5}, "LeggedPlan.grid needs an object"),
-        ({"robots": 0}, "must be at least 1"),
+        ({"robots": 0}, "robots must be 1 to 100,000, got 0"),
     ],
 )
 def test_a_tree_that_is_no_plan_is_refused(tree: dict, complaint: str) -> None:

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from gaitforge.collectors.humanoid.observation import N_JOINTS
 from gaitforge.collectors.humanoid.walker import load_humanoid
 from gaitforge.collectors.training_folder import training_files
 from gaitforge.datasets.files import write_bytes_durably
+from gaitforge.datasets.ranges import Positive, Range
 
 _FIXED = ("snippet", "clip", "law", "residual_scale", "humanoids", "hidden", "horizon")
 """Settings that must not change when a training resumes."""
@@ -52,9 +53,9 @@ class ResidualTrainingConfig(PPOSettings):
     """
 
     law: PDLaw = field(default_factory=PDLaw)
-    steps: int = 150_000
-    humanoids: int = 64
-    horizon: int = 16
+    steps: Positive = 150_000
+    humanoids: Positive = 64
+    horizon: Positive = 16
     epochs: int = 5
     hidden: tuple[int, ...] = (256, 256)
     learning_rate: float = 5e-4
@@ -64,19 +65,8 @@ class ResidualTrainingConfig(PPOSettings):
     initial_std: float = 1.0
     residual_scale: float = 0.05
     residual_price: float = 0.05
-    clip_starts: float = 0.25
-    termination_error: float = TERMINATION_ERROR
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("steps", "humanoids", "horizon", "threads", "learner_threads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 0.0 <= self.clip_starts <= 1.0:
-            raise ValueError(f"clip_starts must lie in [0, 1], got {self.clip_starts}")
-        if not 0.0 < self.termination_error <= TERMINATION_ERROR:
-            value = self.termination_error
-            raise ValueError(f"termination_error must lie in (0, {TERMINATION_ERROR}], got {value}")
+    clip_starts: Annotated[float, Range(0, 1)] = 0.25
+    termination_error: Annotated[float, Range(0, TERMINATION_ERROR, True)] = TERMINATION_ERROR
 
 
 class ResidualTask:

@@ -21,7 +21,7 @@ from gaitforge.learners.deploy.onnx_policy import PROGRAMS
 from gaitforge.learners.models.registry import PRESETS
 from gaitforge.learners.training.objectives import OBJECTIVES
 from gaitforge.pipeline.cli.parsing.runners import runner_names
-from gaitforge.pipeline.cli.parsing.values import names, numbers, positive, whole
+from gaitforge.pipeline.cli.parsing.values import Number, names, numbers
 
 Place = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 """A folder as the worker sees it; for stores also s3://bucket/prefix."""
@@ -30,8 +30,6 @@ Setting = Annotated[str, StringConstraints(pattern=r"^[\w.]+=.*$")]
 """NAME=VALUE, as `--set` takes them."""
 
 _TYPES: dict[Any, Any] = {
-    positive: Annotated[int, Field(ge=1)],
-    whole: Annotated[int, Field(ge=0)],
     int: int,
     float: float,
     names: list[str],
@@ -75,6 +73,8 @@ class FormField:
         if action.nargs == 0 or isinstance(action, argparse.BooleanOptionalAction):
             return bool
         kind = _OTHER_TYPES.get(self.name) or _TYPES.get(action.type, Place)
+        if isinstance(action.type, Number):
+            kind = Annotated[int, Field(ge=action.type.allowed.low)]
         if allowed:
             one = Annotated[str, WithJsonSchema({"type": "string", "enum": list(allowed)})]
             return list[one] if action.type is names else one

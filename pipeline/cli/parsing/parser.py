@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 from gaitforge.collectors.simulators import BACKENDS
 from gaitforge.flows.settings import override
 from gaitforge.pipeline.cli.parsing.values import (
+    Number,
     names,
     numbers,
     positive,
@@ -32,8 +33,6 @@ Plan = TypeVar("Plan")
 
 
 _METAVARS = {
-    positive: "N",
-    whole: "N",
     int: "N",
     float: "X",
     names: "NAME,NAME",
@@ -47,6 +46,8 @@ class _Help(argparse.RawDescriptionHelpFormatter):
     """Shows what kind of value an option takes."""
 
     def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        if isinstance(action.type, Number):
+            return "N"
         return _METAVARS.get(action.type, action.dest.upper())  # type: ignore[arg-type]
 
     def _get_default_metavar_for_positional(self, action: argparse.Action) -> str:

@@ -2,10 +2,12 @@
 
 import argparse
 import csv
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
 from gaitforge.collectors.simulators import check_backend
+from gaitforge.datasets.ranges import Range
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -62,19 +64,26 @@ def half_sizes(text: str) -> tuple[float, float, float]:
     return x, y, z
 
 
-def positive(text: str) -> int:
-    """A whole number of at least 1."""
-    return _whole_number(text, 1)
+@dataclass(frozen=True)
+class Number:
+    """Type of an option: a whole number in a range."""
+
+    allowed: Range
+
+    def __call__(self, text: str) -> int:
+        """The number of a text."""
+        try:
+            value = int(text)
+        except ValueError:
+            value = None
+        if value is None or value > LARGEST or value not in self.allowed:
+            too_large = value is not None and value > LARGEST
+            allowed = f"{self.allowed.low} to {LARGEST}" if too_large else self.allowed
+            raise argparse.ArgumentTypeError(f"needs a whole number of {allowed}, not '{text}'")
+        return value
 
 
-def whole(text: str) -> int:
-    """A whole number of at least 0."""
-    return _whole_number(text, 0)
-
-
-def port(text: str) -> int:
-    """A TCP port; 0 for any free one."""
-    return _whole_number(text, 0, 65535)
+positive, whole = Number(Range(1)), Number(Range(0))
 
 
 def store_address(text: str) -> Path | str:
@@ -102,17 +111,6 @@ def _number(text: str) -> float:
     value = float(text)
     if not isfinite(value):
         raise ValueError(text)
-    return value
-
-
-def _whole_number(text: str, least: int, most: int = LARGEST) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
-    if not least <= value <= most:
-        allowed = f"at least {least}" if most == LARGEST and value < least else f"{least} to {most}"
-        raise argparse.ArgumentTypeError(f"needs a whole number of {allowed}, not '{text}'")
     return value
 
 

@@ -50,10 +50,10 @@ collect {new} --skill fly | unknown skill 'fly' | {skills}
 collect {new} --terrain stairs --skill run | none of the skills run is commanded on stairs
 collect {new} --level 10 | level 10 is outside 0-9
 collect {new} --seed 10000000000000000000000 | a whole number of 0 to 9223372036854775807
-collect {new} --threads 999999999 | 999999999 threads | at most 100,000 and 512
+collect {new} --threads 999999999 | threads must be 1 to 512, got 999999999
 collect {new} --set grid.parts=100000000000000000000 | needs a number of 64 bits
-collect {new} --set grid.parts=200000 | 200000 parts | at most 100,000
-collect {new} --set grid.parts=-2 | at least 1
+collect {new} --set grid.parts=200000 | parts must be 1 to 100,000, got 200000
+collect {new} --set grid.parts=-2 | parts must be 1 to 100,000, got -2
 collect {new} --set grid.speed=1 | unknown setting 'grid.speed' | episodes_per_part
 collect {new} --set grid.seed=x | setting 'grid.seed' needs a whole number, not 'x'
 collect {new} --set grid | --set needs NAME=VALUE, not 'grid'
@@ -196,7 +196,7 @@ serve --store x --schedule '0 0 2 * * *' | it has 6 fields; five fields are want
 serve --store x --schedule '60 2 * * *' | Invalid cron string
 serve --store x --schedule '0 2 * * *' --timezone Mars | in Mars
 serve --preset huge | unknown preset 'huge'
-serve --set grid.parts=0 | both must be at least 1
+serve --set grid.parts=0 | parts must be 1 to 100,000, got 0
 serve --set grid.part=2 | unknown setting 'grid.part'
 serve --new-every-day --set grid.seed=3 | the day is the seed
 notify --url file:///etc | address of a web hook
