@@ -156,10 +156,11 @@ def _dense(policy: PolicyNetwork, network: HistoryMLP | BodyMLP, robots: int) ->
         nodes, gelu = node_of_index(network.graph.observations).numpy(), np.empty(0, np.float32)
         parts += [network.tokenizer.bias, network.tokenizer.weight]
         v, e = network.tokenizer.bias.shape
-        linears = [*network.hidden[::2], network.readout]
+        linears: list[Any] = [network.hidden[0], network.hidden[2], network.hidden[4]]
+        linears.append(network.readout)
         active = [True, True, False, False]
     else:
-        linears = [network.first, *network.rest[1::2]]
+        linears = [network.first, *list(network.rest)[1::2]]
         active = [True] * (len(linears) - 1) + [False]
     for each in linears:
         parts += _linear(each)

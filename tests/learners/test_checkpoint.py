@@ -28,7 +28,7 @@ def test_a_loaded_policy_acts_like_the_saved_one(tmp_path: Path) -> None:
     save(tmp_path, "fcnet", "return")
     original = make_policy("fcnet", "return", return_scale=7.0, return_zero=-3.0)
     loaded = load_policy(tmp_path)
-    obs, remaining = torch.randn(2, 9, 70), torch.rand(2, 9)
+    obs, remaining = torch.randn(2, 9, 70), torch.rand(2, 9, 1)
     with torch.no_grad():
         assert torch.equal(original(obs, remaining), loaded(obs, remaining))
     assert loaded.layout == original.layout

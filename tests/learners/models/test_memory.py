@@ -1,13 +1,14 @@
 """The memories of networks of single steps: exact sums, whatever the length of an episode."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gaitforge.learners.models.memory import make_memory
+from gaitforge.learners.models.memory import SpectralMemory
 from gaitforge.learners.models.registry import KINDS, config_class, default_settings
 from tests.learners.making import make_policy
 
@@ -17,7 +18,7 @@ SMALL = {"hidden_dim": 8, "embed_dim": 8, "n_layers": 2, "feedforward_dim": 8}
 SMALL |= {"context_len": 9, "history": 9}
 
 
-def small(kind: str) -> dict[str, object]:
+def small(kind: str) -> dict[str, Any]:
     """Settings of a small network."""
     return {name: SMALL[name] for name in default_settings(kind) if name in SMALL} | SPECTRAL
 
@@ -27,7 +28,7 @@ def small(kind: str) -> dict[str, object]:
 def test_modes_are_the_sums_that_they_are_said_to_be(n: int, data: st.DataObject) -> None:
     m = data.draw(st.integers(1, (n + 1) // 2))
     x = torch.randn(2, 3 * n + 5, 4, dtype=torch.float64)
-    memory = make_memory("spectral", n, m)
+    memory = SpectralMemory(n, m)
     state = memory.init_state(x[:, 0])
     for t in range(x.shape[1]):
         if t == n + 2:
@@ -61,9 +62,10 @@ def test_a_spectral_network_steps_as_it_was_trained(kind: str) -> None:
 
 
 def test_the_rounding_of_a_long_run_stays_below_float32s() -> None:
-    memory, n = make_memory("spectral", 64, 8), 64
+    memory, n = SpectralMemory(64, 8), 64
     x = 100 + torch.randn(1, 5_000, 3)
     state = memory.init_state(x[:, 0])
+    remembered = torch.empty(0)
     for t in range(x.shape[1]):
         remembered, state = memory.step(x[:, t], state)
     expected = memory.of_steps(x[:, -n:].flatten(1), 3)

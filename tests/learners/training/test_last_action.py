@@ -130,7 +130,7 @@ def test_control_equals_the_network_fed_its_actions(kind: str, runs: dict[str, P
         obs = torch.from_numpy(np.stack([each.policy for each in seen], axis=1))
         expected = network(
             network.observation(obs, torch.from_numpy(before)),
-            torch.from_numpy(remaining.astype(np.float32)),
+            network.share(torch.from_numpy(remaining.astype(np.float32)))[..., None],
         )
     np.testing.assert_allclose(actions, expected.numpy(), atol=5e-5)
 
