@@ -145,6 +145,8 @@ class PolicyNetwork(nn.Module):
 
     def share(self, returns: Any) -> Any:
         """The network's share of returns, an array or tensor of any shape; see `return_at`."""
+        if isinstance(returns, Tensor):
+            return (returns - self.return_zero) / self.return_scale
         return (returns - float(self.return_zero)) / float(self.return_scale)
 
     def tokens(self, obs: Tensor, condition: Tensor | None = None) -> Tensor:
