@@ -205,7 +205,7 @@ def _control_step(candidate: Candidate, seed: int, exports: Mapping[Key, Path]) 
     policy = untrained_policy(candidate.spec, candidate.space, seed).eval()
     step = compiled_step(policy, 1) if candidate.runtime == COMPILED else TorchStep(policy, 1)
     assert step is not None, "chosen by its kind"
-    target = np.ones(1, np.float32) if policy.conditioned else None
+    target = np.ones((1, 1), np.float32) if policy.conditioned else None
     return lambda obs: step.step(obs[None], target)
 
 

@@ -91,4 +91,4 @@ def _random_batch(policy: PolicyNetwork, config: TrainStepConfig) -> dict[str, T
         "action": torch.randn(*shape, act_dim),
         "mask": torch.ones(shape, dtype=torch.bool),
     }
-    return batch | ({"return_to_go": torch.rand(shape)} if policy.conditioned else {})
+    return batch | ({"condition": torch.rand(*shape, 1)} if policy.conditioned else {})

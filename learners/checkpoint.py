@@ -25,13 +25,14 @@ from gaitforge.datasets.optimiser_state import (
 )
 from gaitforge.learners.models.bounded import BoundedNetwork
 from gaitforge.learners.models.registry import ModelSpec, build_network, spec_from_json
+from gaitforge.learners.policy.conditioning import Condition
 from gaitforge.learners.policy.gaussian import GaussianSpread
 from gaitforge.learners.policy.normalisation import Normaliser
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.policy.tokens import TokenLayout
 from gaitforge.learners.run_files import KEPT
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 CHECKPOINT, BEST = KEPT["last"], KEPT["best"]
 
 _POLICY = "policy"
@@ -58,6 +59,7 @@ def policy_card(policy: PolicyNetwork, spec: ModelSpec) -> dict[str, Any]:
         "gaussian": None if gaussian is None else {"fixed_std": gaussian.fixed_std},
         "bounded": isinstance(policy.network, BoundedNetwork),
         "return_zero": float(policy.return_zero),
+        "condition": asdict(policy.condition),
     }
 
 
@@ -149,6 +151,7 @@ def _policy_of(card: Mapping[str, Any]) -> PolicyNetwork:
         Normaliser.identity(act_dim),
         gaussian=None if gaussian is None else GaussianSpread(act_dim, **gaussian),
         return_zero=card["return_zero"],
+        condition=Condition(**card["condition"]),
     )
 
 

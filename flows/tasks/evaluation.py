@@ -151,6 +151,8 @@ class EvaluationPlan(ABC):
         return_target: of a return-conditioned policy, in units of the return that scores 100, or
             without references of the return that it was trained with.
         references: the returns that score 0 and 100.
+        guidance: how strongly a policy that also acts without a condition follows it, see
+            `LearnedPolicy`.
         reset_every: control steps after which a trained policy's memory is cleared; 0 for never.
     """
 
@@ -164,6 +166,7 @@ class EvaluationPlan(ABC):
     return_target: Annotated[float, Range()] = 1.0
     references: References | None = None
     reset_every: Whole = 0
+    guidance: Annotated[float, Range()] = 1.0
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -240,6 +243,7 @@ class EvaluationPlan(ABC):
             target,
             action_limit=self.action_limit,
             reset_every=self.reset_every,
+            guidance=self.guidance if network.conditioned else 1.0,
         )
 
     def key(self, source: PolicySource) -> dict[str, str]:

@@ -4,8 +4,9 @@ Arrays are float32, unless said, and contiguous in the last axis; inner loops ru
 so that the compiler vectorises them. All kernels are in this file, because numba's cache on disk
 does not see changes of a function in another file.
 
-Legend: N robots, Do observation, D token, A action, L layers; FCNet: d hidden channels, h decoder
-channels, n context length, m modes; BoT: V nodes, E embedding, H history.
+Legend: N robots, Do observation, D token, A action, L layers, n context length, m modes; FCNet: d
+hidden channels, h decoder channels; others: F numbers of a channel that are remembered, V nodes, E
+embedding.
 """
 
 import math
@@ -153,16 +154,14 @@ def _spectral(
 
 
 @compiled()
-def _read_token(
-    source: Array, weights: Array, obs: Array, remaining: np.float32, token: Array
-) -> int:
+def _read_token(source: Array, weights: Array, obs: Array, condition: Array, token: Array) -> int:
     """Compute the normalised token (D,) from obs (Do,); returns the place after mean and std.
 
-    source (D,): the observation index of each token index, -1 for the return-to-go.
+    source (D,): the observation index of each token index; -1, -2, ... for the condition's numbers.
     """
     for i in range(token.size):
         if source[i] < 0:
-            token[i] = remaining
+            token[i] = condition[-1 - source[i]]
         else:
             token[i] = (obs[source[i]] - weights[i]) / weights[token.size + i]
     return 2 * token.size
@@ -178,7 +177,7 @@ def _restore(weights: Array, place: int, action: Array) -> None:
 @compiled(nogil=True, error_model="numpy")
 def fcnet_step(
     obs: Array,
-    remaining: Array,
+    condition: Array,
     network: tuple[Array, Array, Array, Array, int],
     state: tuple[Array, Array],
     slot: int,
@@ -189,7 +188,7 @@ def fcnet_step(
     """One control step of the robots first..last: obs (N, Do) -> action (N, A) in data units.
 
     Args:
-        remaining: (N,) return-to-go / return scale, for tokens that have it.
+        condition: (N, C), for tokens that have one.
         network: `source` of `_read_token`; all weights in the order in which they are read (see
             `compiled_step`); cos and sin of u_k (2, m); `gelu_polynomial`; h.
         state: (N, n, L, d) the last n inputs of every spectral block; (N, L, 2m, d) their modes;
@@ -203,7 +202,7 @@ def fcnet_step(
     normed, inner, w, g = scratch[2, :d], scratch[3, :d], scratch[4], scratch[5]
     for robot in range(first, last):
         ring, modes = state[0][robot], state[1][robot]
-        place = _read_token(source, weights, obs[robot], remaining[robot], token)
+        place = _read_token(source, weights, obs[robot], condition[robot], token)
         place = _affine(weights, place, token, x)
         for layer in range(layers):
             place = _layer_norm(weights, place, x, normed)
@@ -233,12 +232,121 @@ def _add_and_norm(weights: Array, place: int, x: Array, y: Array) -> int:
     return after
 
 
+@compiled()
+def _remember(
+    token: Array,
+    waves: tuple[Array, Array],
+    ring: Array,
+    sums: Array,
+    slot: int,
+    features: Array,
+) -> None:
+    """One step of a network's memory: token (D,) -> features (F, D), as in `models.memory`.
+
+    Args:
+        waves: `SpectralMemory.enter` and `rotation`; empty for a stacked memory.
+        ring: (n, D) the last tokens; sums: (2m - 1, D) float64, their modes, or (0, D).
+        slot: steps so far modulo n.
+    """
+    enter, rotation = waves
+    size, steps = token.size, len(ring)
+    if len(sums) == 0:
+        ring[slot] = token
+        for age in range(steps):
+            features[age] = ring[(slot + 1 + age) % steps]
+        return
+    oldest = ring[slot]
+    for k in range(len(sums)):
+        phase = enter[k, slot]
+        for c in range(size):
+            sums[k, c] += phase * (np.float64(token[c]) - np.float64(oldest[c]))
+    ring[slot] = token
+    features[0] = token
+    mode = np.empty(size)
+    for k in range(len(sums)):
+        mode[:] = 0.0
+        for j in range(len(sums)):
+            part = rotation[slot, k, j]
+            if part != 0.0:
+                for c in range(size):
+                    mode[c] += part * sums[j, c]
+        for c in range(size):
+            features[1 + k, c] = np.float32(mode[c])
+
+
+@compiled()
+def _embed(weights: Array, place: int, features: Array, nodes: Array, x: Array) -> int:
+    """Tokens of the body's nodes, x (V, E), from features (F, D); returns the place after them.
+
+    nodes (D,): the node of each channel. Read from `place`: biases (V, E), maps (F x D, E).
+    """
+    width = x.shape[1]
+    for node in range(len(x)):
+        for c in range(width):
+            x[node, c] = weights[place + c]
+        place += width
+    for f in range(len(features)):
+        for i in range(features.shape[1]):
+            row, number = x[nodes[i]], features[f, i]
+            for c in range(width):
+                row[c] += number * weights[place + c]
+            place += width
+    return place
+
+
+@compiled(nogil=True, error_model="numpy")
+def dense_step(
+    obs: Array,
+    condition: Array,
+    network: tuple[Array, Array, tuple[Array, Array], Array, Array, Array, tuple[int, int, int]],
+    state: tuple[Array, Array],
+    slot: int,
+    action: Array,
+    first: int,
+    last: int,
+) -> None:
+    """One control step of an MLP as `fcnet_step`, with another `network` and `state`.
+
+    Args:
+        network: `source` and weights as there; waves as in `_remember`; nodes as in `_embed`, empty
+            for no body; `gelu_polynomial`, empty for ReLU; (layers, 2) the width of each linear map
+            and whether an activation follows; numbers F of a channel, V and E.
+        state: (N, n, D) and (N, 2m - 1, D) as in `_remember`.
+    """
+    source, weights, waves, nodes, gelu, layers, sizes = network
+    numbers, v, e = sizes
+    features = np.empty((numbers, source.size), np.float32)
+    token, body = np.empty(source.size, np.float32), np.empty((v, e), np.float32)
+    widest = max(layers[:, 0].max(), 1)
+    scratch = np.empty((4, widest), np.float32)
+    for robot in range(first, last):
+        place = _read_token(source, weights, obs[robot], condition[robot], token)
+        _remember(token, waves, state[0][robot], state[1][robot], slot, features)
+        x = features.reshape(-1)
+        if nodes.size:
+            place = _embed(weights, place, features, nodes, body)
+            x = body.reshape(-1)
+        for layer in range(len(layers)):
+            y = scratch[layer % 2, : layers[layer, 0]]
+            place = _affine(weights, place, x, y)
+            if layers[layer, 1] and gelu.size:
+                _gelu(gelu, y, scratch[2], scratch[3])
+            elif layers[layer, 1]:
+                for c in range(y.size):  # NaN stays
+                    y[c] = np.float32(0.0) if y[c] < 0 else y[c]
+            x = y
+        action[robot] = x
+        _restore(weights, place, action[robot])
+
+
 @compiled(nogil=True, error_model="numpy")
 def bot_step(
     obs: Array,
-    remaining: Array,
-    network: tuple[Array, Array, Array, Array, Array, Array, tuple[int, int, int]],
-    state: tuple[Array],
+    condition: Array,
+    network: tuple[
+        Array, Array, tuple[Array, Array], Array, Array, Array, Array, tuple[int, int, int, int]
+    ],
+    state: tuple[Array, Array],
     slot: int,
     action: Array,
     first: int,
@@ -247,33 +355,26 @@ def bot_step(
     """One control step as `fcnet_step`, with another `network` and `state`.
 
     Args:
-        network: `source` and weights as there; nodes (D,) of the token's numbers and (A,) of the
-            actions; starts (L, V + 1) and columns of the layers' masks as in `forward_loops`,
-            starts counted in the columns of all layers; E, heads, and the feed-forward width F.
-        state: (N, H, D) the last H tokens, zeros at first.
-        slot: steps so far modulo H.
+        network: `source` and weights as there; waves as in `_remember`; nodes (D,) of the token's
+            numbers and (A,) of the actions; starts (L, V + 1) and columns of the layers' masks as
+            in `forward_loops`, starts counted in the columns of all layers; E, heads, the
+            feed-forward width, and the numbers of a channel.
+        state: (N, n, D) and (N, 2m - 1, D) as in `_remember`.
     """
-    source, weights, token_nodes, action_nodes, starts, columns, sizes = network
-    e, heads, f = sizes
-    v, history, width = starts.shape[1] - 1, state[0].shape[1], e // heads
+    source, weights, waves, token_nodes, action_nodes, starts, columns, sizes = network
+    e, heads, f, numbers = sizes
+    v, width = starts.shape[1] - 1, e // heads
+    token = np.empty(source.size, np.float32)
+    remembered = np.empty((numbers, source.size), np.float32)
     x, y = np.empty((v, e), np.float32), np.empty((v, e), np.float32)
     qkv, pooled = np.empty((v, 3 * e), np.float32), np.empty((v, e), np.float32)
     hidden, shares = np.empty((v, f), np.float32), np.empty((1, heads * columns.size), np.float32)
     parts, sums = qkv.reshape((1, 3 * v * heads, width)), pooled.reshape((1, v * heads, width))
     for robot in range(first, last):
-        ring, out = state[0][robot], action[robot]
-        place = _read_token(source, weights, obs[robot], remaining[robot], ring[slot])
-        for node in range(v):
-            for c in range(e):
-                x[node, c] = weights[place + c]
-            place += e
-        for age in range(history):
-            token = ring[(slot + 1 + age) % history]
-            for i in range(token.size):
-                row, number = x[token_nodes[i]], token[i]
-                for c in range(e):
-                    row[c] += number * weights[place + c]
-                place += e
+        out = action[robot]
+        place = _read_token(source, weights, obs[robot], condition[robot], token)
+        _remember(token, waves, state[0][robot], state[1][robot], slot, remembered)
+        place = _embed(weights, place, remembered, token_nodes, x)
         for layer in range(len(starts)):
             place = _affine_rows(weights, place, x, qkv)
             forward_loops(parts, starts[layer], columns, sums, shares, 0, 1)

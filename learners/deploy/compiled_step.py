@@ -7,16 +7,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gaitforge.learners.deploy.compiled_kernels import bot_step, fcnet_step, gelu_polynomial
+from gaitforge.learners.deploy.compiled_kernels import (
+    bot_step,
+    dense_step,
+    fcnet_step,
+    gelu_polynomial,
+)
 from gaitforge.learners.models.bot.body_attention import AttentionMask
+from gaitforge.learners.models.bot.body_mlp import BodyMLP
 from gaitforge.learners.models.bot.body_policy import node_of_index
 from gaitforge.learners.models.bot.bot import BoT
 from gaitforge.learners.models.bot.compiled_attention import in_threads
 from gaitforge.learners.models.bounded import BoundedNetwork
 from gaitforge.learners.models.fcnet.fcnet import FCNet
 from gaitforge.learners.models.fcnet.spectral_basis import dft_angles
+from gaitforge.learners.models.memory import SpectralMemory, StackedMemory
+from gaitforge.learners.models.mlp import HistoryMLP
+from gaitforge.learners.models.observation_history import HistoryNetwork
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.policy.tokens import CONDITION, TokenLayout
 
 
 class CompiledStep:
@@ -39,9 +48,7 @@ class CompiledStep:
         self._slot = 0
         robots = len(state[0])
         self._shape = robots, policy.act_dim
-        self._zero = np.float32(policy.return_zero)
-        self._scale = np.float32(policy.return_scale)
-        self._remaining = np.zeros(robots, np.float32)
+        self._no_condition = np.zeros((robots, policy.layout.condition_dim), np.float32)
         self._bounds = None
         if isinstance(policy.network, BoundedNetwork):
             actions = policy.action_normaliser
@@ -54,13 +61,12 @@ class CompiledStep:
         for each in self._state:
             each[ids] = 0.0
 
-    def step(self, obs: np.ndarray, return_to_go: np.ndarray | None) -> np.ndarray:
-        """One control step: obs (N, Do), contiguous, and return_to_go (N,) -> (N, A); float32."""
-        if return_to_go is not None:
-            np.subtract(return_to_go, self._zero, out=self._remaining)
-            np.divide(self._remaining, self._scale, out=self._remaining)
+    def step(self, obs: np.ndarray, condition: np.ndarray | None) -> np.ndarray:
+        """One control step: obs (N, Do) and condition (N, C), contiguous -> (N, A); float32."""
+        if condition is None:
+            condition = self._no_condition
         action = np.empty(self._shape, np.float32)
-        arguments = obs, self._remaining, self._network, self._state, self._slot, action
+        arguments = obs, condition, self._network, self._state, self._slot, action
         in_threads(self._kernel, len(action), *arguments)
         self._slot = (self._slot + 1) % self._period
         if self._bounds is not None:
@@ -72,7 +78,7 @@ class CompiledStep:
 def compiled_step(policy: PolicyNetwork, num_robots: int) -> CompiledStep | None:
     """The compiled step of a float32 policy on the CPU; None for kinds that have none.
 
-    FCNet has one, and BoT unless its masking is "soft".
+    FCNet and the MLPs have one, and BoT unless its masking is "soft".
     """
     network = policy.network
     if isinstance(network, BoundedNetwork):
@@ -81,6 +87,8 @@ def compiled_step(policy: PolicyNetwork, num_robots: int) -> CompiledStep | None
         return _fcnet(policy, network, num_robots)
     if isinstance(network, BoT) and network.hop_bias is None:
         return _bot(policy, network, num_robots)
+    if isinstance(network, HistoryMLP | BodyMLP):
+        return _dense(policy, network, num_robots)
     return None
 
 
@@ -107,7 +115,7 @@ def _fcnet(policy: PolicyNetwork, network: FCNet, robots: int) -> CompiledStep:
 
 def _bot(policy: PolicyNetwork, network: BoT, robots: int) -> CompiledStep:
     config, graph = network.config, network.graph
-    v, e, history = len(graph.nodes), config.embed_dim, config.history
+    v, e = len(graph.nodes), config.embed_dim
     first, last = network.tokenizer, network.detokenizer
     parts: list[Any] = [first.bias if network.position is None else first.bias + network.position]
     parts += [first.weight]
@@ -130,14 +138,54 @@ def _bot(policy: PolicyNetwork, network: BoT, robots: int) -> CompiledStep:
     constants = (
         source,
         weights,
+        _waves(network.memory),
         node_of_index(graph.observations).numpy(),
         node_of_index(graph.actions).numpy(),
         starts,
         columns,
-        (e, config.n_heads, config.feedforward_dim),
+        (e, config.n_heads, config.feedforward_dim, network.memory.numbers),
     )
-    state = (np.zeros((robots, history, graph.obs_dim), np.float32),)
-    return CompiledStep(policy, bot_step, constants, state, history)
+    state = _memory_state(network, robots)
+    return CompiledStep(policy, bot_step, constants, state, network.memory.steps)
+
+
+def _dense(policy: PolicyNetwork, network: HistoryMLP | BodyMLP, robots: int) -> CompiledStep:
+    nodes, gelu, v, e = np.empty(0, np.int64), gelu_polynomial(), 0, 0
+    parts: list[Any] = []
+    if isinstance(network, BodyMLP):
+        nodes, gelu = node_of_index(network.graph.observations).numpy(), np.empty(0, np.float32)
+        parts += [network.tokenizer.bias, network.tokenizer.weight]
+        v, e = network.tokenizer.bias.shape
+        linears: list[Any] = [network.hidden[0], network.hidden[2], network.hidden[4]]
+        linears.append(network.readout)
+        active = [True, True, False, False]
+    else:
+        linears = [network.first, *list(network.rest)[1::2]]
+        active = [True] * (len(linears) - 1) + [False]
+    for each in linears:
+        parts += _linear(each)
+    chosen = network.chosen if isinstance(network, BodyMLP) else None
+    source, weights = _source_and_weights(policy, chosen, parts)
+    widths = [[each.out_features, on] for each, on in zip(linears, active, strict=True)]
+    layers, sizes = np.array(widths, np.int64), (network.memory.numbers, int(v), int(e))
+    constants = (source, weights, _waves(network.memory), nodes, gelu, layers, sizes)
+    state = _memory_state(network, robots)
+    return CompiledStep(policy, dense_step, constants, state, network.memory.steps)
+
+
+def _waves(memory: StackedMemory | SpectralMemory) -> tuple[np.ndarray, np.ndarray]:
+    """The tables of a spectral memory; empty ones of a stacked one."""
+    if isinstance(memory, SpectralMemory):
+        return memory.enter.numpy().copy(), memory.rotation.numpy().copy()
+    return np.empty((0, 0)), np.empty((0, 0, 0))
+
+
+def _memory_state(network: HistoryNetwork, robots: int) -> tuple[np.ndarray, np.ndarray]:
+    """Last tokens and modes of a number of robots, before their first step."""
+    memory, width = network.memory, network.width
+    modes = 2 * memory.n_modes - 1 if isinstance(memory, SpectralMemory) else 0
+    ring = np.zeros((robots, memory.steps, width), np.float32)
+    return ring, np.zeros((robots, modes, width))
 
 
 def _source_and_weights(
@@ -161,10 +209,12 @@ def _numbers(values: Tensor) -> np.ndarray:
 
 
 def _token_source(layout: TokenLayout) -> np.ndarray:
-    """(D,) the observation index of each token index, -1 for the return-to-go."""
-    source = np.full(layout.dim, -1)
+    """(D,) the observation index of each token index; -1, -2, ... for the condition's numbers."""
+    source = np.empty(layout.dim, np.int64)
     for name, (start, stop) in layout.slices.items():
-        if name in layout.obs_slices:
+        if name == CONDITION:
+            source[start:stop] = -1 - np.arange(stop - start)
+        else:
             source[start:stop] = np.arange(*layout.obs_slices[name])
     return source
 

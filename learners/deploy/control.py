@@ -6,13 +6,14 @@ import numpy as np
 import torch
 
 from gaitforge.learners.deploy.compiled_step import CompiledStep, compiled_step
-from gaitforge.learners.models.bot.bot import BoT
+from gaitforge.learners.models.fcnet.fcnet import FCNet
 from gaitforge.learners.models.registry import count_parameters
+from gaitforge.learners.policy.conditioning import RETURN_TO_GO, TARGET
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 
 # More weights do not fit a core's L2 cache, and torch then reads them once for all robots.
 _CACHED_WEIGHTS = 1_000_000
-_BOT_ROBOTS = 32
+_FEW_ROBOTS = 32
 
 
 class ControlObservation(Protocol):
@@ -43,10 +44,10 @@ class TorchStep:
         self._policy.reset_state(self._state, torch.from_numpy(ids))
 
     @torch.inference_mode()
-    def step(self, obs: np.ndarray, return_to_go: np.ndarray | None) -> np.ndarray:
-        """One control step: obs (N, Do) and return_to_go (N,) -> (N, A); float32."""
-        target = None if return_to_go is None else torch.from_numpy(return_to_go)
-        action, self._state = self._policy.step(torch.from_numpy(obs), self._state, target)
+    def step(self, obs: np.ndarray, condition: np.ndarray | None) -> np.ndarray:
+        """One control step: obs (N, Do) and condition (N, C) -> (N, A); float32."""
+        told = None if condition is None else torch.from_numpy(condition)
+        action, self._state = self._policy.step(torch.from_numpy(obs), self._state, told)
         return action.numpy()
 
 
@@ -64,8 +65,8 @@ def fastest_step(policy: PolicyNetwork, num_robots: int) -> CompiledStep | Torch
         BoT                 17 M        0.7 to 0.9
     """
     small = count_parameters(policy) <= _CACHED_WEIGHTS
-    if isinstance(policy.network, BoT):
-        faster = small and num_robots <= _BOT_ROBOTS
+    if not isinstance(policy.network, FCNet):
+        faster = small and num_robots <= _FEW_ROBOTS
     else:
         faster = small or num_robots == 1
     if faster and all(
@@ -78,9 +79,13 @@ def fastest_step(policy: PolicyNetwork, num_robots: int) -> CompiledStep | Torch
 class LearnedPolicy:
     """A policy network that controls `num_robots` robots, with its present weights.
 
-    A return-conditioned policy starts each episode with `return_target` (1.0 = the expert's return)
-    and subtracts the rewards. With `sample` actions are drawn from a Gaussian policy, by `seed`;
-    otherwise they are its mean. Actions are clipped to +-`action_limit`. A policy that keeps the
+    A return-conditioned policy is asked for `return_target` (1.0 = the expert's return) and, if it
+    knows the return-to-go, subtracts the rewards. One that also acts without labels can be asked
+    more strongly: its action is that without a condition plus `guidance` times the difference that
+    the condition makes (classifier-free guidance, Ho and Salimans 2022, arXiv 2207.12598).
+
+    With a `sample_seed` actions are drawn from a Gaussian policy, otherwise they are its mean. They
+    are clipped to +-`action_limit`. A policy that keeps the
     last action gets the one that `act` returned, and zeros at an episode's start. Raises ValueError
     for values outside their ranges.
 
@@ -95,10 +100,10 @@ class LearnedPolicy:
         num_robots: int,
         name: str = "learned",
         return_target: float = 1.0,
-        sample: bool = False,
-        seed: int = 0,
+        sample_seed: int | None = None,
         action_limit: float = float("inf"),
         reset_every: int = 0,
+        guidance: float = 1.0,
     ) -> None:
         if num_robots < 1:
             raise ValueError(f"num_robots must be at least 1, got {num_robots}")
@@ -108,12 +113,20 @@ class LearnedPolicy:
             raise ValueError(f"action_limit must be above 0, got {action_limit}")
         if reset_every < 0:
             raise ValueError(f"reset_every must not be negative, got {reset_every}")
+        guided = guidance != 1.0
+        if not np.isfinite(guidance) or (guided and not network.condition.hides):
+            raise ValueError(
+                f"guidance {guidance} needs a finite number, and a policy that was trained with "
+                "condition_hidden above 0"
+            )
         self.name = name
         self.num_robots = num_robots
         self._reset_every = reset_every
         self._age = np.zeros(num_robots, dtype=np.int64)
         self._limit = action_limit
-        self._layout, self._conditioned = network.layout, network.conditioned
+        self._layout, self._guidance = network.layout, guidance
+        self._condition = network.condition if network.conditioned else None
+        self._share, self._asked = network.share, np.full(num_robots, return_target, np.float32)
         self._target = np.float32(network.return_at(return_target))
         self._remaining = np.full(num_robots, self._target, dtype=np.float32)
         self._first = np.ones(num_robots, dtype=bool)
@@ -121,9 +134,10 @@ class LearnedPolicy:
         self._body = np.tile(network.body.numpy(), (num_robots, 1))
         if np.isnan(self._body).any():
             raise ValueError(f"policy {name} reads the robot's body; give it by `drive`")
-        self._generator = torch.Generator().manual_seed(seed)
-        self._std = network.action_std().detach() if sample else None
-        self._step = fastest_step(network.eval(), num_robots)
+        self._generator = torch.Generator().manual_seed(sample_seed or 0)
+        self._std = None if sample_seed is None else network.action_std().detach()
+        self._guided = guided
+        self._step = fastest_step(network.eval(), num_robots * (1 + guided))
 
     def reset(self, ids: np.ndarray) -> None:
         """Start a new episode for the robots `ids`."""
@@ -132,7 +146,7 @@ class LearnedPolicy:
         self._first[ids] = True
         self._last_action[ids] = 0.0
         self._age[ids] = 0
-        self._step.reset(ids)
+        self._reset_step(ids)
 
     def act(self, observation: ControlObservation) -> np.ndarray:
         """(N, A) float32 actions for one control step."""
@@ -148,9 +162,9 @@ class LearnedPolicy:
         if self._layout.keeps_last_action:
             obs = np.concatenate([obs, self._last_action], axis=1)
         if self._reset_every:
-            self._step.reset(np.flatnonzero(self._age % self._reset_every == 0))
+            self._reset_step(np.flatnonzero(self._age % self._reset_every == 0))
             self._age += 1
-        action = self._step.step(obs, self._return_to_go(observation))
+        action = self._asked_action(obs, self._told(observation))
         if self._std is not None:
             noise = torch.randn(action.shape, generator=self._generator)
             action += (self._std * noise).numpy()
@@ -159,9 +173,23 @@ class LearnedPolicy:
         self._last_action[:] = action
         return action
 
-    def _return_to_go(self, observation: ControlObservation) -> np.ndarray | None:
-        if not self._conditioned:
+    def _reset_step(self, ids: np.ndarray) -> None:
+        """Clear the network's state, also of the copies that act without a condition."""
+        self._step.reset(np.concatenate([ids, ids + self.num_robots]) if self._guided else ids)
+
+    def _asked_action(self, obs: np.ndarray, condition: np.ndarray | None) -> np.ndarray:
+        """The network's actions (N, A), with guidance."""
+        if not self._guided or condition is None:
+            return self._step.step(obs, condition)
+        both = np.concatenate([condition, np.zeros_like(condition)])
+        told, untold = np.split(self._step.step(np.concatenate([obs, obs]), both), 2)
+        return untold + np.float32(self._guidance) * (told - untold)
+
+    def _told(self, observation: ControlObservation) -> np.ndarray | None:
+        """The condition (N, C) of this step; None for a policy that has none."""
+        if self._condition is None:
             return None
         self._remaining -= np.where(self._first, 0.0, observation.reward).astype(np.float32)
         self._first[:] = False
-        return self._remaining
+        given = {RETURN_TO_GO: self._share(self._remaining), TARGET: self._asked}
+        return np.stack(self._condition.in_control(given), axis=1).astype(np.float32)

@@ -16,6 +16,7 @@ import torch
 
 from gaitforge.datasets.errors import missing_package
 from gaitforge.learners.deploy.step_modules import PolicyStep
+from gaitforge.learners.policy.conditioning import RETURN_TO_GO
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 
 # First opset with Gelu and LayerNormalization as single operations (ONNX 1.15).
@@ -30,20 +31,19 @@ Step = Callable[[list[np.ndarray]], Sequence[np.ndarray]]
 class KnownAnswers:
     """Inputs and actions of the first steps of an episode.
 
-    observation (T, B, Do); return_to_go (T, B) if the policy takes one; action (T, B, A).
+    observation (T, B, Do); told: (T, B) of each name in `PolicyStep.told`; action (T, B, A).
     """
 
     observation: np.ndarray
-    return_to_go: np.ndarray | None
+    told: dict[str, np.ndarray]
     action: np.ndarray
 
     def to_json(self, steps: int) -> dict[str, object]:
         """The first `steps` as lists [step][robot][number]."""
-        target = self.return_to_go
         return {
             "tolerance": TOLERANCE,
             "observation": self.observation[:steps].tolist(),
-            "return_to_go": None if target is None else target[:steps].tolist(),
+            **{name: values[:steps].tolist() for name, values in self.told.items()},
             "action": self.action[:steps].tolist(),
         }
 
@@ -53,19 +53,23 @@ def make_known_answers(policy: PolicyNetwork, batch_size: int, steps: int) -> Kn
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(steps, batch_size, policy.layout.obs_dim, generator=generator)
     observation = policy.obs_normaliser.restore(noise)[..., : policy.layout.stored_dim]
-    share = torch.rand(steps, batch_size, generator=generator)
-    target = policy.return_zero + share * policy.return_scale if policy.conditioned else None
+    names = policy.condition.inputs if policy.conditioned else ()
+    told = {name: torch.rand(steps, batch_size, generator=generator) for name in names}
+    columns = policy.condition.in_control(told) if told else None
+    condition = None if columns is None else torch.stack(columns, dim=-1)
+    if RETURN_TO_GO in told:
+        told[RETURN_TO_GO] = policy.return_zero + told[RETURN_TO_GO] * policy.return_scale
     actions = []
     with torch.no_grad():
         state = policy.init_state(batch_size)
         action = torch.zeros(batch_size, policy.act_dim)
         for step in range(steps):
             obs = policy.observation(observation[step], action)
-            action, state = policy.step(obs, state, None if target is None else target[step])
+            action, state = policy.step(obs, state, None if condition is None else condition[step])
             actions.append(action.clone())
     return KnownAnswers(
         observation.numpy(),
-        None if target is None else target.numpy(),
+        {name: values.numpy() for name, values in told.items()},
         torch.stack(actions).numpy(),
     )
 
@@ -76,8 +80,7 @@ def check_step(step: Step, module: PolicyStep, vector: KnownAnswers, what: str) 
     worst = 0.0
     for index, observation in enumerate(vector.observation):
         inputs = {"observation": observation, **state}
-        if vector.return_to_go is not None:
-            inputs["return_to_go"] = vector.return_to_go[index]
+        inputs |= {name: values[index] for name, values in vector.told.items()}
         results = step([inputs[name] for name in module.input_names])
         outputs = dict(zip(module.output_names, results, strict=True))
         expected = vector.action[index]

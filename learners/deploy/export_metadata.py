@@ -11,6 +11,7 @@ from gaitforge.learners.checkpoint import check_layout
 from gaitforge.learners.deploy.onnx_policy import FORMAT, FORMAT_VERSION
 from gaitforge.learners.deploy.step_modules import PolicyStep
 from gaitforge.learners.deploy.step_state import StateTensor
+from gaitforge.learners.policy.conditioning import RETURN_TO_GO, TARGET
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 
 
@@ -84,6 +85,7 @@ def policy_metadata(
         )
     loop = asdict(facts)
     observation, command = loop.pop("observation"), loop.pop("command")
+    told = module.told
     returns = {
         "expert_return": policy.return_at(1.0),
         "zero_return": policy.return_at(0.0),
@@ -98,7 +100,8 @@ def policy_metadata(
         "observation": {"dim": module.obs_dim, "fields": observation},
         "command": list(command),
         "action": {"dim": policy.act_dim},
-        "return_to_go": returns if policy.conditioned else None,
+        "return_to_go": returns if RETURN_TO_GO in told else None,
+        "target": {"labels": policy.condition.labels} if TARGET in told else None,
         "state": [_state_entry(each) for each in module.state_tensors],
         "inputs": module.input_names,
         "outputs": module.output_names,

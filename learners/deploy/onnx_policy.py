@@ -25,8 +25,10 @@ FORMAT_VERSION = 1
 class OnnxPolicy:
     """An exported policy for `num_robots` robots, on one thread.
 
-    A return-conditioned policy starts each episode with `return_target` (1.0 = the expert's return)
-    and subtracts the rewards. Raises ValueError for a missing or damaged export, missing
+    A return-conditioned policy is asked for `return_target` (1.0 = the expert's return) and, if it
+    knows the return-to-go, subtracts the rewards.
+
+    Raises ValueError for a missing or damaged export, missing
     onnxruntime, or a value outside its range.
     """
 
@@ -50,11 +52,13 @@ class OnnxPolicy:
         self._batch = int(self.description["batch_size"])
         groups = -(-num_robots // self._batch)
         self._groups = [_Group(self._session, self.description) for _ in range(groups)]
-        conditioned = self.description["return_to_go"]
-        returns = conditioned or {"expert_return": 0.0, "zero_return": 0.0}
+        returns = self.description["return_to_go"] or {"expert_return": 0.0, "zero_return": 0.0}
         zero = returns["zero_return"]
         self._target = np.float32(zero + return_target * (returns["expert_return"] - zero))
         self._remaining = np.full(num_robots, self._target, dtype=np.float32)
+        asked = np.full(num_robots, return_target, dtype=np.float32)
+        told = {"return_to_go": self._remaining, "target": asked}
+        self._told = {name: told[name] for name in _told(self.description)}
         self._first = np.ones(num_robots, dtype=bool)
 
     @property
@@ -78,13 +82,13 @@ class OnnxPolicy:
                 f"policy {self.name} controls observations of shape {expected}, got "
                 f"{observation.policy.shape}"
             )
-        if self.description["return_to_go"] is not None:
-            self._remaining -= np.where(self._first, 0.0, observation.reward).astype(np.float32)
-            self._first[:] = False
+        self._remaining -= np.where(self._first, 0.0, observation.reward).astype(np.float32)
+        self._first[:] = False
         actions = np.empty((self.num_robots, self._act_dim), dtype=np.float32)
         for index, group in enumerate(self._groups):
             rows = slice(index * self._batch, (index + 1) * self._batch)
-            actions[rows] = group.step(observation.policy[rows], self._remaining[rows])
+            told = {name: values[rows] for name, values in self._told.items()}
+            actions[rows] = group.step(observation.policy[rows], told)
         return actions
 
     def check_known_answers(self) -> float:
@@ -94,11 +98,11 @@ class OnnxPolicy:
         """
         cases = self.description["known_answers"]
         group = _Group(self._session, self.description)
-        targets = cases["return_to_go"] or [[0.0] * self._batch] * len(cases["action"])
         worst = 0.0
-        for obs, target, action in zip(cases["observation"], targets, cases["action"], strict=True):
-            expected = np.array(action)
-            got = group.step(np.array(obs), np.array(target))
+        for number, obs in enumerate(cases["observation"]):
+            expected = np.array(cases["action"][number])
+            told = {name: np.array(cases[name][number]) for name in self._told}
+            got = group.step(np.array(obs), told)
             error = np.abs(got - expected) / np.maximum(1.0, np.abs(expected))
             worst = max(worst, float(error.max()))
         if not worst <= cases["tolerance"]:
@@ -143,6 +147,11 @@ def _open_session(folder: Path, sha256: str | None) -> Any:
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
+def _told(description: dict[str, Any]) -> list[str]:
+    """Names of the model's inputs by which a return-conditioned policy is asked."""
+    return [name for name in ("return_to_go", "target") if description[name] is not None]
+
+
 class _Group:
     """As many robots as the model takes at once, with buffers bound to the model.
 
@@ -154,7 +163,7 @@ class _Group:
         self._run = session.run_with_iobinding
         shape = (batch, description["observation"]["dim"])
         self._observation: Array = np.zeros(shape, dtype=np.float32)
-        self._return_to_go: Array = np.zeros(batch, dtype=np.float32)
+        self._told = {name: np.zeros(batch, dtype=np.float32) for name in _told(description)}
         shape = (batch, description["action"]["dim"])
         self._action: Array = np.zeros(shape, dtype=np.float32)
         self._state = description["state"]
@@ -165,14 +174,12 @@ class _Group:
         ]
         self._buffers = [now, after]
         self._bindings = [
-            self._bind(session, now, after, description["return_to_go"] is not None),
-            self._bind(session, after, now, description["return_to_go"] is not None),
+            self._bind(session, now, after),
+            self._bind(session, after, now),
         ]
 
-    def _bind(self, session: Any, now: list[Array], after: list[Array], conditioned: bool) -> Any:
-        inputs = {"observation": self._observation}
-        if conditioned:
-            inputs["return_to_go"] = self._return_to_go
+    def _bind(self, session: Any, now: list[Array], after: list[Array]) -> Any:
+        inputs = {"observation": self._observation, **self._told}
         outputs = {"action": self._action}
         for each, current, following in zip(self._state, now, after, strict=True):
             inputs[each["input"]], outputs[each["output"]] = current, following
@@ -182,11 +189,12 @@ class _Group:
                 bind(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
         return binding
 
-    def step(self, observation: np.ndarray, return_to_go: np.ndarray) -> np.ndarray:
-        """(b, Do) and (b,) -> (b, A) for up to B robots; a view that the next step overwrites."""
+    def step(self, observation: np.ndarray, told: dict[str, Array]) -> np.ndarray:
+        """(b, Do) and (b,) each -> (b, A) for up to B robots, a view of the next step's memory."""
         rows = len(observation)
         self._observation[:rows] = observation
-        self._return_to_go[:rows] = return_to_go
+        for name, values in told.items():
+            self._told[name][:rows] = values
         self._run(self._bindings[0])
         self._bindings.reverse()
         self._buffers.reverse()

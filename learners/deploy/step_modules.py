@@ -15,6 +15,7 @@ from gaitforge.learners.deploy.fcnet_step import FCNetStep
 from gaitforge.learners.deploy.step_state import StateTensor, named_tensors, with_tensors
 from gaitforge.learners.models.bounded import BoundedNetwork
 from gaitforge.learners.models.fcnet.fcnet import FCNet
+from gaitforge.learners.policy.conditioning import RETURN_TO_GO
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.policy.tokens import LAST_ACTION
 
@@ -91,10 +92,11 @@ def _network_step(
 
 
 class PolicyStep(nn.Module):
-    """observation (B, Do), [return_to_go (B,),] state -> action (B, A) in data units, next state.
+    """observation (B, Do), [return_to_go (B,), target (B,),] state -> action (B, A), next state.
 
-    The output `next_X` of one step is the input `X` of the next. If the policy keeps the last
-    action, it is part of the state.
+    Observations, return-to-go and actions are in the units of the data; the target is a share of
+    the expert's return, see `Condition`. The output `next_X` of one step is the input `X` of the
+    next. If the policy keeps the last action, it is part of the state.
     """
 
     def __init__(self, policy: PolicyNetwork, batch_size: int = 1) -> None:
@@ -114,7 +116,9 @@ class PolicyStep(nn.Module):
             policy.action_normaliser,
             float(policy.return_scale),
             return_zero=float(policy.return_zero),
+            condition=policy.condition,
         )
+        self.told = policy.condition.inputs if policy.conditioned else ()
         self.policy.body.copy_(policy.body)
         kept = StateTensor(KEPT_ACTION, torch.zeros(batch_size, self.act_dim), batch_axis=0)
         self._kept = (kept,) if policy.layout.keeps_last_action else ()
@@ -124,8 +128,7 @@ class PolicyStep(nn.Module):
     @property
     def input_names(self) -> list[str]:
         """Names of `forward`'s arguments, in order."""
-        target = ["return_to_go"] if self.policy.conditioned else []
-        return ["observation", *target, *(each.name for each in self.state_tensors)]
+        return ["observation", *self.told, *(each.name for each in self.state_tensors)]
 
     @property
     def output_names(self) -> list[str]:
@@ -138,17 +141,24 @@ class PolicyStep(nn.Module):
 
     def example_inputs(self) -> tuple[Tensor, ...]:
         """Zeros and the initial state, for tracing."""
-        target = (torch.zeros(self.batch_size),) if self.policy.conditioned else ()
-        return torch.zeros(self.batch_size, self.obs_dim), *target, *self.initial_state()
+        told = (torch.zeros(self.batch_size) for _ in self.told)
+        return torch.zeros(self.batch_size, self.obs_dim), *told, *self.initial_state()
 
     def forward(self, observation: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         """See the class."""
         inputs = dict(zip(self.input_names[1:], rest, strict=True))
         obs = self.policy.observation(observation, inputs.pop(KEPT_ACTION, None))
-        token = self.policy.tokens(obs, inputs.pop("return_to_go", None))
+        token = self.policy.tokens(obs, self._condition({n: inputs.pop(n) for n in self.told}))
         action, *state = self.policy.network(token, *inputs.values())
         action = self.policy.action_normaliser.restore(action)
         return action, *(action.clone() for _ in self._kept), *state
+
+    def _condition(self, given: dict[str, Tensor]) -> Tensor | None:
+        if not given:
+            return None
+        if RETURN_TO_GO in given:
+            given[RETURN_TO_GO] = self.policy.share(given[RETURN_TO_GO])
+        return torch.stack(self.policy.condition.in_control(given), dim=-1)
 
 
 def _differing_axis(narrow: Tensor, wide: Tensor) -> int | None:

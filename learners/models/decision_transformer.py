@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from gaitforge.learners.models.causal_attention import AttentionState, CausalTrunk
 from gaitforge.learners.models.transformer import TransformerConfig
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.policy.tokens import CONDITION, TokenLayout
 
 TOKENS_PER_STEP = 3
 
@@ -42,25 +42,26 @@ class DecisionTransformerConfig(TransformerConfig):
                 f"the model kind dt needs tokens of kind 'return', not {layout.kind!r}; train it "
                 "with the return objective"
             )
-        last_action_dim = layout.slices["return_to_go"][0]
-        state_dim = layout.dim - last_action_dim - 1
+        last_action_dim, condition_stop = layout.slices[CONDITION]
+        state_dim = layout.dim - condition_stop
         if state_dim < 1:
             raise ValueError("the model kind dt needs observation fields besides the last action")
-        return DecisionTransformer(self, last_action_dim, state_dim, act_dim)
+        widths = (last_action_dim, layout.condition_dim, state_dim)
+        return DecisionTransformer(self, widths, act_dim)
 
 
 class DecisionTransformer(nn.Module):
     """Maps a sequence of (last action, return-to-go, state) tokens to a sequence of actions."""
 
     def __init__(
-        self, config: DecisionTransformerConfig, last_action_dim: int, state_dim: int, act_dim: int
+        self, config: DecisionTransformerConfig, widths: tuple[int, int, int], act_dim: int
     ) -> None:
+        """`widths` are those of last action, condition and state."""
         super().__init__()
         self.config = config
-        self.widths = (last_action_dim, 1, state_dim)
-        self.embed_action = nn.Linear(last_action_dim, config.hidden_dim)
-        self.embed_return = nn.Linear(1, config.hidden_dim)
-        self.embed_state = nn.Linear(state_dim, config.hidden_dim)
+        self.widths = widths
+        embeddings = (nn.Linear(width, config.hidden_dim) for width in widths)
+        self.embed_action, self.embed_return, self.embed_state = embeddings
         self.embedding_norm = nn.LayerNorm(config.hidden_dim)
         sizes = (config.hidden_dim, config.n_heads, config.n_layers, config.context_len)
         self.trunk = CausalTrunk(*sizes, TOKENS_PER_STEP)

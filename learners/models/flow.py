@@ -22,7 +22,8 @@ Deviation: the integration starts at `temperature` times one fixed draw, by defa
 of the noise, instead of at a new draw. So the action is a function of the history, the same in
 training, control and export. One Euler step gives the mean of the data's chunks.
 
-Legend: B batch, T time, N learned steps, D token, A action, C actions of a chunk, H history.
+Legend: B batch, T time, N learned steps, D token, A action, C actions of a chunk, F numbers of
+a channel that the memory keeps.
 """
 
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from gaitforge.learners.models.config_checks import check_counts
+from gaitforge.learners.models.memory import STACKED, check_memory, make_memory
 from gaitforge.learners.models.observation_history import HistoryNetwork
 from gaitforge.learners.policy.tokens import TokenLayout
 
@@ -44,7 +46,7 @@ class FlowConfig:
 
     Attributes:
         hidden_dim, n_layers: width and number of the hidden layers.
-        context_len: H steps that the network sees.
+        context_len, history_kind, n_modes: the memory, see `memory`.
         chunk: C actions that it predicts.
         steps: Euler steps, 1 to 4. Trained weights suit any number.
         temperature: scale of the fixed noise at which the integration starts; 0 for none.
@@ -56,12 +58,15 @@ class FlowConfig:
     hidden_dim: int = 256
     n_layers: int = 3
     context_len: int = 16
+    history_kind: str = STACKED
+    n_modes: int = 8
     chunk: int = 8
     steps: int = 2
     temperature: float = 0.0
 
     def __post_init__(self) -> None:
         check_counts("flow", self, "hidden_dim", "n_layers", "context_len", "chunk", "steps")
+        check_memory("flow", self.history_kind, self.context_len, self.n_modes)
         if self.steps > MOST_STEPS:
             raise ValueError(f"flow steps must be 1 to {MOST_STEPS}, got {self.steps}")
         if not (isfinite(self.temperature) and self.temperature >= 0):
@@ -78,16 +83,17 @@ class FlowConfig:
 
 
 class FlowPolicy(HistoryNetwork):
-    """Maps the last H tokens to a chunk of actions, of which it returns the first."""
+    """Maps what it remembers of the last tokens to a chunk of actions; returns the first."""
 
     start: Tensor
 
     def __init__(self, config: FlowConfig, token_dim: int, act_dim: int) -> None:
-        super().__init__(config.context_len, token_dim)
+        memory = make_memory(config.history_kind, config.context_len, config.n_modes)
+        super().__init__(memory, token_dim)
         self.chunk, self.act_dim, self.steps = config.chunk, act_dim, config.steps
         width, size = config.hidden_dim, config.chunk * act_dim
         # Two parts of an MLP's first layer: the history's part is the same in all Euler steps.
-        self.history_in = nn.Linear(self.history * token_dim, width)
+        self.history_in = nn.Linear(memory.numbers * token_dim, width)
         self.chunk_in = nn.Linear(size + 1, width, bias=False)
         self.rest = nn.Sequential(nn.GELU())
         for _ in range(config.n_layers - 1):
@@ -104,7 +110,7 @@ class FlowPolicy(HistoryNetwork):
         return self.rest(context + self.chunk_in(torch.cat([chunk, time], dim=-1)))
 
     def predict_chunk(self, histories: Tensor) -> Tensor:
-        """Integrate the velocity by Euler steps: (..., H x D), oldest first -> (..., C, A)."""
+        """Integrate the velocity by Euler steps: (..., F x D) -> (..., C, A)."""
         context = self.history_in(histories)
         chunk = self.start.expand(*context.shape[:-1], -1)
         for number in range(self.steps):
@@ -115,7 +121,7 @@ class FlowPolicy(HistoryNetwork):
         return chunk.unflatten(-1, (self.chunk, self.act_dim))
 
     def encode(self, tokens: Tensor) -> Tensor:
-        """(..., H x D) -> the chunk's first action (..., A)."""
+        """(..., F x D) -> the chunk's first action (..., A)."""
         return self.predict_chunk(tokens)[..., 0, :]
 
     def imitation_losses(self, tokens: Tensor, actions: Tensor, mask: Tensor) -> Tensor:
@@ -140,7 +146,7 @@ class FlowPolicy(HistoryNetwork):
         valid = after <= ahead
         chunk = actions[rows[:, None], steps[:, None] + after.minimum(ahead)].flatten(1)
         noise, time = torch.randn_like(chunk), torch.rand_like(chunk[:, :1])
-        context = self.history_in(self.histories(tokens)[rows, steps])
+        context = self.history_in(self.remembered(self.histories(tokens)[rows, steps]))
         end = self.path_end(context, torch.lerp(noise, chunk, time), time).float()
         error = (end - chunk).square().unflatten(-1, (self.chunk, -1)).mean(-1)
         return (error * valid).sum(-1) / valid.sum(-1)

@@ -1,9 +1,9 @@
-"""Multi-layer perceptrons (MLP) over one token or over the last H tokens concatenated.
+"""Multi-layer perceptrons (MLP) over one token or over a memory of the last n tokens.
 
-The second is the "MLP (history)" of Table 1 of the FCNet paper (Tan et al. 2024); the first has
-H = 1. All hidden layers have the same width and GELU activations.
+With a stacked memory the second is the "MLP (history)" of Table 1 of the FCNet paper (Tan et al.
+2024); the first has n = 1. All hidden layers have the same width and GELU activations.
 
-Legend: B batch, T time, D token, A action, H history, d hidden channels.
+Legend: B batch, T time, D token, A action, n steps, F numbers of a channel, d hidden channels.
 """
 
 from dataclasses import dataclass
@@ -12,6 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gaitforge.learners.models.config_checks import NoPrefix, check_counts
+from gaitforge.learners.models.memory import (
+    STACKED,
+    SpectralMemory,
+    StackedMemory,
+    check_memory,
+    make_memory,
+)
 from gaitforge.learners.models.observation_history import HistoryNetwork
 from gaitforge.learners.policy.tokens import TokenLayout
 
@@ -28,19 +35,25 @@ class MLPConfig(NoPrefix):
 
     def build(self, layout: TokenLayout, act_dim: int) -> "HistoryMLP":
         """The network for tokens of `layout`."""
-        return HistoryMLP(self.hidden_dim, self.n_layers, 1, layout.dim, act_dim)
+        return HistoryMLP(self.hidden_dim, self.n_layers, StackedMemory(1), layout.dim, act_dim)
 
 
 @dataclass(frozen=True)
 class HistoryMLPConfig:
-    """Width and number of hidden layers, and context_len = H steps."""
+    """Width and number of hidden layers; context_len = n steps, see `memory` for how it sees them.
+
+    history_kind: "stacked" or "spectral"; n_modes: of the latter.
+    """
 
     hidden_dim: int = 256
     n_layers: int = 3
     context_len: int = 64
+    history_kind: str = STACKED
+    n_modes: int = 8
 
     def __post_init__(self) -> None:
         check_counts("history MLP", self, "hidden_dim", "n_layers", "context_len")
+        check_memory("history MLP", self.history_kind, self.context_len, self.n_modes)
 
     @property
     def prefix_len(self) -> int:
@@ -49,32 +62,38 @@ class HistoryMLPConfig:
 
     def build(self, layout: TokenLayout, act_dim: int) -> "HistoryMLP":
         """The network for tokens of `layout`."""
-        sizes = (self.hidden_dim, self.n_layers, self.context_len)
-        return HistoryMLP(*sizes, layout.dim, act_dim)
+        memory = make_memory(self.history_kind, self.context_len, self.n_modes)
+        return HistoryMLP(self.hidden_dim, self.n_layers, memory, layout.dim, act_dim)
 
 
 class HistoryMLP(HistoryNetwork):
-    """Maps the last H tokens, oldest first, to an action; tokens before the sequence are zero."""
+    """Maps what it remembers of the last n tokens to an action; those before are zeros."""
 
     def __init__(
-        self, hidden_dim: int, n_layers: int, history: int, token_dim: int, act_dim: int
+        self,
+        hidden_dim: int,
+        n_layers: int,
+        memory: StackedMemory | SpectralMemory,
+        token_dim: int,
+        act_dim: int,
     ) -> None:
-        super().__init__(history, token_dim)
-        self.first = nn.Linear(history * token_dim, hidden_dim)
+        super().__init__(memory, token_dim)
+        self.first = nn.Linear(memory.numbers * token_dim, hidden_dim)
         self.rest = nn.Sequential(nn.GELU())
         for _ in range(n_layers - 1):
             self.rest.extend([nn.Linear(hidden_dim, hidden_dim), nn.GELU()])
         self.rest.append(nn.Linear(hidden_dim, act_dim))
 
     def encode(self, tokens: Tensor) -> Tensor:
-        """(..., H x D) -> (..., A)."""
+        """(..., F x D) -> (..., A)."""
         return self.rest(self.first(tokens))
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B, T, D) -> (B, T, A) for any T."""
-        if self.history == 1 or (mask is not None and 2 * mask.sum() < mask.numel()):
+        steps, few = self.memory.steps, mask is not None and 2 * mask.sum() < mask.numel()
+        if steps == 1 or few or isinstance(self.memory, SpectralMemory):
             return super().forward(tokens, mask)
-        # A convolution gives the same result without copying each token H times.
-        kernel = self.first.weight.unflatten(1, (self.history, self.width)).transpose(1, 2)
-        padded = functional.pad(tokens, (0, 0, self.history - 1, 0)).transpose(1, 2)
+        # A convolution gives the same result without copying each token n times.
+        kernel = self.first.weight.unflatten(1, (steps, self.width)).transpose(1, 2)
+        padded = functional.pad(tokens, (0, 0, steps - 1, 0)).transpose(1, 2)
         return self.rest(functional.conv1d(padded, kernel, self.first.bias).transpose(1, 2))

@@ -14,7 +14,7 @@ A network that reads a fixed number of steps is a `history.HistoryNetwork`.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import import_module
 from typing import Any
 
@@ -151,7 +151,12 @@ def _matched_body_presets() -> dict[str, Preset]:
         for name, masking in maskings.items()
     }
     values = {"embed_dim": 24, "feedforward_dim": 256, "history": 16}
-    return presets | {"body-mlp": Preset("body-mlp", 257_052, values, training=MLP_STEPS)}
+    presets["body-mlp"] = Preset("body-mlp", 257_052, values, training=MLP_STEPS)
+    # The same with FCNet's sliding modes of 64 steps in place of 16 stacked ones: 16 numbers, too.
+    for name in ("bot-mix", "body-mlp"):
+        spectral = {**presets[name].values, "history": 64, "history_kind": "spectral"}
+        presets[f"{name}-spectral"] = replace(presets[name], values=spectral)
+    return presets
 
 
 def _flow_preset(name: str, parameters: int, **values: int) -> dict[str, Preset]:

@@ -7,16 +7,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gaitforge.learners.policy.conditioning import Condition
 from gaitforge.learners.policy.gaussian import GaussianSpread
 from gaitforge.learners.policy.normalisation import Normaliser
-from gaitforge.learners.policy.tokens import BODY, LAST_ACTION, TokenLayout
+from gaitforge.learners.policy.tokens import BODY, CONDITION, LAST_ACTION, TokenLayout
 
 
 class PolicyNetwork(nn.Module):
     """Maps observations to actions, both in the units of the data.
 
-    The network works in normalised units. Return-to-go is in units of the stored reward; the
-    network sees (R - `return_zero`) / `return_scale`, 1.0 at the start of an expert's episode.
+    The network works in normalised units. A conditioned one also sees labels, see `Condition`; a
+    return R as its share (R - `return_zero`) / `return_scale` of the expert's.
 
     Observations (..., Do) have the fields of the layout. If the layout has fields of the body, or
     keeps the last action, they are appended to the stored observation (..., Ds), see `observation`.
@@ -39,10 +40,12 @@ class PolicyNetwork(nn.Module):
         return_scale: float = 1.0,
         gaussian: GaussianSpread | None = None,
         return_zero: float = 0.0,
+        condition: Condition | None = None,
     ) -> None:
         super().__init__()
         self.network = network
         self.layout = layout
+        self.condition = condition or Condition()
         self.obs_normaliser = obs_normaliser
         self.action_normaliser = action_normaliser
         self.gaussian = gaussian
@@ -53,7 +56,7 @@ class PolicyNetwork(nn.Module):
 
     @property
     def conditioned(self) -> bool:
-        """Whether the policy takes a return-to-go."""
+        """Whether the policy takes a condition."""
         return self.layout.kind == "return"
 
     def return_at(self, share: float) -> float:
@@ -112,12 +115,22 @@ class PolicyNetwork(nn.Module):
     def batch_tokens(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Tokens (B, T, D) of a batch of windows.
 
-        The batch has obs (B, T, Ds) and, if the policy takes them, return_to_go (B, T),
-        last_action (B, T, A) and body (B, D).
+        The batch has obs (B, T, Ds) and, if the policy takes them, condition (B, T, C),
+        last_action (B, T, A) and body (B, D). Tokens are zeros where `shown` (B, T) is false, and
+        the last action is where `action_shown` (B,) is.
         """
         body = batch[BODY][:, None] if self.layout.body_fields else None
         obs = self.observation(batch["obs"], batch.get(LAST_ACTION), body)
-        return self.tokens(obs, batch.get("return_to_go"))
+        tokens = self.tokens(obs, batch.get(CONDITION))
+        if "shown" in batch:
+            tokens = tokens * batch["shown"][..., None]
+        if "action_shown" in batch and LAST_ACTION in self.layout.slices:
+            kept = torch.ones(len(tokens), 1, tokens.shape[-1], device=tokens.device)
+            kept[..., slice(*self.layout.slices[LAST_ACTION])] = batch["action_shown"][
+                :, None, None
+            ]
+            tokens = tokens * kept
+        return tokens
 
     def predict_batch(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Normalised actions (B, T, A) for a batch of windows, for the loss.
@@ -130,35 +143,38 @@ class PolicyNetwork(nn.Module):
             return self.network(tokens, batch["mask"])
         return self.network(tokens)
 
-    def tokens(self, obs: Tensor, return_to_go: Tensor | None = None) -> Tensor:
-        """(..., Do) and, for return tokens, return_to_go (...) -> normalised tokens (..., D)."""
+    def share(self, returns: Any) -> Any:
+        """The network's share of returns, an array or tensor of any shape; see `return_at`."""
+        if isinstance(returns, Tensor):
+            return (returns - self.return_zero) / self.return_scale
+        return (returns - float(self.return_zero)) / float(self.return_scale)
+
+    def tokens(self, obs: Tensor, condition: Tensor | None = None) -> Tensor:
+        """(..., Do) and, for return tokens, condition (..., C) -> normalised tokens (..., D)."""
         normalised = self.obs_normaliser.normalise(obs)
         if not self.conditioned:
             return normalised
-        if return_to_go is None:
-            raise ValueError("this policy is conditioned on the return; give return_to_go")
+        if condition is None:
+            raise ValueError("this policy is conditioned on the return; give the condition")
         start, stop = self.layout.obs_slices[LAST_ACTION]
-        remaining = ((return_to_go - self.return_zero) / self.return_scale)[..., None]
         before, last_action = normalised[..., :start], normalised[..., start:stop]
-        return torch.cat([last_action, remaining, before, normalised[..., stop:]], dim=-1)
+        return torch.cat([last_action, condition, before, normalised[..., stop:]], dim=-1)
 
-    def predict_normalised(self, obs: Tensor, return_to_go: Tensor | None = None) -> Tensor:
-        """(B, T, Do) [and return_to_go (B, T)] -> normalised actions (B, T, A)."""
-        return self.network(self.tokens(obs, return_to_go))
+    def predict_normalised(self, obs: Tensor, condition: Tensor | None = None) -> Tensor:
+        """(B, T, Do) [and condition (B, T, C)] -> normalised actions (B, T, A)."""
+        return self.network(self.tokens(obs, condition))
 
-    def forward(self, obs: Tensor, return_to_go: Tensor | None = None) -> Tensor:
-        """(B, T, Do) [and return_to_go (B, T)] -> actions (B, T, A) in the units of the data."""
-        return self.action_normaliser.restore(self.predict_normalised(obs, return_to_go))
+    def forward(self, obs: Tensor, condition: Tensor | None = None) -> Tensor:
+        """(B, T, Do) [and condition (B, T, C)] -> actions (B, T, A) in the units of the data."""
+        return self.action_normaliser.restore(self.predict_normalised(obs, condition))
 
     def init_state(self, batch_size: int) -> Any:
         """Recurrent state of `batch_size` robots before their first step."""
         return self.network.init_state(batch_size)
 
-    def step(
-        self, obs: Tensor, state: Any, return_to_go: Tensor | None = None
-    ) -> tuple[Tensor, Any]:
-        """One control step: obs (B, Do) [and return_to_go (B,)] -> action (B, A), next state."""
-        action, state = self.network.step(self.tokens(obs, return_to_go), state)
+    def step(self, obs: Tensor, state: Any, condition: Tensor | None = None) -> tuple[Tensor, Any]:
+        """One control step: obs (B, Do) [and condition (B, C)] -> action (B, A), next state."""
+        action, state = self.network.step(self.tokens(obs, condition), state)
         return self.action_normaliser.restore(action), state
 
     def reset_state(self, state: Any, rows: Tensor) -> None:

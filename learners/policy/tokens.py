@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 TOKEN_KINDS = ("obs", "return")
 LAST_ACTION = "last_action"
+CONDITION = "condition"
 BODY = "body"
 """Field of an episode that describes its robot, and its name in a batch."""
 
@@ -16,13 +17,14 @@ class TokenLayout:
     """The fields of a token.
 
     Attributes:
-        kind: "obs", the observation as stored; "return", last action, return-to-go, then the other
+        kind: "obs", the observation as stored; "return", last action, condition, then the other
             fields in stored order, which is (a, R, s) of Chen et al. 2021 and the FCNet paper.
         obs_slices: observation field -> (start, stop), without gaps or overlaps.
         keeps_last_action: the stored observation has no last action; the policy remembers it and
             appends it as the last field of obs_slices.
         body_fields: fields of obs_slices that describe the robot. They are the same in all steps,
             stored per episode, and follow the stored fields.
+        condition_dim: numbers of the condition, see `Condition.width`; by default the return-to-go.
 
     Raises:
         ValueError: an unknown kind, or fields that break these rules.
@@ -32,6 +34,7 @@ class TokenLayout:
     obs_slices: Slices
     keeps_last_action: bool = False
     body_fields: tuple[str, ...] = ()
+    condition_dim: int = 1
 
     def __post_init__(self) -> None:
         if self.kind not in TOKEN_KINDS:
@@ -65,7 +68,12 @@ class TokenLayout:
 
     @classmethod
     def of_data(
-        cls, kind: str, stored_slices: Slices, act_dim: int, body_slices: Slices | None = None
+        cls,
+        kind: str,
+        stored_slices: Slices,
+        act_dim: int,
+        body_slices: Slices | None = None,
+        condition_dim: int = 1,
     ) -> "TokenLayout":
         """The layout for stored fields, and for the body's fields if there are any.
 
@@ -79,7 +87,7 @@ class TokenLayout:
         keeps = needs_last_action(kind, stored_slices)
         if keeps:
             slices[LAST_ACTION] = (end, end + act_dim)
-        return cls(kind, slices, keeps, tuple(bodies))
+        return cls(kind, slices, keeps, tuple(bodies), condition_dim)
 
     @property
     def obs_dim(self) -> int:
@@ -105,15 +113,15 @@ class TokenLayout:
     @property
     def dim(self) -> int:
         """Size of a token."""
-        return self.obs_dim + (self.kind == "return")
+        return self.obs_dim + self.condition_dim * (self.kind == "return")
 
     @property
     def slices(self) -> Slices:
-        """Field -> (start, stop) in the token, with return_to_go for kind "return"."""
+        """Field -> (start, stop) in the token, with the condition for kind "return"."""
         if self.kind == "obs":
             return dict(self.obs_slices)
         widths = {name: stop - start for name, (start, stop) in self.obs_slices.items()}
-        first = {LAST_ACTION: widths.pop(LAST_ACTION), "return_to_go": 1}
+        first = {LAST_ACTION: widths.pop(LAST_ACTION), CONDITION: self.condition_dim}
         placed, end = {}, 0
         for name, width in (first | widths).items():
             placed[name] = (end, end + width)

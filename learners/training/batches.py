@@ -10,9 +10,11 @@ from torch import Tensor
 
 from gaitforge.datasets import Selection
 from gaitforge.datasets.schema import Schema
-from gaitforge.learners.policy.tokens import BODY, LAST_ACTION, needs_last_action
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.policy.tokens import BODY, CONDITION, LAST_ACTION, needs_last_action
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
+from gaitforge.learners.training.labels import Labels, shown_windows
 from gaitforge.learners.training.objectives import OBJECTIVES, objective_fields
 
 if TYPE_CHECKING:
@@ -72,18 +74,51 @@ def executed_place(config: TrainConfig, schema: Schema) -> tuple[int, int] | Non
     return schema.field("obs").slices.get(LAST_ACTION) if config.executed_actions else None
 
 
-class TrainingBatches:
-    """Endless batches of `stream`, epoch after epoch."""
+def with_labels(batches: Iterable[Batch], labels: Labels | None) -> Iterator[Batch]:
+    """The batches with "condition" (B, T, C), if there are labels."""
+    for batch in batches:
+        yield batch if labels is None else {**batch, CONDITION: labels.of_batch(batch)}
 
-    def __init__(self, config: TrainConfig, selection: Selection, ranks: Ranks) -> None:
+
+class TrainingBatches:
+    """Endless batches of `stream`, epoch after epoch, with what the policy is told and shown."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        selection: Selection,
+        ranks: Ranks,
+        policy: PolicyNetwork | None = None,
+    ) -> None:
+        """`policy`: the one that is told the labels, where it is conditioned."""
         self.stream = open_stream(config, selection, ranks, config.seed)
-        self._batch_size, self._selection = config.batch_size, selection
+        self._config, self._selection = config, selection
+        self._labels = None
+        if policy is not None and policy.conditioned:
+            self._labels = Labels(policy, selection, self.stream.config.prefix_len)
 
     def __iter__(self) -> Iterator[tuple[str, Batch]]:
         """Batches with their positions in words."""
         while True:
             state = self.stream.state_dict()
             for batch in with_bodies(self.stream, self._selection):
-                number = state["cursor"] // self._batch_size
-                yield f"epoch {state['epoch']}, batch {number}", batch
+                number = state["cursor"] // self._config.batch_size
+                yield f"epoch {state['epoch']}, batch {number}", self._hiding(batch, state["epoch"])
                 state = self.stream.state_dict()
+
+    def _hiding(self, batch: Batch, epoch: int) -> Batch:
+        """A batch with its condition, of which some windows hide a part, as the config says."""
+        config, added = self._config, {}
+
+        def shown(kind: str, hidden: float) -> Tensor:
+            return shown_windows(kind, hidden, batch, config.seed, epoch)
+
+        if self._labels is not None:
+            labels_shown = shown("labels", config.condition_hidden)
+            added[CONDITION] = self._labels.of_batch(batch, labels_shown)
+        if config.last_action_hidden:
+            added["action_shown"] = shown("action", config.last_action_hidden)
+        if config.history_hidden:
+            own = batch["mask"].cumsum(dim=1) > 0
+            added["shown"] = own | shown("history", config.history_hidden)[:, None]
+        return {**batch, **added}

@@ -47,7 +47,10 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
     act_dim = action_statistics.mean.numel()
     stored_slices = selection.schema.field("obs").slices
     body_slices = selection.schema.field(BODY).slices if has_bodies(selection) else None
-    layout = TokenLayout.of_data(objective.tokens, stored_slices, act_dim, body_slices)
+    condition = config.token_condition()
+    layout = TokenLayout.of_data(
+        objective.tokens, stored_slices, act_dim, body_slices, condition.width
+    )
     obs_normaliser = _normaliser("obs", selection)
     if layout.body_fields:
         bodies = selection.read(BODY).astype(np.float64)
@@ -71,14 +74,9 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
     if objective.gaussian:
         gaussian = GaussianSpread(act_dim, getattr(spec.config, "fixed_std", None))
     zero, expert = _return_range(config, selection)
+    scale = expert - zero
     policy = PolicyNetwork(
-        network,
-        layout,
-        obs_normaliser,
-        actions,
-        expert - zero,
-        gaussian,
-        zero,
+        network, layout, obs_normaliser, actions, scale, gaussian, zero, condition
     )
     return policy, policy_card(policy, spec)
 

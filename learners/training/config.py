@@ -6,6 +6,7 @@ from math import isfinite
 from typing import Any
 
 from gaitforge.learners.models.registry import PRESETS, preset
+from gaitforge.learners.policy.conditioning import RETURN_TO_GO, Condition
 from gaitforge.learners.training.objectives import OBJECTIVES, value_settings
 
 # Settings that may change when a run is resumed; they change results by rounding at most.
@@ -68,6 +69,10 @@ class TrainConfig:
         executed_actions: learn the actions that were executed, with the collection's noise, as the
             next observation's `last_action` shows them, instead of those that the policy chose.
             No effect if they are not stored (no such field, no `final_obs`).
+        condition, condition_hidden, condition_scale: of the objective "return", see `Condition`;
+            formulas of the labels are in `training.labels`.
+        last_action_hidden, history_hidden: shares of the windows in which the network sees no last
+            action, or nothing of the steps before the window: both tell who drove.
         threads: torch's number of threads; by default unchanged.
 
     Raises:
@@ -107,10 +112,18 @@ class TrainConfig:
     return_zero: float | None = 0.0
     normalise_actions: bool = True
     executed_actions: bool = False
+    condition: tuple[str, ...] = (RETURN_TO_GO,)
+    condition_hidden: float = 0.0
+    condition_scale: float = 1.0
+    last_action_hidden: float = 0.0
+    history_hidden: float = 0.0
     threads: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "betas", tuple(self.betas))
+        names = [self.condition] if isinstance(self.condition, str) else self.condition
+        object.__setattr__(self, "condition", tuple(names))
+        self.token_condition()
         for name, words in _CHOICES.items():
             if getattr(self, name) not in words:
                 raise ValueError(f"no {name} {getattr(self, name)!r}; allowed: {', '.join(words)}")
@@ -133,7 +146,8 @@ class TrainConfig:
                 raise ValueError(f"{name} must be above 0, got {value}")
         if self.return_zero is not None and not isfinite(self.return_zero):
             raise ValueError(f"return_zero must be a finite number or none, got {self.return_zero}")
-        for name in ("warmup_fraction", "held_out_fraction", "ema_decay"):
+        shares = ("warmup_fraction", "held_out_fraction", "ema_decay")
+        for name in (*shares, "last_action_hidden", "history_hidden"):
             value = getattr(self, name)
             if value is not None and not 0.0 <= value < 1.0:
                 raise ValueError(f"{name} must lie in [0, 1), got {value}")
@@ -159,7 +173,12 @@ class TrainConfig:
         """JSON values."""
         tree: dict[str, object] = {name: getattr(self, name) for name in self.__dataclass_fields__}
         tree |= {"betas": list(self.betas), "values": dict(self.values)}
+        tree |= {"condition": list(self.condition)}
         return tree | {"model_overrides": dict(self.model_overrides)}
+
+    def token_condition(self) -> Condition:
+        """What a return-conditioned policy is told."""
+        return Condition(self.condition, self.condition_hidden, self.condition_scale)
 
     def value_settings(self) -> Any:
         """The settings of a value-based objective, as `objectives.value_settings`."""

@@ -8,8 +8,9 @@ import torch
 
 from gaitforge.datasets import Selection
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.training.batches import with_bodies
+from gaitforge.learners.training.batches import with_bodies, with_labels
 from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.labels import Labels
 from gaitforge.learners.training.nonfinite import NonFiniteError
 from gaitforge.learners.training.objectives import masked_sum, squared_error
 from gaitforge.learners.training.trainer import Episodes
@@ -61,10 +62,11 @@ def held_out_error(
         return_to_go=policy.conditioned,
         last_action=policy.layout.keeps_last_action,
     )
+    labels = Labels(policy, held_out, 0) if policy.conditioned else None
     total, steps = 0.0, 0
     try:
         with torch.inference_mode():
-            for batch in with_bodies(stream, held_out):
+            for batch in with_labels(with_bodies(stream, held_out), labels):
                 predicted = policy.predict_batch(batch)
                 target = policy.action_normaliser.normalise(batch["action"])
                 total += float(masked_sum(squared_error(predicted, target), batch["mask"]))

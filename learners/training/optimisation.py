@@ -1,6 +1,8 @@
 """Optimisers, the learning-rate schedule, and the moving average of the weights."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +10,6 @@ from torch.optim.optimizer import ParamsT
 from torch.optim.swa_utils import AveragedModel
 
 from gaitforge.learners.training.config import TrainConfig
-from gaitforge.learners.training.lion import Lion
 
 
 def learning_rate(step: int, config: TrainConfig) -> float:
@@ -35,6 +36,43 @@ def make_optimiser(parameters: ParamsT, config: TrainConfig) -> torch.optim.Opti
         weight_decay=config.weight_decay,
         fused=True,
     )
+
+
+class Lion(torch.optim.Optimizer):
+    """Lion, Algorithm 2 of Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms".
+
+    The sign of an interpolated momentum, with decoupled weight decay.
+
+    betas: (b1, b2); b1 interpolates the update, b2 is the momentum's decay.
+    """
+
+    def __init__(
+        self,
+        parameters: ParamsT,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(parameters, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> Any:  # type: ignore[override]
+        """One update of every parameter that has a gradient."""
+        loss = None if closure is None else torch.enable_grad()(closure)()
+        for group in self.param_groups:
+            beta_update, beta_momentum = group["betas"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if "momentum" not in state:
+                    state["momentum"] = torch.zeros_like(parameter)
+                momentum = state["momentum"]
+                direction = momentum.lerp(parameter.grad, 1.0 - beta_update).sign_()
+                parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
+                parameter.add_(direction, alpha=-group["lr"])
+                momentum.lerp_(parameter.grad, 1.0 - beta_momentum)
+        return loss
 
 
 def averaged_copy(policy: nn.Module, decay: float) -> AveragedModel:

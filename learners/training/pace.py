@@ -38,7 +38,7 @@ def _measure(config: TrainConfig, selection: Selection) -> float:
     ranks, episodes = Ranks(device=torch.device(config.device)), split_episodes(config, selection)
     policy, _ = build_policy(config, episodes.train)
     updater = Updater(policy, config, ranks, build_values(config, policy, episodes.train))
-    batches = TrainingBatches(config, episodes.train, ranks)
+    batches = TrainingBatches(config, episodes.train, ranks, policy)
     clock = time.thread_time if config.threads == 1 else time.perf_counter
     try:
         started, timed, warm = clock(), None, 0

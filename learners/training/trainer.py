@@ -13,10 +13,17 @@ from gaitforge.datasets import Selection
 from gaitforge.datasets.interrupts import Notices, Stopped, deferred_signals
 from gaitforge.learners.checkpoint import Checkpoint
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.training.batches import TrainingBatches, on_device, open_stream, with_bodies
+from gaitforge.learners.training.batches import (
+    TrainingBatches,
+    on_device,
+    open_stream,
+    with_bodies,
+    with_labels,
+)
 from gaitforge.learners.training.building import build_values
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
+from gaitforge.learners.training.labels import Labels
 from gaitforge.learners.training.nonfinite import NonFiniteError, blame, data_fault
 from gaitforge.learners.training.optimisation import learning_rate
 from gaitforge.learners.training.records.history import HistoryRow
@@ -74,7 +81,7 @@ class Trainer:
         self.report = progress if ranks.rank == 0 else None
         self.done = RunProgress()
         self.files: RunFiles | None = None
-        self.batches = TrainingBatches(config, episodes.train, ranks)
+        self.batches = TrainingBatches(config, episodes.train, ranks, policy)
         self.updater = Updater(policy, config, ranks, build_values(config, policy, episodes.train))
 
     def restore(self, stored: Checkpoint) -> None:
@@ -174,10 +181,14 @@ class Trainer:
         shared = len(held_out) >= self.ranks.world_size
         ranks = self.ranks if shared else Ranks(device=self.ranks.device)
         stream = open_stream(self.config, held_out, ranks, seed=0)
+        labels = None
+        if policy.conditioned:
+            labels = Labels(policy, held_out, stream.config.prefix_len)
         sums = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
         fault = None
         with torch.no_grad():
-            for number, batch in enumerate(with_bodies(stream, held_out), start=1):
+            batches = with_labels(with_bodies(stream, held_out), labels)
+            for number, batch in enumerate(batches, start=1):
                 loss = self.updater.summed_loss(policy, on_device(batch, self.ranks)).double()
                 sums += torch.stack([loss, batch["mask"].sum().to(loss)])
                 if fault is None and not loss.isfinite():

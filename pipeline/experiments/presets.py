@@ -53,6 +53,7 @@ def _demo() -> Experiment:
             "fcnet": _WHOLE_EPISODES,
             "bot": {"steps": 3000},
             "fcnet_rc": {"model": "fcnet", "objective": "return", **_WHOLE_EPISODES},
+            "bot_rc": {"model": "bot", "objective": "return", "steps": 3000},
         },
         collect=LeggedPlan(grid=grid),
         corrections=Corrections(
@@ -142,19 +143,25 @@ def _d4rl() -> Experiment:
     return Experiment(learners, sets=sets, targets=(1.0, 1.15), **_SUITE)
 
 
+_OF_BEST = (0.92, 0.78, 0.64, 0.5, 0.37, 0.23)
+
+
 def _legged_mixed() -> Experiment:
     """Imitation, filtered and return-conditioned, and two value-based methods, on mixed quality."""
     # Imitation learns the clean actions; values the executed ones, as their objectives recommend.
     shared = {"ema_decay": 0.995}
+    told = {"objective": "return", "condition": ("driver",)}
     fcnet = {"model": "fcnet", **_WHOLE_EPISODES}
     # Values need many updates, which a network of single steps makes in the same time.
     valued = {**shared, **_MLP, "batch_size": 256, "steps": 10_000}
     learners: Learners = {
         "bc": fcnet,
         **{f"bc-top{share}": {**fcnet, "best": share / 100} for share in (50, 25, 10)},
-        "fcnet": {**fcnet, "objective": "return"},
+        "fcnet": {**fcnet, **told, "steps": 6000},
+        "fcnet-rtg": {**fcnet, "objective": "return"},
         "dt": {**shared, "model": "dt", "objective": "return", "steps": 2000, "batch_size": 16},
-        "bot": {**shared, "model": "bot", "objective": "return", "steps": 4000},
+        "bot": {**shared, "model": "bot", **told, "steps": 8000},
+        "bot-rtg": {**shared, "model": "bot", "objective": "return", "steps": 4000},
         "bc-mlp": {**shared, **_MLP, **_ADAM, "steps": 10_000},
         "iql": {**valued, "objective": "iql", "values": {"reward_scale": 1.0}},
         # Noise makes the range of actions wide, so that distances within it are small.
@@ -166,7 +173,12 @@ def _legged_mixed() -> Experiment:
     }
     evaluate = {**_ALL_CELLS, "episodes": 4, "robots": 108, "threads": 1}
     return Experiment(
-        learners, sets={"mixed": ""}, targets=(1.0, 0.25, 0.5, 0.75), evaluate=evaluate, **_SUITE
+        # The best episode returns 1.09 of the expert's mean: these ask for 100 % of it to 25 %.
+        learners,
+        sets={"mixed": ""},
+        targets=_OF_BEST,
+        evaluate=evaluate,
+        **_SUITE,
     )
 
 

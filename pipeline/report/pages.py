@@ -22,6 +22,7 @@ DASH = "–"
 DEEP = 0.72
 """Share of the heat colours at which black and white text contrast equally, in either mode."""
 POLICY_NAMES = {"expert": "Expert", "fcnet": "FCNet", "bot": "BoT", "fcnet_rc": "FCNet (return)",
+                "bot_rc": "BoT (return)",
                 "first": "FCNet, first stage"}  # fmt: skip
 
 

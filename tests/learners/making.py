@@ -11,6 +11,7 @@ import torch
 from gaitforge.datasets import Field, Schema, Selection, Store
 from gaitforge.datasets.selection.selection import Unit
 from gaitforge.learners.models.registry import build_network, preset
+from gaitforge.learners.policy.conditioning import Condition
 from gaitforge.learners.policy.gaussian import GaussianSpread
 from gaitforge.learners.policy.normalisation import Normaliser
 from gaitforge.learners.policy.policy_network import PolicyNetwork
@@ -138,16 +139,17 @@ def make_policy(
     model: str = "fcnet",
     tokens: str = "obs",
     return_scale: float = 1.0,
-    seed: int = 0,
     gaussian: GaussianSpread | None = None,
     return_zero: float = 0.0,
     settings: Mapping[str, Any] | None = None,
     layout: TokenLayout | None = None,
+    condition: Condition | None = None,
 ) -> PolicyNetwork:
     """A small untrained policy with uneven normalisers."""
-    layout = layout or TokenLayout(tokens, OBS_SLICES)
+    condition = condition or Condition()
+    layout = layout or TokenLayout(tokens, OBS_SLICES, condition_dim=condition.width)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         network = build_network(preset(model, settings or SMALL[model]), layout, act_dim=12)
     ramp = np.linspace(0.5, 2.0, 70)
     return PolicyNetwork(
@@ -158,4 +160,5 @@ def make_policy(
         return_scale,
         gaussian,
         return_zero,
+        condition,
     )

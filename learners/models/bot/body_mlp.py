@@ -14,6 +14,7 @@ from gaitforge.learners.models.bot.bodies import QUADRUPED, body_view, check_bod
 from gaitforge.learners.models.bot.body_policy import BodyPolicy, Tokenizer
 from gaitforge.learners.models.bot.graphs import EmbodimentGraph
 from gaitforge.learners.models.config_checks import check_counts
+from gaitforge.learners.models.memory import STACKED, check_memory, make_memory
 from gaitforge.learners.policy.tokens import TokenLayout
 
 
@@ -22,17 +23,20 @@ class BodyMLPConfig:
     """Sizes; the defaults are the paper's for imitation (Figures 12a and 12b).
 
     embed_dim: size of each node's embedding. history: steps of observation in the input; the paper
-    has 1. body: one of `bodies.BODY_NAMES`.
+    has 1. history_kind, n_modes: see `memory`. body: one of `bodies.BODY_NAMES`.
     """
 
     embed_dim: int = 64
     feedforward_dim: int = 2500
     history: int = 1
+    history_kind: str = STACKED
+    n_modes: int = 8
     body: str = QUADRUPED
 
     def __post_init__(self) -> None:
         check_counts("body MLP", self, "embed_dim", "feedforward_dim", "history")
         check_body(self.body)
+        check_memory("body MLP", self.history_kind, self.history, self.n_modes)
 
     @property
     def prefix_len(self) -> int:
@@ -51,9 +55,10 @@ class BodyMLP(BodyPolicy):
     def __init__(
         self, config: BodyMLPConfig, graph: EmbodimentGraph, chosen: tuple[int, ...] | None = None
     ) -> None:
-        super().__init__(graph, config.history, chosen)
+        memory = make_memory(config.history_kind, config.history, config.n_modes)
+        super().__init__(graph, memory, chosen)
         self.config = config
-        self.tokenizer = Tokenizer(graph.with_history(config.history), config.embed_dim)
+        self.tokenizer = Tokenizer(graph.with_history(memory.numbers), config.embed_dim)
         width, hidden = len(graph.nodes) * config.embed_dim, config.feedforward_dim
         self.hidden = nn.Sequential(
             nn.Linear(width, hidden),
@@ -65,6 +70,6 @@ class BodyMLP(BodyPolicy):
         self.readout = nn.Linear(width, graph.act_dim)
 
     def encode(self, tokens: Tensor) -> Tensor:
-        """(..., H x D) -> (..., A)."""
+        """(..., F x D) -> (..., A)."""
         actions = self.readout(self.hidden(self.tokenizer(tokens).flatten(1)))
         return actions.view(*tokens.shape[:-1], -1)

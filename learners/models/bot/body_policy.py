@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gaitforge.learners.models.bot.graphs import EmbodimentGraph
+from gaitforge.learners.models.memory import SpectralMemory, StackedMemory
 from gaitforge.learners.models.observation_history import HistoryNetwork
 
 
@@ -98,16 +99,19 @@ class Detokenizer(nn.Module):
 class BodyPolicy(HistoryNetwork):
     """A policy over body parts; subclasses implement `encode`.
 
-    history: H, the steps of observation in the input. chosen: indices of the token's channels that
+    memory: of the last steps. chosen: indices of the token's channels that
     the policy reads, None for all.
     """
 
     chosen: Tensor | None
 
     def __init__(
-        self, graph: EmbodimentGraph, history: int, chosen: tuple[int, ...] | None = None
+        self,
+        graph: EmbodimentGraph,
+        memory: StackedMemory | SpectralMemory,
+        chosen: tuple[int, ...] | None = None,
     ) -> None:
-        super().__init__(history, graph.obs_dim)
+        super().__init__(memory, graph.obs_dim)
         self.graph = graph
         indices = None if chosen is None else torch.tensor(chosen)
         self.register_buffer("chosen", indices, persistent=False)

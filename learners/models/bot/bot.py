@@ -7,12 +7,14 @@ without a final norm. Deviation: the published layers start as copies of one lay
 initialised independently.
 
 Extension: the paper's policy has no memory. With `history` above 1 each node's token also holds the
-observations of the last steps, for robots with noisy sensors and an unobserved gait phase.
+observations of the last steps, stacked or as FCNet's sliding modes (`memory`), for robots with
+noisy sensors and an unobserved gait phase.
 
-Extension: a return-to-go is a token of its own, joined to the root. Every node attends to it, since
-few masked layers would not bring it from the root to the ends of the limbs.
+Extension: a condition, such as a return-to-go, is a token of its own, joined to the root. Every
+node attends to it, since few masked layers would not bring it from the root to the limbs' ends.
 
-Legend: B batch, T time, D observation, H history, A action, V nodes, E embedding, N = B x T.
+Legend: B batch, T time, D observation, F numbers of a channel, A action, V nodes, E embedding,
+N = B x T.
 """
 
 from dataclasses import dataclass, replace
@@ -30,9 +32,9 @@ from gaitforge.learners.models.bot.body_attention import (
 from gaitforge.learners.models.bot.body_policy import BodyPolicy, Detokenizer, Tokenizer
 from gaitforge.learners.models.bot.graphs import EmbodimentGraph
 from gaitforge.learners.models.config_checks import check_counts
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.models.memory import STACKED, check_memory, make_memory
+from gaitforge.learners.policy.tokens import CONDITION, TokenLayout
 
-RETURN = "return_to_go"
 MASKINGS = ("hard", "mix", "soft", "none", "random")
 
 
@@ -41,6 +43,7 @@ class BoTConfig:
     """Sizes and masking; the defaults are the paper's for its Isaac Gym robots (Figure 12).
 
     Attributes:
+        history, history_kind, n_modes: the memory, see `memory`.
         body: one of `bodies.BODY_NAMES`.
         masking: "hard" (BoT-Hard), nodes attend to themselves and their neighbours, M = I + A;
             "mix" (BoT-Mix), every other layer is masked so, the others attend to all nodes;
@@ -58,6 +61,8 @@ class BoTConfig:
     feedforward_dim: int = 128
     positional_embedding: bool = False
     history: int = 1
+    history_kind: str = STACKED
+    n_modes: int = 8
     body: str = QUADRUPED
     masking: str = "hard"
     mask_seed: int = 0
@@ -73,6 +78,7 @@ class BoTConfig:
                 f"got {self.embed_dim}"
             )
         check_body(self.body)
+        check_memory("BoT", self.history_kind, self.history, self.n_modes)
         if self.masking not in MASKINGS:
             raise ValueError(f"no masking {self.masking!r}; allowed: {', '.join(MASKINGS)}")
         if self.first_hard_layer not in (0, 1):
@@ -88,10 +94,11 @@ class BoTConfig:
     def build(self, layout: TokenLayout, act_dim: int) -> "BoT":
         """The network for tokens of `layout`."""
         view, slices = body_view(self.body, layout.slices, act_dim), layout.slices
-        if RETURN in slices:
-            index = slices[RETURN][0]
-            index = index if view.chosen is None else view.chosen.index(index)
-            view = replace(view, graph=view.graph.with_own_node(RETURN, index))
+        if CONDITION in slices:
+            indices = tuple(range(*slices[CONDITION]))
+            if view.chosen is not None:
+                indices = tuple(view.chosen.index(index) for index in indices)
+            view = replace(view, graph=view.graph.with_own_node(CONDITION, indices))
         return BoT(self, view.graph, view.chosen)
 
 
@@ -143,9 +150,10 @@ class BoT(BodyPolicy):
     def __init__(
         self, config: BoTConfig, graph: EmbodimentGraph, chosen: tuple[int, ...] | None = None
     ) -> None:
-        super().__init__(graph, config.history, chosen)
+        memory = make_memory(config.history_kind, config.history, config.n_modes)
+        super().__init__(graph, memory, chosen)
         self.config = config
-        self.tokenizer = Tokenizer(graph.with_history(config.history), config.embed_dim)
+        self.tokenizer = Tokenizer(graph.with_history(memory.numbers), config.embed_dim)
         self.layers = nn.ModuleList(
             EncoderLayer(config.embed_dim, config.n_heads, config.feedforward_dim)
             for _ in range(config.n_layers)
@@ -179,7 +187,7 @@ class BoT(BodyPolicy):
         return masks
 
     def encode(self, tokens: Tensor) -> Tensor:
-        """Actions (..., A) for tokens' inputs (..., H x D)."""
+        """Actions (..., A) for tokens' inputs (..., F x D)."""
         x = self.tokenizer(tokens)
         if self.position is not None:
             x = x + self.position

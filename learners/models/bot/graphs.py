@@ -20,7 +20,7 @@ JOINT_FIELDS = ("joint_pos", "joint_vel", "sin_joint_pos", "cos_joint_pos", "las
 JOINT_FIELDS += ("body_stiffness", "body_damping", "body_torque")
 JOINT_FIELDS += ("body_link", "body_pose", "body_sign")
 ROOT_FIELDS = ("base_lin_vel_body", "base_ang_vel_body", "projected_gravity", "command")
-ROOT_FIELDS += ("return_to_go", "body_trunk")
+ROOT_FIELDS += ("condition", "body_trunk")
 
 QUADRUPED_JOINTS = tuple(
     f"{leg}_{part}" for leg in ("FL", "FR", "RL", "RR") for part in ("hip", "thigh", "calf")
@@ -69,17 +69,17 @@ class EmbodimentGraph:
         )
         return replace(self, observations=observations)
 
-    def with_own_node(self, name: str, index: int) -> "EmbodimentGraph":
-        """The same graph with one of the root's indices as a node of its own, see `told_to_all`."""
-        root = tuple(each for each in self.observations[0] if each != index)
-        if len(root) == len(self.observations[0]):
-            raise ValueError(f"index {index} is not the root's")
+    def with_own_node(self, name: str, indices: tuple[int, ...]) -> "EmbodimentGraph":
+        """The same graph with a node of its own for some root indices, see `told_to_all`."""
+        root = tuple(each for each in self.observations[0] if each not in indices)
+        if len(root) + len(indices) != len(self.observations[0]):
+            raise ValueError(f"indices {indices} are not the root's")
         new = len(self.nodes)
         return replace(
             self,
             nodes=(*self.nodes, name),
             edges=(*self.edges, (0, new)),
-            observations=(root, *self.observations[1:], (index,)),
+            observations=(root, *self.observations[1:], indices),
             actions=(*self.actions, ()),
             told_to_all=(*self.told_to_all, new),
         )

@@ -25,7 +25,7 @@ from gaitforge.learners.policy.tokens import TokenLayout
 from tests.learners.making import SMALL, make_policy
 
 LARGE = 3_000_000  # presets with more parameters take too long here, and run in torch
-COMPILED = ("fcnet", "bot")
+COMPILED = ("fcnet", "bot", "body-mlp", "history-mlp", "mlp")
 PICKED = [(name, 1) for name, each in PRESETS.items() if each.parameters < LARGE]
 PICKED += [(name, 5) for name in ("fcnet", "bot")]
 
@@ -55,7 +55,7 @@ def assert_equals_torch(step: Any, policy: PolicyNetwork, robots: int, steps: in
             step.reset(ids)
             expected.reset(ids)
         obs = rng.standard_normal((robots, policy.layout.obs_dim), dtype=np.float32)
-        target = rng.uniform(0, 20, robots).astype(np.float32) if policy.conditioned else None
+        target = rng.uniform(0, 2, (robots, 1)).astype(np.float32) if policy.conditioned else None
         wanted = expected.step(obs, target)
         got = step.step(obs, target)
         assert got.dtype == np.float32

@@ -62,7 +62,7 @@ def test_return_to_go_starts_at_the_target_and_counts_rewards_down(zero: float) 
     with torch.no_grad():
         expected = network(
             torch.from_numpy(np.stack([each.policy for each in seen], axis=1)),
-            torch.from_numpy((1.5 * 40.0 - received).astype(np.float32)),
+            torch.from_numpy((1.5 - received / 40.0).astype(np.float32))[..., None],
         )
     np.testing.assert_allclose(actions, expected.numpy(), atol=5e-5)
 
@@ -86,7 +86,7 @@ def test_a_memory_is_cleared_every_so_many_steps_of_each_episode() -> None:
             received = rewards[robot, episode:stop].cumsum(0) - rewards[robot, episode]
             target = (40.0 - received)[start - episode :]
             with torch.no_grad():
-                expected = network(obs[robot, start:stop][None], target[None])[0]
+                expected = network(obs[robot, start:stop][None], target[None, :, None] / 40.0)[0]
             got = np.stack([action[robot] for action in actions[start:stop]])
             np.testing.assert_allclose(got, expected.numpy(), atol=5e-5)
 
@@ -97,8 +97,7 @@ def test_a_gaussian_policy_acts_by_its_mean_unless_asked_to_sample() -> None:
     mean = LearnedPolicy(network, num_robots=2000).act(each)
     assert np.array_equal(mean, LearnedPolicy(make_policy(), num_robots=2000).act(each))
     drawn, again, other = (
-        LearnedPolicy(network, num_robots=2000, sample=True, seed=seed).act(each)
-        for seed in (1, 1, 2)
+        LearnedPolicy(network, num_robots=2000, sample_seed=seed).act(each) for seed in (1, 1, 2)
     )
     assert np.array_equal(drawn, again)
     assert not np.array_equal(drawn, other)
@@ -115,6 +114,6 @@ def test_wrong_use_is_refused() -> None:
     with pytest.raises(ValueError, match="reset_every must not be negative"):
         LearnedPolicy(network, num_robots=1, reset_every=-1)
     with pytest.raises(ValueError, match="deterministic and cannot be sampled"):
-        LearnedPolicy(network, num_robots=1, sample=True)
+        LearnedPolicy(network, num_robots=1, sample_seed=0)
     with pytest.raises(ValueError, match=r"shape \(2, 70\)"):
         LearnedPolicy(network, num_robots=2).act(observations(1, 3)[0])

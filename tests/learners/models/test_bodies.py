@@ -146,7 +146,7 @@ def test_an_observation_under_one_name_is_taken_in_the_bodys_order() -> None:
 def test_return_tokens_put_the_return_at_the_root() -> None:
     body = BODIES["adroit-door"]
     end = body.obs_dim
-    slices = {**body.slices, "last_action": (end, end + 28), "return_to_go": (end + 28, end + 29)}
+    slices = {**body.slices, "last_action": (end, end + 28), "condition": (end + 28, end + 29)}
     graph = body_graph("adroit-door", slices, 28)
     assert end + 28 in graph.observations[0]
     assert graph.obs_dim == 39 + 29

@@ -100,7 +100,7 @@ def test_a_return_is_told_to_all_parts_and_carries_nothing_between_them(layers: 
     torch.manual_seed(0)
     layout = TokenLayout("return", OBS_SLICES)
     net = BoTConfig(embed_dim=8, n_layers=layers, feedforward_dim=8).build(layout, act_dim=12)
-    assert net.graph.nodes[-1] == "return_to_go"
+    assert net.graph.nodes[-1] == "condition"
     assert net.graph.observations[-1] == (12,)
     assert net.graph.hop_distances()[-1, 0] == 1
     expected = net.graph.hop_distances() <= layers

@@ -196,7 +196,7 @@ def test_a_checkpoint_brings_the_network_back(kind: str, tmp_path: Path) -> None
     save_checkpoint(tmp_path, policy, None, policy_card(policy, spec))
     loaded = load_policy(tmp_path)
     obs = make_tokens(2, CONTEXT, layout.obs_dim, dtype=torch.float32)
-    remaining = make_tokens(2, CONTEXT, dtype=torch.float32) if policy.conditioned else None
+    remaining = make_tokens(2, CONTEXT, 1, dtype=torch.float32) if policy.conditioned else None
     with torch.no_grad():
         assert torch.equal(loaded(obs, remaining), policy(obs, remaining))
 

@@ -130,7 +130,7 @@ def test_control_equals_the_network_fed_its_actions(kind: str, runs: dict[str, P
         obs = torch.from_numpy(np.stack([each.policy for each in seen], axis=1))
         expected = network(
             network.observation(obs, torch.from_numpy(before)),
-            torch.from_numpy(remaining.astype(np.float32)),
+            network.share(torch.from_numpy(remaining.astype(np.float32)))[..., None],
         )
     np.testing.assert_allclose(actions, expected.numpy(), atol=5e-5)
 
@@ -145,7 +145,7 @@ def test_a_drawn_action_is_the_last_one() -> None:
         gaussian=GaussianSpread(ACTION, fixed_std=0.5),
     )
     first, second = observations(1, steps=2)
-    policy = LearnedPolicy(network, num_robots=1, sample=True)
+    policy = LearnedPolicy(network, num_robots=1, sample_seed=0)
     drawn, following = policy.act(first), policy.act(second)
     noise = torch.Generator().manual_seed(0)
     std = network.action_std().detach()
@@ -153,7 +153,7 @@ def test_a_drawn_action_is_the_last_one() -> None:
         obs = torch.from_numpy(np.stack([first.policy, second.policy], axis=1))
         before = torch.from_numpy(np.stack([np.zeros_like(drawn), drawn], axis=1))
         remaining = torch.tensor([[1.0, 1.0 - float(second.reward[0])]])
-        mean = network(network.observation(obs, before), remaining)[0]
+        mean = network(network.observation(obs, before), network.share(remaining)[..., None])[0]
     for action, expected in zip((drawn, following), mean, strict=True):
         noisy = expected + std * torch.randn(1, ACTION, generator=noise)
         np.testing.assert_allclose(action, noisy.numpy(), atol=1e-5)
@@ -170,7 +170,8 @@ def test_the_held_out_error(kind: str, runs: dict[str, Path], selection: Selecti
         remaining = torch.from_numpy(np.cumsum(episode["reward"][::-1])[::-1].copy())
         with torch.no_grad():
             obs = policy.observation(torch.from_numpy(episode["obs"]), before)
-            predicted = policy.predict_normalised(obs[None], remaining[None])[0]
+            condition = policy.share(remaining)[None, :, None]
+            predicted = policy.predict_normalised(obs[None], condition)[0]
         error = predicted - policy.action_normaliser.normalise(action)
         total += float(error.square().mean(-1).sum())
     found = held_out_error(policy, selection)
@@ -240,7 +241,7 @@ def test_a_policy_in_control_keeps_what_it_returned_within_its_limit() -> None:
         for t, each in enumerate(observations(1, width=58)):
             remaining = remaining - (float(each.reward[0]) if t else 0.0)
             obs = policy.observation(torch.from_numpy(each.policy), action)
-            action, state = policy.step(obs, state, remaining)
+            action, state = policy.step(obs, state, policy.share(remaining)[:, None])
             action = action.clamp(-0.2, 0.2)
             np.testing.assert_allclose(learned.act(each), action.detach(), atol=5e-5)
         learned.reset(np.arange(1))
@@ -255,4 +256,4 @@ def test_wrong_layouts_and_batches_are_refused() -> None:
     with pytest.raises(ValueError, match="action_limit must be above 0"):
         LearnedPolicy(policy, 2, action_limit=0.0)
     with pytest.raises(ValueError, match="give last_action"):
-        policy.predict_batch({"obs": torch.zeros(1, 4, 58), "return_to_go": torch.zeros(1, 4)})
+        policy.predict_batch({"obs": torch.zeros(1, 4, 58), "condition": torch.zeros(1, 4, 1)})

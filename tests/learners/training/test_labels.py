@@ -1,0 +1,190 @@
+"""The labels of conditioned policies: their laws, what is hidden, and the same in control."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gaitforge.datasets import Selection
+from gaitforge.learners.checkpoint import load_policy, policy_card
+from gaitforge.learners.deploy.control import LearnedPolicy
+from gaitforge.learners.deploy.export import ExportOptions, export_policy
+from gaitforge.learners.deploy.onnx_policy import OnnxPolicy
+from gaitforge.learners.models.registry import preset
+from gaitforge.learners.policy.conditioning import LABELS, Condition
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.held_out import held_out_error
+from gaitforge.learners.training.labels import (
+    ADVANTAGE_BINS,
+    Labels,
+    driver_and_share,
+    shown_windows,
+)
+from gaitforge.learners.training.train import train
+from tests.learners.deploy.exporting import FACTS
+from tests.learners.making import SHORT, SMALL, Seen, make_policy, make_selection
+
+SCALE, ZERO = 30.0, -2.0
+SEVERAL = Condition(("return_to_go", "driver"), hidden=0.3, scale=2.0)
+
+
+@pytest.fixture(scope="module")
+def selection(tmp_path_factory: pytest.TempPathFactory) -> Selection:
+    return make_selection(tmp_path_factory.mktemp("labels") / "walks.zarr", 60)
+
+
+def labelled(selection: Selection, *names: str) -> dict[str, np.ndarray]:
+    """Labels of every step (E, T), its mask, and the rewards that remain."""
+    condition = Condition(names)
+    policy = make_policy(tokens="return", return_scale=SCALE, return_zero=ZERO, condition=condition)
+    longest = int(selection.lengths.max())
+    stream = selection.windows(longest, len(selection), workers=0, return_to_go=True)
+    columns = []
+    for batch in stream:
+        told = Labels(policy, selection, 0).of_batch(batch)
+        columns.append([batch["episode"], batch["offset"], batch["mask"], batch["return_to_go"]])
+        columns[-1] += [told[..., index] for index in range(len(names))]
+    episode, offset, mask, remaining, *labels = map(torch.cat, zip(*columns, strict=True))
+    step = offset[:, None] + torch.arange(mask.shape[1])
+    flat = {"remaining": remaining, "step": step, "episode": episode[:, None].expand_as(step)}
+    flat |= dict(zip(names, labels, strict=True))
+    return {name: value[mask].numpy() for name, value in flat.items()}
+
+
+def test_labels_of_returns_say_what_their_formulas_say(selection: Selection) -> None:
+    steps = labelled(selection, "return_to_go", "return", "rate")
+    total = selection.episodes("return").column("return").to_numpy()
+    np.testing.assert_allclose(
+        steps["return_to_go"], (steps["remaining"] - ZERO) / SCALE, rtol=1e-5
+    )
+    np.testing.assert_allclose(steps["return"], (total[steps["episode"]] - ZERO) / SCALE, rtol=1e-5)
+    first = steps["step"] == 0
+    for name in ("return_to_go", "rate"):  # before an episode all of them know its return
+        np.testing.assert_allclose(steps[name][first], steps["return"][first], rtol=1e-4)
+    left = 1 - steps["step"] / selection.lengths.max()
+    rewards = (steps["rate"] * SCALE + ZERO) * left
+    np.testing.assert_allclose(rewards, steps["remaining"], rtol=1e-3, atol=1e-3)
+
+
+def test_an_advantage_is_a_rank_among_all_steps(selection: Selection) -> None:
+    ranks = labelled(selection, "advantage")["advantage"]
+    values, counts = np.unique(ranks.round(6), return_counts=True)
+    np.testing.assert_allclose(values, np.linspace(0, 1, ADVANTAGE_BINS), atol=1e-5)
+    assert counts.max() - counts.min() <= 2
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("ab"),
+            st.sampled_from(["flat", "stairs"]),
+            st.sampled_from([0.0, 0.5]),
+            st.floats(0.1, 10.0),
+        ),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_shares_and_drivers(rows: list[tuple[str, str, float, float]]) -> None:
+    policy, terrain, noise, total = (list(column) for column in zip(*rows, strict=True))
+    table = pa.table({"expert": policy, "terrain": terrain, "action_noise": noise})
+    driver, share = driver_and_share(table, np.array(total), 0.0, 1.0)
+    names, cells, noises, totals = (np.array(each) for each in (policy, terrain, noise, total))
+    clean = np.array(
+        [n == noises[names == name].min() for name, n in zip(names, noises, strict=True)]
+    )
+    for name in set(policy):
+        own = names == name
+        assert driver[own] == pytest.approx(share[own & clean].mean(), rel=1e-4)
+    best = max(sorted(set(policy)), key=lambda name: totals[clean & (names == name)].mean())
+    for cell in set(terrain):  # where the best policy acts, its own mean share is 1
+        here = (cells == cell) & clean & (names == best)
+        assert not here.any() or share[here].mean() == pytest.approx(1.0, rel=1e-4)
+
+
+@given(st.floats(0.0, 0.9), st.integers(0, 5), st.integers(0, 3))
+def test_what_a_window_hides_depends_on_the_window_alone(
+    hidden: float, seed: int, epoch: int
+) -> None:
+    rows = {"episode": torch.arange(4000) // 40, "offset": torch.arange(4000) % 40}
+    shown = shown_windows("labels", hidden, rows, seed, epoch)
+    picked = torch.randperm(4000)[:100]
+    some = {name: value[picked] for name, value in rows.items()}
+    assert torch.equal(shown_windows("labels", hidden, some, seed, epoch), shown[picked])
+    assert abs(float((~shown).float().mean()) - hidden) < 0.05
+    if hidden > 0.1:
+        assert not torch.equal(shown, shown_windows("action", hidden, rows, seed, epoch))
+        assert not torch.equal(shown, shown_windows("labels", hidden, rows, seed, epoch + 1))
+
+
+@pytest.mark.parametrize("model", ["fcnet", "bot", "body-mlp", "mlp"])
+def test_a_run_with_all_labels_and_all_that_can_be_hidden(
+    model: str, selection: Selection, tmp_path: Path
+) -> None:
+    settings = SMALL.get(model, {"mlp": {"hidden_dim": 8}}.get(model, {"feedforward_dim": 8}))
+    config = replace(
+        SHORT,
+        model=model,
+        model_overrides=settings,
+        objective="return",
+        steps=4,
+        condition=LABELS,
+        condition_hidden=0.3,
+        condition_scale=3.0,
+        last_action_hidden=0.3,
+        history_hidden=0.3,
+    )
+    train(config, selection, tmp_path / "run")
+    policy = load_policy(tmp_path / "run")
+    assert policy.condition == Condition(LABELS, 0.3, 3.0)
+    assert held_out_error(policy, selection).mse > 0.0
+
+
+def seen(robots: int, steps: int) -> list[Seen]:
+    rng = np.random.default_rng(1)
+    return [
+        Seen(rng.normal(size=(robots, 70)).astype(np.float32), rng.uniform(0, 1, robots))
+        for _ in range(steps)
+    ]
+
+
+@pytest.mark.parametrize("model", ["fcnet", "bot"])
+def test_guidance_scales_what_the_condition_changes(model: str) -> None:
+    network = make_policy(model, "return", return_scale=SCALE, condition=SEVERAL)
+    factors = (1.0, 0.0, 3.0)
+    policies = [LearnedPolicy(network, 3, return_target=0.5, guidance=w) for w in factors]
+    for number, each in enumerate(seen(3, 20)):
+        if number in (7, 11):
+            for policy in policies:
+                policy.reset(np.array([0, 2]))
+        told, untold, stronger = (policy.act(each) for policy in policies)
+        np.testing.assert_allclose(stronger, untold + 3.0 * (told - untold), atol=1e-4)
+        changed = np.abs(told - untold).max()
+        assert changed > 1e-5
+
+
+@pytest.mark.slow
+def test_an_export_takes_return_to_go_and_target(tmp_path: Path) -> None:
+    network = make_policy(tokens="return", return_scale=SCALE, return_zero=ZERO, condition=SEVERAL)
+    card = policy_card(network.eval(), preset("fcnet", SMALL["fcnet"])) | {"parameters": 1}
+    export_policy(network, card, FACTS, tmp_path / "out", ExportOptions(("onnx",), batch_size=2))
+    exported = OnnxPolicy(tmp_path / "out", 3, return_target=0.6)
+    assert exported.description["inputs"][:3] == ["observation", "return_to_go", "target"]
+    learned = LearnedPolicy(network, 3, return_target=0.6)
+    for each in seen(3, 12):
+        np.testing.assert_allclose(exported.act(each), learned.act(each), atol=5e-5)
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    for names in ((), ("return", "return"), ("luck",)):
+        with pytest.raises(ValueError, match="each once, from"):
+            TrainConfig(condition=names)
+    with pytest.raises(ValueError, match="condition_hidden"):
+        TrainConfig(condition_hidden=1.0)
+    with pytest.raises(ValueError, match="condition_hidden above 0"):
+        LearnedPolicy(make_policy(tokens="return"), 1, guidance=2.0)
