@@ -15,7 +15,7 @@ few masked layers would not bring it from the root to the ends of the limbs.
 Legend: B batch, T time, D observation, H history, A action, V nodes, E embedding, N = B x T.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -87,12 +87,11 @@ class BoTConfig:
 
     def build(self, layout: TokenLayout, act_dim: int) -> "BoT":
         """The network for tokens of `layout`."""
-        view, slices = body_view(self.body, layout.slices, act_dim), layout.slices
-        if RETURN in slices:
-            index = slices[RETURN][0]
-            index = index if view.chosen is None else view.chosen.index(index)
-            view = replace(view, graph=view.graph.with_own_node(RETURN, index))
-        return BoT(self, view.graph, view.chosen)
+        graph, chosen = body_view(self.body, layout.slices, act_dim)
+        if RETURN in layout.slices:
+            index = layout.slices[RETURN][0]
+            graph = graph.with_own_node(RETURN, chosen.index(index) if chosen else index)
+        return BoT(self, graph, chosen)
 
 
 class EncoderLayer(nn.Module):
