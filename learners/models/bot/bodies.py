@@ -117,7 +117,7 @@ def _quadruped() -> Body:
     parents = {"trunk": ""}
     for hip in range(0, len(QUADRUPED_JOINTS), 3):
         parents |= _chain(*QUADRUPED_JOINTS[hip : hip + 3], after="trunk")
-    fields = dict.fromkeys(JOINT_FIELDS, QUADRUPED_JOINTS)
+    fields: dict[str, tuple[str, ...]] = dict.fromkeys(JOINT_FIELDS, QUADRUPED_JOINTS)
     return Body(parents, fields, QUADRUPED_JOINTS, complete=False)
 
 
