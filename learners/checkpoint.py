@@ -24,7 +24,7 @@ from gaitforge.learners.models.registry import ModelSpec, build_network, spec_fr
 from gaitforge.learners.policy.gaussian import GaussianSpread
 from gaitforge.learners.policy.normalisation import Normaliser
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.policy.tokens import Slices, TokenLayout
 from gaitforge.learners.run_files import KEPT
 
 FORMAT_VERSION = 4
@@ -174,9 +174,7 @@ def load_values(values: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def load_policy(
-    run_dir: str | Path,
-    obs_slices: Mapping[str, tuple[int, int]] | None = None,
-    which: str = "last",
+    run_dir: str | Path, obs_slices: Slices | None = None, which: str = "last"
 ) -> PolicyNetwork:
     """The trained policy of a run folder.
 
@@ -197,9 +195,7 @@ def load_policy(
     return policy
 
 
-def check_layout(
-    layout: TokenLayout, obs_slices: Mapping[str, tuple[int, int]], owner: str
-) -> None:
+def check_layout(layout: TokenLayout, obs_slices: Slices, owner: str) -> None:
     """Raise ValueError naming the first field whose place in the observation differs."""
     slices = {name: (int(start), int(stop)) for name, (start, stop) in obs_slices.items()}
     for name in sorted(layout.stored_slices.keys() | slices.keys()):

@@ -50,8 +50,7 @@ class OnnxPolicy:
         self._batch = int(self.description["batch_size"])
         groups = -(-num_robots // self._batch)
         self._groups = [_Group(self._session, self.description) for _ in range(groups)]
-        conditioned = self.description["return_to_go"]
-        returns = conditioned or {"expert_return": 0.0, "zero_return": 0.0}
+        returns = self.description["return_to_go"] or {"expert_return": 0.0, "zero_return": 0.0}
         zero = returns["zero_return"]
         self._target = np.float32(zero + return_target * (returns["expert_return"] - zero))
         self._remaining = np.full(num_robots, self._target, dtype=np.float32)

@@ -19,7 +19,7 @@ n context length in steps.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -161,9 +161,10 @@ class CausalTrunk(nn.Module):
 class CausalNetwork(nn.Module, ABC):
     """Maps a sequence of tokens to a sequence of actions; each layer reads the last n steps.
 
-    The action is read out at the last of a step's K tokens.
+    The action is read out at the last of a step's K tokens, at the index `readout`.
     """
 
+    readout: ClassVar[int] = -1
     trunk: CausalTrunk
     decoder: nn.Linear
 
@@ -185,7 +186,7 @@ class CausalNetwork(nn.Module, ABC):
     def step(self, token: Tensor, state: AttentionState) -> tuple[Tensor, AttentionState]:
         """One control step: token (B, D) -> action (B, A) as in `forward`; updates `state`."""
         hidden = self.trunk.step(self.embed(token), state)
-        return self.decoder(hidden[:, -1]), state
+        return self.decoder(hidden[:, self.readout]), state
 
     def reset_state(self, state: AttentionState, rows: Tensor) -> None:
         """Reset the state of the robots `rows` (indices), in place."""

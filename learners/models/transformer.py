@@ -40,6 +40,8 @@ class TransformerConfig(NoPrefix):
 class Transformer(CausalNetwork):
     """Maps a sequence of tokens to a sequence of actions; each layer reads the last n steps."""
 
+    readout = 0  # its one token; exported files have this index
+
     def __init__(self, config: TransformerConfig, token_dim: int, act_dim: int) -> None:
         super().__init__()
         self.config = config

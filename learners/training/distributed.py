@@ -77,11 +77,6 @@ class Ranks:
         return flat[-2], int(total)
 
 
-def process_rank() -> int:
-    """This process's rank as set by `torchrun`; 0 without it."""
-    return _number("RANK", 0)
-
-
 @contextmanager
 def process_group(device: str) -> Iterator[Ranks]:
     """Within the block, join the processes that `torchrun` started.
@@ -90,9 +85,8 @@ def process_group(device: str) -> Iterator[Ranks]:
     (gloo) or "cuda" (nccl, the GPU with the local rank). Raises ValueError if variables of
     `torchrun` are missing or wrong, or torch cannot use the device.
     """
-    place = (
-        torch.device(device, _number("LOCAL_RANK", 0)) if device == "cuda" else torch.device(device)
-    )
+    local = _number("LOCAL_RANK", 0) if device == "cuda" else None
+    place = torch.device(device, local)
     _check_device(place)
     world_size = _number("WORLD_SIZE", 1)
     if distributed.is_initialized():
@@ -109,7 +103,7 @@ def process_group(device: str) -> Iterator[Ranks]:
         )
     distributed.init_process_group("nccl" if place.type == "cuda" else "gloo")
     try:
-        yield Ranks(process_rank(), world_size, place)
+        yield Ranks(_number("RANK", 0), world_size, place)
     finally:
         distributed.destroy_process_group()
 

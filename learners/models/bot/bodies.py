@@ -50,11 +50,6 @@ class Body:
         return consecutive_slices({name: len(nodes) for name, nodes in self.fields.items()})
 
     @property
-    def obs_dim(self) -> int:
-        """Size of an observation of exactly this body's fields."""
-        return sum(map(len, self.fields.values()))
-
-    @property
     def act_dim(self) -> int:
         """Size of an action."""
         return len(self.actions)
