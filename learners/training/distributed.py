@@ -85,8 +85,9 @@ def process_group(device: str) -> Iterator[Ranks]:
     (gloo) or "cuda" (nccl, the GPU with the local rank). Raises ValueError if variables of
     `torchrun` are missing or wrong, or torch cannot use the device.
     """
-    local = _number("LOCAL_RANK", 0) if device == "cuda" else None
-    place = torch.device(device, local)
+    place = (
+        torch.device(device, _number("LOCAL_RANK", 0)) if device == "cuda" else torch.device(device)
+    )
     _check_device(place)
     world_size = _number("WORLD_SIZE", 1)
     if distributed.is_initialized():
