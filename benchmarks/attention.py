@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.harness import in_turns, median
 from gaitforge.flows.progress import Advance
-from gaitforge.learners.models.bot.bodies import QUADRUPED, body_graph
+from gaitforge.learners.models.bot.bodies import QUADRUPED, body_view
 from gaitforge.learners.models.bot.body_attention import (
     AttentionMask,
     compiled,
@@ -71,7 +71,7 @@ def attention_layers(config: AttentionConfig, advance: Advance) -> list[dict[str
 def _masks(config: AttentionConfig) -> Iterator[tuple[str, AttentionMask]]:
     rng = np.random.default_rng(0)
     for body, name in _BODY_SPACES.items():
-        graph = body_graph(body, SPACES[name].layout.slices, SPACES[name].act_dim)
+        graph, _ = body_view(body, SPACES[name].layout.slices, SPACES[name].act_dim)
         yield body, AttentionMask(graph.embodiment_mask())
     for nodes in config.nodes:
         yield "random", AttentionMask(torch.from_numpy(random_mask(nodes, rng)))

@@ -18,18 +18,14 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor, nn
 
 from gaitforge.datasets.files import write_bytes_durably
-from gaitforge.datasets.optimiser_state import (
-    load_optimiser_tensors,
-    optimiser_tensors,
-    tensors_below,
-)
+from gaitforge.datasets.optimiser_state import optimiser_tensors, tensors_below
 from gaitforge.learners.models.bounded import BoundedNetwork
 from gaitforge.learners.models.registry import ModelSpec, build_network, spec_from_json
 from gaitforge.learners.policy.conditioning import Condition
 from gaitforge.learners.policy.gaussian import GaussianSpread
 from gaitforge.learners.policy.normalisation import Normaliser
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.policy.tokens import Slices, TokenLayout
 from gaitforge.learners.run_files import KEPT
 
 FORMAT_VERSION = 5
@@ -38,7 +34,7 @@ CHECKPOINT, BEST = KEPT["last"], KEPT["best"]
 _POLICY = "policy"
 _AVERAGE = "average"
 _VALUES = "values"
-_OPTIMISER = "optimiser"
+OPTIMISER = "optimiser"
 
 
 class Checkpoint(NamedTuple):
@@ -85,7 +81,7 @@ def save_checkpoint(
     if values is not None:
         tensors |= {f"{_VALUES}.{key}": value for key, value in values.state_dict().items()}
     if optimiser is not None:
-        tensors |= optimiser_tensors(optimiser, _OPTIMISER)
+        tensors |= optimiser_tensors(optimiser, OPTIMISER)
     text = json.dumps(card, allow_nan=False)
     contiguous = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
     path = run_dir / name
@@ -107,8 +103,7 @@ def checkpoint_path(run_dir: Path, which: str = "last") -> Path:
 def read_checkpoint(run_dir: Path, which: str = "last") -> Checkpoint:
     """All tensors and the card of a checkpoint, see `checkpoint_path`.
 
-    Raises:
-        ValueError: there is none, it is damaged, or it has another format version.
+    Raises ValueError if there is none, it is damaged, or it has another format version.
     """
     path = checkpoint_path(run_dir, which)
     try:
@@ -131,28 +126,22 @@ def policy_from(tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> Polic
     If the run keeps a moving average of the weights, the policy gets the average.
     """
     try:
-        policy = _policy_of(card)
+        layout = TokenLayout(**card["tokens"])
+        act_dim, gaussian = card["act_dim"], card["gaussian"]
+        network = build_network(spec_from_json(card["model"]), layout, act_dim)
+        policy = PolicyNetwork(
+            BoundedNetwork(network) if card["bounded"] else network,
+            layout,
+            Normaliser.identity(layout.obs_dim),
+            Normaliser.identity(act_dim),
+            gaussian=None if gaussian is None else GaussianSpread(act_dim, **gaussian),
+            return_zero=card["return_zero"],
+            condition=Condition(**card["condition"]),
+        )
     except (KeyError, TypeError) as error:
         raise ValueError(f"the checkpoint's card cannot be read: {error!r}; train again") from error
     load_weights(policy, tensors, averaged=True)
     return policy.eval()
-
-
-def _policy_of(card: Mapping[str, Any]) -> PolicyNetwork:
-    layout = TokenLayout(**card["tokens"])
-    act_dim, gaussian = card["act_dim"], card["gaussian"]
-    network = build_network(spec_from_json(card["model"]), layout, act_dim)
-    if card["bounded"]:
-        network = BoundedNetwork(network)
-    return PolicyNetwork(
-        network,
-        layout,
-        Normaliser.identity(layout.obs_dim),
-        Normaliser.identity(act_dim),
-        gaussian=None if gaussian is None else GaussianSpread(act_dim, **gaussian),
-        return_zero=card["return_zero"],
-        condition=Condition(**card["condition"]),
-    )
 
 
 def load_weights(
@@ -187,15 +176,8 @@ def load_values(values: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         raise ValueError("the checkpoint's critics are of another objective or size") from None
 
 
-def load_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Load the optimiser state of a checkpoint."""
-    load_optimiser_tensors(optimiser, tensors, _OPTIMISER)
-
-
 def load_policy(
-    run_dir: str | Path,
-    obs_slices: Mapping[str, tuple[int, int]] | None = None,
-    which: str = "last",
+    run_dir: str | Path, obs_slices: Slices | None = None, which: str = "last"
 ) -> PolicyNetwork:
     """The trained policy of a run folder.
 
@@ -204,14 +186,11 @@ def load_policy(
         which: "last", "best" for the lowest validation loss, or "step-N", see
             `TrainConfig.keep_every`.
 
-    Raises:
-        ValueError: no usable checkpoint, or another observation layout.
+    Raises ValueError if there is no usable checkpoint, or the observation has another layout.
     """
     tensors, card = read_checkpoint(Path(run_dir), which)
     try:
         policy = policy_from(tensors, card)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"the card of {run_dir} is incomplete ({error}); train again") from error
     except ValueError as error:
         raise ValueError(f"{run_dir}: {error}") from error
     if obs_slices is not None:
@@ -219,9 +198,7 @@ def load_policy(
     return policy
 
 
-def check_layout(
-    layout: TokenLayout, obs_slices: Mapping[str, tuple[int, int]], owner: str
-) -> None:
+def check_layout(layout: TokenLayout, obs_slices: Slices, owner: str) -> None:
     """Raise ValueError naming the first field whose place in the observation differs."""
     slices = {name: (int(start), int(stop)) for name, (start, stop) in obs_slices.items()}
     for name in sorted(layout.stored_slices.keys() | slices.keys()):

@@ -200,12 +200,8 @@ def _source_and_weights(
         source = source[channels.numpy()]
     seen, obs, action = source.clip(min=0), policy.obs_normaliser, policy.action_normaliser
     parts = [obs.mean[seen], obs.std[seen], *parts, action.mean, action.std]
-    return source, np.concatenate([_numbers(part).ravel() for part in parts])
-
-
-def _numbers(values: Tensor) -> np.ndarray:
-    """A contiguous float32 copy."""
-    return values.detach().numpy().astype(np.float32, order="C")
+    numbers = [part.detach().numpy().astype(np.float32, order="C").ravel() for part in parts]
+    return source, np.concatenate(numbers)
 
 
 def _token_source(layout: TokenLayout) -> np.ndarray:

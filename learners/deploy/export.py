@@ -87,19 +87,11 @@ def _programs(
     answers = formats.make_known_answers(policy, options.batch_size, _CHECKED_STEPS)
     program = formats.trace(module)
     contents, errors = {}, {}
-    if "onnx" in options.formats:
-        properties = formats.onnx_properties(model_properties(metadata))
-        content = formats.to_onnx(program, module, properties)
-        errors["onnx"] = formats.check_step(
-            formats.onnx_step(content, module), module, answers, "ONNX model"
-        )
-        contents[PROGRAMS["onnx"]] = content
-    if "pt2" in options.formats:
-        content = formats.to_pt2(program)
-        errors["pt2"] = formats.check_step(
-            formats.pt2_step(content), module, answers, "pt2 program"
-        )
-        contents[PROGRAMS["pt2"]] = content
+    for name, (what, write, step_of) in formats.FORMATS.items():
+        if name in options.formats:
+            content = write(program, module, model_properties(metadata))
+            errors[name] = formats.check_step(step_of(content, module), module, answers, what)
+            contents[PROGRAMS[name]] = content
     description = metadata | {
         "files": {name: sha256(content).hexdigest() for name, content in contents.items()},
         "errors": errors,

@@ -108,8 +108,8 @@ def trace(module: PolicyStep) -> torch.export.ExportedProgram:
     return program
 
 
-def to_pt2(program: torch.export.ExportedProgram) -> bytes:
-    """An archive for `torch.export.load`."""
+def to_pt2(program: torch.export.ExportedProgram, *_: object) -> bytes:
+    """An archive for `torch.export.load`; arguments as `to_onnx`."""
     buffer = io.BytesIO()
     program.example_inputs = None  # torch would pickle them
     with _quiet():
@@ -117,7 +117,7 @@ def to_pt2(program: torch.export.ExportedProgram) -> bytes:
     return buffer.getvalue()
 
 
-def pt2_step(content: bytes) -> Step:
+def pt2_step(content: bytes, _: PolicyStep) -> Step:
     """A function that runs an archive."""
     run = torch.export.load(io.BytesIO(content)).module()
 
@@ -130,9 +130,12 @@ def pt2_step(content: bytes) -> Step:
 
 
 def to_onnx(
-    program: torch.export.ExportedProgram, module: PolicyStep, metadata: Mapping[str, str]
+    program: torch.export.ExportedProgram, module: PolicyStep, metadata: Mapping[str, Any]
 ) -> bytes:
-    """The ONNX model with its weights and metadata."""
+    """The ONNX model with its weights and metadata.
+
+    The metadata are strings: lists of names and numbers as CSV, other values as JSON.
+    """
     onnx, _ = onnx_packages()
     with _quiet():
         exported = torch.onnx.export(
@@ -152,7 +155,8 @@ def to_onnx(
     for part in (model.graph, *model.graph.node, *model.graph.value_info):
         del part.metadata_props[:]
     del model.metadata_props[:]
-    onnx.helper.set_model_props(model, dict(metadata))
+    properties = {name: _as_text(value) for name, value in metadata.items()}
+    onnx.helper.set_model_props(model, properties)
     onnx.checker.check_model(model, full_check=True)
     return model.SerializeToString()
 
@@ -168,6 +172,10 @@ def onnx_step(content: bytes, module: PolicyStep) -> Step:
     return step
 
 
+FORMATS = {"onnx": ("ONNX model", to_onnx, onnx_step), "pt2": ("pt2 program", to_pt2, pt2_step)}
+"""Name -> what it is, the function that writes it, and the function that runs it."""
+
+
 def onnx_packages() -> tuple[ModuleType, ModuleType]:
     """The packages onnx and onnxruntime; ValueError if they are not installed."""
     try:
@@ -177,11 +185,6 @@ def onnx_packages() -> tuple[ModuleType, ModuleType]:
     except ImportError as error:
         raise ValueError(missing_package("ONNX export", str(error.name), "onnx")) from None
     return onnx, onnxruntime
-
-
-def onnx_properties(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """The metadata as strings: lists of names and numbers as CSV, other values as JSON."""
-    return {name: _as_text(value) for name, value in metadata.items()}
 
 
 def _as_text(value: Any) -> str:

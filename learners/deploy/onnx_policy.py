@@ -161,11 +161,9 @@ class _Group:
     def __init__(self, session: Any, description: dict[str, Any]) -> None:
         batch = description["batch_size"]
         self._run = session.run_with_iobinding
-        shape = (batch, description["observation"]["dim"])
-        self._observation: Array = np.zeros(shape, dtype=np.float32)
-        self._told = {name: np.zeros(batch, dtype=np.float32) for name in _told(description)}
-        shape = (batch, description["action"]["dim"])
-        self._action: Array = np.zeros(shape, dtype=np.float32)
+        self._observation: Array = np.zeros((batch, description["observation"]["dim"]), np.float32)
+        self._told = {name: np.zeros(batch, np.float32) for name in _told(description)}
+        self._action: Array = np.zeros((batch, description["action"]["dim"]), np.float32)
         self._state = description["state"]
         now = [np.full(s["shape"], float(s["fill"]), dtype=s["dtype"]) for s in self._state]
         after = [
@@ -173,10 +171,8 @@ class _Group:
             for each, array in zip(self._state, now, strict=True)
         ]
         self._buffers = [now, after]
-        self._bindings = [
-            self._bind(session, now, after),
-            self._bind(session, after, now),
-        ]
+        turns = ((now, after), (after, now))
+        self._bindings = [self._bind(session, *buffers) for buffers in turns]
 
     def _bind(self, session: Any, now: list[Array], after: list[Array]) -> Any:
         inputs = {"observation": self._observation, **self._told}

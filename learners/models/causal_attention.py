@@ -17,8 +17,9 @@ n context length in steps.
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -155,3 +156,38 @@ class CausalTrunk(nn.Module):
         for cache in (*state.keys, *state.values):
             cache[rows] = 0.0
         state.penalty[rows] = -math.inf
+
+
+class CausalNetwork(nn.Module, ABC):
+    """Maps a sequence of tokens to a sequence of actions; each layer reads the last n steps.
+
+    The action is read out at the last of a step's K tokens, at the index `readout`.
+    """
+
+    readout: ClassVar[int] = -1
+    trunk: CausalTrunk
+    decoder: nn.Linear
+
+    @abstractmethod
+    def embed(self, token: Tensor) -> Tensor:
+        """(..., D) -> (..., K, d)."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, T, D) -> (B, T, A) for any T."""
+        hidden = self.trunk(self.embed(tokens).flatten(1, 2))
+        each = self.trunk.tokens_per_step
+        return self.decoder(hidden[:, each - 1 :: each])
+
+    def init_state(self, batch_size: int) -> AttentionState:
+        """An empty cache for `batch_size` robots."""
+        return self.trunk.init_state(batch_size)
+
+    @torch.no_grad()
+    def step(self, token: Tensor, state: AttentionState) -> tuple[Tensor, AttentionState]:
+        """One control step: token (B, D) -> action (B, A) as in `forward`; updates `state`."""
+        hidden = self.trunk.step(self.embed(token), state)
+        return self.decoder(hidden[:, self.readout]), state
+
+    def reset_state(self, state: AttentionState, rows: Tensor) -> None:
+        """Reset the state of the robots `rows` (indices), in place."""
+        self.trunk.reset_state(state, rows)

@@ -19,7 +19,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from gaitforge.learners.models.causal_attention import AttentionState, CausalTrunk
+from gaitforge.learners.models.causal_attention import CausalNetwork, CausalTrunk
 from gaitforge.learners.models.transformer import TransformerConfig
 from gaitforge.learners.policy.tokens import CONDITION, TokenLayout
 
@@ -50,7 +50,7 @@ class DecisionTransformerConfig(TransformerConfig):
         return DecisionTransformer(self, widths, act_dim)
 
 
-class DecisionTransformer(nn.Module):
+class DecisionTransformer(CausalNetwork):
     """Maps a sequence of (last action, return-to-go, state) tokens to a sequence of actions."""
 
     def __init__(
@@ -67,28 +67,9 @@ class DecisionTransformer(nn.Module):
         self.trunk = CausalTrunk(*sizes, TOKENS_PER_STEP)
         self.decoder = nn.Linear(config.hidden_dim, act_dim)
 
-    def _embed(self, token: Tensor) -> Tensor:
+    def embed(self, token: Tensor) -> Tensor:
         """(..., D) -> (..., 3, d): embedded action, return-to-go and state."""
         embeddings = (self.embed_action, self.embed_return, self.embed_state)
         parts = token.split(self.widths, dim=-1)
         embedded = [embed(part) for embed, part in zip(embeddings, parts, strict=True)]
         return self.embedding_norm(torch.stack(embedded, dim=-2))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(B, T, D) -> (B, T, A) for any T."""
-        hidden = self.trunk(self._embed(tokens).flatten(1, 2))
-        return self.decoder(hidden[:, TOKENS_PER_STEP - 1 :: TOKENS_PER_STEP])
-
-    def init_state(self, batch_size: int) -> AttentionState:
-        """An empty cache for `batch_size` robots."""
-        return self.trunk.init_state(batch_size)
-
-    @torch.no_grad()
-    def step(self, token: Tensor, state: AttentionState) -> tuple[Tensor, AttentionState]:
-        """One control step: token (B, D) -> action (B, A) as in `forward`; updates `state`."""
-        hidden = self.trunk.step(self._embed(token), state)
-        return self.decoder(hidden[:, -1]), state
-
-    def reset_state(self, state: AttentionState, rows: Tensor) -> None:
-        """Reset the state of the robots `rows` (indices), in place."""
-        self.trunk.reset_state(state, rows)

@@ -51,8 +51,7 @@ class FlowConfig:
         steps: Euler steps, 1 to 4. Trained weights suit any number.
         temperature: scale of the fixed noise at which the integration starts; 0 for none.
 
-    Raises:
-        ValueError: a value outside its range.
+    Raises ValueError for a value outside its range.
     """
 
     hidden_dim: int = 256
@@ -131,13 +130,9 @@ class FlowPolicy(HistoryNetwork):
         If fewer steps precede it, as at an episode's start, the chunk begins with the row; its last
         action stands in for the unknown ones, which do not count in the loss.
 
-        Args:
-            tokens: (B, T, D).
-            actions: (B, T, A) to imitate, in normalised units.
-            mask: (B, T), true at the N steps to learn from; earlier steps belong to their episode.
-
-        Returns:
-            (N,) means over the numbers of the known actions.
+        Takes tokens (B, T, D), actions (B, T, A) to imitate in normalised units, and a mask (B, T),
+        true at the N steps to learn from; earlier steps belong to their episode. Returns (N,) means
+        over the numbers of the known actions.
         """
         rows, last = mask.nonzero(as_tuple=True)
         steps = (last - (self.chunk - 1)).clamp(min=0)

@@ -11,10 +11,9 @@ Legend: B batch, T time, D token, A action.
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
-from gaitforge.learners.models.causal_attention import AttentionState, CausalTrunk
+from gaitforge.learners.models.causal_attention import CausalNetwork, CausalTrunk
 from gaitforge.learners.models.config_checks import NoPrefix, check_counts, check_rotary_heads
 from gaitforge.learners.policy.tokens import TokenLayout
 
@@ -38,8 +37,10 @@ class TransformerConfig(NoPrefix):
         return Transformer(self, layout.dim, act_dim)
 
 
-class Transformer(nn.Module):
+class Transformer(CausalNetwork):
     """Maps a sequence of tokens to a sequence of actions; each layer reads the last n steps."""
+
+    readout = 0  # its one token; exported files have this index
 
     def __init__(self, config: TransformerConfig, token_dim: int, act_dim: int) -> None:
         super().__init__()
@@ -49,20 +50,6 @@ class Transformer(nn.Module):
         self.trunk = CausalTrunk(*sizes, tokens_per_step=1)
         self.decoder = nn.Linear(config.hidden_dim, act_dim)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(B, T, D) -> (B, T, A) for any T."""
-        return self.decoder(self.trunk(self.encoder(tokens)))
-
-    def init_state(self, batch_size: int) -> AttentionState:
-        """An empty cache for `batch_size` robots."""
-        return self.trunk.init_state(batch_size)
-
-    @torch.no_grad()
-    def step(self, token: Tensor, state: AttentionState) -> tuple[Tensor, AttentionState]:
-        """One control step: token (B, D) -> action (B, A) as in `forward`; updates `state`."""
-        hidden = self.trunk.step(self.encoder(token)[:, None], state)
-        return self.decoder(hidden[:, 0]), state
-
-    def reset_state(self, state: AttentionState, rows: Tensor) -> None:
-        """Reset the state of the robots `rows` (indices), in place."""
-        self.trunk.reset_state(state, rows)
+    def embed(self, token: Tensor) -> Tensor:
+        """(..., D) -> (..., 1, d)."""
+        return self.encoder(token)[..., None, :]

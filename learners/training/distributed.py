@@ -77,11 +77,6 @@ class Ranks:
         return flat[-2], int(total)
 
 
-def process_rank() -> int:
-    """This process's rank as set by `torchrun`; 0 without it."""
-    return _number("RANK", 0)
-
-
 @contextmanager
 def process_group(device: str) -> Iterator[Ranks]:
     """Within the block, join the processes that `torchrun` started.
@@ -109,7 +104,7 @@ def process_group(device: str) -> Iterator[Ranks]:
         )
     distributed.init_process_group("nccl" if place.type == "cuda" else "gloo")
     try:
-        yield Ranks(process_rank(), world_size, place)
+        yield Ranks(_number("RANK", 0), world_size, place)
     finally:
         distributed.destroy_process_group()
 

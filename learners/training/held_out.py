@@ -45,9 +45,7 @@ class HeldOutError:
 
 
 def held_out_error(
-    policy: PolicyNetwork,
-    held_out: Selection,
-    progress: Callable[[int], None] | None = None,
+    policy: PolicyNetwork, held_out: Selection, progress: Callable[[int], None] | None = None
 ) -> HeldOutError:
     """The error of a policy's actions (a Gaussian policy's means) on whole episodes.
 

@@ -1,8 +1,6 @@
 """Optimisers, the learning-rate schedule, and the moving average of the weights."""
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -56,9 +54,8 @@ class Lion(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> Any:  # type: ignore[override]
+    def step(self) -> None:  # type: ignore[override]
         """One update of every parameter that has a gradient."""
-        loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             beta_update, beta_momentum = group["betas"]
             for parameter in group["params"]:
@@ -72,7 +69,6 @@ class Lion(torch.optim.Optimizer):
                 parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
                 parameter.add_(direction, alpha=-group["lr"])
                 momentum.lerp_(parameter.grad, 1.0 - beta_momentum)
-        return loss
 
 
 def averaged_copy(policy: nn.Module, decay: float) -> AveragedModel:

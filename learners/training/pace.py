@@ -20,10 +20,7 @@ def updates_per_s(config: TrainConfig, selection: Selection) -> float:
     """Measure a training's optimiser steps per second, without validation and checkpoints.
 
     On one thread these are seconds of CPU time, which do not depend on other programs or on the
-    time to first read a large store.
-
-    Raises:
-        ValueError: as `train`.
+    time to first read a large store. Raises ValueError as `train`.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(config.threads or threads)

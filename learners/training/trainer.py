@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from pathlib import Path
 
 import torch
@@ -60,29 +60,25 @@ class Episodes:
     held_out: Selection | None
 
 
+@dataclass(eq=False)
 class Trainer:
     """One training run on one rank; `card` goes into every checkpoint."""
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        episodes: Episodes,
-        policy: PolicyNetwork,
-        card: Mapping[str, object],
-        run_dir: Path,
-        ranks: Ranks,
-        progress: Progress | None,
-    ) -> None:
-        self.config = config
-        self.episodes = episodes
-        self.card = card
-        self.run_dir = run_dir
-        self.ranks = ranks
-        self.report = progress if ranks.rank == 0 else None
+    config: TrainConfig
+    episodes: Episodes
+    policy: InitVar[PolicyNetwork]
+    card: Mapping[str, object]
+    run_dir: Path
+    ranks: Ranks
+    report: Progress | None
+
+    def __post_init__(self, policy: PolicyNetwork) -> None:
+        config, rows, ranks = self.config, self.episodes.train, self.ranks
+        self.report = self.report if ranks.rank == 0 else None
         self.done = RunProgress()
         self.files: RunFiles | None = None
-        self.batches = TrainingBatches(config, episodes.train, ranks, policy)
-        self.updater = Updater(policy, config, ranks, build_values(config, policy, episodes.train))
+        self.batches = TrainingBatches(config, rows, ranks, policy)
+        self.updater = Updater(policy, config, ranks, build_values(config, policy, rows))
 
     def restore(self, stored: Checkpoint) -> None:
         """Resume from a checkpoint of this run."""

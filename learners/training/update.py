@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gaitforge.learners.checkpoint import load_optimiser, load_values, load_weights
+from gaitforge.datasets.optimiser_state import load_optimiser_tensors
+from gaitforge.learners.checkpoint import OPTIMISER, load_values, load_weights
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.training.batches import Batch, on_device
 from gaitforge.learners.training.config import TrainConfig
@@ -67,10 +68,9 @@ class Updater:
         valid = int(batch["mask"].sum())
         parts = [on_device(part, self._ranks) for part in self._parts(batch)]
         losses = [self._backward(part, valid, number) for part in parts]
-        parameters = self._trained
-        loss, valid = self._ranks.sum_gradients(parameters, torch.stack(losses).sum(), valid)
+        loss, valid = self._ranks.sum_gradients(self._trained, torch.stack(losses).sum(), valid)
         limit = self._config.grad_clip
-        norm = torch.nn.utils.clip_grad_norm_(parameters, torch.inf if limit is None else limit)
+        norm = torch.nn.utils.clip_grad_norm_(self._trained, torch.inf if limit is None else limit)
         value, finite = torch.stack([loss, (loss * norm).isfinite().to(loss.dtype)]).tolist()
         if finite:
             for group, share in zip(self.optimiser.param_groups, self._shares, strict=True):
@@ -91,7 +91,7 @@ class Updater:
         load_weights(self.policy, tensors)
         if self.values is not None:
             load_values(self.values, tensors)
-        load_optimiser(self.optimiser, tensors)
+        load_optimiser_tensors(self.optimiser, tensors, OPTIMISER)
         if self.average is not None:
             load_weights(self.acting_policy(), tensors, averaged=True)
             self.average.n_averaged.fill_(step + 1)
@@ -102,9 +102,12 @@ class Updater:
 
     def summed_loss(self, policy: PolicyNetwork, batch: Batch) -> Tensor:
         """The policy's imitation loss on a batch, in the run's precision; scalar float32."""
-        device, bf16 = self._ranks.device.type, self._config.precision == "bf16"
-        with torch.autocast(device, torch.bfloat16, enabled=bf16):
+        with self._precision():
             return summed_loss(policy, batch)
+
+    def _precision(self) -> torch.autocast:
+        bf16 = self._config.precision == "bf16"
+        return torch.autocast(self._ranks.device.type, torch.bfloat16, enabled=bf16)
 
     def _learned(self, part: Batch, number: int) -> Tensor:
         """The loss to learn from; with values, the sum of the critics' and the policy's losses."""
@@ -112,8 +115,7 @@ class Updater:
             return self.summed_loss(self.policy, part)
         if not part["mask"].any():  # none of its transitions is known
             return 0.0 * torch.stack([each.sum() for each in self._trained]).sum()
-        device, bf16 = self._ranks.device.type, self._config.precision == "bf16"
-        with torch.autocast(device, torch.bfloat16, enabled=bf16):
+        with self._precision():
             return self.values.summed_loss(self.policy, part, number)
 
     def _backward(self, part: Batch, valid: int, number: int) -> Tensor:

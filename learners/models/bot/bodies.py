@@ -8,18 +8,26 @@ belong to the root.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from gaitforge.datasets.formats.d4rl.tasks import TASKS
 from gaitforge.datasets.schema import consecutive_slices
-from gaitforge.learners.models.bot.graphs import (
-    ROOT_FIELDS,
-    EmbodimentGraph,
-    graph_of_fields,
-    quadruped_graph,
-)
+from gaitforge.learners.models.bot.graphs import EmbodimentGraph
 from gaitforge.learners.models.registry import PRESETS
-from gaitforge.learners.policy.tokens import Slices
+from gaitforge.learners.policy.tokens import LAST_ACTION, Slices
+
+# Observation fields with one channel per joint, and fields of the whole body. joint_pos and
+# base_lin_vel_body are those of the published A1 policy that are not in our own observation
+# (github.com/carlosferrazza/BodyTransformer, a1_walk/rsl_rl/rsl_rl/utils/mappings.py).
+JOINT_FIELDS = ("joint_pos", "joint_vel", "sin_joint_pos", "cos_joint_pos", "last_action")
+JOINT_FIELDS += ("body_stiffness", "body_damping", "body_torque")
+JOINT_FIELDS += ("body_link", "body_pose", "body_sign")
+ROOT_FIELDS = ("base_lin_vel_body", "base_ang_vel_body", "projected_gravity", "command")
+ROOT_FIELDS += ("condition", "body_trunk")
+
+QUADRUPED_JOINTS = tuple(
+    f"{leg}_{part}" for leg in ("FL", "FR", "RL", "RR") for part in ("hip", "thigh", "calf")
+)
 
 
 @dataclass(frozen=True)
@@ -28,21 +36,18 @@ class Body:
 
     parents: node -> its parent; the root comes first, with "". fields: observation field -> the
     node of each channel, in the order of the observation. actions: the node of each action.
+    complete: whether an observation has all of these fields; if not, it has any of them.
     """
 
     parents: Mapping[str, str]
     fields: Mapping[str, tuple[str, ...]]
     actions: tuple[str, ...]
+    complete: bool = True
 
     @property
     def slices(self) -> dict[str, tuple[int, int]]:
         """Field -> (start, stop) in an observation of exactly this body's fields."""
         return consecutive_slices({name: len(nodes) for name, nodes in self.fields.items()})
-
-    @property
-    def obs_dim(self) -> int:
-        """Size of an observation of exactly this body's fields."""
-        return sum(map(len, self.fields.values()))
 
     @property
     def act_dim(self) -> int:
@@ -52,19 +57,41 @@ class Body:
     def graph(self, slices: Slices, act_dim: int) -> EmbodimentGraph:
         """The embodiment graph for tokens with the fields `slices`.
 
-        A single field with an unknown name is taken as the whole observation, in the order of this
-        body's fields. Raises ValueError if fields or actions do not fit this body.
+        ROOT_FIELDS belong to the root, last_action to the nodes of the actions. A single field with
+        an unknown name is taken as the whole observation of a `complete` body. Raises ValueError
+        for an unknown field, or a wrong width of a field or of the action.
         """
         if act_dim != self.act_dim:
             raise ValueError(f"this body's actions have size {self.act_dim}, got {act_dim}")
         nodes = list(self.parents)
+        fields = {LAST_ACTION: self.actions, **self.fields}
+        others = [name for name in slices if name not in (*fields, *ROOT_FIELDS)]
+        if self.complete and len(others) == 1 and not self.fields.keys() & slices.keys():
+            fields[others[0]] = tuple(chain.from_iterable(self.fields.values()))
+        owners: list[tuple[int, str]] = []
+        for name, (start, stop) in slices.items():
+            places = nodes[:1] * (stop - start) if name in ROOT_FIELDS else fields.get(name)
+            if places is None:
+                allowed = ", ".join((*fields, *ROOT_FIELDS))
+                raise ValueError(f"no node of the body has the field {name}; allowed: {allowed}")
+            if stop - start != len(places):
+                raise ValueError(f"{name} must have size {len(places)}, got {stop - start}")
+            owners += zip(range(start, stop), places, strict=True)
         parents = enumerate(self.parents.values())
-        edges = [(nodes.index(parent), index) for index, parent in parents if parent]
-        fields = {name: [nodes.index(node) for node in at] for name, at in self.fields.items()}
-        others = [name for name in slices if name not in (*fields, *ROOT_FIELDS, "last_action")]
-        if len(others) == 1 and not any(name in slices for name in fields):
-            fields = {others[0]: [node for at in fields.values() for node in at]}
-        return graph_of_fields(nodes, edges, fields, [nodes.index(n) for n in self.actions], slices)
+        return EmbodimentGraph(
+            nodes=tuple(nodes),
+            edges=tuple((nodes.index(parent), index) for index, parent in parents if parent),
+            observations=_groups(nodes, owners),
+            actions=_groups(nodes, enumerate(self.actions)),
+        )
+
+
+def _groups(nodes: Iterable[str], owners: Iterable[tuple[int, str]]) -> tuple[tuple[int, ...], ...]:
+    """For each node the indices that it owns, from pairs (index, node)."""
+    groups: dict[str, list[int]] = {node: [] for node in nodes}
+    for index, node in owners:
+        groups[node].append(index)
+    return tuple(map(tuple, groups.values()))
 
 
 def _repeat(names: Iterable[str], times: int) -> tuple[str, ...]:
@@ -75,6 +102,18 @@ def _chain(first: str, *rest: str, after: str) -> dict[str, str]:
     """A chain of nodes below `after`, as node -> parent."""
     names = (after, first, *rest)
     return {name: parent for parent, name in pairwise(names)}
+
+
+def _quadruped() -> Body:
+    """The paper's graph of the Unitree A1: the trunk, and a chain of hip, thigh and calf per leg.
+
+    13 nodes, joints in the order of `QUADRUPED_JOINTS`.
+    """
+    parents = {"trunk": ""}
+    for hip in range(0, len(QUADRUPED_JOINTS), 3):
+        parents |= _chain(*QUADRUPED_JOINTS[hip : hip + 3], after="trunk")
+    fields: dict[str, tuple[str, ...]] = dict.fromkeys(JOINT_FIELDS, QUADRUPED_JOINTS)
+    return Body(parents, fields, QUADRUPED_JOINTS, complete=False)
 
 
 def _cmu_humanoid() -> Body:
@@ -191,7 +230,8 @@ BODIES: Mapping[str, Body] = {
     "adroit-relocate": _adroit("relocate", 6),
 }
 QUADRUPED = "quadruped"
-BODY_NAMES = (QUADRUPED, *BODIES)
+_NAMED = {QUADRUPED: _quadruped(), **BODIES}
+BODY_NAMES = tuple(_NAMED)
 
 
 def check_body(name: str) -> None:
@@ -200,31 +240,21 @@ def check_body(name: str) -> None:
         raise ValueError(f"no body {name!r}; allowed: {', '.join(BODY_NAMES)}")
 
 
-@dataclass(frozen=True)
-class BodyView:
-    """A policy's embodiment graph, and the token's channels that it reads.
-
-    chosen: their indices; None for the whole token.
-    """
-
-    graph: EmbodimentGraph
-    chosen: tuple[int, ...] | None = None
-
-
 def _models_of(body: str) -> str:
     """The presets for a body, for an error message; "" if there are none."""
     presets = [name for name, preset in PRESETS.items() if preset.values.get("body") == body]
     return f"use --model {', '.join(presets[:-1])} or {presets[-1]}, or " if presets else ""
 
 
-def body_view(name: str, slices: Slices, act_dim: int) -> BodyView:
-    """The graph and the channels that a policy over a named body reads from tokens with `slices`.
+def body_view(
+    name: str, slices: Slices, act_dim: int
+) -> tuple[EmbodimentGraph, tuple[int, ...] | None]:
+    """A named body's graph for tokens with `slices`, and the token's channels that it reads.
 
-    If the token has all fields of the body, other fields are left out (of MoCapAct's 35 fields the
-    paper's policy reads 13). Raises ValueError as `body_graph`, and for "quadruped" if the data
-    come from another known body.
+    None for all channels. If the token has all fields of the body, other fields are left out (of
+    MoCapAct's 35 fields the paper's policy reads 13). Raises ValueError as `Body.graph`, and for
+    "quadruped" if the data come from another known body.
     """
-    body = BODIES.get(name)
     for other, candidate in BODIES.items():
         fits = candidate.act_dim == act_dim and candidate.fields.keys() <= slices.keys()
         if name == QUADRUPED and fits:
@@ -232,25 +262,11 @@ def body_view(name: str, slices: Slices, act_dim: int) -> BodyView:
                 f"these data are of the body {other}, not {name}; "
                 f"{_models_of(other)}set the model's body to {other}"
             )
-    placed = set() if body is None else {*body.fields, *ROOT_FIELDS, "last_action"}
-    kept = {field: bounds for field, bounds in slices.items() if field in placed}
-    if body is None or len(kept) == len(slices) or not body.fields.keys() <= kept.keys():
-        return BodyView(body_graph(name, slices, act_dim))
-    chosen: list[int] = []
-    narrowed: dict[str, tuple[int, int]] = {}
-    for field, (start, stop) in kept.items():
-        narrowed[field] = len(chosen), len(chosen) + stop - start
-        chosen.extend(range(start, stop))
-    return BodyView(body.graph(narrowed, act_dim), tuple(chosen))
-
-
-def body_graph(name: str, slices: Slices, act_dim: int) -> EmbodimentGraph:
-    """The embodiment graph of a named body for tokens with the fields `slices`.
-
-    "quadruped" is `quadruped_graph`. Raises ValueError for an unknown body, or fields or actions
-    that do not fit it.
-    """
-    check_body(name)
-    if name == QUADRUPED:
-        return quadruped_graph(slices, action_dim=act_dim)
-    return BODIES[name].graph(slices, act_dim)
+    body = _NAMED[name]
+    placed = {*body.fields, *ROOT_FIELDS, LAST_ACTION}
+    kept = {field: range(*bounds) for field, bounds in slices.items() if field in placed}
+    every = len(kept) == len(slices) or not body.complete
+    if every or not body.fields.keys() <= kept.keys():
+        return body.graph(slices, act_dim), None
+    narrowed = consecutive_slices({field: len(channels) for field, channels in kept.items()})
+    return body.graph(narrowed, act_dim), tuple(chain.from_iterable(kept.values()))

@@ -43,17 +43,11 @@ class AttentionMask(nn.Module):
         self.register_buffer("starts", starts, persistent=False)
         self.register_buffer("columns", allowed.nonzero()[:, 1].contiguous(), persistent=False)
 
-    @property
-    def allowed(self) -> Tensor:
-        """(V, V) bool: [i, j] whether node i attends to node j."""
-        return self.bias == 0
-
 
 def dense_attention(qkv: Tensor, bias: Tensor | None = None) -> Tensor:
     """Attention over all pairs; bias (V, V) is added to the scores."""
     query, key, value = (part.transpose(1, 2) for part in qkv.unbind(2))
-    if bias is not None:
-        bias = bias.to(qkv.dtype)
+    bias = None if bias is None else bias.to(qkv.dtype)
     pooled = functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
     return pooled.transpose(1, 2)
 

@@ -45,8 +45,7 @@ class BodyMLPConfig:
 
     def build(self, layout: TokenLayout, act_dim: int) -> "BodyMLP":
         """The network for tokens of `layout`."""
-        view = body_view(self.body, layout.slices, act_dim)
-        return BodyMLP(self, view.graph, view.chosen)
+        return BodyMLP(self, *body_view(self.body, layout.slices, act_dim))
 
 
 class BodyMLP(BodyPolicy):

@@ -17,7 +17,7 @@ Legend: B batch, T time, D observation, F numbers of a channel, A action, V node
 N = B x T.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -93,13 +93,12 @@ class BoTConfig:
 
     def build(self, layout: TokenLayout, act_dim: int) -> "BoT":
         """The network for tokens of `layout`."""
-        view, slices = body_view(self.body, layout.slices, act_dim), layout.slices
-        if CONDITION in slices:
-            indices = tuple(range(*slices[CONDITION]))
-            if view.chosen is not None:
-                indices = tuple(view.chosen.index(index) for index in indices)
-            view = replace(view, graph=view.graph.with_own_node(CONDITION, indices))
-        return BoT(self, view.graph, view.chosen)
+        graph, chosen = body_view(self.body, layout.slices, act_dim)
+        if CONDITION in layout.slices:
+            indices = tuple(range(*layout.slices[CONDITION]))
+            places = tuple(map(chosen.index, indices)) if chosen else indices
+            graph = graph.with_own_node(CONDITION, places)
+        return BoT(self, graph, chosen)
 
 
 class EncoderLayer(nn.Module):

@@ -145,9 +145,8 @@ def in_threads(kernel: Callable[..., None], rows: int, *arrays: Any) -> None:
 
 @torch.library.custom_op("gaitforge::neighbour_attention", mutates_args=())
 def _attention(qkv: Tensor, starts: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-    rows, nodes, _, heads, width = qkv.shape
-    pooled = qkv.new_empty(rows, nodes, heads, width)
-    weights = qkv.new_empty(rows, heads * len(columns))
+    rows, width = len(qkv), qkv.shape[-1]
+    pooled, weights = _outputs(qkv, starts, columns)
     in_threads(
         forward_loops,
         rows,
@@ -161,10 +160,9 @@ def _attention(qkv: Tensor, starts: Tensor, columns: Tensor) -> tuple[Tensor, Te
 
 
 @_attention.register_fake
-def _(qkv: Tensor, starts: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+def _outputs(qkv: Tensor, starts: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
     rows, nodes, _, heads, width = qkv.shape
-    pooled = qkv.new_empty(rows, nodes, heads, width)
-    return pooled, qkv.new_empty(rows, heads * columns.shape[0])
+    return qkv.new_empty(rows, nodes, heads, width), qkv.new_empty(rows, heads * columns.shape[0])
 
 
 @torch.library.custom_op("gaitforge::neighbour_attention_backward", mutates_args=())

@@ -4,27 +4,11 @@ Source: Sferrazza et al. 2024, "Body Transformer", Section 4 (tokenizer and embo
 Appendix D (observations and actions of each node).
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
 import torch
 from torch import Tensor
-
-from gaitforge.learners.policy.tokens import Slices
-
-# Observation fields with one channel per joint, and fields of the whole body. joint_pos and
-# base_lin_vel_body are those of the published A1 policy that are not in our own observation
-# (github.com/carlosferrazza/BodyTransformer, a1_walk/rsl_rl/rsl_rl/utils/mappings.py).
-JOINT_FIELDS = ("joint_pos", "joint_vel", "sin_joint_pos", "cos_joint_pos", "last_action")
-JOINT_FIELDS += ("body_stiffness", "body_damping", "body_torque")
-JOINT_FIELDS += ("body_link", "body_pose", "body_sign")
-ROOT_FIELDS = ("base_lin_vel_body", "base_ang_vel_body", "projected_gravity", "command")
-ROOT_FIELDS += ("condition", "body_trunk")
-
-QUADRUPED_JOINTS = tuple(
-    f"{leg}_{part}" for leg in ("FL", "FR", "RL", "RR") for part in ("hip", "thigh", "calf")
-)
 
 
 @dataclass(frozen=True)
@@ -155,51 +139,3 @@ class EmbodimentGraph:
             distances[(reached > 0) & (distances < 0)] = hops
             reached = (reached @ step > 0).float()
         return distances
-
-
-def graph_of_fields(
-    nodes: Sequence[str],
-    edges: Sequence[tuple[int, int]],
-    field_nodes: Mapping[str, Sequence[int]],
-    action_nodes: Sequence[int],
-    slices: Slices,
-) -> EmbodimentGraph:
-    """The graph of a body for tokens with the fields `slices`.
-
-    field_nodes: field -> the node of each channel. action_nodes: the node of each action.
-    ROOT_FIELDS belong to node 0, last_action to the nodes of the actions. Raises ValueError for an
-    unknown field or a wrong width.
-    """
-    places = {"last_action": action_nodes} | dict(field_nodes)
-    observations: list[list[int]] = [[] for _ in nodes]
-    for name, (start, stop) in slices.items():
-        if name in ROOT_FIELDS:
-            observations[0].extend(range(start, stop))
-            continue
-        if name not in places:
-            allowed = ", ".join((*places, *ROOT_FIELDS))
-            raise ValueError(f"no node of the body has the field {name}; allowed: {allowed}")
-        if stop - start != len(places[name]):
-            raise ValueError(f"{name} must have size {len(places[name])}, got {stop - start}")
-        for index, node in zip(range(start, stop), places[name], strict=True):
-            observations[node].append(index)
-    actions: list[list[int]] = [[] for _ in nodes]
-    for index, node in enumerate(action_nodes):
-        actions[node].append(index)
-    return EmbodimentGraph(
-        tuple(nodes), tuple(edges), tuple(map(tuple, observations)), tuple(map(tuple, actions))
-    )
-
-
-def quadruped_graph(obs_slices: Slices, action_dim: int = 12) -> EmbodimentGraph:
-    """A quadruped's graph: the trunk, and a chain of hip, thigh and calf per leg; 13 nodes.
-
-    This is the paper's graph of the Unitree A1, joints in the order of `QUADRUPED_JOINTS`. Raises
-    ValueError for unknown fields or wrong widths.
-    """
-    joints = len(QUADRUPED_JOINTS)
-    if action_dim != joints:
-        raise ValueError(f"{joints} joints need as many actions, got {action_dim}")
-    edges = [pair for hip in range(1, joints, 3) for pair in pairwise((0, hip, hip + 1, hip + 2))]
-    nodes, moved = ("trunk", *QUADRUPED_JOINTS), range(1, 1 + joints)
-    return graph_of_fields(nodes, edges, dict.fromkeys(JOINT_FIELDS, moved), moved, obs_slices)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -44,6 +45,7 @@ class AWR(ValueLearner):
 
     settings_class = AWRSettings
     settings: AWRSettings
+    values_actions: ClassVar[bool] = False
 
     def __init__(self, policy: PolicyNetwork, settings: AWRSettings, reward_scale: float) -> None:
         super().__init__(policy, settings, reward_scale)
@@ -75,6 +77,3 @@ class AWR(ValueLearner):
             ahead = torch.where(last, values[:, t], (1 - trace) * values[:, t] + trace * later)
             later = returns[:, t] = rewards[:, t] + gamma * going[:, t] * ahead
         return returns[mask]
-
-    def after_step(self, policy: PolicyNetwork, number: int) -> None:
-        """There are no targets."""

@@ -10,14 +10,7 @@ from torch import Tensor, nn
 
 from gaitforge.datasets.networks import Ensemble
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.training.values.learner import (
-    Batch,
-    ValueLearner,
-    ValueSettings,
-    frozen_parameters,
-    soft_minimum,
-    squared_errors,
-)
+from gaitforge.learners.training.values.learner import Batch, ValueLearner, ValueSettings
 from gaitforge.learners.training.values.squashed import SquashedGaussian
 
 
@@ -32,17 +25,12 @@ class BEARSettings(ValueSettings):
         warm_up: first optimiser steps, in which the policy learns the threshold only.
     """
 
+    at_least_one: ClassVar = ("samples", "candidates", "width")
     threshold: float = 0.05
     samples: int = 4
     width: float = 10.0
     candidates: int = 10
     warm_up: int = 40_000
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("samples", "candidates", "width"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
 
 class BEAR(ValueLearner):
@@ -62,8 +50,6 @@ class BEAR(ValueLearner):
 
     def __init__(self, policy: PolicyNetwork, settings: BEARSettings, reward_scale: float) -> None:
         super().__init__(policy, settings, reward_scale)
-        self.q = self._critics()
-        self.target_q = self.q.frozen()
         self.spread = SquashedGaussian(self._critic_sizes(of_actions=False), self._act_dim)
         self.behaviour = ActionVAE(self._obs_dim, self._act_dim, settings.hidden)
         self.log_multiplier = nn.Parameter(torch.zeros(()))
@@ -79,16 +65,13 @@ class BEAR(ValueLearner):
             following, _ = self.spread.sample(next_mean, step.next_obs, settings.candidates)
             obs = step.next_obs.expand(len(following), *step.next_obs.shape)
             values = self.target_q(obs.flatten(0, 1), following.flatten(0, 1))
-            value = soft_minimum(values).unflatten(0, following.shape[:2]).amax(0)
-            target = step.reward + settings.gamma * step.going_on * value
-        loss = squared_errors(self.q(step.obs, step.action), target)
-        loss = loss + self.behaviour.losses(step.obs, step.action).sum()
+            value = self._soft_minimum(values).unflatten(0, following.shape[:2]).amax(0)
+        loss = self._critic_loss(step, value) + self.behaviour.losses(step.obs, step.action).sum()
         samples, _ = self.spread.samples_before_tanh(mean, step.obs, settings.samples)
         like_data = self.behaviour.draw_before_tanh(step.obs, settings.samples)
         discrepancy = mean_discrepancy(samples, like_data, settings.width)
         if number >= settings.warm_up:
-            with frozen_parameters(self.q):
-                loss = loss - self.q(step.obs, samples[0].tanh()).amin(0).sum()
+            loss = loss - self._least_value(step.obs, samples[0].tanh()).sum()
         multiplier = self.log_multiplier.exp()
         loss = loss + (multiplier.detach() * discrepancy).sum()
         return loss - multiplier * (discrepancy.detach() - settings.threshold).sum()

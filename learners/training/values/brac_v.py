@@ -13,8 +13,6 @@ from gaitforge.learners.training.values.learner import (
     ValueLearner,
     ValueSettings,
     frozen_parameters,
-    soft_minimum,
-    squared_errors,
 )
 from gaitforge.learners.training.values.squashed import Behaviour, SquashedGaussian
 
@@ -40,8 +38,6 @@ class BRACv(ValueLearner):
     def __init__(self, policy: PolicyNetwork, settings: BRACSettings, reward_scale: float) -> None:
         super().__init__(policy, settings, reward_scale)
         sizes = self._critic_sizes(of_actions=False)
-        self.q = self._critics()
-        self.target_q = self.q.frozen()
         self.spread = SquashedGaussian(sizes, self._act_dim)
         self.behaviour = Behaviour(sizes, self._act_dim)
 
@@ -52,14 +48,13 @@ class BRACv(ValueLearner):
         next_mean = self.next_action(policy, batch, bounded=False)
         with torch.no_grad():
             following, divergence = self._sample(next_mean, step.next_obs)
-            value = soft_minimum(self.target_q(step.next_obs, following))
+            value = self._soft_minimum(self.target_q(step.next_obs, following))
             value = value - settings.penalty * divergence
-            target = step.reward + settings.gamma * step.going_on * value
-        loss = squared_errors(self.q(step.obs, step.action), target)
-        loss = loss - self.behaviour.log_density(step.action, step.obs).sum()
-        with frozen_parameters(self.q), frozen_parameters(self.behaviour):
+        density = self.behaviour.log_density(step.action, step.obs)
+        loss = self._critic_loss(step, value) - density.sum()
+        with frozen_parameters(self.behaviour):
             action, divergence = self._sample(mean, step.obs)
-            value = self.q(step.obs, action).amin(0)
+        value = self._least_value(step.obs, action)
         return loss + (settings.penalty * divergence - value).sum()
 
     def _sample(self, mean: Tensor, obs: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,13 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.training.values.learner import (
-    Batch,
-    ValueLearner,
-    ValueSettings,
-    frozen_parameters,
-    squared_errors,
-)
+from gaitforge.learners.training.values.learner import Batch, ValueLearner, ValueSettings
 from gaitforge.learners.training.values.squashed import SquashedGaussian
 
 
@@ -29,13 +23,9 @@ class CQLSettings(ValueSettings):
         samples: actions of each kind (uniform, the policy's here and after the step).
     """
 
+    at_least_one: ClassVar = ("samples",)
     conservative: float = 5.0
     samples: int = 10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.samples < 1:
-            raise ValueError(f"samples must be at least 1, got {self.samples}")
 
 
 class CQL(ValueLearner):
@@ -52,8 +42,6 @@ class CQL(ValueLearner):
 
     def __init__(self, policy: PolicyNetwork, settings: CQLSettings, reward_scale: float) -> None:
         super().__init__(policy, settings, reward_scale)
-        self.q = self._critics()
-        self.target_q = self.q.frozen()
         self.spread = SquashedGaussian(self._critic_sizes(of_actions=False), self._act_dim)
         self.log_temperature = nn.Parameter(torch.zeros(()))
 
@@ -69,9 +57,9 @@ class CQL(ValueLearner):
             target = step.reward + settings.gamma * step.going_on * value
         stored_q = self.q(step.obs, step.action)
         others = self._others(step.obs, mean, next_mean, step.next_obs)
-        loss = squared_errors(stored_q, target) + settings.conservative * (others - stored_q).sum()
-        with frozen_parameters(self.q):
-            value = self.q(step.obs, action).amin(0)
+        loss = (stored_q - target).square().sum()
+        loss = loss + settings.conservative * (others - stored_q).sum()
+        value = self._least_value(step.obs, action)
         temperature = self.log_temperature.exp()
         loss = loss + (temperature.detach() * log_prob - value).sum()
         surplus = (self._act_dim - log_prob).detach()  # entropy minus its target, -A

@@ -9,12 +9,7 @@ from torch import Tensor
 
 from gaitforge.datasets.networks import gaussian_nll
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.training.values.learner import (
-    Batch,
-    ValueLearner,
-    ValueSettings,
-    squared_errors,
-)
+from gaitforge.learners.training.values.learner import Batch, ValueLearner, ValueSettings
 
 
 @dataclass(frozen=True)
@@ -48,8 +43,7 @@ class IQL(ValueLearner):
 
     def __init__(self, policy: PolicyNetwork, settings: IQLSettings, reward_scale: float) -> None:
         super().__init__(policy, settings, reward_scale)
-        self.q, self.v = self._critics(), self._critics(1, of_actions=False)
-        self.target_q = self.q.frozen()
+        self.v = self._critics(1, of_actions=False)
 
     def summed_loss(self, policy: PolicyNetwork, batch: Batch, number: int) -> Tensor:
         """See `ValueLearner`."""
@@ -58,11 +52,9 @@ class IQL(ValueLearner):
         with torch.no_grad():
             advantage = self.target_q(step.obs, step.action).amin(0) - value
             following = self.v(step.next_obs)[0]
-            target = step.reward + settings.gamma * step.going_on * following
             weight = (settings.beta * advantage).exp().clamp(max=settings.largest_weight)
         error = advantage + value.detach() - value
         side = torch.where(error > 0, settings.expectile, 1.0 - settings.expectile)
-        loss = (side * error.square()).sum()
-        loss = loss + squared_errors(self.q(step.obs, step.action), target)
+        loss = (side * error.square()).sum() + self._critic_loss(step, following)
         mean = self.action(policy, batch)
         return loss + (weight * gaussian_nll(mean, policy.log_std, step.action)).sum()

@@ -6,8 +6,8 @@ Legend: B windows, T steps, N valid steps of a batch, D token, A action.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from math import isfinite
 from typing import Any, ClassVar
@@ -33,11 +33,12 @@ class ValueSettings:
         hidden: widths of the critics' hidden layers.
         reward_scale: factor on rewards; None for 1000 over the spread of the episodes' returns
             (IQL, section 5 and its code: "dividing by the difference of returns").
+        at_least_one: names of a subclass's settings that must not be below 1.
 
-    Raises:
-        ValueError: a value outside its range.
+    Raises ValueError for a value outside its range.
     """
 
+    at_least_one: ClassVar[tuple[str, ...]] = ()
     gamma: float = 0.99
     tau: float = 0.005
     hidden: tuple[int, ...] = (256, 256)
@@ -55,6 +56,9 @@ class ValueSettings:
             value = getattr(self, name)
             if value is not None and not (isfinite(value) and value >= 0):
                 raise ValueError(f"{name} must be a number of at least 0, got {value}")
+        for name in self.at_least_one:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -88,18 +92,23 @@ class ValueLearner(nn.Module, ABC):
 
     Attributes:
         policy_rate: the policy's learning rate as a share of the critics'.
+        values_actions: whether there are critics of actions, `q`, with a target that follows.
     """
 
     q: Ensemble
     target_q: Ensemble
     settings_class: ClassVar[type[ValueSettings]] = ValueSettings
     policy_rate: ClassVar[float] = 1.0
+    values_actions: ClassVar[bool] = True
 
     def __init__(self, policy: PolicyNetwork, settings: Any, reward_scale: float) -> None:
         super().__init__()
         self.settings = settings
         self.reward_scale = reward_scale
         self._obs_dim, self._act_dim = policy.layout.dim, policy.act_dim
+        if self.values_actions:
+            self.q = self._critics()
+            self.target_q = self.q.frozen()
 
     @abstractmethod
     def summed_loss(self, policy: PolicyNetwork, batch: Batch, number: int) -> Tensor:
@@ -107,7 +116,8 @@ class ValueLearner(nn.Module, ABC):
 
     def after_step(self, policy: PolicyNetwork, number: int) -> None:
         """Update the targets after optimiser step `number`."""
-        self._follow(self.target_q, self.q)
+        if self.values_actions:
+            follow(self.target_q, self.q, self.settings.tau)
 
     def _critics(self, members: int = 2, of_actions: bool = True) -> Ensemble:
         return Ensemble(members, self._critic_sizes(of_actions))
@@ -116,16 +126,26 @@ class ValueLearner(nn.Module, ABC):
         inputs = self._obs_dim + (self._act_dim if of_actions else 0)
         return inputs, *self.settings.hidden
 
-    def _follow(self, target: nn.Module, source: nn.Module) -> None:
-        follow(target, source, self.settings.tau)
+    def _critic_loss(self, step: Transitions, value: Tensor) -> Tensor:
+        """The critics' squared errors, with `value` (N,) after the steps; scalar sum."""
+        target = step.reward + self.settings.gamma * step.going_on * value
+        return (self.q(step.obs, step.action) - target).square().sum()
+
+    def _least_value(self, obs: Tensor, action: Tensor) -> Tensor:
+        """(N,) the critics' least values, with gradients for the actions alone."""
+        with frozen_parameters(self.q):
+            return self.q(obs, action).amin(0)
+
+    @staticmethod
+    def _soft_minimum(values: Tensor) -> Tensor:
+        """(members, N) -> (N,): 0.75 of the least and 0.25 of the largest (BCQ, BEAR, BRAC)."""
+        return 0.75 * values.amin(0) + 0.25 * values.amax(0)
 
     def transitions(self, policy: PolicyNetwork, batch: Batch) -> Transitions:
         """The valid steps of a batch."""
         mask = batch["mask"]
         rows = mask.flatten().nonzero().squeeze(1)
-        body = None
-        if policy.layout.body_fields:
-            body = batch[BODY][rows // mask.shape[1]]
+        body = batch[BODY][rows // mask.shape[1]] if policy.layout.body_fields else None
 
         def valid(name: str) -> Tensor:
             return batch[name].flatten(0, 1)[rows]
@@ -171,24 +191,11 @@ def _bounds(policy: PolicyNetwork, bounded: bool) -> AbstractContextManager[None
     return nullcontext() if bounded else policy.network.unbounded()
 
 
-class frozen_parameters:
+@contextmanager
+def frozen_parameters(module: nn.Module) -> Iterator[None]:
     """Within the block, a module's parameters get no gradient; its inputs do."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-
-    def __enter__(self) -> None:
-        self._module.requires_grad_(False)
-
-    def __exit__(self, *_: object) -> None:
-        self._module.requires_grad_(True)
-
-
-def squared_errors(values: Tensor, target: Tensor) -> Tensor:
-    """(members, N) and (N,) -> the sum of all squared errors; scalar."""
-    return (values - target).square().sum()
-
-
-def soft_minimum(values: Tensor) -> Tensor:
-    """(members, N) -> (N,): 0.75 of the least and 0.25 of the largest (BCQ, BEAR, BRAC)."""
-    return 0.75 * values.amin(0) + 0.25 * values.amax(0)
+    module.requires_grad_(False)
+    try:
+        yield
+    finally:
+        module.requires_grad_(True)

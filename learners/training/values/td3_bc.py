@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from gaitforge.datasets.networks import follow
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.training.values.learner import (
     Batch,
@@ -16,7 +17,6 @@ from gaitforge.learners.training.values.learner import (
     ValueLearner,
     ValueSettings,
     frozen_parameters,
-    squared_errors,
 )
 
 
@@ -30,14 +30,10 @@ class TD3Settings(ValueSettings):
         policy_every: critic updates per policy update.
     """
 
+    at_least_one: ClassVar = ("policy_every",)
     policy_noise: float = 0.2
     noise_clip: float = 0.5
     policy_every: int = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.policy_every < 1:
-            raise ValueError(f"policy_every must be at least 1, got {self.policy_every}")
 
 
 @dataclass(frozen=True)
@@ -59,8 +55,6 @@ class TD3BC(ValueLearner):
 
     def __init__(self, policy: PolicyNetwork, settings: Any, reward_scale: float) -> None:
         super().__init__(policy, settings, reward_scale)
-        self.q = self._critics()
-        self.target_q = self.q.frozen()
         self.target_policy = deepcopy(policy).requires_grad_(False)
 
     def summed_loss(self, policy: PolicyNetwork, batch: Batch, number: int) -> Tensor:
@@ -72,8 +66,7 @@ class TD3BC(ValueLearner):
             noise = noise.clamp(-settings.noise_clip, settings.noise_clip)
             following = (following + noise).clamp(-1.0, 1.0)
             value = self._next_value(step, following)
-            target = step.reward + settings.gamma * step.going_on * value
-        loss = squared_errors(self.q(step.obs, step.action), target)
+        loss = self._critic_loss(step, value)
         if number % settings.policy_every == 0:
             action = self.action(policy, batch)
             with frozen_parameters(self.q):
@@ -94,4 +87,4 @@ class TD3BC(ValueLearner):
         """See `ValueLearner`; as in the published code, targets move when the policy does."""
         if number % self.settings.policy_every == 0:
             super().after_step(policy, number)
-            self._follow(self.target_policy, policy)
+            follow(self.target_policy, policy, self.settings.tau)

@@ -73,7 +73,7 @@ def test_joints_bodies_and_fields_are_those_of_the_learners_body() -> None:
 
 
 def test_the_body_transformer_reads_the_published_share_of_it() -> None:
-    view = body_view("cmu-humanoid", OBSERVATION_SLICES, 56)
-    assert view.chosen is not None
-    assert len(view.chosen) == view.graph.obs_dim == 1294
-    assert sorted(set(view.chosen)) == list(view.chosen)
+    graph, chosen = body_view("cmu-humanoid", OBSERVATION_SLICES, 56)
+    assert chosen is not None
+    assert len(chosen) == graph.obs_dim == 1294
+    assert sorted(set(chosen)) == list(chosen)

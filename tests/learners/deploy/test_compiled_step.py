@@ -77,7 +77,7 @@ def test_the_step_that_is_picked_equals_torchs(name: str, robots: int) -> None:
 def test_every_body_transformer_equals_torchs(masking: str, history: int) -> None:
     """On a body whose data have a field that is not the body's, with positions."""
     body = BODIES["adroit-door"]
-    width = body.obs_dim
+    width = sum(map(len, body.fields.values()))
     layout = TokenLayout("obs", {"unknown": (0, 4), **shifted(body.slices, 4)})
     settings = {"body": "adroit-door", "masking": masking, "history": history}
     settings |= SMALL["bot"] | {"n_layers": 3, "n_heads": 2, "positional_embedding": True}

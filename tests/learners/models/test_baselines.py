@@ -83,11 +83,11 @@ def test_what_the_attention_models_cannot_be_is_refused() -> None:
 def test_decision_transformer_embeds_action_return_and_state_apart() -> None:
     network = DecisionTransformerConfig(8, 2, 1, N).build(RETURN, 12)
     token = torch.randn(RETURN.dim)
-    base = network._embed(token)
+    base = network.embed(token)
     for index, (start, stop) in enumerate([(0, 12), (12, 13), (13, 71)]):
         other = token.clone()
         other[start:stop] += 1.0
-        changed = (network._embed(other) != base).any(-1)
+        changed = (network.embed(other) != base).any(-1)
         assert changed.tolist() == [position == index for position in range(3)]
 
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from gaitforge.datasets.formats.d4rl.tasks import TASKS
-from gaitforge.learners.models.bot.bodies import BODIES, BODY_NAMES, body_graph, body_view
+from gaitforge.learners.models.bot.bodies import BODIES, Body, body_view
 from gaitforge.learners.models.bot.body_mlp import BodyMLPConfig
 from gaitforge.learners.models.bot.bot import BoTConfig
-from gaitforge.learners.models.bot.graphs import EmbodimentGraph, quadruped_graph
+from gaitforge.learners.models.bot.graphs import EmbodimentGraph
 from gaitforge.learners.models.registry import count_parameters
 from gaitforge.learners.policy.tokens import TokenLayout
 from tests.learners.making import OBS_SLICES
@@ -23,7 +23,11 @@ CMU_ACTIONS = (0, *LEG_ACTIONS, *LEG_ACTIONS, *[3] * 6, 0, *ARM_ACTIONS, *ARM_AC
 
 
 def own_graph(body: str) -> EmbodimentGraph:
-    return body_graph(body, BODIES[body].slices, BODIES[body].act_dim)
+    return BODIES[body].graph(BODIES[body].slices, BODIES[body].act_dim)
+
+
+def width_of(body: Body) -> int:
+    return sum(map(len, body.fields.values()))
 
 
 def layout_of(body: str) -> TokenLayout:
@@ -128,26 +132,27 @@ def test_data_of_another_body_are_named() -> None:
 
 def test_a_body_without_further_fields_is_read_whole() -> None:
     for name, body in BODIES.items():
-        assert body_view(name, body.slices, body.act_dim).chosen is None
-        acted = {**body.slices, "last_action": (body.obs_dim, body.obs_dim + body.act_dim)}
-        assert body_view(name, acted, body.act_dim).chosen is None
-        wider = {**acted, "clock": (body.obs_dim + body.act_dim, body.obs_dim + body.act_dim + 1)}
-        view = body_view(name, wider, body.act_dim)
-        assert view.chosen == tuple(range(body.obs_dim + body.act_dim))
-        assert view.graph == body_graph(name, acted, body.act_dim)
+        assert body_view(name, body.slices, body.act_dim)[1] is None
+        end = width_of(body)
+        acted = {**body.slices, "last_action": (end, end + body.act_dim)}
+        assert body_view(name, acted, body.act_dim)[1] is None
+        wider = {**acted, "clock": (end + body.act_dim, end + body.act_dim + 1)}
+        graph, chosen = body_view(name, wider, body.act_dim)
+        assert chosen == tuple(range(end + body.act_dim))
+        assert graph == body.graph(acted, body.act_dim)
 
 
 def test_an_observation_under_one_name_is_taken_in_the_bodys_order() -> None:
     for name, body in BODIES.items():
-        whole = body_graph(name, {"everything": (0, body.obs_dim)}, body.act_dim)
+        whole = body.graph({"everything": (0, width_of(body))}, body.act_dim)
         assert whole == own_graph(name)
 
 
 def test_return_tokens_put_the_return_at_the_root() -> None:
     body = BODIES["adroit-door"]
-    end = body.obs_dim
+    end = width_of(body)
     slices = {**body.slices, "last_action": (end, end + 28), "condition": (end + 28, end + 29)}
-    graph = body_graph("adroit-door", slices, 28)
+    graph = BODIES["adroit-door"].graph(slices, 28)
     assert end + 28 in graph.observations[0]
     assert graph.obs_dim == 39 + 29
     acting = [len(own) for own in graph.actions]
@@ -159,19 +164,12 @@ def test_return_tokens_put_the_return_at_the_root() -> None:
 
 
 def test_wrong_fields_and_actions_are_refused() -> None:
-    with pytest.raises(ValueError, match="no body 'octopus'; allowed: quadruped"):
-        body_graph("octopus", {}, 8)
     with pytest.raises(ValueError, match="have size 28, got 12"):
-        body_graph("adroit-door", BODIES["adroit-door"].slices, 12)
+        BODIES["adroit-door"].graph(BODIES["adroit-door"].slices, 12)
     with pytest.raises(ValueError, match="no node of the body has the field tail"):
-        body_graph("adroit-door", {**BODIES["adroit-door"].slices, "tail": (39, 40)}, 28)
+        BODIES["adroit-door"].graph({**BODIES["adroit-door"].slices, "tail": (39, 40)}, 28)
     with pytest.raises(ValueError, match="must have size 39, got 38"):
-        body_graph("adroit-door", {"everything": (0, 38)}, 28)
-
-
-def test_quadruped_by_name_is_the_quadruped_graph() -> None:
-    assert BODY_NAMES[0] == "quadruped"
-    assert body_graph("quadruped", OBS_SLICES, 12) == quadruped_graph(OBS_SLICES)
+        BODIES["adroit-door"].graph({"everything": (0, 38)}, 28)
 
 
 def test_slices_of_a_body_tile_its_observation() -> None:
@@ -179,7 +177,7 @@ def test_slices_of_a_body_tile_its_observation() -> None:
         spans = list(body.slices.values())
         assert spans[0][0] == 0
         assert all(a[1] == b[0] for a, b in pairwise(spans))
-        assert spans[-1][1] == body.obs_dim
+        assert spans[-1][1] == width_of(body)
 
 
 @pytest.mark.parametrize("task", ["door", "hammer", "relocate"])

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from gaitforge.learners.models.bot.bodies import QUADRUPED_JOINTS, body_view
 from gaitforge.learners.models.bot.body_attention import AttentionMask
 from gaitforge.learners.models.bot.bot import BoT, BoTConfig
-from gaitforge.learners.models.bot.graphs import QUADRUPED_JOINTS, EmbodimentGraph, quadruped_graph
-from gaitforge.learners.policy.tokens import TokenLayout
+from gaitforge.learners.models.bot.graphs import EmbodimentGraph
+from gaitforge.learners.policy.tokens import Slices, TokenLayout
 from tests.learners.making import OBS_SLICES
 
 
@@ -64,8 +65,12 @@ def test_a_node_reaches_a_hop_a_layer(nodes: int, layers: int, seed: int) -> Non
     assert torch.equal(reached, graph.hop_distances() <= layers)
 
 
+def quadruped_graph(slices: Slices = OBS_SLICES) -> EmbodimentGraph:
+    return body_view("quadruped", slices, 12)[0]
+
+
 def test_quadruped_graph_is_the_papers_body() -> None:
-    graph = quadruped_graph(OBS_SLICES)
+    graph = quadruped_graph()
     assert len(graph.nodes) == 13
     assert len(graph.edges) == 12
     assert int(graph.hop_distances().max()) == 6
@@ -87,10 +92,10 @@ def test_the_published_a1_observation_has_its_places() -> None:
 
 
 def test_graphs_do_not_depend_on_the_default_precision() -> None:
-    hops = quadruped_graph(OBS_SLICES).hop_distances()
+    hops = quadruped_graph().hop_distances()
     try:
         torch.set_default_dtype(torch.float64)
-        assert torch.equal(quadruped_graph(OBS_SLICES).hop_distances(), hops)
+        assert torch.equal(quadruped_graph().hop_distances(), hops)
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -192,7 +197,7 @@ def test_masks_are_not_part_of_the_weights() -> None:
 
 def test_tokenizer_and_detokenizer_are_linear_maps_of_each_node() -> None:
     torch.manual_seed(0)
-    graph = quadruped_graph(OBS_SLICES)
+    graph = quadruped_graph()
     net = BoT(BoTConfig(embed_dim=8, n_layers=1), graph)
     token, features = torch.randn(4, 70), torch.randn(4, 13, 8)
     embedded, action = net.tokenizer(token), net.detokenizer(features)
@@ -226,11 +231,11 @@ def test_wrong_graphs_are_refused(change: dict, message: str) -> None:
 
 def test_wrong_quadrupeds_are_refused() -> None:
     with pytest.raises(ValueError, match="no node of the body has the field tail_pos"):
-        quadruped_graph({"tail_pos": (0, 3)})
+        body_view("quadruped", {"tail_pos": (0, 3)}, 12)
     with pytest.raises(ValueError, match="joint_vel must have size 12"):
-        quadruped_graph({"joint_vel": (0, 11)})
-    with pytest.raises(ValueError, match="as many actions"):
-        quadruped_graph(OBS_SLICES, action_dim=11)
+        body_view("quadruped", {"joint_vel": (0, 11)}, 12)
+    with pytest.raises(ValueError, match="actions have size 12, got 11"):
+        body_view("quadruped", OBS_SLICES, 11)
 
 
 def test_wrong_sizes_are_refused() -> None:
