@@ -2,8 +2,8 @@
 
 A linear encoder, GPT-2 blocks with banded attention over the last n steps (for deviations from
 GPT-2 see `causal_attention`) and a linear readout. Sizes: the text of Tan et al. 2024 asks for
-about as many parameters as FCNet, and the presets follow it (`sizes.match_parameters`). The paper's
-Table 6 repeats FCNet's sizes for this model, modes included, so we do not use it.
+about as many parameters as FCNet, and the presets follow it. The paper's Table 6 repeats FCNet's
+sizes for this model, modes included, so we do not use it.
 
 Legend: B batch, T time, D token, A action.
 """
