@@ -169,8 +169,8 @@ def _d4rl_preset(task: str, parameters: int) -> dict[str, Preset]:
     return {f"fcnet-{space}": Preset("fcnet", parameters, sizes, space, "return", FCNET_D4RL)}
 
 
-# A baseline has the width whose parameter count is closest to that of the FCNet preset with the same
-# suffix, within 5 %.
+# A baseline has the width whose parameter count is closest to that of the FCNet preset with the
+# same suffix, within 5 %.
 PRESETS: dict[str, Preset] = {
     "fcnet": Preset(
         "fcnet", 254_668, {"hidden_dim": 128, "decoder_dim": 64}, training=FCNET_WINDOWS

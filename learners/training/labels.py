@@ -76,16 +76,16 @@ class Labels:
             return self._episodes[name][batch["episode"].numpy()][:, None]
         if name == RETURN_TO_GO:
             return self._share(batch[RETURN_TO_GO].numpy())
-        rate = self.rates(batch)
+        rate = self.rates(batch, self._prefix_len)
         if name == "rate":
             return rate
         assert self._value is not None, "advantage is a label"
         return self._value.rank(batch["obs"].numpy(), rate)
 
-    def rates(self, batch: Mapping[str, Tensor]) -> np.ndarray:
-        """(B, T) of the label "rate"."""
+    def rates(self, batch: Mapping[str, Tensor], prefix_len: int) -> np.ndarray:
+        """(B, T) of the label "rate", for a batch of a stream with this `prefix_len`."""
         remaining, offset = batch[RETURN_TO_GO].numpy(), batch["offset"].numpy()
-        first = offset - np.minimum(offset, self._prefix_len)
+        first = offset - np.minimum(offset, prefix_len)
         steps = self._horizon - (first[:, None] + np.arange(remaining.shape[1]))
         return self._share(remaining * (self._horizon / np.maximum(steps, 1)))
 
@@ -100,7 +100,7 @@ class _ExpectedRate:
         )
         for batch in stream:
             obs.append(batch["obs"][:, 0].numpy().astype(np.float64))
-            rates.append(labels.rates(batch)[:, 0])
+            rates.append(labels.rates(batch, prefix_len=0)[:, 0])
             if sum(map(len, obs)) >= _SAMPLED_STEPS:
                 break
         stream.close()

@@ -39,20 +39,19 @@ def selection(tmp_path_factory: pytest.TempPathFactory) -> Selection:
 
 
 def labelled(selection: Selection, *names: str) -> dict[str, np.ndarray]:
-    """Labels of every step (E, T), its mask, and the rewards that remain."""
+    """Labels of every step, and the rewards that remain, from windows after a prefix."""
     condition = Condition(names)
     policy = make_policy(tokens="return", return_scale=SCALE, return_zero=ZERO, condition=condition)
-    longest = int(selection.lengths.max())
-    stream = selection.windows(longest, len(selection), workers=0, return_to_go=True)
-    columns = []
+    stream = selection.windows(9, 64, prefix_len=4, workers=0, return_to_go=True)
+    labels, columns = Labels(policy, selection, 4), []
     for batch in stream:
-        told = Labels(policy, selection, 0).of_batch(batch)
+        told = labels.of_batch(batch)
         columns.append([batch["episode"], batch["offset"], batch["mask"], batch["return_to_go"]])
         columns[-1] += [told[..., index] for index in range(len(names))]
-    episode, offset, mask, remaining, *labels = map(torch.cat, zip(*columns, strict=True))
-    step = offset[:, None] + torch.arange(mask.shape[1])
+    episode, offset, mask, remaining, *told = map(torch.cat, zip(*columns, strict=True))
+    step = (offset - offset.clamp(max=4))[:, None] + torch.arange(mask.shape[1])
     flat = {"remaining": remaining, "step": step, "episode": episode[:, None].expand_as(step)}
-    flat |= dict(zip(names, labels, strict=True))
+    flat |= dict(zip(names, told, strict=True))
     return {name: value[mask].numpy() for name, value in flat.items()}
 
 
