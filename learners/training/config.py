@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import isfinite
-from typing import Any
+from typing import Annotated, Any
 
+from gaitforge.datasets.ranges import Fraction, Range, Whole, check_ranges
 from gaitforge.learners.models.registry import PRESETS, preset
 from gaitforge.learners.policy.conditioning import RETURN_TO_GO, Condition
 from gaitforge.learners.training.objectives import OBJECTIVES, value_settings
@@ -14,7 +14,8 @@ _FREE_TO_CHANGE = (
     *("threads", "checkpoint_every", "keep_every", "device", "compile", "accumulate"),
 )
 _LARGEST = 2**31 - 1
-_MOST_THREADS = 512
+_Count = Annotated[int, Range(1, _LARGEST)]
+_AboveZero = Annotated[float, Range(0, above=True)]
 _CHOICES = {
     "objective": tuple(OBJECTIVES),
     "optimiser": ("adamw", "adam", "lion"),
@@ -83,41 +84,41 @@ class TrainConfig:
     model_overrides: Mapping[str, Any] = field(default_factory=dict)
     objective: str = "bc"
     values: Mapping[str, Any] = field(default_factory=dict)
-    steps: int = 2000
-    batch_size: int = 64
-    window_len: int = 64
-    prefix_len: int | None = None
-    accumulate: int = 1
+    steps: _Count = 2000
+    batch_size: _Count = 64
+    window_len: _Count = 64
+    prefix_len: Annotated[int | None, Range(0)] = None
+    accumulate: _Count = 1
     optimiser: str = "adamw"
-    peak_lr: float = 2e-3
-    warmup_fraction: float = 0.2
+    peak_lr: _AboveZero = 2e-3
+    warmup_fraction: Fraction = 0.2
     schedule: str = "cosine"
-    weight_decay: float = 1e-4
+    weight_decay: Annotated[float, Range(0)] = 1e-4
     betas: tuple[float, float] = (0.9, 0.98)
-    eps: float = 1e-9
-    grad_clip: float | None = 1.0
+    eps: _AboveZero = 1e-9
+    grad_clip: Annotated[float | None, Range(0, above=True)] = 1.0
     precision: str = "float32"
     compile: bool = False
-    ema_decay: float | None = None
+    ema_decay: Annotated[float | None, Range(0, 1, below=True)] = None
     device: str = "cpu"
-    seed: int = 0
-    held_out_fraction: float = 0.05
-    split_seed: int | None = None
-    history_every: int = 25
-    validation_every: int = 250
-    validation_batches: int = 16
-    checkpoint_every: int = 250
-    keep_every: int | None = None
-    return_scale: float | None = None
-    return_zero: float | None = 0.0
+    seed: Whole = 0
+    held_out_fraction: Fraction = 0.05
+    split_seed: Annotated[int | None, Range(0)] = None
+    history_every: _Count = 25
+    validation_every: _Count = 250
+    validation_batches: _Count = 16
+    checkpoint_every: _Count = 250
+    keep_every: Annotated[int | None, Range(1, _LARGEST)] = None
+    return_scale: Annotated[float | None, Range(0, above=True)] = None
+    return_zero: Annotated[float | None, Range()] = 0.0
     normalise_actions: bool = True
     executed_actions: bool = False
     condition: tuple[str, ...] = (RETURN_TO_GO,)
     condition_hidden: float = 0.0
     condition_scale: float = 1.0
-    last_action_hidden: float = 0.0
-    history_hidden: float = 0.0
-    threads: int | None = None
+    last_action_hidden: Fraction = 0.0
+    history_hidden: Fraction = 0.0
+    threads: Annotated[int | None, Range(1, 512)] = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "betas", tuple(self.betas))
@@ -127,39 +128,10 @@ class TrainConfig:
         for name, words in _CHOICES.items():
             if getattr(self, name) not in words:
                 raise ValueError(f"no {name} {getattr(self, name)!r}; allowed: {', '.join(words)}")
-        counts = ("steps", "batch_size", "window_len", "accumulate", "history_every")
-        more = (
-            "validation_every",
-            "validation_batches",
-            "checkpoint_every",
-            "keep_every",
-            "threads",
-        )
-        for name in (*counts, *more, "threads"):
-            value = getattr(self, name)
-            most = _MOST_THREADS if name == "threads" else _LARGEST
-            if value is not None and not 0 < value <= most:
-                raise ValueError(f"{name} must be 1 to {most:,}, got {value}")
-        for name in ("peak_lr", "eps", "grad_clip", "return_scale"):
-            value = getattr(self, name)
-            if value is not None and not (isfinite(value) and value > 0):
-                raise ValueError(f"{name} must be above 0, got {value}")
-        if self.return_zero is not None and not isfinite(self.return_zero):
-            raise ValueError(f"return_zero must be a finite number or none, got {self.return_zero}")
-        shares = ("warmup_fraction", "held_out_fraction", "ema_decay")
-        for name in (*shares, "last_action_hidden", "history_hidden"):
-            value = getattr(self, name)
-            if value is not None and not 0.0 <= value < 1.0:
-                raise ValueError(f"{name} must lie in [0, 1), got {value}")
+        check_ranges(self)
         if len(self.betas) != 2 or not all(0.0 <= beta < 1.0 for beta in self.betas):
             raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
-        if not (isfinite(self.weight_decay) and self.weight_decay >= 0):
-            raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
         self.value_settings()
-        for name in ("seed", "split_seed", "prefix_len"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ValueError(f"{name} must not be negative, got {value}")
 
     @classmethod
     def recommended(cls, model: str = model, **overrides: Any) -> "TrainConfig":

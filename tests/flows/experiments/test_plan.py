@@ -31,7 +31,7 @@ def learner(**settings: Any) -> Experiment:
         (lambda: replace(PLAN, learners={"rnn": {}}), "learners: rnn: no model 'rnn'"),
         (lambda: replace(PLAN, sets={"a b": ""}), "sets: 'a b' cannot be a name"),
         (lambda: replace(PLAN, seeds=(1, 1)), "needs seeds, each once"),
-        (lambda: replace(PLAN, seeds=(-1,)), "seed must not be negative"),
+        (lambda: replace(PLAN, seeds=(-1,)), "seed must be at least 0"),
         (lambda: learner(model="mlp", seed=3), "seeds are the experiment's"),
         (lambda: learner(model="mlp", rate=3), "learners: x: TrainConfig has no 'rate'"),
         (lambda: learner(model="mlp", steps="many"), "TrainConfig.steps needs int"),
