@@ -1,14 +1,10 @@
 """Retrying transient errors: a full or slow disk, a lost connection."""
 
 import random
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from gaitforge.datasets.ranges import Positive, Range, check_ranges
-
-Result = TypeVar("Result")
 
 _LASTING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 """System errors that are not transient."""
@@ -28,25 +24,15 @@ class Retry:
     def __post_init__(self) -> None:
         check_ranges(self)
 
-    def call(
-        self, work: Callable[[], Result], before_wait: Callable[[Exception, float], None]
-    ) -> Result:
-        """The work's result, retried after errors that are `is_passing`.
+    def wait_s(self, attempt: int, error: Exception) -> float | None:
+        """Seconds until the next attempt, after number `attempt` (from 0) ended in an error.
 
-        Args:
-            before_wait: called with the error and the seconds until the next attempt.
+        None where there is none: it was the last one, or the error is not `is_passing`.
         """
-        for attempt in range(self.attempts):
-            try:
-                return work()
-            except Exception as error:
-                if attempt + 1 == self.attempts or not is_passing(error):
-                    raise
-                # Jitter needs no seed: nothing that is stored depends on it.
-                wait_s = self.first_wait_s * 4**attempt * random.uniform(0.5, 1.5)
-                before_wait(error, wait_s)
-                time.sleep(wait_s)
-        raise AssertionError("the last attempt returns or raises")
+        if attempt + 1 >= self.attempts or not is_passing(error):
+            return None
+        # Jitter needs no seed: nothing that is stored depends on it.
+        return self.first_wait_s * 4**attempt * random.uniform(0.5, 1.5)
 
 
 def is_passing(error: BaseException) -> bool:

@@ -7,9 +7,10 @@ runners (`flows/runners`) give `collect_part` to their workers. Committed parts 
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 from gaitforge.datasets import DatasetError, Store, create_store, open_store
@@ -116,13 +117,18 @@ def collect_part(
         return records_of_commits(store, store_path, [part])[0]
     advance(0, "")  # the simulator takes seconds to build
     simulation = _last_simulation.get(plan, list(planned), threads)
-    work = partial(_attempt, simulation, planned[part], store, store_path, part, advance)
-
-    def report(error: Exception, wait_s: float) -> None:
-        fields = {"part": part, "error": last_line(error), "wait_s": round(wait_s, 2)}
-        log_event(records_folder(store_path), "warning", "part is tried again", **fields)
-
-    return (retry or Retry()).call(work, report)
+    retry = retry or Retry()
+    for attempt in count():
+        try:
+            return _attempt(simulation, planned[part], store, store_path, part, advance)
+        except Exception as error:
+            wait_s = retry.wait_s(attempt, error)
+            if wait_s is None:
+                raise
+            fields = {"part": part, "error": last_line(error), "wait_s": round(wait_s, 2)}
+            log_event(records_folder(store_path), "warning", "part is tried again", **fields)
+            time.sleep(wait_s)
+    raise AssertionError("the last attempt returns or raises")
 
 
 def collect(
@@ -140,11 +146,13 @@ def collect(
     collection = prepare(plan, store_path, parts)
     missing = collection.missing
     workers = min(plan.workers, len(missing))
-    with collection.progress(reporter) as advance:
+    records = []
+    with collection.progress(reporter) as advance, closing(_last_simulation):
         if workers > 1:
             records = _collect_in_processes(collection, workers, advance)
         else:
-            records = _collect_share(plan, store_path, plan.workers, missing, advance)
+            for part in missing:
+                records.append(collect_part(plan, store_path, part, advance, plan.workers))
     collection.finish()
     return records
 
@@ -211,12 +219,11 @@ def _collect_share(
     threads: int,
     parts: Sequence[str],
     advance: Advance,
-) -> list[PartCollected]:
-    """Make parts one after another in this thread, with one simulator."""
-    try:
-        return [collect_part(plan, store_path, part, advance, threads) for part in parts]
-    finally:
-        _last_simulation.close()
+) -> None:
+    """Make parts one after another in this process, with one simulator."""
+    with closing(_last_simulation):
+        for part in parts:
+            collect_part(plan, store_path, part, advance, threads)
 
 
 def _collect_in_processes(

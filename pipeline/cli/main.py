@@ -116,13 +116,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
     prepare_process()
     try:
-        return _run(argv)
-    finally:
-        finish_output()
-
-
-def _run(argv: Sequence[str] | None) -> int:
-    try:
         arguments = parsed(sys.argv[1:] if argv is None else list(argv))
         with raised_once(signal.SIGINT, KeyboardInterrupt(), INTERRUPTED):
             code = arguments.run(arguments) or 0
@@ -147,6 +140,8 @@ def _run(argv: Sequence[str] | None) -> int:
         if leads():
             print(f"gaitforge: {stop}; run the same command again to resume", file=sys.stderr)
         return stop.exit_code
+    finally:
+        finish_output()
 
 
 def _too_much(error: Exception) -> str:

@@ -9,7 +9,7 @@ from functools import partial, update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gaitforge.flows.progress import leads
+from gaitforge.flows.progress import Reporter, leads
 from gaitforge.flows.runners.dask_clusters import DaskSettings
 from gaitforge.flows.runners.slurm import jobs as slurm
 from gaitforge.flows.runners.slurm.script import SlurmSettings
@@ -124,27 +124,30 @@ def _perform(
         from gaitforge.flows.runners.dask_stages import run_stages_on_dask
 
         value = run_stages_on_dask(out, stages, reporter, settings)
+    elif len(stages) == 1:
+        value = run_stage(out, stages[0], reporter)
     else:
-        value = run_stage(out, stages[0], reporter) if len(stages) == 1 else _all_here(work)
+        from gaitforge.flows.stages.side_by_side import run_side_by_side
+
+        _say_stages(work, reporter)
+        run_side_by_side(out, stages, reporter, TerminalReporter(lines=True))
     if leads():
         work.result(value).show(getattr(arguments, "json", False))
     return None
 
 
-def _all_here(work: Work) -> None:
-    """Do the remaining stages on this machine; report which are planned and done."""
-    from gaitforge.flows.stages.side_by_side import run_side_by_side
+def _say_stages(work: Work, reporter: Reporter) -> None:
+    """Say which stages of work on this machine are planned, and which are done."""
     from gaitforge.flows.stages.staging import is_done
 
-    out, stages, reporter = work.out, work.stages, own_reporter()
-    done = [stage.name for stage in stages if is_done(out, stage)]
+    stages = work.stages
+    done = [stage.name for stage in stages if is_done(work.out, stage)]
     left = [stage.name for stage in stages if stage.name not in done]
     if left:
         about = f", about {_minutes(work.seconds, left)} min here" if work.seconds else ""
         reporter.say(f"{len(stages)} stages{about}: {', '.join(stage.name for stage in stages)}")
     if left and done:
         reporter.say(f"skipped, since done before: {', '.join(done)}")
-    run_side_by_side(out, stages, reporter, TerminalReporter(lines=True))
 
 
 def _minutes(seconds: Mapping[str, float], left: Sequence[str]) -> int:

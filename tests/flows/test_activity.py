@@ -180,29 +180,13 @@ def test_what_holds_no_secret_is_not_changed(text: str) -> None:
 
 
 def test_only_passing_faults_are_tried_again_and_not_for_ever() -> None:
-    def failing(errors: list[Exception]) -> tuple[int, int]:
-        tries, waits = 0, []
-
-        def work() -> int:
-            nonlocal tries
-            tries += 1
-            if tries <= len(errors):
-                raise errors[tries - 1]
-            return tries
-
-        try:
-            Retry(attempts=3, first_wait_s=0.001).call(work, lambda _, wait: waits.append(wait))
-        except Exception:
-            return -tries, len(waits)
-        return tries, len(waits)
-
     wrapped = ValueError("not committed")
     wrapped.__cause__ = OSError(28, "No space left on device")
-    assert failing([]) == (1, 0)
-    assert failing([OSError("slow disk"), wrapped]) == (3, 2)
-    assert failing([OSError("one"), OSError("two"), OSError("three")]) == (-3, 2)
-    assert failing([ValueError("wrong")]) == (-1, 0)
-    assert failing([PermissionError("never")]) == (-1, 0)
+    retry = Retry(attempts=3)
+    for passing in (OSError("slow disk"), wrapped):
+        assert [retry.wait_s(n, passing) is None for n in range(4)] == [False, False, True, True]
+    for lasting in (ValueError("wrong"), PermissionError("never")):
+        assert retry.wait_s(0, lasting) is None
     assert is_passing(ConnectionResetError())
     assert is_passing(TimeoutError())
     with pytest.raises(ValueError, match="attempts must be at least 1, got 0"):
@@ -210,15 +194,8 @@ def test_only_passing_faults_are_tried_again_and_not_for_ever() -> None:
 
 
 def test_waits_grow_and_are_spread() -> None:
-    waits: list[float] = []
-    for _ in range(20):
-        with pytest.raises(OSError, match="always"):
-            Retry(3, 0.001).call(_always, lambda _, wait: waits.append(wait))
-    first, second = waits[::2], waits[1::2]
+    error, retry = OSError("always"), Retry(3, 0.001)
+    first, second = ([retry.wait_s(n, error) or 0.0 for _ in range(20)] for n in (0, 1))
     assert all(0.0005 <= wait <= 0.0015 for wait in first)
     assert all(0.002 <= wait <= 0.006 for wait in second)
     assert len(set(first)) > 10
-
-
-def _always() -> None:
-    raise OSError("always")
