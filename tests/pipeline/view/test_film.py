@@ -95,7 +95,7 @@ def test_several_episodes_are_tiles_of_one_film_each_with_its_ghost(
 def test_the_renderer_draws_the_ghost_beside_the_robot(
     trained: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gaitforge.pipeline.report.stored.TILES_MS", 500)
+    monkeypatch.setattr("gaitforge.pipeline.report.pictures.TILES_MS", 500)
     green = []
     for name, against in (("alone", ()), ("ghost", ("--against", "expert"))):
         film = tmp_path / f"{name}.webp"
