@@ -123,6 +123,8 @@ class LeggedEvaluation(EvaluationPlan):
     def _exported(self, source: PolicySource, robots: int) -> OnnxPolicy:
         if source.which != "last":
             raise ValueError(f"{source.place} is an exported policy, which has no other checkpoint")
+        if self.guidance != 1.0:
+            raise ValueError(f"{source.place} is an exported policy, which follows no guidance")
         policy = OnnxPolicy(source.folder, robots, source.name, self.return_target)
         fields = policy.description["observation"]["fields"]
         slices = {field: (each["start"], each["stop"]) for field, each in fields.items()}

@@ -149,7 +149,7 @@ def _open_session(folder: Path, sha256: str | None) -> Any:
 
 def _told(description: dict[str, Any]) -> list[str]:
     """Names of the model's inputs by which a return-conditioned policy is asked."""
-    return [name for name in ("return_to_go", "target") if description[name] is not None]
+    return [name for name in ("return_to_go", "target") if description.get(name) is not None]
 
 
 class _Group:

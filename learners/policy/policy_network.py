@@ -116,8 +116,8 @@ class PolicyNetwork(nn.Module):
         """Tokens (B, T, D) of a batch of windows.
 
         The batch has obs (B, T, Ds) and, if the policy takes them, condition (B, T, C),
-        last_action (B, T, A) and body (B, D). Tokens are zeros where `shown` (B, T) is false, and
-        the last action is where `action_shown` (B,) is.
+        last_action (B, T, A) and body (B, D). Where `shown` (B, T) is false tokens are zeros, and
+        where `action_shown` (B,) is false the last action is.
         """
         body = batch[BODY][:, None] if self.layout.body_fields else None
         obs = self.observation(batch["obs"], batch.get(LAST_ACTION), body)

@@ -8,9 +8,10 @@ the returns that count as 0 and 1.
 - return: N(G), the same at all steps of an episode.
 - rate: N(R_t H / (H - t)), the mean reward of the steps that are left, times H.
 - share: (G - zero) / (E - zero), where E is the mean return in the episode's cell (terrain, skill
-  and level) of the policy that is the best in all cells together, with its least noise.
-- driver: the mean share of the episodes of the same policy with the least noise. It has no luck in
-  it, and suits learners of the actions that the policy chose, which are those without noise.
+  and level) of the policy that is the best in all cells together, least disturbed.
+- driver: the mean share of the least disturbed episodes of the policy whose actions are stored:
+  with its least noise, and driven by no other policy. It has no luck in it, and suits learners of
+  those actions, which are chosen as if undisturbed.
 - advantage: the rank, 0 to 1 in `ADVANTAGE_BINS` bins, of rate minus the rate that a linear
   function of the observation expects.
 """
@@ -27,9 +28,10 @@ from gaitforge.learners.policy.conditioning import RETURN_TO_GO
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 
 CELL = ("terrain", "skill", "level", "robot")
-DRIVER = ("expert", "expert_hash", "policy", "policy_hash", "policy_share", "quality")
-NOISE = "action_noise"
-"""Columns that name an episode's cell, its policy and the noise, where a store has them."""
+DRIVER = ("expert", "expert_hash", "quality")
+DISTURBANCE = ("action_noise", "policy_share")
+"""Columns that name an episode's cell, the policy whose actions are stored, and what disturbed it
+(noise, another policy that drove), where a store has them."""
 ADVANTAGE_BINS = 10
 _PER_STEP = (RETURN_TO_GO, "rate", "advantage")
 _SAMPLED_STEPS = 100_000
@@ -43,16 +45,26 @@ class Labels:
         policy: which labels it is told, and the returns that count as 0 and 1.
         selection: the episodes, whose rows the batches name.
         prefix_len: of the stream of the batches.
+        others: further episodes over which means are taken, such as those of the training.
     """
 
-    def __init__(self, policy: PolicyNetwork, selection: Selection, prefix_len: int) -> None:
+    def __init__(
+        self,
+        policy: PolicyNetwork,
+        selection: Selection,
+        prefix_len: int,
+        others: Selection | None = None,
+    ) -> None:
         self._condition, self._share = policy.condition, policy.share
         self._prefix_len = prefix_len
-        self._horizon = int(selection.lengths.max())
-        self._episodes = _episode_labels(policy, selection)
+        both = [selection] if others is None else [selection, others]
+        self._horizon = int(max(each.lengths.max() for each in both))
+        tables = pa.concat_tables([each.episodes() for each in both])
+        labels = _episode_labels(policy, tables)
+        self._episodes = {name: values[: len(selection)] for name, values in labels.items()}
         self._value = None
         if "advantage" in self._condition.labels:
-            self._value = _ExpectedRate(self, selection)
+            self._value = _ExpectedRate(self, others or selection)
 
     def of_batch(self, batch: Mapping[str, Tensor], shown: Tensor | None = None) -> Tensor:
         """The condition (B, T, C) of a batch of windows.
@@ -122,12 +134,11 @@ class _ExpectedRate:
         return np.searchsorted(self._edges, advantage) / (ADVANTAGE_BINS - 1)
 
 
-def _episode_labels(policy: PolicyNetwork, selection: Selection) -> dict[str, np.ndarray]:
-    """(E,) labels that are the same at all steps of an episode."""
+def _episode_labels(policy: PolicyNetwork, table: pa.Table) -> dict[str, np.ndarray]:
+    """(E,) labels that are the same at all steps of an episode, from the episodes' catalog."""
     names = [name for name in policy.condition.labels if name not in _PER_STEP]
     if not names:
         return {}
-    table = selection.episodes()
     total = table.column("return").to_numpy()
     labels = {"return": policy.share(total)}
     if {"share", "driver"} & set(names):
@@ -141,10 +152,13 @@ def driver_and_share(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The labels "driver" and "share" (E,) of episodes with a catalog and returns `total` (E,)."""
     cell, driver = _codes(table, CELL), _codes(table, DRIVER)
-    noise = table.column(NOISE).to_numpy() if NOISE in table.column_names else np.zeros(len(total))
+    disturbance = np.zeros(len(total))
+    for name in DISTURBANCE:
+        if name in table.column_names:
+            disturbance += table.column(name).fill_null(0.0).to_numpy()
     least = np.full(driver.max() + 1, np.inf)
-    np.minimum.at(least, driver, noise)
-    clean = noise == least[driver]
+    np.minimum.at(least, driver, disturbance)
+    clean = disturbance == least[driver]
     best = clean & (driver == _means(driver[clean], total[clean], len(least)).argmax())
     reference = _means(cell[best], total[best], cell.max() + 1)[cell]
     # A cell in which the best policy did not act, or is no better than 0, has no share of its own.

@@ -82,18 +82,21 @@ def test_an_advantage_is_a_rank_among_all_steps(selection: Selection) -> None:
         st.tuples(
             st.sampled_from("ab"),
             st.sampled_from(["flat", "stairs"]),
-            st.sampled_from([0.0, 0.5]),
+            st.sampled_from([0.0, 0.5, None]),
             st.floats(0.1, 10.0),
         ),
         min_size=1,
         max_size=30,
     )
 )
-def test_shares_and_drivers(rows: list[tuple[str, str, float, float]]) -> None:
-    policy, terrain, noise, total = (list(column) for column in zip(*rows, strict=True))
+def test_shares_and_drivers(rows: list[tuple[str, str, float | None, float]]) -> None:
+    policy, terrain, driven, total = (list(column) for column in zip(*rows, strict=True))
+    noise = [0.25 if each is None else 0.0 for each in driven]
     table = pa.table({"expert": policy, "terrain": terrain, "action_noise": noise})
+    table = table.append_column("policy_share", pa.array(driven, pa.float64()))
     driver, share = driver_and_share(table, np.array(total), 0.0, 1.0)
     names, cells, noises, totals = (np.array(each) for each in (policy, terrain, noise, total))
+    noises = noises + np.array([each or 0.0 for each in driven])
     clean = np.array(
         [n == noises[names == name].min() for name, n in zip(names, noises, strict=True)]
     )
