@@ -105,7 +105,8 @@ def assert_same_run(found: Path, expected: Path) -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        replace(LONGER, objective="return"),
+        replace(LONGER, objective="return", condition=("rate",), condition_hidden=0.3),
+        replace(REMEMBERING, objective="return", last_action_hidden=0.3, history_hidden=0.3),
         replace(LONGER, objective="gaussian-bc", optimiser="lion", peak_lr=3e-4),
         replace(LONGER, ema_decay=0.9, optimiser="adam", schedule="constant", accumulate=3),
         replace(REMEMBERING, window_len=1, batch_size=13),
