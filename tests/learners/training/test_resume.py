@@ -112,7 +112,7 @@ def assert_same_run(found: Path, expected: Path) -> None:
         replace(REMEMBERING, window_len=1, batch_size=13),
         replace(LONGER, model="flow", model_overrides=SMALL["flow"]),
     ],
-    ids=["return", "gaussian-lion", "ema-adam", "bot", "flow"],
+    ids=["labels-hidden", "history-hidden", "gaussian-lion", "ema-adam", "bot", "flow"],
 )
 def test_an_interrupted_run(config: TrainConfig, selection: Selection, tmp_path: Path) -> None:
     uninterrupted = train(config, selection, tmp_path / "whole")
