@@ -46,8 +46,8 @@ class TorchStep:
     @torch.inference_mode()
     def step(self, obs: np.ndarray, condition: np.ndarray | None) -> np.ndarray:
         """One control step: obs (N, Do) and condition (N, C) -> (N, A); float32."""
-        told = None if condition is None else torch.from_numpy(condition)
-        action, self._state = self._policy.step(torch.from_numpy(obs), self._state, told)
+        numbers = None if condition is None else torch.from_numpy(condition)
+        action, self._state = self._policy.step(torch.from_numpy(obs), self._state, numbers)
         return action.numpy()
 
 
@@ -166,7 +166,7 @@ class LearnedPolicy:
         if self._reset_every:
             self._reset_step(np.flatnonzero(self._age % self._reset_every == 0))
             self._age += 1
-        action = self._asked_action(obs, self._told(observation))
+        action = self._asked_action(obs, self._condition_now(observation))
         if self._std is not None:
             noise = torch.randn(action.shape, generator=self._generator)
             action += (self._std * noise).numpy()
@@ -184,14 +184,14 @@ class LearnedPolicy:
         if not self._guided or condition is None:
             return self._step.step(obs, condition)
         both = np.concatenate([condition, np.zeros_like(condition)])
-        told, untold = np.split(self._step.step(np.concatenate([obs, obs]), both), 2)
-        return untold + np.float32(self._guidance) * (told - untold)
+        conditioned, unconditioned = np.split(self._step.step(np.concatenate([obs, obs]), both), 2)
+        return unconditioned + np.float32(self._guidance) * (conditioned - unconditioned)
 
-    def _told(self, observation: ControlObservation) -> np.ndarray | None:
+    def _condition_now(self, observation: ControlObservation) -> np.ndarray | None:
         """The condition (N, C) of this step; None for a policy that has none."""
         if self._condition is None:
             return None
         self._remaining -= np.where(self._first, 0.0, observation.reward).astype(np.float32)
         self._first[:] = False
-        given = {RETURN_TO_GO: self._share(self._remaining), TARGET: self._asked}
-        return np.stack(self._condition.in_control(given), axis=1).astype(np.float32)
+        targets = {RETURN_TO_GO: self._share(self._remaining), TARGET: self._asked}
+        return np.stack(self._condition.in_control(targets), axis=1).astype(np.float32)

@@ -31,11 +31,11 @@ Step = Callable[[list[np.ndarray]], Sequence[np.ndarray]]
 class KnownAnswers:
     """Inputs and actions of the first steps of an episode.
 
-    observation (T, B, Do); told: (T, B) of each name in `PolicyStep.told`; action (T, B, A).
+    observation (T, B, Do); targets: (T, B) of each of `PolicyStep.targets`; action (T, B, A).
     """
 
     observation: np.ndarray
-    told: dict[str, np.ndarray]
+    targets: dict[str, np.ndarray]
     action: np.ndarray
 
     def to_json(self, steps: int) -> dict[str, object]:
@@ -43,7 +43,7 @@ class KnownAnswers:
         return {
             "tolerance": TOLERANCE,
             "observation": self.observation[:steps].tolist(),
-            **{name: values[:steps].tolist() for name, values in self.told.items()},
+            **{name: values[:steps].tolist() for name, values in self.targets.items()},
             "action": self.action[:steps].tolist(),
         }
 
@@ -54,11 +54,11 @@ def make_known_answers(policy: PolicyNetwork, batch_size: int, steps: int) -> Kn
     noise = torch.randn(steps, batch_size, policy.layout.obs_dim, generator=generator)
     observation = policy.obs_normaliser.restore(noise)[..., : policy.layout.stored_dim]
     names = policy.condition.inputs if policy.conditioned else ()
-    told = {name: torch.rand(steps, batch_size, generator=generator) for name in names}
-    columns = policy.condition.in_control(told) if told else None
+    targets = {name: torch.rand(steps, batch_size, generator=generator) for name in names}
+    columns = policy.condition.in_control(targets) if targets else None
     condition = None if columns is None else torch.stack(columns, dim=-1)
-    if RETURN_TO_GO in told:
-        told[RETURN_TO_GO] = policy.return_zero + told[RETURN_TO_GO] * policy.return_scale
+    if RETURN_TO_GO in targets:
+        targets[RETURN_TO_GO] = policy.return_zero + targets[RETURN_TO_GO] * policy.return_scale
     actions = []
     with torch.no_grad():
         state = policy.init_state(batch_size)
@@ -69,7 +69,7 @@ def make_known_answers(policy: PolicyNetwork, batch_size: int, steps: int) -> Kn
             actions.append(action.clone())
     return KnownAnswers(
         observation.numpy(),
-        {name: values.numpy() for name, values in told.items()},
+        {name: values.numpy() for name, values in targets.items()},
         torch.stack(actions).numpy(),
     )
 
@@ -80,7 +80,7 @@ def check_step(step: Step, module: PolicyStep, vector: KnownAnswers, what: str) 
     worst = 0.0
     for index, observation in enumerate(vector.observation):
         inputs = {"observation": observation, **state}
-        inputs |= {name: values[index] for name, values in vector.told.items()}
+        inputs |= {name: values[index] for name, values in vector.targets.items()}
         results = step([inputs[name] for name in module.input_names])
         outputs = dict(zip(module.output_names, results, strict=True))
         expected = vector.action[index]

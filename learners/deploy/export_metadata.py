@@ -85,7 +85,7 @@ def policy_metadata(
         )
     loop = asdict(facts)
     observation, command = loop.pop("observation"), loop.pop("command")
-    told = module.told
+    targets = module.targets
     returns = {
         "expert_return": policy.return_at(1.0),
         "zero_return": policy.return_at(0.0),
@@ -100,8 +100,8 @@ def policy_metadata(
         "observation": {"dim": module.obs_dim, "fields": observation},
         "command": list(command),
         "action": {"dim": policy.act_dim},
-        "return_to_go": returns if RETURN_TO_GO in told else None,
-        "target": {"labels": policy.condition.labels} if TARGET in told else None,
+        "return_to_go": returns if RETURN_TO_GO in targets else None,
+        "target": {"labels": policy.condition.labels} if TARGET in targets else None,
         "state": [_state_entry(each) for each in module.state_tensors],
         "inputs": module.input_names,
         "outputs": module.output_names,

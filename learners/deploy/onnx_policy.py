@@ -57,8 +57,8 @@ class OnnxPolicy:
         self._target = np.float32(zero + return_target * (returns["expert_return"] - zero))
         self._remaining = np.full(num_robots, self._target, dtype=np.float32)
         asked = np.full(num_robots, return_target, dtype=np.float32)
-        told = {"return_to_go": self._remaining, "target": asked}
-        self._told = {name: told[name] for name in _told(self.description)}
+        targets = {"return_to_go": self._remaining, "target": asked}
+        self._targets = {name: targets[name] for name in _target_names(self.description)}
         self._first = np.ones(num_robots, dtype=bool)
 
     @property
@@ -87,8 +87,8 @@ class OnnxPolicy:
         actions = np.empty((self.num_robots, self._act_dim), dtype=np.float32)
         for index, group in enumerate(self._groups):
             rows = slice(index * self._batch, (index + 1) * self._batch)
-            told = {name: values[rows] for name, values in self._told.items()}
-            actions[rows] = group.step(observation.policy[rows], told)
+            targets = {name: values[rows] for name, values in self._targets.items()}
+            actions[rows] = group.step(observation.policy[rows], targets)
         return actions
 
     def check_known_answers(self) -> float:
@@ -101,8 +101,8 @@ class OnnxPolicy:
         worst = 0.0
         for number, obs in enumerate(cases["observation"]):
             expected = np.array(cases["action"][number])
-            told = {name: np.array(cases[name][number]) for name in self._told}
-            got = group.step(np.array(obs), told)
+            targets = {name: np.array(cases[name][number]) for name in self._targets}
+            got = group.step(np.array(obs), targets)
             error = np.abs(got - expected) / np.maximum(1.0, np.abs(expected))
             worst = max(worst, float(error.max()))
         if not worst <= cases["tolerance"]:
@@ -147,7 +147,7 @@ def _open_session(folder: Path, sha256: str | None) -> Any:
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
-def _told(description: dict[str, Any]) -> list[str]:
+def _target_names(description: dict[str, Any]) -> list[str]:
     """Names of the model's inputs by which a return-conditioned policy is asked."""
     return [name for name in ("return_to_go", "target") if description.get(name) is not None]
 
@@ -162,7 +162,7 @@ class _Group:
         batch = description["batch_size"]
         self._run = session.run_with_iobinding
         self._observation: Array = np.zeros((batch, description["observation"]["dim"]), np.float32)
-        self._told = {name: np.zeros(batch, np.float32) for name in _told(description)}
+        self._targets = {name: np.zeros(batch, np.float32) for name in _target_names(description)}
         self._action: Array = np.zeros((batch, description["action"]["dim"]), np.float32)
         self._state = description["state"]
         now = [np.full(s["shape"], float(s["fill"]), dtype=s["dtype"]) for s in self._state]
@@ -175,7 +175,7 @@ class _Group:
         self._bindings = [self._bind(session, *buffers) for buffers in turns]
 
     def _bind(self, session: Any, now: list[Array], after: list[Array]) -> Any:
-        inputs = {"observation": self._observation, **self._told}
+        inputs = {"observation": self._observation, **self._targets}
         outputs = {"action": self._action}
         for each, current, following in zip(self._state, now, after, strict=True):
             inputs[each["input"]], outputs[each["output"]] = current, following
@@ -185,12 +185,12 @@ class _Group:
                 bind(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
         return binding
 
-    def step(self, observation: np.ndarray, told: dict[str, Array]) -> np.ndarray:
+    def step(self, observation: np.ndarray, targets: dict[str, Array]) -> np.ndarray:
         """(b, Do) and (b,) each -> (b, A) for up to B robots, a view of the next step's memory."""
         rows = len(observation)
         self._observation[:rows] = observation
-        for name, values in told.items():
-            self._told[name][:rows] = values
+        for name, values in targets.items():
+            self._targets[name][:rows] = values
         self._run(self._bindings[0])
         self._bindings.reverse()
         self._buffers.reverse()

@@ -118,7 +118,7 @@ class PolicyStep(nn.Module):
             return_zero=float(policy.return_zero),
             condition=policy.condition,
         )
-        self.told = policy.condition.inputs if policy.conditioned else ()
+        self.targets = policy.condition.inputs if policy.conditioned else ()
         self.policy.body.copy_(policy.body)
         kept = StateTensor(KEPT_ACTION, torch.zeros(batch_size, self.act_dim), batch_axis=0)
         self._kept = (kept,) if policy.layout.keeps_last_action else ()
@@ -128,7 +128,7 @@ class PolicyStep(nn.Module):
     @property
     def input_names(self) -> list[str]:
         """Names of `forward`'s arguments, in order."""
-        return ["observation", *self.told, *(each.name for each in self.state_tensors)]
+        return ["observation", *self.targets, *(each.name for each in self.state_tensors)]
 
     @property
     def output_names(self) -> list[str]:
@@ -141,24 +141,24 @@ class PolicyStep(nn.Module):
 
     def example_inputs(self) -> tuple[Tensor, ...]:
         """Zeros and the initial state, for tracing."""
-        told = (torch.zeros(self.batch_size) for _ in self.told)
-        return torch.zeros(self.batch_size, self.obs_dim), *told, *self.initial_state()
+        targets = (torch.zeros(self.batch_size) for _ in self.targets)
+        return torch.zeros(self.batch_size, self.obs_dim), *targets, *self.initial_state()
 
     def forward(self, observation: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         """See the class."""
         inputs = dict(zip(self.input_names[1:], rest, strict=True))
         obs = self.policy.observation(observation, inputs.pop(KEPT_ACTION, None))
-        token = self.policy.tokens(obs, self._condition({n: inputs.pop(n) for n in self.told}))
+        token = self.policy.tokens(obs, self._condition({n: inputs.pop(n) for n in self.targets}))
         action, *state = self.policy.network(token, *inputs.values())
         action = self.policy.action_normaliser.restore(action)
         return action, *(action.clone() for _ in self._kept), *state
 
-    def _condition(self, given: dict[str, Tensor]) -> Tensor | None:
-        if not given:
+    def _condition(self, targets: dict[str, Tensor]) -> Tensor | None:
+        if not targets:
             return None
-        if RETURN_TO_GO in given:
-            given[RETURN_TO_GO] = self.policy.share(given[RETURN_TO_GO])
-        return torch.stack(self.policy.condition.in_control(given), dim=-1)
+        if RETURN_TO_GO in targets:
+            targets[RETURN_TO_GO] = self.policy.share(targets[RETURN_TO_GO])
+        return torch.stack(self.policy.condition.in_control(targets), dim=-1)
 
 
 def _differing_axis(narrow: Tensor, wide: Tensor) -> int | None:

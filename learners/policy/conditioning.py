@@ -1,4 +1,4 @@
-"""What a conditioned policy is told beside its observation: labels, in which 1.0 is the expert's.
+"""The condition of a policy: labels beside its observation, in which 1.0 is the expert's.
 
 In training a label says how good the episode of a step is, see `training.labels`. In control the
 user's target takes its place.
@@ -60,18 +60,18 @@ class Condition:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of what a control step is given, see `in_control`."""
+        """Names of the targets of a control step, see `in_control`."""
         names = (RETURN_TO_GO if name == RETURN_TO_GO else TARGET for name in self.labels)
         return tuple(dict.fromkeys(names))
 
-    def in_control(self, given: Mapping[str, Any]) -> list[Any]:
+    def in_control(self, targets: Mapping[str, Any]) -> list[Any]:
         """The columns (N,) of a control step's condition, arrays or tensors.
 
         Args:
-            given: (N,) each, as shares of the expert's return: return_to_go, which falls by the
+            targets: (N,) each, as shares of the expert's return: return_to_go, which falls by the
                 rewards, and target, which the episode shall reach.
         """
-        columns = [given.get(name, given.get(TARGET)) for name in self.labels]
+        columns = [targets.get(name, targets.get(TARGET)) for name in self.labels]
         if self.hides:
             columns.append(0 * columns[0] + 1)
         return [self.scale * column for column in columns]

@@ -81,7 +81,7 @@ def with_labels(batches: Iterable[Batch], labels: Labels | None) -> Iterator[Bat
 
 
 class TrainingBatches:
-    """Endless batches of `stream`, epoch after epoch, with what the policy is told and shown."""
+    """Endless batches of `stream`, epoch after epoch, with conditions, and with what is hidden."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class TrainingBatches:
         ranks: Ranks,
         policy: PolicyNetwork | None = None,
     ) -> None:
-        """`policy`: the one that is told the labels, where it is conditioned."""
+        """`policy`: the trained one; labels are computed where it is conditioned."""
         self.stream = open_stream(config, selection, ranks, config.seed)
         self._config, self._selection = config, selection
         self._labels = None

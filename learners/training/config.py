@@ -149,7 +149,7 @@ class TrainConfig:
         return tree | {"model_overrides": dict(self.model_overrides)}
 
     def token_condition(self) -> Condition:
-        """What a return-conditioned policy is told."""
+        """The condition of a return-conditioned policy."""
         return Condition(self.condition, self.condition_hidden, self.condition_scale)
 
     def value_settings(self) -> Any:

@@ -42,7 +42,7 @@ class Labels:
     """The labels of a selection's batches.
 
     Args:
-        policy: which labels it is told, and the returns that count as 0 and 1.
+        policy: its condition says which labels, its returns those that count as 0 and 1.
         selection: the episodes, whose rows the batches name.
         prefix_len: of the stream of the batches.
         others: further episodes over which means are taken, such as those of the training.

@@ -150,17 +150,17 @@ def _legged_mixed() -> Experiment:
     """Imitation, filtered and return-conditioned, and two value-based methods, on mixed quality."""
     # Imitation learns the clean actions; values the executed ones, as their objectives recommend.
     shared = {"ema_decay": 0.995}
-    told = {"objective": "return", "condition": ("driver",)}
+    steered = {"objective": "return", "condition": ("driver",)}
     fcnet = {"model": "fcnet", **_WHOLE_EPISODES}
     # Values need many updates, which a network of single steps makes in the same time.
     valued = {**shared, **_MLP, "batch_size": 256, "steps": 10_000}
     learners: Learners = {
         "bc": fcnet,
         **{f"bc-top{share}": {**fcnet, "best": share / 100} for share in (50, 25, 10)},
-        "fcnet": {**fcnet, **told, "steps": 6000},
+        "fcnet": {**fcnet, **steered, "steps": 6000},
         "fcnet-rtg": {**fcnet, "objective": "return"},
         "dt": {**shared, "model": "dt", "objective": "return", "steps": 2000, "batch_size": 16},
-        "bot": {**shared, "model": "bot", **told, "steps": 8000},
+        "bot": {**shared, "model": "bot", **steered, "steps": 8000},
         "bot-rtg": {**shared, "model": "bot", "objective": "return", "steps": 4000},
         "bc-mlp": {**shared, **_MLP, **_ADAM, "steps": 10_000},
         "iql": {**valued, "objective": "iql", "values": {"reward_scale": 1.0}},

@@ -45,13 +45,13 @@ def labelled(selection: Selection, *names: str) -> dict[str, np.ndarray]:
     stream = selection.windows(9, 64, prefix_len=4, workers=0, return_to_go=True)
     labels, columns = Labels(policy, selection, 4), []
     for batch in stream:
-        told = labels.of_batch(batch)
+        condition = labels.of_batch(batch)
         columns.append([batch["episode"], batch["offset"], batch["mask"], batch["return_to_go"]])
-        columns[-1] += [told[..., index] for index in range(len(names))]
-    episode, offset, mask, remaining, *told = map(torch.cat, zip(*columns, strict=True))
+        columns[-1] += [condition[..., index] for index in range(len(names))]
+    episode, offset, mask, remaining, *labels_of_steps = map(torch.cat, zip(*columns, strict=True))
     step = (offset - offset.clamp(max=4))[:, None] + torch.arange(mask.shape[1])
     flat = {"remaining": remaining, "step": step, "episode": episode[:, None].expand_as(step)}
-    flat |= dict(zip(names, told, strict=True))
+    flat |= dict(zip(names, labels_of_steps, strict=True))
     return {name: value[mask].numpy() for name, value in flat.items()}
 
 
@@ -164,9 +164,9 @@ def test_guidance_scales_what_the_condition_changes(model: str) -> None:
         if number in (7, 11):
             for policy in policies:
                 policy.reset(np.array([0, 2]))
-        told, untold, stronger = (policy.act(each) for policy in policies)
-        np.testing.assert_allclose(stronger, untold + 3.0 * (told - untold), atol=1e-4)
-        changed = np.abs(told - untold).max()
+        conditioned, plain, stronger = (policy.act(each) for policy in policies)
+        np.testing.assert_allclose(stronger, plain + 3.0 * (conditioned - plain), atol=1e-4)
+        changed = np.abs(conditioned - plain).max()
         assert changed > 1e-5
 
 
