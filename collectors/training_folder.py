@@ -13,7 +13,7 @@ from safetensors.torch import save
 
 from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
 from gaitforge.datasets.history import HistoryFile
-from gaitforge.datasets.interrupts import Notices, Stopped, deferred_signals
+from gaitforge.datasets.interrupts import Notices, Stopped, stop_signals
 
 TRAINING = "training.json"
 Report = Callable[[dict[str, Any]], None]
@@ -60,7 +60,7 @@ def training_files(
     out: Path, steps: int, every_s: float, report: Report
 ) -> Iterator[TrainingFiles]:
     """Open a training's files after `steps`; signals wait for `TrainingFiles.after_step`."""
-    with closing(HistoryFile(out, "steps", steps)) as history, deferred_signals() as notices:
+    with closing(HistoryFile(out, "steps", steps)) as history, stop_signals() as notices:
         yield TrainingFiles(history, every_s, notices, report)
 
 

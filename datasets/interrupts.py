@@ -1,10 +1,13 @@
-"""Signals: noted until the end of a training step, or raised once."""
+"""How work is stopped: it asks at each step whether to go on, or an exception ends it at once.
+
+It is asked by a signal, or by what `stop_when` is given: a cancelled task, a flag of threads.
+"""
 
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -14,6 +17,10 @@ NOTICES = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 INTERRUPTED = 130
 STOPPED = 143
 _CLEAN_UP_S = 2.0
+
+
+class Interrupted(Exception):
+    """Raised by a callback to stop the work; the part in work is not committed."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -27,7 +34,7 @@ class Stopped(KeyboardInterrupt):
     @property
     def exit_code(self) -> int:
         """130 for Ctrl-C, else 143."""
-        return INTERRUPTED if self.signal == signal.SIGINT else STOPPED
+        return _exit_code(self.signal)
 
 
 @dataclass
@@ -38,56 +45,55 @@ class Notices:
 
 
 @contextmanager
-def deferred_signals() -> Iterator[Notices]:
-    """Within the block the signals of NOTICES are only noted.
+def stop_signals(
+    *numbers: int, error: Callable[[int], BaseException] | None = None
+) -> Iterator[Notices]:
+    """Within the block signals (none named: those of NOTICES) are noted, or raised as `error`.
 
-    A block that ends all the same, such as in a last save, raises Stopped, so that nothing follows.
+    Noted: the work asks at each of its steps. A block that ends all the same, such as in a last
+    save, raises Stopped, so that nothing follows.
+
+    Raised: what follows the first signal is ignored for two seconds, then ends the process at once:
+    an exception that breaks into the joining of a thread makes Python end while that thread works
+    (bpo-45274), and a simulator's thread crashes then. After the block an interrupted process
+    ignores the signals. An exception that was lost is raised at the block's end.
+
     Outside the main thread signals cannot be handled, and nothing is noted.
     """
-    notices = Notices()
+    notices, first = Notices(), 0.0
     if threading.current_thread() is not threading.main_thread():
         yield notices
         return
 
-    def note(number: int, _: FrameType | None) -> None:
-        notices.received = number
+    def handle(number: int, _: FrameType | None) -> None:
+        nonlocal first
+        if error is None or not first:
+            notices.received, first = number, time.monotonic()
+            if error is not None:
+                raise error(number)
+        elif time.monotonic() - first > _CLEAN_UP_S:
+            os._exit(_exit_code(number))
 
-    previous = {number: signal.signal(number, note) for number in NOTICES}
+    previous = {number: signal.signal(number, handle) for number in numbers or NOTICES}
     try:
         yield notices
     finally:
         for number, handler in previous.items():
-            signal.signal(number, handler)
-    if notices.received:
-        raise Stopped(notices.received, "its last step")
+            signal.signal(number, signal.SIG_IGN if error and first else handler)
+    if notices.received:  # Python drops what is raised in a destructor or a callback
+        stop = Stopped(notices.received, "its last step")
+        raise stop if error is None else error(notices.received)
 
 
-@contextmanager
-def raised_once(number: int, error: BaseException, exit_code: int) -> Iterator[None]:
-    """Within the block the first signal `number` raises `error`.
+def stop_when(asked: Callable[[], object]) -> Callable[..., None]:
+    """A callback of the work's steps that raises `Interrupted` once `asked()` holds."""
 
-    What follows is ignored for two seconds, then ends the process at once: an exception that breaks
-    into the joining of a thread makes Python end while that thread works (bpo-45274), and a
-    simulator's thread crashes then. After the block an interrupted process ignores the signal. An
-    exception that was lost is raised at the block's end.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    first = 0.0
+    def step(*_: object) -> None:
+        if asked():
+            raise Interrupted
 
-    def handle(_: int, frame: FrameType | None) -> None:
-        nonlocal first
-        if not first:
-            first = time.monotonic()
-            raise error
-        if time.monotonic() - first > _CLEAN_UP_S:
-            os._exit(exit_code)
+    return step
 
-    previous = signal.signal(number, handle)
-    try:
-        yield
-        if first:  # Python drops what is raised in a destructor or a callback
-            raise error
-    finally:
-        signal.signal(number, signal.SIG_IGN if first else previous)
+
+def _exit_code(number: int) -> int:
+    return INTERRUPTED if number == signal.SIGINT else STOPPED

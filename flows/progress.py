@@ -3,14 +3,11 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 Advance = Callable[[int, str], None]
 """advance(n, note): n more units are done; the note is a few words to show beside them."""
-
-
-class Interrupted(Exception):
-    """Raised by an `Advance` to stop the work; the part in work is not committed."""
 
 
 class Reporter(Protocol):
@@ -57,3 +54,27 @@ class Silent:
 
     def say(self, text: str) -> None:
         """See `Reporter.say`."""
+
+
+@dataclass(frozen=True)
+class StageReporter:
+    """A reporter whose lines begin with `prefix`, and whose steps end once `stop` raises."""
+
+    reporter: Reporter
+    stop: Advance
+    prefix: str = ""
+
+    @contextmanager
+    def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
+        """See `Reporter.step`."""
+        with self.reporter.step(f"{self.prefix}{name}", total, unit, done) as advance:
+
+            def report(n: int, note: str) -> None:
+                self.stop(n, note)
+                advance(n, note)
+
+            yield report
+
+    def say(self, text: str) -> None:
+        """See `Reporter.say`."""
+        self.reporter.say(f"{self.prefix}{text}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gaitforge.datasets.files import temporary_file
-from gaitforge.flows.progress import Interrupted
+from gaitforge.datasets.interrupts import Interrupted
 from gaitforge.flows.records.logs import log_event, short
 
 ACTIVE, FAILED = "active", "failed"

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from gaitforge.datasets.errors import amount
-from gaitforge.flows.progress import Interrupted, Reporter
+from gaitforge.datasets.interrupts import stop_when
+from gaitforge.flows.progress import Advance, Reporter
 from gaitforge.flows.records.part_records import PartCollected
 from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client
 from gaitforge.flows.runners.gather import gather
@@ -84,7 +85,7 @@ def run_parts(
     try:
         return gather(futures, _result, look)
     finally:
-        # Parts in work see it (`UntilCancelled`) and stop without a commit.
+        # Parts in work see it (`until_cancelled`) and stop without a commit.
         left = [future for future in futures if not future.done()]
         if left and client.status == "running":
             client.cancel(left, force=True)
@@ -111,20 +112,18 @@ def _result(future: "Future[Record]", part: str) -> Record:
 
 def make_part(plan: CollectionPlan, address: str, part: str) -> PartCollected:
     """One part, in a worker of a cluster; ends early once its task is cancelled."""
-    return collect_part(plan, address, part, UntilCancelled())
+    return collect_part(plan, address, part, until_cancelled())
 
 
-class UntilCancelled:
-    """An `Advance` in a worker that raises once its task was cancelled or its client is gone."""
+def until_cancelled() -> Advance:
+    """An `Advance` in a worker that stops once its task was cancelled or its client is gone."""
+    from distributed import get_worker
 
-    def __init__(self) -> None:
-        from distributed import get_worker
+    worker = get_worker()
+    key = worker.get_current_task()
 
-        self._worker = get_worker()
-        self._key = self._worker.get_current_task()
+    def cancelled() -> bool:
+        task = worker.state.tasks.get(key)
+        return task is None or task.state == "cancelled"
 
-    def __call__(self, n: int, note: str) -> None:
-        """Raise `Interrupted` unless the task goes on."""
-        task = self._worker.state.tasks.get(self._key)
-        if task is None or task.state == "cancelled":
-            raise Interrupted
+    return stop_when(cancelled)

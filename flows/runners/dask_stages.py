@@ -1,13 +1,12 @@
 """Stages on the workers of a Dask cluster: those that wait for no other one run in parallel."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gaitforge.flows.progress import Advance, Reporter, Silent
-from gaitforge.flows.runners.dask import UntilCancelled, run_dask, run_parts
+from gaitforge.flows.progress import Reporter, Silent, StageReporter
+from gaitforge.flows.runners.dask import run_dask, run_parts, until_cancelled
 from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client
 from gaitforge.flows.stages.staging import Stage, is_done, ready_stages, run_stage
 
@@ -62,12 +61,4 @@ def run_ready(client: "Client", out: Path, ready: Mapping[str, Stage], reporter:
 
 
 def _make(out: Path, stages: Mapping[str, Stage], name: str) -> Any:
-    return run_stage(out, stages[name], _Worker())
-
-
-class _Worker(Silent):
-    """A reporter in a worker: shows nothing, and ends the work once its task is cancelled."""
-
-    @contextmanager
-    def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
-        yield UntilCancelled()
+    return run_stage(out, stages[name], StageReporter(Silent(), until_cancelled()))

@@ -29,7 +29,8 @@ from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelled
 from prefect.tasks import exponential_backoff
 
-from gaitforge.flows.progress import Advance, Interrupted, Reporter, no_progress
+from gaitforge.datasets.interrupts import Interrupted
+from gaitforge.flows.progress import Advance, Reporter, no_progress
 from gaitforge.flows.records.logs import redacted
 from gaitforge.flows.records.part_records import store_address
 from gaitforge.flows.retrying import is_passing

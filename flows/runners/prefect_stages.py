@@ -6,7 +6,7 @@ server.
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,8 @@ from prefect.events import emit_event
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from gaitforge.datasets import DatasetError, open_store
-from gaitforge.flows.progress import Interrupted, Reporter
+from gaitforge.datasets.interrupts import stop_when
+from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import (
     PartCollected,
     collection_rate,
@@ -176,26 +177,21 @@ def _committed(store: Path | str) -> set[str]:
 
 @retried_task("collect", "collect {part}")
 def collect_part(
-    plan: CollectionPlan, store: Path | str, part: str, threads: int, stopped: threading.Event
+    plan: CollectionPlan,
+    store: Path | str,
+    part: str,
+    client: Any,
+    threads: int,
+    stopped: threading.Event,
 ) -> PartCollected:
-    """Make a part in this process, in one attempt: further ones are the task's."""
-    once = Retry(attempts=1)
-    return stage_collect.collect_part(plan, store, part, partial(_check, stopped), threads, once)
+    """Make a part on a worker of a Dask cluster, or else in this process.
 
-
-@retried_task("collect", "collect {part}")
-def collect_part_on_dask(
-    plan: CollectionPlan, store: Path | str, part: str, client: Any, stopped: threading.Event
-) -> PartCollected:
-    """Make a part on a worker of a Dask cluster."""
-    work = partial(make_part, plan, str(store))
-    [record] = run_parts(client, work, [part], partial(_check, stopped))
-    return record
-
-
-def _check(stopped: threading.Event, *_: object) -> None:
-    if stopped.is_set():
-        raise Interrupted
+    Here in one attempt: further ones are the task's.
+    """
+    stop = stop_when(stopped.is_set)
+    if client is None:
+        return stage_collect.collect_part(plan, store, part, stop, threads, Retry(attempts=1))
+    return run_parts(client, partial(make_part, plan, str(store)), [part], stop)[0]
 
 
 def collect_parts(
@@ -275,18 +271,16 @@ def _in_tasks(
     follow: Callable[[list[PartCollected]], None],
 ) -> list[PartCollected]:
     stopped, plan = threading.Event(), collection.plan
-    arguments: dict[str, Any] = {"plan": plan, "store": collection.store, "stopped": stopped}
-    if client is None:
-        at_once = min(plan.workers, len(collection.missing))
-        task, arguments["threads"] = collect_part, plan.workers // at_once
-    else:
-        threads: Mapping[str, int] = client.nthreads()
-        at_once = QUEUED_A_WORKER * (sum(threads.values()) or len(os.sched_getaffinity(0)))
-        task, arguments["client"] = collect_part_on_dask, client
+    at_once = min(plan.workers, len(collection.missing))
+    shared = {"client": client, "threads": plan.workers // at_once, "stopped": stopped}
+    if client is not None:
+        cores = sum(client.nthreads().values()) or len(os.sched_getaffinity(0))
+        at_once = QUEUED_A_WORKER * cores
+    shared |= {"plan": plan, "store": collection.store}
     with ThreadPoolTaskRunner(max_workers=at_once) as runner:
         try:
             futures = {
-                runner.submit(task, {"part": part, **arguments}): part
+                runner.submit(collect_part, {"part": part, **shared}): part
                 for part in collection.missing
             }
             return gather(futures, lambda future, part: future.result(), follow)

@@ -1,14 +1,16 @@
 """Work shared by processes of this machine, which do not wait for each other's interpreter lock."""
 
 import multiprocessing
+import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
+from threading import Thread
 
-from gaitforge.flows.progress import Advance, Interrupted
+from gaitforge.datasets.interrupts import Interrupted, stop_signals, stop_when
+from gaitforge.flows.progress import Advance
 
 POLL_S = 0.5
 END_S = 10.0
@@ -60,25 +62,16 @@ def run_in_processes(work: Work, shares: Sequence[Sequence[str]], look: Callable
 def _run(work: Work, share: Sequence[str]) -> None:
     # The work ends at its next step: an exception in the midst of a commit or of what removes a
     # part's files would leave them behind.
-    stopped = False
-    parent = multiprocessing.parent_process()
-    looked = time.monotonic()
-
-    def stop(*_: object) -> None:
-        nonlocal stopped
-        stopped = True
-
-    def unless_stopped(n: int, note: str) -> None:
-        nonlocal looked, stopped
-        if time.monotonic() - looked > POLL_S:
-            looked = time.monotonic()
-            if parent is not None and not parent.is_alive():
-                stopped = True
-        if stopped:
-            raise Interrupted
-
-    signal.signal(signal.SIGTERM, stop)
     try:
-        work(share, unless_stopped)
+        with stop_signals(signal.SIGTERM) as notices:
+            Thread(target=_end_with_parent, daemon=True).start()
+            work(share, stop_when(lambda: notices.received))
     except (ValueError, OSError, Interrupted, KeyboardInterrupt):
         sys.exit(1)  # the parent reports it in one line
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)

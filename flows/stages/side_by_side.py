@@ -3,14 +3,12 @@
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from gaitforge.datasets.files import exclusive_lock
-from gaitforge.datasets.interrupts import STOPPED, Stopped, raised_once
+from gaitforge.datasets.interrupts import Stopped, stop_signals
 from gaitforge.flows.progress import Advance, Reporter
 from gaitforge.flows.stages.processes import run_in_processes
 from gaitforge.flows.stages.staging import (
@@ -70,10 +68,7 @@ def _in_processes(
     names = [stage.name for stage in group]
     try:
         work = partial(_share_work, out, stages, reporter)
-        with ExitStack() as signals:
-            for number in (signal.SIGTERM, signal.SIGUSR2):
-                stop = Stopped(number, "the processes of the stages saved and ended")
-                signals.enter_context(raised_once(number, stop, STOPPED))
+        with stop_signals(signal.SIGTERM, signal.SIGUSR2, error=_stopped):
             done = run_in_processes(work, [names] * count, lambda: None)
     finally:
         if before is None:
@@ -88,6 +83,10 @@ def _in_processes(
             else "a process ended before its stage was done: see the lines above, or the "
             "machine's memory"
         )
+
+
+def _stopped(number: int) -> Stopped:
+    return Stopped(number, "the processes of the stages saved and ended")
 
 
 def _share_work(
@@ -107,26 +106,5 @@ def _do_alone(
     """Do a stage, unless another process does it; whether this one did."""
     with exclusive_lock(out / "stages" / f"{stage.lock}.lock", wait=False) as alone:
         if alone:
-            run_stage(out, stage, _Stoppable(numbered(reporter, stages, stage), advance))
+            run_stage(out, stage, numbered(reporter, stages, stage, advance))
     return alone
-
-
-@dataclass(frozen=True)
-class _Stoppable:
-    """A reporter whose steps end once `stop` raises."""
-
-    reporter: Reporter
-    stop: Advance
-
-    @contextmanager
-    def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
-        with self.reporter.step(name, total, unit, done) as advance:
-
-            def report(n: int, note: str) -> None:
-                self.stop(n, note)
-                advance(n, note)
-
-            yield report
-
-    def say(self, text: str) -> None:
-        self.reporter.say(text)

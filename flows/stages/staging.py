@@ -11,7 +11,7 @@ key is a whole command's work, which knows by its own files what is left.
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 from gaitforge.datasets import open_store
 from gaitforge.datasets.layout import ROOT_FILE
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
-from gaitforge.flows.progress import Advance, Reporter, leads
+from gaitforge.flows.progress import Advance, Reporter, StageReporter, leads, no_progress
 from gaitforge.flows.records.records import prepare_folder, read_record, write_record
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.tasks.interface import CollectionPlan
@@ -159,26 +159,12 @@ def run_stages(
         run_stage(out, stage, numbered(reporter, stages, stage), collector)
 
 
-@dataclass(frozen=True)
-class _Numbered:
-    """A reporter whose lines begin with a stage's number."""
-
-    reporter: Reporter
-    number: str
-
-    def step(
-        self, name: str, total: int, unit: str, done: int = 0
-    ) -> AbstractContextManager[Advance]:
-        return self.reporter.step(f"{self.number}  {name}", total, unit, done)
-
-    def say(self, text: str) -> None:
-        self.reporter.say(f"{self.number}  {text}")
-
-
-def numbered(reporter: Reporter, stages: Sequence[Stage], stage: Stage) -> Reporter:
-    """A reporter whose lines begin with the stage's number: "stage 3/13"."""
+def numbered(
+    reporter: Reporter, stages: Sequence[Stage], stage: Stage, stop: Advance = no_progress
+) -> Reporter:
+    """A `StageReporter` whose lines begin with the stage's number: "stage 3/13"."""
     number = [each.name for each in stages].index(stage.name) + 1
-    return _Numbered(reporter, f"stage {number}/{len(stages)}")
+    return StageReporter(reporter, stop, f"stage {number}/{len(stages)}  ")
 
 
 def stage_seconds(out: Path, stages: Sequence[Stage]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gaitforge.datasets import Selection
-from gaitforge.datasets.interrupts import Notices, Stopped, deferred_signals
+from gaitforge.datasets.interrupts import Notices, Stopped, stop_signals
 from gaitforge.learners.checkpoint import Checkpoint
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.training.batches import (
@@ -96,7 +96,7 @@ class Trainer:
         """Train to the end; raises as `train`."""
         if self.ranks.rank == 0:
             self.files = RunFiles(self.run_dir, self.card, self.done.step)
-        with deferred_signals() as notices:
+        with stop_signals() as notices:
             self._loop(notices)
 
     def _loop(self, notices: Notices) -> None:

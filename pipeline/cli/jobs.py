@@ -6,7 +6,7 @@ import signal
 import time
 from pathlib import Path
 
-from gaitforge.datasets.interrupts import STOPPED, raised_once
+from gaitforge.datasets.interrupts import STOPPED, stop_signals
 from gaitforge.flows.records.records import read_record, to_tree
 from gaitforge.flows.runners.slurm import jobs as slurm
 from gaitforge.pipeline.cli.parsing.parser import actions, command, option
@@ -81,7 +81,7 @@ def _run(arguments: argparse.Namespace) -> int | None:
     words = (read_record(arguments.folder / slurm.PLAN) or {}).get(slurm.WORDS)
     # An exception lets a part that is being written clean up. The trainer sets its own handler
     # while it trains.
-    with raised_once(signal.SIGTERM, SystemExit(STOPPED), STOPPED):
+    with stop_signals(signal.SIGTERM, error=lambda _: SystemExit(STOPPED)):
         if words is None:
             run_task(arguments.folder, arguments.task, own_reporter())
             return None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 
-from gaitforge.datasets.interrupts import INTERRUPTED, Stopped, raised_once
+from gaitforge.datasets.interrupts import INTERRUPTED, Stopped, stop_signals
 from gaitforge.flows.progress import leads
 from gaitforge.pipeline.cli.parsing.parser import (
     WRONG_INPUT,
@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare_process()
     try:
         arguments = parsed(sys.argv[1:] if argv is None else list(argv))
-        with raised_once(signal.SIGINT, KeyboardInterrupt(), INTERRUPTED):
+        with stop_signals(signal.SIGINT, error=lambda _: KeyboardInterrupt()):
             code = arguments.run(arguments) or 0
         sys.stdout.flush()
         return code

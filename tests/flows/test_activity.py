@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaitforge.flows.progress import Interrupted
+from gaitforge.datasets.interrupts import Interrupted
 from gaitforge.flows.records import logs
 from gaitforge.flows.records.activity import (
     HEARTBEAT_S,

@@ -16,10 +16,11 @@ import pytest
 from distributed import Client, default_client
 
 from gaitforge.datasets import open_store
-from gaitforge.flows.progress import Interrupted, Silent
+from gaitforge.datasets.interrupts import Interrupted
+from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.activity import read_active
 from gaitforge.flows.records.part_records import part_records, records_folder
-from gaitforge.flows.runners.dask import UntilCancelled, run_dask, run_parts
+from gaitforge.flows.runners.dask import run_dask, run_parts, until_cancelled
 from gaitforge.flows.runners.dask_clusters import CONFIG, DaskSettings, dask_client
 from gaitforge.flows.stages.collect import collect, collect_part, prepare
 from gaitforge.flows.tasks.legged import LeggedPlan
@@ -133,7 +134,7 @@ def test_a_cancelled_task_stops_at_its_next_look(scheduler: DaskSettings, tmp_pa
     waiting, cancelled, stopped = (tmp_path / name for name in ("waiting", "cancelled", "stopped"))
 
     def work() -> None:
-        advance = UntilCancelled()
+        advance = until_cancelled()
         advance(0, "")
         waiting.touch()
         soon(cancelled.exists)

@@ -16,8 +16,9 @@ import pytest
 from gaitforge.collectors.legged.data import CollectionGrid, StoredForm
 from gaitforge.collectors.physics.interface import PhysicsState
 from gaitforge.datasets import DatasetError, Store, open_store
+from gaitforge.datasets.interrupts import Interrupted
 from gaitforge.datasets.layout import OVERLAYS
-from gaitforge.flows.progress import Interrupted, Silent
+from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.tasks.derive import DerivePlan
 from gaitforge.flows.tasks.legged import LeggedPlan

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from gaitforge.datasets import open_store
-from gaitforge.flows.progress import Interrupted, Silent
+from gaitforge.datasets.interrupts import Interrupted
+from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.activity import read_active
 from gaitforge.flows.records.part_records import part_records, plan_records, records_folder
 from gaitforge.flows.records.plans import plan_from_tree

@@ -15,7 +15,7 @@ import torch
 
 from gaitforge.datasets import Selection
 from gaitforge.datasets.history import read_history
-from gaitforge.datasets.interrupts import INTERRUPTED, STOPPED, Stopped, deferred_signals
+from gaitforge.datasets.interrupts import INTERRUPTED, STOPPED, Stopped, stop_signals
 from gaitforge.flows.stages.status import training_status
 from gaitforge.learners.checkpoint import BEST, load_policy, read_checkpoint
 from gaitforge.learners.training.batches import open_stream
@@ -187,7 +187,7 @@ def test_a_signal_during_the_last_save_is_not_lost(
 
 
 def test_an_error_is_not_hidden_by_a_signal() -> None:
-    with pytest.raises(Killed), deferred_signals():
+    with pytest.raises(Killed), stop_signals():
         crash_after_a_signal()
 
 
@@ -248,11 +248,11 @@ def test_how_it_runs_may_change(whole: TrainResult, selection: Selection, tmp_pa
 def test_an_interrupt_that_a_destructor_lost_is_raised_at_the_end() -> None:
     program = (
         "import os, signal\n"
-        "from gaitforge.datasets.interrupts import raised_once\n"
+        "from gaitforge.datasets.interrupts import stop_signals\n"
         "class Dying:\n"
         "    def __del__(self):\n"
         "        os.kill(os.getpid(), signal.SIGTERM)\n"
-        "with raised_once(signal.SIGTERM, SystemExit(143), 143):\n"
+        "with stop_signals(signal.SIGTERM, error=lambda _: SystemExit(143)):\n"
         "    Dying()\n"
         "    print('went on', flush=True)\n"
     )
