@@ -1,6 +1,6 @@
-"""How work is stopped: it asks at each step whether to go on, or an exception ends it at once.
+"""The one way to stop work: at its next step, or by an exception at once.
 
-It is asked by a signal, or by what `stop_when` is given: a cancelled task, a flag of threads.
+Signals stop it (`stop_signals`), or a condition (`stop_when`): a cancelled task, a thread's flag.
 """
 
 import os
