@@ -132,6 +132,15 @@ class Schema:
         if not (isfinite(self.control_dt_s) and self.control_dt_s > 0):
             raise DatasetError(f"control_dt_s must be positive and finite, not {self.control_dt_s}")
 
+    def differences(self, other: "Schema") -> str:
+        """The fields and attributes in which two schemas differ, in words."""
+        pair = [{each.name: each for each in one.fields} for one in (self, other)]
+        fields = [key for key in pair[0] | pair[1] if pair[0].get(key) != pair[1].get(key)]
+        pair = [{"robot": one.robot, **one.attributes} for one in (self, other)]
+        rest = [key for key in pair[0] | pair[1] if pair[0].get(key) != pair[1].get(key)]
+        words = [f"in its fields {listed(fields)}"] if fields else []
+        return " and ".join([*words, *([f"in its {listed(rest)}"] if rest else [])])
+
     @property
     def hash(self) -> str:
         """SHA-256 of the canonical JSON form without `group_by`, which names no stored value."""

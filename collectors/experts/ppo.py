@@ -7,7 +7,7 @@ The network learns a correction to the kinematic gait; the critic sees more than
 import json
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,11 @@ from gaitforge.collectors.experts.ppo_algorithm import (
 )
 from gaitforge.collectors.experts.training_task import SKILL_SHARES, TERRAIN_SHARES, ExpertTask
 from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, load_robots
+from gaitforge.collectors.scenarios.randomisation import (
+    Randomisation,
+    Written,
+    set_randomisation,
+)
 from gaitforge.collectors.scenarios.terrains import N_LEVELS
 from gaitforge.collectors.training_folder import training_files
 from gaitforge.datasets.files import write_bytes_durably
@@ -53,6 +58,8 @@ class ExpertTrainingConfig(PPOSettings):
             Empty for an actor that leaves the gait as it is, and robots at the lower levels.
         critic_updates: first updates that train the critic alone, with `start_from` only.
         tracking_weight: extra weight of tracking the linear velocity, added to the reward's own.
+        randomisation: quantity -> distribution, where it is not the default; see
+            `Randomisation.parsed`. Evaluations of the result have the default.
         keep_every: environment steps between half-trained experts that are saved to the folder
             `kept`, named by their steps, for data of mixed quality. 0 saves none.
     """
@@ -63,7 +70,12 @@ class ExpertTrainingConfig(PPOSettings):
     start_from: str = ""
     critic_updates: int = 20
     tracking_weight: float = 0.0
+    randomisation: Written = field(default_factory=dict)
     keep_every: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        set_randomisation(self)
 
 
 def train_expert(
@@ -84,7 +96,8 @@ def train_expert(
     bodies = load_robots(config.robot)
     first = N_LEVELS if config.start_from else _FIRST_LEVELS
     settings = config.robots, config.threads, config.seed, config.tracking_weight, first
-    with closing(ExpertTask(bodies, *settings)) as task:
+    randomisation = Randomisation.parsed(config.randomisation)
+    with closing(ExpertTask(bodies, *settings, randomisation)) as task:
         algorithm = make_algorithm(config, task)
         progress, extra = checkpoint.load_training(out, asdict(config), _FIXED, algorithm)
         if extra:

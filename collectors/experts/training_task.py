@@ -21,6 +21,7 @@ from gaitforge.collectors.robots.commands import C
 from gaitforge.collectors.robots.descriptor import body_vector
 from gaitforge.collectors.robots.gait import GaitReference
 from gaitforge.collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
+from gaitforge.collectors.scenarios.randomisation import DEFAULT, Randomisation
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import N_LEVELS, TERRAINS, difficulty
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
@@ -45,6 +46,7 @@ class ExpertTask:
             their descriptors.
         tracking_weight: extra weight of `track_linear_velocity` per second.
         first_levels: starting levels are drawn below this one.
+        randomisation: of the training's episodes.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class ExpertTask:
         seed: int,
         tracking_weight: float = 0.0,
         first_levels: int = 4,
+        randomisation: Randomisation = DEFAULT,
     ):
         self.num_envs = robots
         self.num_actions = N_JOINTS
@@ -63,7 +66,7 @@ class ExpertTask:
         self.cfg: dict[str, object] = {}
         self.speed_scale = 0.0
         rows = [bodies[i % len(bodies)] for i in range(robots)] if len(bodies) > 1 else bodies
-        self._env = LeggedEnvironment(rows, robots, threads)
+        self._env = LeggedEnvironment(rows, robots, threads, randomisation=randomisation)
         self._gait = GaitReference(*rows)
         self._bodies = None
         if len(bodies) > 1:

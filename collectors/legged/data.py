@@ -34,7 +34,7 @@ from gaitforge.collectors.robots.robot import (
 )
 from gaitforge.collectors.robots.stored_robots import ROBOTS, SEVERAL, robots_attribute
 from gaitforge.collectors.scenarios.passages import OPEN_GROUND
-from gaitforge.collectors.scenarios.randomisation import DRAW_NAMES, DRAWS
+from gaitforge.collectors.scenarios.randomisation import DEFAULT, DRAW_INDEX, Randomisation
 from gaitforge.collectors.scenarios.skills import SKILLS, matching_cells
 from gaitforge.collectors.scenarios.terrains import N_LEVELS, TERRAINS
 from gaitforge.collectors.timing import CONTROL_DT_S
@@ -61,7 +61,9 @@ class StoredForm:
     half: bool = False
 
 
-def legged_schema(*robots: RobotCard, form: StoredForm | None = None) -> Schema:
+def legged_schema(
+    *robots: RobotCard, form: StoredForm | None = None, randomisation: Randomisation = DEFAULT
+) -> Schema:
     """The store's schema: observation, action, reward, final observation, and what `form` adds.
 
     With several robots, joints are named by `PLACES`, and the attributes hold every robot; they
@@ -78,7 +80,7 @@ def legged_schema(*robots: RobotCard, form: StoredForm | None = None) -> Schema:
     attributes |= {
         "command_names": list(COMMAND_NAMES),
         "command_units": list(COMMAND_UNITS),
-        "randomisation": {d.name: {"unit": d.unit, "low": d.low, "high": d.high} for d in DRAWS},
+        "randomisation": randomisation.declared(*robots),
     }
     if several or robot.name not in list_robots():
         attributes[ROBOTS] = robots_attribute(robots)
@@ -209,14 +211,15 @@ def part_catalog(
     simulator: tuple[str, str],
     expert: tuple[str, str],
     described: bool = False,
+    draws: Sequence[str] = DEFAULT.names,
 ) -> dict[str, list[Any]]:
     """Catalog columns of a part, a row per episode in plan order.
 
     Args:
         simulator: name and version; expert: name and hash; described: add the columns of the
-            robot's descriptor.
+            robot's descriptor; draws: the names of the stored ones.
     """
-    rows = [_row(r, robot, simulator, expert) for r in _ordered(results)]
+    rows = [_row(r, robot, simulator, expert, draws) for r in _ordered(results)]
     if described:
         body = dict(zip(DESCRIPTOR_NAMES, descriptor(robot).tolist(), strict=True))
         rows = [row | body for row in rows]
@@ -224,7 +227,11 @@ def part_catalog(
 
 
 def _row(
-    result: EpisodeResult, robot: RobotCard, simulator: tuple[str, str], expert: tuple[str, str]
+    result: EpisodeResult,
+    robot: RobotCard,
+    simulator: tuple[str, str],
+    expert: tuple[str, str],
+    names: Sequence[str],
 ) -> dict[str, object]:
     spec, draws = result.spec, result.draws
     assert result.record is not None, "parts are made of recorded episodes"
@@ -257,7 +264,7 @@ def _row(
         "push_velocity_x": float(draws.push_velocity[0]),
         "push_velocity_y": float(draws.push_velocity[1]),
         **{f"command_{n}": float(v) for n, v in zip(COMMAND_NAMES, command, strict=True)},
-        **{n: float(v) for n, v in zip(DRAW_NAMES, draws.draws, strict=True)},
+        **{name: float(draws.draws[DRAW_INDEX[name]]) for name in names},
     }
 
 

@@ -13,6 +13,7 @@ from gaitforge.collectors.legged.episodes import EpisodeDraws, EpisodeSpec, draw
 from gaitforge.collectors.legged.geometry import FOOTPRINT, Geometry, on_track
 from gaitforge.collectors.legged.observations import (
     NOISE_DIM,
+    NOISE_SLICES,
     PRIVILEGED_SLICES,
     SCAN_POINTS,
     joined,
@@ -29,7 +30,17 @@ from gaitforge.collectors.robots.gait import leg_phases
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
 from gaitforge.collectors.rotations import cosine, from_yaw, lengths, sine, yaw_of
 from gaitforge.collectors.scenarios.passages import OPEN_GROUND, place_barriers, steer, to_world
-from gaitforge.collectors.scenarios.randomisation import N_DRAWS, standardised
+from gaitforge.collectors.scenarios.quantities import MAX_DELAY_STEPS
+from gaitforge.collectors.scenarios.randomisation import (
+    DEFAULT,
+    DRAW_INDEX,
+    DRAWS,
+    N_STANDARD,
+    Randomisation,
+    check_draws,
+    indices,
+    standardised,
+)
 from gaitforge.collectors.scenarios.signals import N_SIGNALS, Track
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TerrainBatch, make_tile, tile_heights
@@ -43,6 +54,13 @@ MAX_ACTION = 12.0
 TARGET_MARGIN_RAD = 0.5
 """Joint targets may lie this far beyond the limits: full torque at the limit."""
 START_CLEARANCE_M = 0.01
+_REALISED_WITHIN = 0.02
+"""Allowed difference between a range's end and what a back end realises: Isaac Gym's frictions."""
+_PUSH_TURN = np.pi * (3.0 - np.sqrt(5.0))
+"""The golden angle, by which each further push is turned from the one before."""
+_SENSOR_NOISE = indices("sensor_noise")
+_NOISE_WIDTHS = [stop - start for start, stop in NOISE_SLICES.values()]
+_DELAY, _INTERVAL = DRAW_INDEX["observation_delay_steps"], DRAW_INDEX["push_interval_s"]
 _PASSAGE_KINDS = {"none": 0.0, "bar": -1.0, "walls": 1.0}
 
 
@@ -62,6 +80,10 @@ class LeggedEnvironment:
     Args:
         robot: one robot for all rows, or one of a family for each row.
         episode_steps: control steps after which an episode is truncated.
+        randomisation: what the draws of episodes are drawn from.
+
+    Raises:
+        ValueError: a randomisation that the back end cannot simulate, or a robot cannot have.
 
     Attributes:
         robots: the rows' robots; robot: the first of them.
@@ -75,6 +97,7 @@ class LeggedEnvironment:
         threads: int = 2,
         backend: str = "mujoco",
         episode_steps: int = EPISODE_STEPS,
+        randomisation: Randomisation = DEFAULT,
     ):
         self.robots = RobotBatch(*([robot] if isinstance(robot, RobotCard) else robot))
         self.robot = self.robots[0]
@@ -82,7 +105,9 @@ class LeggedEnvironment:
             raise ValueError(f"{len(self.robots)} robots for {num_robots} rows")
         self.num_robots = num_robots
         self.episode_steps = episode_steps
+        self.randomisation = randomisation
         self.physics = make_backend(backend, self.robots.robots, num_robots, threads)
+        self._check_randomisation()
         self.terrain = TerrainBatch(num_robots)
         self.specs: list[EpisodeSpec | None] = [None] * num_robots
         self.episode_draws: list[EpisodeDraws | None] = [None] * num_robots
@@ -93,10 +118,14 @@ class LeggedEnvironment:
         self.track_yaw = np.zeros(num_robots)
         self._passage = np.zeros((num_robots, 4))  # kind, start, end, opening; 0 on open ground
         self._rows = np.arange(num_robots)
-        self._draws = np.zeros((num_robots, N_DRAWS), dtype=np.float32)
+        self._draws = np.zeros((num_robots, N_STANDARD), dtype=np.float32)
         self._noise = np.zeros((num_robots, episode_steps + 1, NOISE_DIM), dtype=np.float32)
         self._push_step = np.full(num_robots, -1)
         self._push_velocity = np.zeros((num_robots, 2))
+        self._push_every = np.zeros(num_robots, dtype=np.int64)
+        self._delay = np.zeros(num_robots, dtype=np.int64)
+        # The measured values of the last steps, for robots whose sensors lag.
+        self._measured = np.zeros((num_robots, MAX_DELAY_STEPS + 1, NOISE_DIM))
         self._last_action = np.zeros((num_robots, N_JOINTS))
         self._command: np.ndarray | None = None
         self._reward = np.zeros(num_robots, dtype=np.float32)
@@ -108,14 +137,17 @@ class LeggedEnvironment:
         """Start episode `specs[k]` on robot `ids[k]`."""
         for index, spec in zip(ids.tolist(), specs, strict=True):
             robot = self.robots[index]
-            drawn = draw_episode(spec, robot, self.episode_steps)
+            drawn = draw_episode(spec, robot, self.episode_steps, self.randomisation)
             drawn = replace(drawn, draws=self.physics.realised(drawn.draws))
             tile = make_tile(spec.terrain, spec.level, drawn.terrain_variant)
             self.terrain.set(index, tile)
             self.specs[index], self.episode_draws[index] = spec, drawn
             self.target_command[index] = drawn.command
             self._draws[index] = standardised(drawn.draws)
-            self._noise[index] = drawn.observation_noise
+            noise = np.repeat(drawn.draws[_SENSOR_NOISE], _NOISE_WIDTHS).astype(np.float32)
+            self._noise[index] = drawn.observation_noise * noise
+            self._delay[index] = int(drawn.draws[_DELAY])
+            self._push_every[index] = round(drawn.draws[_INTERVAL] / CONTROL_DT_S)
             self._action_noise[index] = drawn.action_noise if spec.action_noise > 0 else 0.0
             self._push_step[index] = drawn.push_step
             self._push_velocity[index] = drawn.push_velocity
@@ -156,9 +188,7 @@ class LeggedEnvironment:
         action = np.clip(action.astype(np.float64), -MAX_ACTION, MAX_ACTION)
         # Still the last observation's if nothing has changed since.
         command = self.command() if self._command is None else self._command
-        pushed = np.flatnonzero(self.step_count == self._push_step)
-        if len(pushed):
-            self.physics.push(pushed, self._push_velocity[pushed])
+        self._push()
         self.physics.step(self.joint_targets(action))
 
         geometry, on_track = self._look()
@@ -173,6 +203,19 @@ class LeggedEnvironment:
         self._last_action = action
         self._reward = reward
         return Transition(self._observation(geometry, on_track), reward, terminated, truncated)
+
+    def _push(self) -> None:
+        """Push robots whose push is due, each further time in another direction."""
+        since = self.step_count - self._push_step
+        every = self._push_every
+        again = (every > 0) & (since > 0) & (since % np.maximum(every, 1) == 0)
+        pushed = np.flatnonzero((self._push_step >= 0) & ((since == 0) | again))
+        if not len(pushed):
+            return
+        angle = _PUSH_TURN * (since[pushed] // np.maximum(every[pushed], 1))
+        x, y = self._push_velocity[pushed].T
+        sin, cos = np.where(since[pushed] == 0, [[0.0], [1.0]], [sine(angle), cosine(angle)])
+        self.physics.push(pushed, np.stack([cos * x - sin * y, sin * x + cos * y], axis=1))
 
     def action_noise(self) -> np.ndarray:
         """(N, 12) float32 noise on the next executed actions."""
@@ -258,14 +301,11 @@ class LeggedEnvironment:
         self._command = command = self._steered(on_track)
         clock = self.clock()
         noise = self._noise[self._rows, np.minimum(self.step_count, self.episode_steps)]
+        gravity, joint_vel, joint_pos, ang_vel = self._sensed(
+            (geometry.gravity, state.joint_vel, state.joint_pos, state.base_ang_vel_body)
+        )
         policy = policy_observation(
-            geometry.gravity,
-            state.joint_vel,
-            state.joint_pos,
-            state.base_ang_vel_body,
-            self._last_action,
-            command,
-            noise,
+            gravity, joint_vel, joint_pos, ang_vel, self._last_action, command, noise
         )
         return Observation(
             policy=policy,
@@ -274,6 +314,35 @@ class LeggedEnvironment:
             clock=clock,
             make_privileged=lambda: self._privileged(geometry, on_track, command, clock),
         )
+
+    def _sensed(self, values: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """Measured values, laid out by `NOISE_SLICES`, as the robots' sensors show them now."""
+        if not self._delay.any():
+            return values
+        slots, step = self._measured.shape[1], self.step_count
+        self._measured[self._rows, step % slots] = np.concatenate(values, axis=1)
+        late = self._measured[self._rows, np.maximum(step - self._delay, 0) % slots]
+        return [late[:, start:stop] for start, stop in NOISE_SLICES.values()]
+
+    def _check_randomisation(self) -> None:
+        """ValueError where the back end cannot simulate a draw, or a robot cannot have it."""
+        changed = [DRAW_INDEX[name] for name in self.randomisation.changed]
+        names = {DRAWS[index].quantity.group: DRAWS[index].quantity.place for index in changed}
+        lacking = [name for name, place in names.items() if place == "model"]
+        if lacking and not self.physics.model_fields:
+            raise ValueError(f"{self.physics.name} cannot vary {', '.join(lacking)}; mujoco can")
+        for index, robot in enumerate(self.robots.robots):
+            lowest, highest = self.randomisation.ends(robot)
+            check_draws(robot, self.physics.trunk_kg(index), lowest)
+            check_draws(robot, self.physics.trunk_kg(index), highest)
+            for ends in (lowest, highest):
+                off = np.abs(self.physics.realised(ends) - ends)[changed]
+                if (off > _REALISED_WITHIN).any():
+                    draw, value = (
+                        DRAWS[changed[int(off.argmax())]],
+                        ends[changed[int(off.argmax())]],
+                    )
+                    raise ValueError(f"{self.physics.name} cannot realise {draw.name} {value:g}")
 
     def _privileged(
         self, geometry: Geometry, on_track: np.ndarray, command: np.ndarray, clock: np.ndarray

@@ -8,7 +8,7 @@ from gaitforge.collectors.compiling import compiled
 from gaitforge.collectors.legged.observations import NOISE_DIM
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
 from gaitforge.collectors.scenarios.passages import Passage
-from gaitforge.collectors.scenarios.randomisation import draw_randomisation
+from gaitforge.collectors.scenarios.randomisation import DEFAULT, DRAW_INDEX, DRAWS, Randomisation
 from gaitforge.collectors.scenarios.skills import SKILLS, check_skill
 from gaitforge.collectors.scenarios.terrains import check_level, check_terrain
 from gaitforge.collectors.timing import EPISODE_STEPS
@@ -20,10 +20,10 @@ HELD_OUT_VARIANTS = (1000, 1008)
 ACTION_NOISE_CORRELATION = 0.9
 """Between steps; a time constant of 0.2 s at 50 Hz, since a learner's errors persist, too."""
 
-PUSH_CHANCE = 0.5
-PUSH_SPEED_MS = 0.5
 PUSH_STEPS = (25, 100)
-"""One push of up to 0.5 m/s an axis (as parkour and Isaac Lab), early enough to recover."""
+"""The first push is early enough to recover."""
+_USUAL_CHANCE = DRAWS[DRAW_INDEX["push_chance"]].default.low
+_PUSHES = 0x9054
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class EpisodeDraws:
     """Everything random in an episode.
 
     Attributes:
-        command: (16,) the target command; draws: (N_DRAWS,) the domain randomisation.
+        command: (16,) the target command; draws: (N_DRAWS,) those of the domain randomisation.
         passage: what stands on the track, None on open ground.
         terrain_variant: which tile of the terrain and level.
         yaw, offset_xy, base_vel (6,), joint_offset (12,): the start.
@@ -80,28 +80,51 @@ class EpisodeDraws:
     action_noise: np.ndarray
 
 
-def draw_episode(spec: EpisodeSpec, robot: RobotCard, steps: int = EPISODE_STEPS) -> EpisodeDraws:
-    """Draw an episode; a pure function of its arguments."""
+def draw_episode(
+    spec: EpisodeSpec,
+    robot: RobotCard,
+    steps: int = EPISODE_STEPS,
+    randomisation: Randomisation = DEFAULT,
+) -> EpisodeDraws:
+    """Draw an episode; a pure function of its arguments.
+
+    Another randomisation changes nothing but what its draws say: commands, tiles, noise and the
+    pushes of episodes that had one before stay.
+    """
     rng = np.random.default_rng(spec.seed)
-    pushed = rng.random() < PUSH_CHANCE
+    chance = rng.random()
     low, high = HELD_OUT_VARIANTS if spec.held_out else TRAIN_VARIANTS
     skill = SKILLS[spec.skill]
     command = skill.draw_command(rng, robot, spec.speed_scale)
     passage, command = skill.draw_passage(spec.terrain, spec.level, command, rng, robot)
+    draws = randomisation.draw(rng, spec.seed, robot)
+
+    def drawn(name: str) -> float:
+        return float(draws[DRAW_INDEX[name]])
+
+    joint_rad, speed, push = (drawn(n) for n in ("start_joint_rad", "start_speed", "push_speed_ms"))
     return EpisodeDraws(
         command=command,
         passage=passage,
-        draws=draw_randomisation(rng),
+        draws=draws,
         terrain_variant=int(rng.integers(low, high)),
         yaw=float(rng.uniform(-np.pi, np.pi)),
         offset_xy=rng.uniform(-0.3, 0.3, 2),
-        base_vel=rng.uniform(-0.1, 0.1, 6),
-        joint_offset=rng.uniform(-0.1, 0.1, N_JOINTS),
-        push_step=int(rng.integers(*PUSH_STEPS)) if pushed else -1,
-        push_velocity=rng.uniform(-PUSH_SPEED_MS, PUSH_SPEED_MS, 2),
+        base_vel=rng.uniform(-speed, speed, 6),
+        joint_offset=rng.uniform(-joint_rad, joint_rad, N_JOINTS),
+        push_step=_push_step(rng, spec.seed, chance, drawn("push_chance")),
+        push_velocity=rng.uniform(-push, push, 2),
         observation_noise=rng.random((steps + 1, NOISE_DIM), dtype=np.float32) * 2 - 1,
         action_noise=spec.action_noise * _correlated(rng, steps),
     )
+
+
+def _push_step(rng: np.random.Generator, seed: int, chance: float, threshold: float) -> int:
+    """The step of the first push, -1 for none; `rng` ends in the same state for any threshold."""
+    step = int(rng.integers(*PUSH_STEPS)) if chance < _USUAL_CHANCE else -1
+    if chance >= threshold:
+        return -1
+    return step if step >= 0 else int(np.random.default_rng([_PUSHES, seed]).integers(*PUSH_STEPS))
 
 
 def _correlated(rng: np.random.Generator, steps: int) -> np.ndarray:

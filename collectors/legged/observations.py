@@ -5,7 +5,7 @@ import numpy as np
 from gaitforge.collectors.robots.commands import N_COMMANDS
 from gaitforge.collectors.robots.robot import N_JOINTS
 from gaitforge.collectors.rotations import cosine, sine
-from gaitforge.collectors.scenarios.randomisation import N_DRAWS
+from gaitforge.collectors.scenarios.randomisation import N_STANDARD
 from gaitforge.datasets.schema import consecutive_slices
 
 _FIELDS: tuple[tuple[str, int, str, str], ...] = (
@@ -49,7 +49,7 @@ PRIVILEGED_SLICES = consecutive_slices(
         "gait_clock_cycles": 1,
         "passage": 6,
         "height_scan": N_SCAN,
-        "randomisation": N_DRAWS,
+        "randomisation": N_STANDARD,
     }
 )
 PRIVILEGED_DIM = max(stop for _, stop in PRIVILEGED_SLICES.values())

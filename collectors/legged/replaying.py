@@ -16,8 +16,8 @@ from gaitforge.collectors.physics import is_exact
 from gaitforge.collectors.policies import Memoryless, Observation
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard, load_robot
 from gaitforge.collectors.robots.stored_robots import SEVERAL, stored_robot
-from gaitforge.collectors.scenarios.randomisation import DRAW_NAMES
-from gaitforge.datasets import Selection
+from gaitforge.collectors.scenarios.randomisation import DRAW_NAMES, Randomisation
+from gaitforge.datasets import Schema, Selection
 
 _LAST_ACTION = slice(*POLICY_SLICES["last_action"])
 
@@ -53,7 +53,7 @@ class StoredEpisode:
         """The first difference between replay and stored episode, in words; empty if none."""
         assert again.record is not None, "a replay is recorded"
         for name, value in zip(DRAW_NAMES, again.draws.draws, strict=True):
-            if float(value) != self.row[name]:
+            if float(value) != self.row.get(name, value):
                 return f"the draw {name} is not what its seed gives"
         starts = self._differing_steps(again.record, robot)
         if starts:
@@ -114,7 +114,8 @@ def replay_environment(
     if not is_exact(name):
         raise ValueError(f"{address} was made by {name}, which repeats no episode bit for bit")
     card = load_robot(robot) if robot else robot_of_selection(selection)
-    env = LeggedEnvironment(card, robots, threads, name)
+    randomisation = stored_randomisation(schema)
+    env = LeggedEnvironment(card, robots, threads, name, randomisation=randomisation)
     if env.physics.version != version:
         here = env.physics.version
         env.close()
@@ -122,6 +123,11 @@ def replay_environment(
             f"{address} was made by {name} {version}; version {here} cannot repeat it bit for bit"
         )
     return env
+
+
+def stored_randomisation(schema: Schema) -> Randomisation:
+    """The randomisation of a store's episodes, by its schema."""
+    return Randomisation.of_schema(schema.attributes.get("randomisation", {}))
 
 
 def robot_of_selection(selection: Selection) -> RobotCard:

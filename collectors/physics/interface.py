@@ -95,6 +95,7 @@ class PhysicsBackend(Protocol):
             rebuilding the simulation, at the next `step`; the other robots' states are kept. Reset
             all robots of such a back end together.
         several_robots: whether the rows may be different robots.
+        model_fields: whether draws of MuJoCo's model are applied, see `Quantity.place`.
     """
 
     name: str
@@ -104,6 +105,11 @@ class PhysicsBackend(Protocol):
     exact: bool = False
     fixed_world: bool = False
     several_robots: bool = False
+    model_fields: bool = False
+
+    def trunk_kg(self, index: int) -> float:
+        """The nominal mass of a robot's trunk."""
+        ...
 
     def realised(self, draws: np.ndarray) -> np.ndarray:
         """(..., N_DRAWS) the nearest draws that this simulator can realise.

@@ -1,53 +1,223 @@
-"""Domain randomisation: draws around nominal values, stored with each episode."""
+"""Domain randomisation: which numbers are drawn for an episode, from which distributions."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+from zlib import crc32
 
 import numpy as np
 
 from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.collectors.scenarios.distributions import Distribution
+from gaitforge.collectors.scenarios.quantities import QUANTITIES, Quantity
+
+NOMINAL, DEFAULT_NAME, HEAVY = "none", "default", "heavy"
+"""Presets. In place of a distribution `none` is the quantity's nominal value."""
+PRESET = "preset"
+Written = Mapping[str, str | float]
+"""A randomisation as plans hold it, see `Randomisation.parsed`."""
 
 
 @dataclass(frozen=True)
 class Draw:
-    """A uniformly drawn quantity; `whole` ones are integers, both ends included.
-
-    least: physical bound; a robot can only have values above it.
-    """
+    """One drawn number: its name, and the quantity that it is, or is one of."""
 
     name: str
-    unit: str
-    low: float
-    high: float
-    nominal: float
-    whole: bool = False
-    least: float = -np.inf
+    label: str
+    quantity: Quantity
+    default: Distribution
 
 
-DRAWS: tuple[Draw, ...] = (
-    Draw("friction", "1", 0.3, 1.25, 0.8, least=0.0),
-    Draw("base_mass_offset_kg", "kg", -1.0, 3.0, 0.0),
-    Draw("com_offset_x_m", "m", -0.05, 0.05, 0.0),
-    Draw("com_offset_y_m", "m", -0.05, 0.05, 0.0),
-    Draw("com_offset_z_m", "m", -0.05, 0.05, 0.0),
-    Draw("kp_factor", "1", 0.9, 1.1, 1.0, least=0.0),
-    Draw("kd_factor", "1", 0.9, 1.1, 1.0, least=0.0),
-    Draw("motor_strength", "1", 0.9, 1.1, 1.0, least=0.0),
-    Draw("action_lag_substeps", "substep", 0, 3, 0, whole=True, least=-1.0),
-    *(Draw(f"joint_offset_{i}_rad", "rad", -0.02, 0.02, 0.0) for i in range(12)),
+DRAWS: tuple[Draw, ...] = tuple(
+    Draw(each.name.format(label), label, each, Distribution.parsed(each.default))
+    for each in QUANTITIES
+    for label in each.labels or ("",)
 )
-"""Ranges: HIMLoco's public Aliengo setup (mass, centre of mass, gains, strength, lag),
-walk-these-ways (joint offset); friction from 0.3 (HIMLoco: 0.2) to 1.25."""
-
-DRAW_NAMES = tuple(d.name for d in DRAWS)
+DRAW_NAMES = tuple(draw.name for draw in DRAWS)
 DRAW_INDEX = {name: i for i, name in enumerate(DRAW_NAMES)}
 N_DRAWS = len(DRAWS)
-COM_OFFSET = slice(DRAW_INDEX["com_offset_x_m"], DRAW_INDEX["com_offset_z_m"] + 1)
-JOINT_OFFSET = slice(DRAW_INDEX["joint_offset_0_rad"], DRAW_INDEX["joint_offset_11_rad"] + 1)
+N_STANDARD = DRAW_INDEX["joint_offset_11_rad"] + 1
+"""The first draws: every store has them, experts see them, and they are drawn together."""
+GROUPS = {
+    group: [i for i, draw in enumerate(DRAWS) if draw.quantity.group == group]
+    for group in dict.fromkeys(each.group for each in QUANTITIES)
+}
+"""Quantity -> its draws."""
 
-_LOW = np.array([d.low for d in DRAWS])
-_HIGH = np.array([d.high for d in DRAWS])
-_NOMINAL = np.array([d.nominal for d in DRAWS])
-_WHOLE = np.array([d.whole for d in DRAWS])
+
+def indices(name: str) -> slice:
+    """The draws of a quantity."""
+    return slice(GROUPS[name][0], GROUPS[name][-1] + 1)
+
+
+COM_OFFSET = slice(DRAW_INDEX["com_offset_x_m"], DRAW_INDEX["com_offset_z_m"] + 1)
+PAYLOAD_AT = slice(DRAW_INDEX["payload_x_m"], DRAW_INDEX["payload_z_m"] + 1)
+JOINT_OFFSET, JOINT_STRENGTH = indices("joint_offset_rad"), indices("joint_strength")
+
+_NOMINAL = np.array([draw.quantity.nominal for draw in DRAWS])
+_LOW = np.array([draw.default.low for draw in DRAWS[:N_STANDARD]])
+_HIGH = np.array([draw.default.high for draw in DRAWS[:N_STANDARD]])
+_FURTHER = 0xD4A3
+
+
+@dataclass(frozen=True)
+class Randomisation:
+    """The distributions of an episode's draws.
+
+    Attributes:
+        changed: name of a draw -> its distribution, where it is not the default.
+    """
+
+    changed: Mapping[str, Distribution]
+
+    @classmethod
+    def parsed(cls, values: Mapping[str, object]) -> "Randomisation":
+        """From the name of a quantity, or of one of its draws, -> distribution as it is written.
+
+        `preset`: none, default, heavy or a JSON file of such names; the others change it.
+
+        Raises:
+            ValueError: no such quantity or preset, no distribution, or numbers that no robot can
+                have.
+        """
+        if PRESET in values:
+            values = preset(str(values[PRESET])) | {k: v for k, v in values.items() if k != PRESET}
+        changed: dict[str, Distribution] = {}
+        # Quantities first: one of their draws may differ.
+        for name, value in sorted(values.items(), key=lambda each: each[0] not in GROUPS):
+            for index in GROUPS.get(name) or [_index(name)]:
+                draw = DRAWS[index]
+                changed[draw.name] = _checked(draw.quantity, name, str(value))
+        order = (name for name in DRAW_NAMES if name in changed)
+        return cls({n: changed[n] for n in order if changed[n] != DRAWS[DRAW_INDEX[n]].default})
+
+    @classmethod
+    def of_schema(cls, declared: Mapping[str, Mapping[str, Any]]) -> "Randomisation":
+        """Of a store, by what its schema declares, see `declared`."""
+        texts = {
+            name: each["distribution"] for name, each in declared.items() if "distribution" in each
+        }
+        return cls.parsed(texts)
+
+    def written(self) -> dict[str, str]:
+        """What was changed, shortest: quantities where all their draws are alike."""
+        texts = {name: str(each) for name, each in self.changed.items()}
+        for group, draws in GROUPS.items():
+            names = [DRAW_NAMES[i] for i in draws]
+            alike = {texts.get(name) for name in names}
+            if len(names) > 1 and len(alike) == 1 and alike != {None}:
+                texts[group] = alike.pop() or ""
+                for name in names:
+                    del texts[name]
+        return texts
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The draws that stores keep: the standard ones, and those that were changed."""
+        return tuple(n for i, n in enumerate(DRAW_NAMES) if i < N_STANDARD or n in self.changed)
+
+    def declared(self, *robots: RobotCard) -> dict[str, dict[str, object]]:
+        """Draw -> unit and range over robots, as schemas hold them; the distribution if changed."""
+        tree: dict[str, dict[str, object]] = {}
+        for name in self.names:
+            draw, text = DRAWS[DRAW_INDEX[name]], {}
+            if name in self.changed:
+                text["distribution"] = str(self.changed[name])
+            ends = [self._of(draw, robot) for robot in robots]
+            low, high = min(each.low for each in ends), max(each.high for each in ends)
+            if draw.quantity.whole:
+                low, high = int(low), int(high)
+            tree[name] = {"unit": draw.quantity.unit, "low": low, "high": high, **text}
+        return tree
+
+    def ends(self, robot: RobotCard) -> tuple[np.ndarray, np.ndarray]:
+        """(N_DRAWS,) each: the least and the largest of each draw."""
+        each = [self._of(draw, robot) for draw in DRAWS]
+        return np.array([one.low for one in each]), np.array([one.high for one in each])
+
+    def draw(self, rng: np.random.Generator, seed: int, robot: RobotCard) -> np.ndarray:
+        """(N_DRAWS,) an episode's draws, in the order of `DRAWS`.
+
+        The standard ones come from `rng`, which is left in the same state whatever was changed;
+        each of the others from the seed and its name, so that new quantities change no old one.
+        """
+        units = rng.random(N_STANDARD)
+        low, high, whole, others = self._table(robot)
+        values, standard = low.copy(), slice(N_STANDARD)
+        span = high[standard] - low[standard]
+        whole_values = np.floor(low[standard] + units * (span + 1.0))
+        values[standard] = np.where(whole, whole_values, low[standard] + units * span)
+        for index, each in others:
+            draw = DRAWS[index]
+            if index < N_STANDARD:
+                unit = float(units[index])
+            else:
+                unit = np.random.default_rng([_FURTHER, seed, crc32(draw.name.encode())]).random()
+            values[index] = each.at(unit, draw.quantity.whole)
+        return values
+
+    def _table(self, robot: RobotCard) -> "_Table":
+        if not any(each.shares for each in self.changed.values()):
+            return self._table_of_all
+        return _table([self._of(draw, robot) for draw in DRAWS])
+
+    @cached_property
+    def _table_of_all(self) -> "_Table":
+        return _table([self.changed.get(draw.name, draw.default) for draw in DRAWS])
+
+    def _of(self, draw: Draw, robot: RobotCard) -> Distribution:
+        each = self.changed.get(draw.name, draw.default)
+        size = draw.quantity.share_of
+        return each if size is None else each.scaled(size(robot))
+
+
+_Table = tuple[np.ndarray, np.ndarray, np.ndarray, list[tuple[int, Distribution]]]
+"""Low and high ends (N_DRAWS,), which standard draws are whole, and the draws that are neither
+fixed nor standard and uniform."""
+
+
+def _table(distributions: list[Distribution]) -> _Table:
+    low = np.array([each.low for each in distributions])
+    high = np.array([each.high for each in distributions])
+    whole = np.array([draw.quantity.whole for draw in DRAWS[:N_STANDARD]])
+    others = []
+    for index, each in enumerate(distributions):
+        if each.kind == "fixed" or low[index] == high[index]:
+            high[index] = low[index]
+        elif index >= N_STANDARD or each.kind != "uniform":
+            others.append((index, each))
+    whole &= high[:N_STANDARD] > low[:N_STANDARD]
+    return low, high, whole, others
+
+
+DEFAULT = Randomisation({})
+
+
+def preset(name: str) -> dict[str, object]:
+    """A randomisation by name, or of a JSON file, as it is written; ValueError for others."""
+    if name == DEFAULT_NAME:
+        return {}
+    if name in (NOMINAL, HEAVY):
+        return {each.group: NOMINAL if name == NOMINAL else each.heavy for each in QUANTITIES}
+    if not Path(name).is_file():
+        raise ValueError(f"no randomisation and no file '{name}'; there are none, default, heavy")
+    try:
+        tree = json.loads(Path(name).read_text())
+    except ValueError as error:
+        raise ValueError(f"{name} is no JSON file: {error}") from None
+    if not isinstance(tree, dict) or PRESET in tree:
+        raise ValueError(f"{name} has to be an object of names and distributions")
+    return cast(dict[str, object], tree)
+
+
+def set_randomisation(plan: Any) -> None:
+    """Write the randomisation of a frozen plan in its shortest form; ValueError as `parsed`."""
+    written = Randomisation.parsed(plan.randomisation).written()
+    object.__setattr__(plan, "randomisation", written)
 
 
 def nominal_draws() -> np.ndarray:
@@ -55,16 +225,8 @@ def nominal_draws() -> np.ndarray:
     return _NOMINAL.copy()
 
 
-def draw_randomisation(rng: np.random.Generator) -> np.ndarray:
-    """(N_DRAWS,) one robot's draws, in the order of `DRAWS`."""
-    unit = rng.random(N_DRAWS)
-    values = _LOW + unit * (_HIGH - _LOW)
-    whole = np.floor(_LOW + unit * (_HIGH - _LOW + 1.0))
-    return np.where(_WHOLE, whole, values)
-
-
-def check_draws(robot: RobotCard, trunk_kg: float, draws: np.ndarray = _LOW) -> None:
-    """RobotError unless a robot can have draws (N_DRAWS,), by default the lowest of all.
+def check_draws(robot: RobotCard, trunk_kg: float, draws: np.ndarray) -> None:
+    """RobotError unless a robot can have draws (N_DRAWS,).
 
     Back ends call it at a reset. trunk_kg: the trunk's nominal mass; inertia grows with the mass.
     """
@@ -72,21 +234,48 @@ def check_draws(robot: RobotCard, trunk_kg: float, draws: np.ndarray = _LOW) -> 
     if mass <= 0:
         raise robot.wrong(
             f"base_mass_offset_kg {mass - trunk_kg:g} leaves {mass:.3g} of {trunk_kg:.3g} kg of "
-            f"'{robot.trunk_body}'; its mass has to stay positive"
+            f"'{robot.trunk_body}'; its mass has to stay positive: choose another randomisation"
         )
     for draw, value in zip(DRAWS, draws.tolist(), strict=True):
-        if not draw.least < value < np.inf:
-            drawn = f"{draw.low:g} to {draw.high:g}"
-            raise robot.wrong(f"no robot can have {draw.name} {value:g}; drawn are {drawn}")
+        if value not in draw.quantity.allowed:
+            raise robot.wrong(f"no robot can have {draw.name} {value:g}: {draw.quantity.why}")
 
 
 def drawn_gains(robot: RobotCard, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Kp and kd (12,) of a robot with draws (N_DRAWS,), motor strength included."""
-    strength = draws[DRAW_INDEX["motor_strength"]]
+    strength = draws[DRAW_INDEX["motor_strength"]] * draws[JOINT_STRENGTH]
     kp = robot.kp_nm_per_rad * draws[DRAW_INDEX["kp_factor"]] * strength
     return kp, robot.kd_nms_per_rad * draws[DRAW_INDEX["kd_factor"]] * strength
 
 
 def standardised(draws: np.ndarray) -> np.ndarray:
-    """(..., N_DRAWS) float32 draws scaled to [-1, 1], for privileged observations."""
-    return ((draws - _LOW) / (_HIGH - _LOW) * 2.0 - 1.0).astype(np.float32)
+    """(..., N_STANDARD) float32 standard draws, their default ranges scaled to [-1, 1]."""
+    standard = draws[..., :N_STANDARD]
+    return ((standard - _LOW) / (_HIGH - _LOW) * 2.0 - 1.0).astype(np.float32)
+
+
+def _index(name: str) -> int:
+    if name not in DRAW_INDEX:
+        near = get_close_matches(name, [*GROUPS, *DRAW_NAMES], 1)
+        hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(GROUPS)}"
+        raise ValueError(f"nothing is randomised by the name '{name}'; {hint}")
+    return DRAW_INDEX[name]
+
+
+def _checked(quantity: Quantity, name: str, text: str) -> Distribution:
+    if text.lower() == NOMINAL:
+        text = f"{quantity.nominal:g}"
+    try:
+        made = Distribution.parsed(text)
+    except ValueError as error:
+        raise ValueError(f"randomisation of {name}: {error}") from None
+    if made.shares and quantity.share_of is None:
+        raise ValueError(f"randomisation of {name}: only masses and places are written with %")
+    if quantity.whole and not all(each == int(each) for each in (made.low, made.high)):
+        raise ValueError(f"randomisation of {name}: whole numbers, not '{text}'")
+    ends = () if made.shares else (made.low, made.high)
+    if wrong := [each for each in ends if each not in quantity.allowed]:
+        raise ValueError(
+            f"randomisation of {name}: {wrong[0]:g} is not {quantity.allowed}: {quantity.why}"
+        )
+    return made

@@ -341,7 +341,8 @@ class Store:
         """DatasetError for a store that does not have exactly this schema."""
         if self.schema != schema:
             raise DatasetError(
-                f"store {self.address} has another schema; open it with its own, or give a new path"
+                f"store {self.address} has another schema, {self.schema.differences(schema)}; give "
+                "a new path, or what it was made with"
             )
 
     def check_local(self, advice: str) -> None:

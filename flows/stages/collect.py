@@ -6,7 +6,7 @@ runners (`flows/runners`) give `collect_part` to their workers. Committed parts 
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -116,8 +116,7 @@ def collect_part(
     store = open_store(store_path)
     if not store.missing([part]):
         return records_of_commits(store, store_path, [part])[0]
-    advance(0, "")  # the simulator takes seconds to build
-    simulation = _last_simulation.get(plan, list(planned), threads)
+    simulation = partial(_last_simulation.get, plan, list(planned), threads)
     retry = retry or Retry()
     for attempt in count():
         try:
@@ -182,7 +181,7 @@ _last_simulation = _LastSimulation()
 
 
 def _attempt(
-    simulation: Simulation,
+    simulation: Callable[[], Simulation],
     expected: int,
     store: Store,
     store_path: Path | str,
@@ -190,7 +189,7 @@ def _attempt(
     advance: Advance,
 ) -> PartCollected:
     """Roll out and commit a part (a no-op if another process committed it meanwhile)."""
-    advance(0, "")
+    advance(0, "")  # the simulator takes seconds to build
     with PartActivity(records_folder(store_path), part, expected) as activity:
 
         def report(n: int, note: str) -> None:
@@ -199,7 +198,7 @@ def _attempt(
 
         started = time.time()
         try:
-            data = simulation.roll_out(part, store.schema, report)
+            data = simulation().roll_out(part, store.schema, report)
             rolled_out = time.time()
             activity.writing()
             entry = store.write_part(part, data.steps, data.catalog, data.per_episode)

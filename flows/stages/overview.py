@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from gaitforge.collectors.scenarios.randomisation import DRAWS
+from gaitforge.collectors.scenarios.randomisation import DRAW_INDEX, DRAWS
 from gaitforge.datasets import Selection, open_store
 
 SPECTRUM_WINDOW = 64
@@ -34,12 +34,17 @@ def dataset_overview(store_path: Path) -> dict[str, object]:
         "noise": selection.describe(("action_noise",)),
         "episode_lengths": _histogram(episodes, "length", 24),
         "randomisation": [
-            {"name": d.name, "unit": d.unit, **_histogram(episodes, d.name, 4 if d.whole else 20)}
-            for d in DRAWS
-            if not d.name.startswith("joint_offset")
+            _drawn(episodes, name, draw["unit"])
+            for name, draw in store.schema.attributes.get("randomisation", {}).items()
+            if not name.startswith(("joint_offset", "joint_strength"))
         ],
         "spectra": _spectra(selection),
     }
+
+
+def _drawn(episodes: pa.Table, name: str, unit: str) -> dict[str, object]:
+    whole = name in DRAW_INDEX and DRAWS[DRAW_INDEX[name]].quantity.whole
+    return {"name": name, "unit": unit, **_histogram(episodes, name, 4 if whole else 20)}
 
 
 def _histogram(episodes: pa.Table, column: str, bins: int) -> dict[str, list[float]]:

@@ -18,6 +18,11 @@ from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.rollout import run_episodes
 from gaitforge.collectors.policies import Policy
 from gaitforge.collectors.robots.robot import RobotCard, load_robots
+from gaitforge.collectors.scenarios.randomisation import (
+    Randomisation,
+    Written,
+    set_randomisation,
+)
 from gaitforge.collectors.simulators import check_backend
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.datasets import Schema
@@ -44,6 +49,8 @@ class LeggedPlan(CollectionPlan):
             all robots of the experts. Each is driven by the experts of that robot, or else by the
             one for families. Parts take the pairs of robot and expert in turn.
         form: which fields are stored, and in which precision.
+        randomisation: quantity -> distribution, where it is not the default; see
+            `Randomisation.parsed`.
         robots: most parallel robots of a simulator; threads: of a local run.
     """
 
@@ -56,12 +63,14 @@ class LeggedPlan(CollectionPlan):
     expert: str = DEFAULT_EXPERT
     robot: str = ""
     sim: str = "mujoco"
+    randomisation: Written = field(default_factory=dict)
     robots: Robots = 320
     threads: Workers = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_backend(self.sim)
+        set_randomisation(self)
 
     def expected_steps(self) -> dict[str, int]:
         """See `CollectionPlan.expected_steps`; the list grows with `grid.parts`."""
@@ -77,6 +86,7 @@ class LeggedPlan(CollectionPlan):
             "sim": self.sim,
             "form": asdict(self.form),
             **bodies,
+            **({"randomisation": self.randomisation} if self.randomisation else {}),
         }
 
     def _bodies(self) -> dict[str, str]:
@@ -118,7 +128,8 @@ class LeggedPlan(CollectionPlan):
     def schema(self) -> Schema:
         """See `CollectionPlan.schema`."""
         bodies = {robot.name: robot for robot, _ in self.pairs()}
-        return data.legged_schema(*bodies.values(), form=self.form)
+        draws = Randomisation.parsed(self.randomisation)
+        return data.legged_schema(*bodies.values(), form=self.form, randomisation=draws)
 
     def simulate(self, threads: int = 1) -> "LeggedSimulation":
         """See `CollectionPlan.simulate`."""
@@ -139,12 +150,19 @@ class LeggedSimulation(Simulation):
         self._robots = ceil(plan.grid.episodes_per_part / waves)
         self.driver: Driver | None = None
         self._pairs = plan.pairs()
+        self._randomisation = Randomisation.parsed(plan.randomisation)
         self._open("-0")
 
     def _open(self, part: str) -> None:
         self._opened = self._named(part)
         self.policy, robot = self._plan.actor(self._robots, part)
-        self.env = LeggedEnvironment(robot, self._robots, self._threads, self._plan.sim)
+        self.env = LeggedEnvironment(
+            robot,
+            self._robots,
+            self._threads,
+            self._plan.sim,
+            randomisation=self._randomisation,
+        )
 
     def _named(self, part: str) -> tuple[str, str]:
         """The names of a part's robot and expert."""
@@ -171,7 +189,8 @@ class LeggedSimulation(Simulation):
         own = self._plan.actor_hash() if alone else load_expert(self._opened[1]).hash
         simulator, expert = (physics.name, physics.version), (policy.name, own)
         several = len({robot.name for robot, _ in self._pairs}) > 1
-        catalog = data.part_catalog(results, self.env.robot, simulator, expert, several)
+        names = self._randomisation.names
+        catalog = data.part_catalog(results, self.env.robot, simulator, expert, several, names)
         return PartData(*data.part_arrays(results, schema, self.env.robot), catalog)
 
     def close(self) -> None:

@@ -15,6 +15,11 @@ from gaitforge.collectors.policies import Observation, Policy
 from gaitforge.collectors.robots.descriptor import body_vector
 from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, RobotCard, load_robot
 from gaitforge.collectors.robots.stored_robots import SEVERAL
+from gaitforge.collectors.scenarios.randomisation import (
+    Randomisation,
+    Written,
+    set_randomisation,
+)
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import read_record
@@ -34,6 +39,7 @@ class LeggedEvaluation(EvaluationPlan):
     Attributes:
         grid: the episodes; sim: physics back end; robots: parallel ones; threads: that step them.
         robot: a name or a path; empty for the policy's own.
+        randomisation: as that of `LeggedPlan`.
     """
 
     kind = "legged"
@@ -45,6 +51,11 @@ class LeggedEvaluation(EvaluationPlan):
     robots: Robots = 128
     threads: Workers = 2
     robot: str = ""
+    randomisation: Written = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        set_randomisation(self)
 
     def __str__(self) -> str:
         return f"{self.grid}; an episode's return is at most {LARGEST_RETURN:.3f}"
@@ -64,7 +75,7 @@ class LeggedEvaluation(EvaluationPlan):
         robots = min(self.robots, len(self.grid.specs()))
         policy, parameters = self.load(source, robots)
         card = self.card_of(source)
-        with closing(LeggedEnvironment(card, robots, self.threads, self.sim)) as env:
+        with closing(self.environment(card, robots)) as env:
             by_cell = evaluate(policy, env, self.grid, advance)
         cells = []
         for results in by_cell:
@@ -73,10 +84,16 @@ class LeggedEvaluation(EvaluationPlan):
             cells.append(Cell(where, results, cell_measures(results)))
         return cells, parameters
 
+    def environment(self, card: RobotCard, robots: int) -> LeggedEnvironment:
+        """The plan's simulator, with as many robots and the plan's randomisation."""
+        randomisation = Randomisation.parsed(self.randomisation)
+        threads = min(self.threads, robots)
+        return LeggedEnvironment(card, robots, threads, self.sim, randomisation=randomisation)
+
     def observations(self, source: PolicySource, count: int = 64) -> list[Observation]:
         """See `EvaluationPlan.observations`: on the grid's first episode, standing still."""
         observations = []
-        with closing(LeggedEnvironment(self.card_of(source), 1, 1, self.sim)) as env:
+        with closing(self.environment(self.card_of(source), 1)) as env:
             env.reset(np.arange(1), self.grid.specs()[:1])
             for _ in range(count):
                 observation = env.observe()

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     option("--robot", "robots or folders of robots, which parts take in turn", names),
     option("--policy", "a policy that drives: folder of a run or export, or module:Class"),
     option("--labeller", "with --policy: the expert, which labels every step and drives in turns"),
-    "--share --stretch SIMULATOR SIMULATION CELLS",
+    "--share --stretch SIMULATOR SIMULATION CELLS --randomisation",
     option(
         "--state",
         "store base pose and joint positions, for playback: a quarter more bytes",

@@ -42,7 +42,7 @@ def _list(arguments: argparse.Namespace) -> None:
     "          gaitforge expert train --env Hopper-v5 --out runs/hopper",
     option("--env", "a Gymnasium task instead of a robot: see gym list", metavar="TASK"),
     option("--steps", "environment steps in all", positive),
-    "--out --robot SIMULATION",
+    "--out --robot SIMULATION --randomisation",
     setting("entropy=0.005"),
 )
 def _train(arguments: argparse.Namespace) -> Work:

@@ -105,7 +105,7 @@ def models_command(arguments: argparse.Namespace) -> None:
         "humanoid",
     ),
     option("--task", "legged, gym, humanoid or your own (default: the run's, or legged)"),
-    "--checkpoint --robot SIMULATOR --terrain --skill",
+    "--checkpoint --robot SIMULATOR --randomisation --terrain --skill",
     option("--level", "terrain levels, e.g. 0,2,5-9 (default: 4, the middle one)", numbers),
     "--episodes --seed --threads",
     option(

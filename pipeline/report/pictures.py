@@ -143,7 +143,7 @@ def learner_takes(run_dir: Path, source: PolicySource, plan: LeggedEvaluation) -
     tried = specs[worst : worst + min(count, _TRIED)]
     policy, robot = plan.load(source, _ROBOTS)[0], plan.card_of(source)
     unique = list(dict.fromkeys([typical, *tried]))
-    with closing(LeggedEnvironment(robot, _ROBOTS, plan.threads, plan.sim)) as env:
+    with closing(plan.environment(robot, _ROBOTS)) as env:
         ran = {r.spec: r for r in run_episodes(env, policy, unique, record=True)}
     failed = sorted((ran[s] for s in tried if not ran[s].success), key=lambda r: r.episode_return)
     tally = (round(evaluation["success"] * len(specs)), len(specs), source.name)

@@ -10,7 +10,6 @@ import numpy as np
 
 from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
 from gaitforge.collectors.legged.data import part_catalog
-from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.datasets.errors import amount
 from gaitforge.flows.progress import Reporter
@@ -33,7 +32,7 @@ def policy_show(
         raise ValueError("no episode to run")
     robots = min(MOST_PARALLEL, len(specs))
     policy, card = plan.load(source, robots)[0], plan.card_of(source)
-    with closing(LeggedEnvironment(card, robots, plan.threads, plan.sim)) as env:
+    with closing(plan.environment(card, robots)) as env:
         total = len(specs) * env.episode_steps
         with reporter.step("run", total, "step") as advance:
             pairs = list(record(env, policy, specs, lambda n: advance(n, source.name)))
@@ -41,13 +40,21 @@ def policy_show(
     # The order of the catalog's rows.
     pairs.sort(key=lambda pair: pair[0].spec.index)
     actor = source.name, plan.key(source)["weights"]
-    columns = part_catalog([result for result, _ in pairs], card, simulator, actor)
+    results = [result for result, _ in pairs]
+    names = env.randomisation.names
+    columns = part_catalog(results, card, simulator, actor, draws=names)
     columns |= {"policy": columns.pop("expert"), "policy_hash": columns.pop("expert_hash")}
     rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
     episodes = [
         viewed(row, recording, card) for row, (_, recording) in zip(rows, pairs, strict=True)
     ]
-    return Show(f"policy {source.name}", card, recorded_charts(card), tuple(episodes))
+    return Show(
+        f"policy {source.name}",
+        card,
+        recorded_charts(card),
+        tuple(episodes),
+        randomisation=plan.randomisation,
+    )
 
 
 def ghost_source(name: str) -> PolicySource:
@@ -64,7 +71,7 @@ def with_ghosts(show: Show, source: PolicySource, reporter: Reporter) -> Show:
     """
     rows = [each.row for each in show.episodes]
     specs = [replace(spec_of(row), index=k, action_noise=0.0) for k, row in enumerate(rows)]
-    plan = LeggedEvaluation(robot=str(show.robot.path))
+    plan = LeggedEvaluation(robot=str(show.robot.path), randomisation=show.randomisation)
     others = policy_show(source, plan, specs, reporter).episodes
     pairs = zip(show.episodes, others, strict=True)
     episodes = tuple(replace(each, ghost=ghost) for each, ghost in pairs)

@@ -1,7 +1,7 @@
 """What a page shows: recorded episodes and their surroundings."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from gaitforge.collectors.legged.episodes import HELD_OUT_VARIANTS, EpisodeSpec,
 from gaitforge.collectors.rendering.scene import Scene, drawn_scene
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.scenarios.passages import Barrier, place_barriers
+from gaitforge.collectors.scenarios.randomisation import Written
 from gaitforge.collectors.scenarios.terrains import TerrainTile, make_tile
 from gaitforge.datasets.catalog.listing import episode_id, episode_name
 from gaitforge.pipeline.view.recording import Chart, Recording
@@ -50,6 +51,7 @@ class Show:
         charts: the curves of every recording's `series`, in their order.
         note: a remark on the episodes for the viewer, or "".
         ghost: name of the ghosts' policy, or "".
+        randomisation: that of the episodes, see `LeggedPlan`.
     """
 
     title: str
@@ -58,6 +60,7 @@ class Show:
     episodes: tuple[Viewed, ...]
     note: str = ""
     ghost: str = ""
+    randomisation: Written = field(default_factory=dict)
 
     def chosen(self, names: Sequence[str]) -> "Show":
         """The same with the episodes of these names or ids, or else that of the lowest return.

@@ -12,6 +12,7 @@ from gaitforge.collectors.legged.replaying import (
     replay_environment,
     robot_of_selection,
     stored_episodes,
+    stored_randomisation,
 )
 from gaitforge.collectors.robots.commands import C
 from gaitforge.collectors.robots.robot import load_robot
@@ -76,7 +77,8 @@ def stored_show(selection: Selection, reporter: Reporter, robot: str = "") -> Sh
         note = unequal and f"{amount(unequal, 'episode')} came out otherwise than stored."
         charts = recorded_charts(card)
     episodes = [viewed(row, each, card) for row, each in zip(rows, recordings, strict=True)]
-    return Show(Path(store.address).name, card, charts, tuple(episodes), note or "")
+    name, draws = Path(store.address).name, stored_randomisation(store.schema).written()
+    return Show(name, card, charts, tuple(episodes), note or "", randomisation=draws)
 
 
 def _replayed(

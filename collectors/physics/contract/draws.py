@@ -8,8 +8,8 @@ import numpy as np
 from gaitforge.collectors.physics.contract import scene
 from gaitforge.collectors.physics.interface import PhysicsBackend, RobotStart
 from gaitforge.collectors.robots.robot import LEGS, RobotError
-from gaitforge.collectors.scenarios.randomisation import DRAWS, draw_randomisation
-from gaitforge.collectors.timing import GRAVITY_MS2
+from gaitforge.collectors.scenarios.randomisation import DEFAULT, DRAWS
+from gaitforge.collectors.timing import DECIMATION, GRAVITY_MS2
 
 _STEP_RAD = 0.3
 _CALF = 2
@@ -22,15 +22,15 @@ _COARSEST_SHARE = 1 / 64
 def realised_draws(make: scene.Make) -> str:
     """Realised draws are near the drawn ones; realising them again changes nothing."""
     backend, rng = make(1, 1), np.random.default_rng(0)
-    drawn = np.stack([draw_randomisation(rng) for _ in range(200)])
+    drawn = np.stack([DEFAULT.draw(rng, 0, scene.ROBOT) for _ in range(200)])
     once = backend.realised(drawn)
     scene.require(once.shape == drawn.shape, f"draws of shape {drawn.shape} became {once.shape}")
     again = backend.realised(once)
     scene.require((again == once).all(), "realising twice changes draws")
     one = backend.realised(drawn[0])
     scene.require((one == once[0]).all(), "one robot's draws are realised differently in a batch")
-    ranges = np.array([draw.high - draw.low for draw in DRAWS])
-    off = np.abs(once - drawn).max(axis=0) / ranges
+    low, high = DEFAULT.ends(scene.ROBOT)
+    off = np.abs(once - drawn).max(axis=0) / np.where(high > low, high - low, 1.0)
     worst = int(np.argmax(off))
     scene.require(
         off[worst] <= _COARSEST_SHARE,
@@ -77,6 +77,44 @@ def action_lag(make: scene.Make) -> str:
     late = _calf_response(backend, 40)
     off = scene.require_close("where the joint arrives, rad", late, _STEP_RAD, 0.02)
     return f"after a step {_rad(response)}, in the end off by {off:.3f}"
+
+
+def long_lag(make: scene.Make) -> str:
+    """A lag beyond a control step keeps the targets of the steps between, in their order."""
+    backend = make(1, 1)
+    lag = DECIMATION + 2
+    draws = scene.draws_with(action_lag_substeps=lag)
+    if (backend.realised(draws) != draws).any():
+        return "not realised here"
+    backend = _hanging(make, action_lag_substeps=[lag, 0])
+    first, moved = [], []
+    for _ in range(3):
+        moved.append(_calf_response(backend, 1))
+        first.append(abs(moved[-1][0]))
+    scene.require_close("movement before the lag has passed, rad", first[0], 0.0, 2e-3)
+    scene.require(moved[1][0] < moved[0][1] and moved[2][0] > 0.02, f"late: {_rad(moved[2])}")
+    return f"after 1, 2, 3 steps {_rad(np.array(moved)[:, 0])}"
+
+
+def model_draws(make: scene.Make) -> str:
+    """Gravity, a load, and the joints' friction act, where the back end can vary them."""
+    if not make(1, 1).model_fields:
+        return "not varied here"
+    falling = _hanging(make, gravity_ms2=[5.0, 10.0])
+    scene.hold(falling, 10)
+    dropped = scene.in_the_air().base_pos[2] - falling.state.base_pos[:, 2]
+    scene.require_close("twice the gravity, twice the fall", dropped[1] / dropped[0], 2.0, 0.02)
+    loaded = _on_feet(_standing(make, payload_kg=[0.0, 3.0])).sum(axis=1)
+    expected = scene.WEIGHT_N + np.array([0.0, 3.0]) * GRAVITY_MS2
+    scene.require_close("weight on the feet, N", loaded, expected, 0.02 * scene.WEIGHT_N)
+    sides = scene.draws_with(payload_kg=3.0, payload_x_m=0.2)
+    front = _on_feet(_drawn_rows(make, scene.start_at(joint_pos=scene.FIRM_STANCE), sides))
+    in_front = np.array([leg.startswith("F") for leg in LEGS])
+    more = float(front[0, in_front].sum() - front[0, ~in_front].sum())
+    scene.require(more > 10.0, f"a load in front: front feet carry {more:.0f} N more")
+    stiff = _calf_response(_hanging(make, joint_friction_nm=[0.0, 2.0]), 1)
+    scene.require(stiff[1] < 0.98 * stiff[0], f"friction 0 and 2 Nm: {_rad(stiff)}")
+    return f"fell {dropped[0]:.2f} and {dropped[1]:.2f} m, a load in front {more:.0f} N"
 
 
 def joint_offset(make: scene.Make) -> str:
@@ -142,7 +180,7 @@ def draws_replaced(make: scene.Make) -> str:
 def impossible_draws(make: scene.Make) -> str:
     """Draws that no robot can have are refused, by the robot's and the draw's name."""
     backend = make(1, 1)
-    impossible = {draw.name: draw.least - 1 for draw in DRAWS if draw.least > -np.inf}
+    impossible = {draw.name: draw.quantity.allowed.low - 1 for draw in DRAWS}
     for name, value in (impossible | {"base_mass_offset_kg": -100.0}).items():
         reply = "nothing"
         try:
@@ -151,13 +189,17 @@ def impossible_draws(make: scene.Make) -> str:
             reply = str(error)
         named = scene.ROBOT.name in reply and f"{name} {value:g}" in reply
         scene.require(named, f"{name} {value:g} has to be refused; the back end said: {reply}")
-    return ", ".join(["mass", *impossible])
+    return f"{len(impossible)} of {len(DRAWS)}"
+
+
+def _drawn_rows(make: scene.Make, start: RobotStart, *rows: np.ndarray) -> PhysicsBackend:
+    return scene.placed(make, *(replace(start, draws=row) for row in rows))
 
 
 def _drawn(make: scene.Make, start: RobotStart, **draws: Sequence[float]) -> PhysicsBackend:
     """A robot at the start for each value of each draw, the others nominal."""
     rows = [scene.draws_with(**{name: each}) for name, values in draws.items() for each in values]
-    return scene.placed(make, *(replace(start, draws=row) for row in rows))
+    return _drawn_rows(make, start, *rows)
 
 
 def _hanging(make: scene.Make, **draws: Sequence[float]) -> PhysicsBackend:

@@ -12,7 +12,7 @@ from gaitforge.collectors.physics.contract import scene
 from gaitforge.collectors.physics.interface import PhysicsBackend
 from gaitforge.collectors.robots.robot import N_JOINTS
 from gaitforge.collectors.scenarios.passages import Passage, place_barriers
-from gaitforge.collectors.scenarios.randomisation import draw_randomisation
+from gaitforge.collectors.scenarios.randomisation import DEFAULT
 from gaitforge.collectors.scenarios.terrains import TERRAINS, make_tile
 
 _FLOAT32 = {"base_pos": 0.02, "joint_pos": 0.1}
@@ -97,7 +97,7 @@ def _scatter(backend: PhysicsBackend, numbers: Sequence[int]) -> None:
         tile = make_tile(names[number % len(names)], 3, number)
         yaw = rng.uniform(-3, 3)
         walls = place_barriers(Passage("walls", 0.0, 0.6, 0.32), tile, np.zeros(2), yaw)
-        draws = backend.realised(draw_randomisation(rng))
+        draws = backend.realised(DEFAULT.draw(rng, 0, scene.ROBOT))
         fields = {"tile": tile, "barriers": walls if number % 2 else (), "draws": draws}
         backend.reset(robot, scene.start_at(z=scene.STANDING_HEIGHT_M + 0.1, yaw=yaw, **fields))
 

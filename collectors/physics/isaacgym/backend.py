@@ -53,7 +53,7 @@ FRICTION_BUCKETS = 62
 """With the two materials of other shapes and of barriers these are legged_gym's 64 buckets."""
 STEP_LIMIT_S = 60.0
 """Limit after which a step counts as hanging."""
-_FRICTION = DRAWS[DRAW_INDEX["friction"]]
+_FRICTION = DRAWS[DRAW_INDEX["friction"]].default
 _FRICTIONS = np.linspace(_FRICTION.low, _FRICTION.high, FRICTION_BUCKETS)
 _EVENT = protocol.column_slices(protocol.EVENTS)
 _STATE = protocol.column_slices(protocol.STATE)
@@ -155,19 +155,24 @@ class IsaacGymBackend(PhysicsBackend):
         self._stand_everywhere()
 
     def realised(self, draws: np.ndarray) -> np.ndarray:
-        """See `PhysicsBackend.realised`: friction is the nearest of 62 values."""
+        """See `PhysicsBackend.realised`: one of 62 frictions, and no lag beyond a control step."""
         draws = draws.copy()
         share = (draws[..., DRAW_INDEX["friction"]] - _FRICTION.low) / np.ptp(_FRICTIONS)
         bucket = np.rint(share * (FRICTION_BUCKETS - 1)).astype(np.int64)
         draws[..., DRAW_INDEX["friction"]] = _FRICTIONS[np.clip(bucket, 0, FRICTION_BUCKETS - 1)]
+        lag = DRAW_INDEX["action_lag_substeps"]
+        draws[..., lag] = np.minimum(draws[..., lag], DECIMATION)
         return draws
+
+    def trunk_kg(self, index: int) -> float:
+        """See `PhysicsBackend.trunk_kg`."""
+        return float(self._model.body(self._robot.trunk_body).mass[0])
 
     def reset(self, index: int, start: RobotStart) -> None:
         """See `PhysicsBackend.reset`."""
         if len(start.barriers) > MAX_BARRIERS:
             raise ValueError(f"{len(start.barriers)} barriers; a model holds {MAX_BARRIERS}")
-        trunk = self._model.body(self._robot.trunk_body)
-        check_draws(self._robot, float(trunk.mass[0]), start.draws)
+        check_draws(self._robot, self.trunk_kg(index), start.draws)
         draws = self.realised(start.draws)
         self._wanted[index] = FixedPart(
             self._tiles.number(start.tile),
@@ -204,7 +209,7 @@ class IsaacGymBackend(PhysicsBackend):
             self._events[:, _EVENT["reset"]] = 0.0
             self._events[:, _EVENT["push"]] = 0.0
             self._eventful = False
-        self._rows.targets[:] = targets
+        self._rows.targets[:, 0] = targets
         self.state = self._read()
 
     @property
@@ -250,7 +255,7 @@ class IsaacGymBackend(PhysicsBackend):
         event[_EVENT["base_pos"]], event[_EVENT["periods"]] = position, periods
         for name in _CARRIED:
             event[_EVENT[name]] = getattr(state, name)[index]
-        event[_EVENT["previous_targets"]] = self._rows.targets[index]
+        event[_EVENT["previous_targets"]] = self._rows.targets[index, 0]
         self._eventful = True
 
     def _read(self) -> PhysicsState:

@@ -41,6 +41,7 @@ class MujocoBackend(HostBackend):
     version = mujoco.__version__
     exact = True
     several_robots = True
+    model_fields = True
 
     def __init__(self, robot: RobotCard | Sequence[RobotCard], num_robots: int, threads: int):
         robots = [robot] * num_robots if isinstance(robot, RobotCard) else list(robot)
@@ -72,7 +73,7 @@ class MujocoBackend(HostBackend):
     def step(self, joint_targets: np.ndarray) -> None:
         """See `PhysicsBackend.step`; RobotError when the simulation diverges."""
         rows = self._rows
-        _delay(self._control, rows.targets, joint_targets + rows.joint_offset, rows.lag)
+        rows.delay(joint_targets, self._control)
         self.pool.rollout(
             self._models,
             self._datas,
@@ -124,15 +125,6 @@ def _no_log_file() -> None:
     config = mujoco.MjLogConfig.get()
     config.logto_file = config.logto_console = False
     mujoco.MjLogConfig.set(config)
-
-
-@compiled
-def _delay(control: np.ndarray, old: np.ndarray, new: np.ndarray, lag: np.ndarray) -> None:
-    """Control (N, DECIMATION, 12): old targets for `lag` substeps, then new; then old = new."""
-    for i in range(control.shape[0]):
-        for substep in range(control.shape[1]):
-            control[i, substep] = old[i] if substep < lag[i] else new[i]
-        old[i] = new[i]
 
 
 @compiled

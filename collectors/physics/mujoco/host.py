@@ -10,13 +10,19 @@ from gaitforge.collectors.physics.interface import PhysicsBackend, PhysicsState,
 from gaitforge.collectors.physics.mujoco.model import sensor_slices, write_barriers, write_tile
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
 from gaitforge.collectors.rotations import lengths
+from gaitforge.collectors.scenarios.quantities import MAX_LAG_SUBSTEPS
 from gaitforge.collectors.scenarios.randomisation import (
     COM_OFFSET,
     DRAW_INDEX,
+    DRAWS,
     JOINT_OFFSET,
+    PAYLOAD_AT,
     check_draws,
     drawn_gains,
 )
+from gaitforge.collectors.timing import DECIMATION
+
+_OF_FIELDS = [(i, each.quantity) for i, each in enumerate(DRAWS) if each.quantity.field]
 
 
 def _write_draws(
@@ -30,18 +36,50 @@ def _write_draws(
     model.body_mass[trunk] = mass
     model.body_inertia[trunk] = nominal.body_inertia[trunk] * mass / nominal.body_mass[trunk]
     model.body_ipos[trunk] = nominal.body_ipos[trunk] + draws[COM_OFFSET]
+    model.body_iquat[trunk] = nominal.body_iquat[trunk]
+    if draws[DRAW_INDEX["payload_kg"]] > 0:
+        _load(model, trunk, draws[DRAW_INDEX["payload_kg"]], draws[PAYLOAD_AT])
     model.geom_friction[feet, 0] = draws[DRAW_INDEX["friction"]]
+    model.opt.gravity[2] = -draws[DRAW_INDEX["gravity_ms2"]]
     kp, kd = drawn_gains(robot, draws)
     model.actuator_gainprm[:, 0] = kp
     model.actuator_biasprm[:, 1] = -kp
     model.actuator_biasprm[:, 2] = -kd
+    joints = [int(nominal.joint(name).dofadr[0]) for name in robot.joint_names]
+    for index, quantity in _OF_FIELDS:
+        assert quantity.field is not None
+        name, whose, how = quantity.field
+        rows = (joints, 0) if whose == "joints" else (feet, 0)
+        rows = rows if getattr(nominal, name).ndim > 1 else rows[0]
+        value = getattr(nominal, name)[rows]
+        getattr(model, name)[rows] = (
+            value * draws[index] if how == "factor" else value + draws[index]
+        )
+
+
+def _load(model: mujoco.MjModel, body: int, load_kg: float, place: np.ndarray) -> None:
+    """Add a point mass at `place` (3,) in a body's frame, by the parallel axis theorem."""
+    mass, centre = float(model.body_mass[body]), model.body_ipos[body].copy()
+    axes = np.empty(9)
+    mujoco.mju_quat2Mat(axes, model.body_iquat[body])
+    turn = axes.reshape(3, 3)
+    inertia = turn @ np.diag(model.body_inertia[body]) @ turn.T
+    both = (mass * centre + load_kg * place) / (mass + load_kg)
+    for each_kg, at in ((mass, centre - both), (load_kg, place - both)):
+        inertia += each_kg * (at @ at * np.eye(3) - np.outer(at, at))
+    moments, principal = np.linalg.eigh(inertia)
+    principal[:, 2] *= np.linalg.det(principal)  # a rotation, no reflection
+    mujoco.mju_mat2Quat(model.body_iquat[body], principal.ravel())
+    model.body_mass[body], model.body_ipos[body] = mass + load_kg, both
+    model.body_inertia[body] = moments
 
 
 class RobotRows:
     """Data of N robots that back ends keep on the host, float64.
 
     Attributes:
-        targets, joint_offset: (N, 12) rad; lag: (N,) substeps.
+        targets: (N, K, 12) rad, of the last control steps, newest first; joint_offset: (N, 12)
+            rad; lag: (N,) substeps.
         period: (N, 1) the tile's period, m; origin: (N, 2) m, present place of a robot's tile;
             sensor_origin: its place when sensors were read.
     """
@@ -52,7 +90,8 @@ class RobotRows:
         self._qvel = np.array([int(joint.dofadr[0]) for joint in joints])
         self._feet = [model.geom(name).id for name in robot.foot_geoms]
         self._slices = sensor_slices(model)
-        self.targets = np.tile(robot.default_joint_pos_rad, (num_robots, 1))
+        kept = -(-MAX_LAG_SUBSTEPS // DECIMATION)
+        self.targets = np.tile(robot.default_joint_pos_rad, (num_robots, kept, 1))
         self.joint_offset = np.zeros((num_robots, N_JOINTS))
         self.lag = np.zeros(num_robots, dtype=np.int64)
         self.period = np.ones((num_robots, 1))
@@ -69,6 +108,14 @@ class RobotRows:
         pos[:3], pos[3:7], pos[self._qpos] = start.base_pos, start.base_quat, start.joint_pos
         vel[:] = 0.0
         vel[:6] = start.base_vel
+
+    def delay(self, new: np.ndarray, control: np.ndarray) -> None:
+        """Write the lagging targets of each substep into control (N, DECIMATION, 12).
+
+        Args:
+            new: (N, 12) rad, the targets of this control step.
+        """
+        _delay(control, self.targets, new + self.joint_offset, self.lag)
 
     def feet(self, data: mujoco.MjData) -> np.ndarray:
         """(4, 3) positions of the feet."""
@@ -151,6 +198,10 @@ class HostBackend(PhysicsBackend):
         mujoco.mj_kinematics(model, data)
         self.state.show_start(index, start, self._rows.feet(data))
 
+    def trunk_kg(self, index: int) -> float:
+        """See `PhysicsBackend.trunk_kg`."""
+        return float(self._nominals[index].body(self._robots[index].trunk_body).mass[0])
+
     def push(self, ids: np.ndarray, velocity_xy: np.ndarray) -> None:
         """See `PhysicsBackend.push`."""
         self._vel[ids, :2] += velocity_xy
@@ -158,6 +209,21 @@ class HostBackend(PhysicsBackend):
 
     def _read(self) -> PhysicsState:
         return self._rows.read(self._pos, self._vel, self._sensors)
+
+
+@compiled
+def _delay(control: np.ndarray, targets: np.ndarray, new: np.ndarray, lag: np.ndarray) -> None:
+    """Control (N, S, 12): until `lag` substeps have passed, targets (N, K, 12) of steps before."""
+    substeps = control.shape[1]
+    for i in range(control.shape[0]):
+        for substep in range(substeps):
+            if substep >= lag[i]:
+                control[i, substep] = new[i]
+            else:
+                control[i, substep] = targets[i, (lag[i] - substep - 1) // substeps]
+        for k in range(targets.shape[1] - 1, 0, -1):
+            targets[i, k] = targets[i, k - 1]
+        targets[i, 0] = new[i]
 
 
 @compiled

@@ -81,11 +81,7 @@ class MujocoWarpBackend(HostBackend):
     def step(self, joint_targets: np.ndarray) -> None:
         """See `PhysicsBackend.step`."""
         rows = self._rows
-        new = joint_targets + rows.joint_offset
-        for substep in range(DECIMATION):
-            lagging = (substep < rows.lag)[:, None]
-            self._control[substep] = np.where(lagging, rows.targets, new)
-        rows.targets[:] = new
+        rows.delay(joint_targets, self._control.swapaxes(0, 1))
         pos, vel, sensors = self._worlds.run(self._control, self._pos, self._vel)
         self._pos[:], self._vel[:], self._sensors[:] = pos, vel, sensors
         # Diverged robots restart in the model's initial state, as in MuJoCo; NaN compares as false.

@@ -117,9 +117,7 @@ def _existing(address: str | os.PathLike[str], importer: Importer) -> Store | No
     store = open_store(address)
     if store.schema == importer.schema:
         return store
-    pair = [{each.name: each for each in one.schema.fields} for one in (store, importer)]
-    differing = [key for key in pair[0] | pair[1] if pair[0].get(key) != pair[1].get(key)]
-    what = f"in its fields {listed(differing)}" if differing else "in its robot or attributes"
+    what = store.schema.differences(importer.schema)
     problem = f"has another schema than the source gives, {what}; give a new path"
     raise DatasetError(f"store {store.address} {problem}")
 

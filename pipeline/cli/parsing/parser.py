@@ -215,6 +215,15 @@ SHARED: dict[str, dict[str, Any]] = {
         metavar="ROBOT",
         dest="settings",
     ),
+    "--randomisation": details(
+        "of the episodes: none, default, heavy, or a JSON file; single quantities by --set "
+        "randomisation.friction=0.1:0.3, =0.2 or =none",
+        lambda name: f"randomisation.preset={name}",
+        [],
+        action="append",
+        metavar="NAME|FILE",
+        dest="settings",
+    ),
     "--sim": details(
         f"simulator: {', '.join(BACKENDS)} (see gaitforge sim list)",
         simulator,

@@ -19,6 +19,7 @@ class Wrapped:
     exact = True
     fixed_world = False
     several_robots = False
+    model_fields = True
 
     def __init__(self, num_robots: int, threads: int):
         self.num_robots = num_robots
@@ -31,6 +32,9 @@ class Wrapped:
     def reset(self, index: int, start: RobotStart) -> None:
         self.inner.reset(index, self.heard(start))
         self.state = self.shown(self.inner.state)
+
+    def trunk_kg(self, index: int) -> float:
+        return self.inner.trunk_kg(index)
 
     def heard(self, start: RobotStart) -> RobotStart:
         """What a reset takes the start for."""
@@ -157,7 +161,7 @@ class TakesImpossibleDraws(Wrapped):
     """Simulates what is nearest to draws that no robot can have."""
 
     def heard(self, start: RobotStart) -> RobotStart:
-        return replace(start, draws=np.clip(start.draws, [draw.low for draw in DRAWS], None))
+        return replace(start, draws=np.clip(start.draws, [draw.quantity.allowed.low for draw in DRAWS], None))
 
 
 class Trembles(Wrapped):

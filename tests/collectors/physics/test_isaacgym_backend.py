@@ -16,7 +16,7 @@ from gaitforge.collectors.physics.interface import PhysicsBackend, RobotStart
 from gaitforge.collectors.physics.isaacgym.backend import FRICTION_BUCKETS, IsaacGymBackend
 from gaitforge.collectors.physics.isaacgym.process import WorkerError
 from gaitforge.collectors.physics.mujoco.backend import MujocoBackend
-from gaitforge.collectors.scenarios.randomisation import DRAW_INDEX, DRAWS, draw_randomisation
+from gaitforge.collectors.scenarios.randomisation import DEFAULT, DRAW_INDEX, DRAWS
 from gaitforge.collectors.scenarios.terrains import make_tile
 from tests.collectors.making import (
     DEFAULT_POSE,
@@ -29,7 +29,7 @@ from tests.collectors.making import (
 )
 from tests.collectors.physics.isaacgym import CONFIG, use_the_double
 
-FRICTION = DRAWS[DRAW_INDEX["friction"]]
+FRICTION = DRAWS[DRAW_INDEX["friction"]].default
 MOTION = ("base_pos", "base_quat", "base_lin_vel_world", "base_ang_vel_body", "joint_pos")
 WEIGHT_N = ROBOT.mass_kg * 9.81
 
@@ -82,7 +82,7 @@ def test_robots_move_as_the_mujoco_back_ends_do(backend: IsaacGymBackend) -> Non
     tiles = [make_tile(terrain, 4, 1) for terrain in ("flat", "rough", "stairs", "slope")]
     rng = np.random.default_rng(5)
     for index in range(4):
-        draws = backend.realised(draw_randomisation(rng))
+        draws = backend.realised(DEFAULT.draw(rng, 0, ROBOT))
         for each in (backend, other):
             each.reset(index, replace(spinning(index), tile=tiles[index], draws=draws))
     for step in range(30):

@@ -29,7 +29,7 @@ from gaitforge.collectors.physics.mujoco.model import GROUND, build_model, write
 from gaitforge.collectors.physics.mujoco_warp.warp_backend import MujocoWarpBackend
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotError, load_robot
 from gaitforge.collectors.scenarios.passages import Passage, place_barriers
-from gaitforge.collectors.scenarios.randomisation import draw_randomisation
+from gaitforge.collectors.scenarios.randomisation import DEFAULT
 from gaitforge.collectors.scenarios.terrains import TERRAINS, make_tile
 from tests.collectors.making import ROBOT
 from tests.collectors.robots.robot_folders import robot_folder
@@ -94,7 +94,7 @@ def scatter(backend: PhysicsBackend) -> None:
         yaw = rng.uniform(-3, 3)
         walls = place_barriers(Passage("walls", 0.0, 0.6, 0.32), tile, np.zeros(2), yaw)
         start = start_at(z=STANDING_HEIGHT_M + 0.05, yaw=yaw, lin_vel=(0.4, -0.2, 0.0))
-        barriers, draws = walls if robot % 2 else (), draw_randomisation(rng)
+        barriers, draws = walls if robot % 2 else (), DEFAULT.draw(rng, robot, ROBOT)
         backend.reset(robot, replace(start, tile=tile, barriers=barriers, draws=draws))
 
 
