@@ -36,7 +36,7 @@ from gaitforge.collectors.robots.stored_robots import ROBOTS, SEVERAL, robots_at
 from gaitforge.collectors.scenarios.passages import OPEN_GROUND
 from gaitforge.collectors.scenarios.randomisation import DEFAULT, DRAW_INDEX, Randomisation
 from gaitforge.collectors.scenarios.skills import SKILLS, matching_cells
-from gaitforge.collectors.scenarios.terrains import N_LEVELS, TERRAINS
+from gaitforge.collectors.scenarios.terrains import N_LEVELS, TERRAINS, UNSEEN
 from gaitforge.collectors.timing import CONTROL_DT_S
 from gaitforge.datasets import Field, Schema
 from gaitforge.datasets.ranges import Range, Whole, check_ranges
@@ -149,6 +149,8 @@ class CollectionGrid:
     def __post_init__(self) -> None:
         self.cells()
         check_ranges(self)
+        if unseen := [terrain for terrain in self.terrains if terrain in UNSEEN]:
+            raise ValueError(f"{', '.join(unseen)}: terrains to evaluate on, never collected")
         if not self.action_noise or not all(0.0 <= std < inf for std in self.action_noise):
             raise ValueError("action_noise needs at least one standard deviation, none negative")
 

@@ -60,6 +60,7 @@ _PUSH_TURN = np.pi * (3.0 - np.sqrt(5.0))
 """The golden angle, by which each further push is turned from the one before."""
 _SENSOR_NOISE = indices("sensor_noise")
 _NOISE_WIDTHS = [stop - start for start, stop in NOISE_SLICES.values()]
+_PATCH, _PATCH_FRICTION = DRAW_INDEX["patch_start_m"], DRAW_INDEX["patch_friction"]
 _DELAY, _INTERVAL = DRAW_INDEX["observation_delay_steps"], DRAW_INDEX["push_interval_s"]
 _PASSAGE_KINDS = {"none": 0.0, "bar": -1.0, "walls": 1.0}
 
@@ -124,10 +125,13 @@ class LeggedEnvironment:
         self._push_velocity = np.zeros((num_robots, 2))
         self._push_every = np.zeros(num_robots, dtype=np.int64)
         self._delay = np.zeros(num_robots, dtype=np.int64)
+        # Where slippery ground begins, and its friction; NaN beyond it.
+        self._patch = np.full((num_robots, 2), np.nan)
         # The measured values of the last steps, for robots whose sensors lag.
         self._measured = np.zeros((num_robots, MAX_DELAY_STEPS + 1, NOISE_DIM))
         self._last_action = np.zeros((num_robots, N_JOINTS))
         self._command: np.ndarray | None = None
+        self._where = np.zeros((num_robots, 3))
         self._reward = np.zeros(num_robots, dtype=np.float32)
         self.view: StepView | None = None
         self._signals = np.zeros((num_robots, episode_steps, N_SIGNALS), dtype=np.float32)
@@ -146,6 +150,7 @@ class LeggedEnvironment:
             self._draws[index] = standardised(drawn.draws)
             noise = np.repeat(drawn.draws[_SENSOR_NOISE], _NOISE_WIDTHS).astype(np.float32)
             self._noise[index] = drawn.observation_noise * noise
+            self._patch[index] = drawn.draws[_PATCH], drawn.draws[_PATCH_FRICTION]
             self._delay[index] = int(drawn.draws[_DELAY])
             self._push_every[index] = round(drawn.draws[_INTERVAL] / CONTROL_DT_S)
             self._action_noise[index] = drawn.action_noise if spec.action_noise > 0 else 0.0
@@ -173,6 +178,7 @@ class LeggedEnvironment:
         self._command = None
         self.step_count[ids] = 0
         self._last_action[ids] = 0.0
+        self._where[ids] = 0.0
         self._reward[ids] = 0.0
 
     def observe(self) -> Observation:
@@ -189,6 +195,7 @@ class LeggedEnvironment:
         # Still the last observation's if nothing has changed since.
         command = self.command() if self._command is None else self._command
         self._push()
+        self._slip(self._where)
         self.physics.step(self.joint_targets(action))
 
         geometry, on_track = self._look()
@@ -203,6 +210,12 @@ class LeggedEnvironment:
         self._last_action = action
         self._reward = reward
         return Transition(self._observation(geometry, on_track), reward, terminated, truncated)
+
+    def _slip(self, on_track: np.ndarray) -> None:
+        """Change the friction under robots that come to where the ground turns slippery."""
+        for index in np.flatnonzero(on_track[:, 0] >= self._patch[:, 0]):
+            self.physics.set_friction(int(index), self._patch[index, 1])
+            self._patch[index] = np.nan
 
     def _push(self) -> None:
         """Push robots whose push is due, each further time in another direction."""
@@ -298,6 +311,7 @@ class LeggedEnvironment:
 
     def _observation(self, geometry: Geometry, on_track: np.ndarray) -> Observation:
         state = self.physics.state
+        self._where = on_track
         self._command = command = self._steered(on_track)
         clock = self.clock()
         noise = self._noise[self._rows, np.minimum(self.step_count, self.episode_steps)]

@@ -72,12 +72,13 @@ def cell_measures(results: Sequence[EpisodeResult]) -> dict[str, float]:
 
     vx_error is the mean |v_x error| over the last 2 s, m/s; torque_p99 and action_rate_p99 are the
     99th percentiles over all steps of the largest joint torque, Nm, and of the fastest joint
-    target, rad/s.
+    target, rad/s; power_w is the joints' mean mechanical power.
     """
     return {
         "vx_error": float(np.mean([r.vel_x_error_ms for r in results])),
         "torque_p99": _p99([r.torque_nm for r in results]),
         "action_rate_p99": _p99([r.action_rate_rads for r in results]),
+        "power_w": float(np.mean([r.power_w for r in results])),
     }
 
 

@@ -50,7 +50,7 @@ class EpisodeResult:
     """Outcome of an episode; `record` is None unless it was recorded.
 
     torque_nm (T,) float32 is the largest |torque| of any joint, action_rate_rads (T,) the speed of
-    the fastest joint target.
+    the fastest joint target; power_w the joints' mean mechanical power.
     """
 
     spec: EpisodeSpec
@@ -62,6 +62,7 @@ class EpisodeResult:
     vel_x_error_ms: float
     torque_nm: np.ndarray
     action_rate_rads: np.ndarray
+    power_w: float
     record: EpisodeRecord | None
 
 
@@ -213,5 +214,6 @@ def _result(
         vel_x_error_ms=track.vel_x_error(),
         torque_nm=track.values[:, S.TORQUE].copy(),
         action_rate_rads=track.values[:, S.ACTION_RATE].copy(),
+        power_w=float(track.values[:, S.POWER].mean()),
         record=recorder.take(index, length, observation.policy[index]) if recorder else None,
     )

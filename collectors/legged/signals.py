@@ -11,7 +11,8 @@ from gaitforge.collectors.timing import CONTROL_DT_S
 def signals(view: StepView, on_track: np.ndarray) -> np.ndarray:
     """(N, N_SIGNALS) float32 of one step.
 
-    Torque is the largest |torque| of any joint, Nm; action rate the fastest joint target, rad/s.
+    Torque is the largest |torque| of any joint, Nm; action rate the fastest joint target, rad/s;
+    power the sum over the joints of |torque times velocity|, W.
 
     Args:
         on_track: (N, 2 or more) along and across the track, m.
@@ -36,6 +37,7 @@ def signals(view: StepView, on_track: np.ndarray) -> np.ndarray:
         S.BARRIER_FORCE: view.state.barrier_force,
         S.BARRIER_BODY_FORCE: view.state.barrier_body_force,
         S.TORQUE: np.abs(view.state.joint_torque).max(axis=1),
+        S.POWER: np.abs(view.state.joint_torque * view.state.joint_vel).sum(axis=1),
         S.ACTION_RATE: action_change * view.robots.action_scale_rad[:, 0] / CONTROL_DT_S,
     }
     recorded = np.empty((len(on_track), N_SIGNALS), dtype=np.float32)

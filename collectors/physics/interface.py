@@ -130,6 +130,10 @@ class PhysicsBackend(Protocol):
         """Add world velocities (K, 2) m/s to the bases of `ids`; `state` shows it at once."""
         ...
 
+    def set_friction(self, index: int, friction: float) -> None:
+        """Change the feet's friction from the next step on; only with `model_fields`."""
+        raise ValueError(f"{self.name} cannot change friction during an episode")
+
     def step(self, joint_targets: np.ndarray) -> None:
         """Advance one control step towards joint targets (N, 12) rad, with each robot's lag."""
         ...

@@ -152,6 +152,14 @@ QUANTITIES: tuple[Quantity, ...] = (
         field=("geom_solref", "feet", "factor"),
     ),
     Quantity(
+        "patch_start_m", "m", "100", 100.0, "way along the track to slippery ground",
+        "1:5", "an episode is up to 8 m long", Range(0, 100), "no episode is longer", "model",
+    ),
+    Quantity(
+        "patch_friction", "1", "0.1", 0.1, "sliding friction beyond `patch_start_m`", "0.1:0.3",
+        "ice: 0.05 to 0.15", Range(0, 5, above=True), "nothing slides without end", "model",
+    ),
+    Quantity(
         "sensor_noise_{}", "1", "1", 0.0, "factor of the noise of {}", "0:2",
         "1: legged_gym's noise", Range(0, 20), "noise has a width", "task", labels=_SENSORS,
     ),

@@ -15,7 +15,7 @@ from gaitforge.collectors.robots.commands import NEUTRAL, C, Range, command_scal
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.scenarios.passages import Passage, PassageRule
 from gaitforge.collectors.scenarios.signals import S, Track
-from gaitforge.collectors.scenarios.terrains import TERRAINS, check_level, check_terrain
+from gaitforge.collectors.scenarios.terrains import ALL_TERRAINS, check_level, check_terrain
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 
 MAX_CRAWL_M = 0.18
@@ -54,7 +54,7 @@ class Skill:
     def commanded_on(self, terrain: str) -> bool:
         """Whether the skill is commanded on a terrain."""
         everywhere = self.terrains is None or terrain in self.terrains
-        return everywhere or self.name in TERRAINS[terrain].skills
+        return everywhere or self.name in ALL_TERRAINS[terrain].skills
 
     def draw_command(
         self, rng: np.random.Generator, robot: RobotCard, speed_scale: float = 1.0

@@ -88,6 +88,25 @@ def _obstacles(x: np.ndarray, y: np.ndarray, level: int, rng: np.random.Generato
     return ground
 
 
+def _steep(x: np.ndarray, y: np.ndarray, level: int, rng: np.random.Generator) -> np.ndarray:
+    """A pyramid with a grade of 0.4 + 0.2 d: steeper than any slope of a collection."""
+    grade = (0.4 + 0.2 * difficulty(level)) * rng.choice([-1.0, 1.0])
+    return grade * _pyramid_distance(x, y, 0.6, 4.8)
+
+
+def _gravel(x: np.ndarray, y: np.ndarray, level: int, rng: np.random.Generator) -> np.ndarray:
+    """Noise of +-(0.01 + 0.05 d) m on every point of a 0.05 m grid: a quarter of rough ground's."""
+    amplitude = 0.01 + 0.05 * difficulty(level)
+    return rng.uniform(-amplitude, amplitude, x.shape)
+
+
+def _gaps(x: np.ndarray, y: np.ndarray, level: int, rng: np.random.Generator) -> np.ndarray:
+    """Ditches around the start, 0.3 m deep and of 0.1 + 0.3 d m, every 1.2 m."""
+    width = 0.1 + 0.3 * difficulty(level)
+    ring = np.maximum(np.abs(x), np.abs(y)) - 0.9
+    return np.where((ring >= 0) & (ring % 1.2 < width), -0.3, 0.0)
+
+
 @dataclass(frozen=True)
 class Terrain:
     """Everything about one terrain; adding a terrain is adding a record.
@@ -122,11 +141,25 @@ TERRAINS: dict[str, Terrain] = {
     )
 }
 
+UNSEEN: dict[str, Terrain] = {
+    terrain.name: terrain
+    for terrain in (
+        Terrain("steep", seed=5, height=_steep),
+        Terrain("gravel", seed=6, height=_gravel, resolution_m=0.05),
+        Terrain("gaps", seed=7, height=_gaps),
+    )
+}
+"""Terrains for evaluation alone: no episode of a collection is on them."""
+ALL_TERRAINS = TERRAINS | UNSEEN
+
 
 def check_terrain(terrain: str) -> str:
     """Return the name; raises ValueError for an unknown one."""
-    if terrain not in TERRAINS:
-        raise ValueError(f"unknown terrain '{terrain}'; allowed: {', '.join(TERRAINS)}")
+    if terrain not in ALL_TERRAINS:
+        raise ValueError(
+            f"unknown terrain '{terrain}'; allowed: {', '.join(TERRAINS)}, "
+            f"and to evaluate on {', '.join(UNSEEN)}"
+        )
     return terrain
 
 
@@ -140,7 +173,7 @@ def check_level(level: int) -> int:
 @lru_cache(maxsize=1024)
 def make_tile(terrain: str, level: int, variant: int) -> TerrainTile:
     """The tile of a terrain, level and variant; ValueError for an unknown terrain or level."""
-    kind = TERRAINS[check_terrain(terrain)]
+    kind = ALL_TERRAINS[check_terrain(terrain)]
     rng = np.random.default_rng([kind.seed, check_level(level), variant])
     cells = GRID - 2 * MARGIN_CELLS
     axis = (np.arange(cells) - cells / 2) * kind.resolution_m

@@ -38,7 +38,7 @@ def replay(
     plans = {
         part: record
         for record in plan_records(store_path)
-        if record["kind"] not in (LEGGED, LEGGED_POLICY)
+        if record["kind"] not in (LEGGED, LEGGED_POLICY, "counterfactual")
         for part in record["parts"]
     }
     parts = sorted(plans.keys() - set(store.missing(list(plans))))

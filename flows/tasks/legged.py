@@ -1,6 +1,6 @@
 """Legged robots: an expert on N simulated robots."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from math import ceil
@@ -15,6 +15,7 @@ from gaitforge.collectors.experts.expert import (
 from gaitforge.collectors.legged import data
 from gaitforge.collectors.legged.driving import Driver
 from gaitforge.collectors.legged.environment import LeggedEnvironment
+from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.collectors.legged.rollout import run_episodes
 from gaitforge.collectors.policies import Policy
 from gaitforge.collectors.robots.robot import RobotCard, load_robots
@@ -141,6 +142,8 @@ class LeggedSimulation(Simulation):
 
     Attributes:
         env: the simulated robots; policy: its actions are stored; driver: drives in its place.
+        specs: the episodes of a part; acting: makes another policy for a part, in place of the
+            plan's.
     """
 
     def __init__(self, plan: LeggedPlan, threads: int):
@@ -149,6 +152,8 @@ class LeggedSimulation(Simulation):
         waves = ceil(plan.grid.episodes_per_part / plan.robots)
         self._robots = ceil(plan.grid.episodes_per_part / waves)
         self.driver: Driver | None = None
+        self.specs: Callable[[str], list[EpisodeSpec]] = plan.grid.part_specs
+        self.acting: Callable[[LeggedEnvironment], Policy] | None = None
         self._pairs = plan.pairs()
         self._randomisation = Randomisation.parsed(plan.randomisation)
         self._open("-0")
@@ -175,10 +180,12 @@ class LeggedSimulation(Simulation):
             self.env.close()
             self._open(part)
         policy, physics = self.policy, self.env.physics
+        if self.acting is not None:
+            policy, self.driver = self.acting(self.env), None
         episodes = run_episodes(
             self.env,
             policy,
-            self._plan.grid.part_specs(part),
+            self.specs(part),
             record=True,
             privileged=self._plan.form.privileged,
             progress=lambda n: advance(n, ""),

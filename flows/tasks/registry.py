@@ -20,6 +20,7 @@ TASKS = {
     "gym": "gaitforge.flows.tasks.gym:GymPlan",
     "humanoid": "gaitforge.flows.tasks.humanoid:HumanoidPlan",
     LEGGED_POLICY: "gaitforge.flows.tasks.legged_policy:LeggedPolicyPlan",
+    "counterfactual": "gaitforge.flows.tasks.counterfactual:CounterfactualPlan",
     "derive": "gaitforge.flows.tasks.derive:DerivePlan",
     "relabel": "gaitforge.flows.tasks.relabel:RelabelPlan",
 }

@@ -181,6 +181,34 @@ def derive_command(arguments: argparse.Namespace) -> Work:
 
 
 @work(
+    "gaitforge counterfactual legged.zarr --where \"skill = 'run'\" "
+    "--set randomisation.friction=0.2 --out ice.zarr",
+    "store",
+    option("--out", "store of the new episodes", store_address, metavar="STORE", required=True),
+    "--where",
+    option("--actions", "stored: the recorded actions, whatever happens"),
+    option("--policy", "drives in place of the one that drove: a run's folder, or module:Class"),
+    "--randomisation --threads",
+    setting("randomisation.friction=0.2"),
+    "--json",
+)
+def counterfactual_command(arguments: argparse.Namespace) -> Work:
+    """Simulate stored episodes again with one thing changed.
+
+    Seeds, starts, commands, noise and pushes stay. gaitforge query OUT --paired compares.
+    """
+    from gaitforge.flows.tasks.counterfactual import CounterfactualPlan
+
+    if arguments.policy and Path(arguments.policy).is_dir():
+        arguments.policy = str(Path(arguments.policy).absolute())
+    values = option_values(arguments, "where", "actions", "policy", "threads")
+    plan = CounterfactualPlan(str(store_address(arguments.store)), **values)
+    plan = override(plan, arguments.settings)
+    arguments.store = arguments.out
+    return collection_work(arguments, plan, part_rows)
+
+
+@work(
     "gaitforge dataset relabel data/legged.zarr --reward my_rewards:energy",
     "store",
     option("--reward", "module:function: fields of an episode -> its rewards", required=True),

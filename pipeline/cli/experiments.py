@@ -84,9 +84,15 @@ _CHOSEN: tuple[Option, ...] = (
 @work(
     "gaitforge run d4rl hopper.zarr walker2d.zarr --out runs/d4rl --runner slurm\n"
     "          gaitforge run legged-mixed mixed.zarr --out runs/mixed --seeds 0-4\n"
+    "          gaitforge run robustness runs/fcnet runs/bot --out runs/robust\n"
     "          gaitforge run runs/mixed",
     option("what", "a preset; a plan's file; or the folder of an experiment, which is resumed"),
-    option("stores", "stores to learn from: folders, or s3://bucket/prefix", nargs="*"),
+    option(
+        "stores",
+        "stores to learn from: folders, or s3://bucket/prefix; with robustness, folders of "
+        "trained or exported policies",
+        nargs="*",
+    ),
     option("--out", "output folder (not for an experiment's folder)", Path, metavar="FOLDER"),
     *_CHOSEN,
     _PARTS,
@@ -107,6 +113,8 @@ def run_command(arguments: argparse.Namespace) -> Work:
         return _work(arguments, claim.name, claim.experiment, stores or claim.stores, out)
     if arguments.out is None:
         raise ValueError("an experiment needs --out, the folder of its results")
+    if arguments.what == "robustness":
+        return _robustness_work(arguments)
     if place.is_file():
         claim = claimed(place)
         return _work(arguments, claim.name, claim.experiment, stores, arguments.out)
@@ -238,6 +246,34 @@ def _work(
     if not getattr(arguments, "dry_run", False):
         claim(own_claim, out)
     return Work(out, stages, partial(_result, out), ["run", str(out)], seconds or {})
+
+
+def _robustness_work(arguments: argparse.Namespace) -> Work:
+    """Policies under other conditions, see `RobustnessPlan`."""
+    from gaitforge.flows.experiments.robustness import (
+        RobustnessPlan,
+        claim_robustness,
+        robustness_stages,
+    )
+    from gaitforge.flows.settings import override, with_named
+    from gaitforge.pipeline.report.robustness import robustness_rows, write_robustness_page
+
+    out, fields = arguments.out, {**CELL_FIELDS, "episodes": "episodes", "threads": "threads"}
+    plan = RobustnessPlan(tuple(str(Path(each).absolute()) for each in arguments.stores))
+    values = option_values(arguments, **fields)
+    plan = override(with_named(plan, values), arguments.settings)
+
+    def result(_: object) -> Result:
+        summary = read_record(out / "summary.json") or {}
+        page = out / "report.html"
+        lines = (f"page: {page}",)
+        rows = robustness_rows(summary)
+        return Result(summary, rows, lines, title="robustness", about=out, pages=(page,))
+
+    stages = robustness_stages(plan, out, write_robustness_page)
+    if not getattr(arguments, "dry_run", False):
+        claim_robustness(plan, out)
+    return Work(out, stages, result, arguments.words)
 
 
 def _result(out: Path, _: object) -> Result:

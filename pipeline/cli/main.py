@@ -30,6 +30,7 @@ COMMANDS = {
     "pipeline": ("experiments", "collect, train, evaluate, compare and report by one plan"),
     "collect": ("collect", "collect the missing parts of a plan into a store"),
     "derive": ("collect", "add a field to stored episodes by exact replay"),
+    "counterfactual": ("collect", "simulate stored episodes again with one thing changed"),
     "query": ("store", "describe the episodes that match a condition, or list them"),
     "info": ("store", "show a store's version, size and schema version, or its columns"),
     "verify": ("store", "check every file of a store; exit 1 and print a line per fault"),

@@ -56,6 +56,7 @@ def applied(store: "datasets.Store", out: Path, reporter: TerminalReporter) -> "
     '          gaitforge query legged.zarr --list --sort "return desc" --show friction',
     "store CELLS --where --selection",
     option("--group-by", "columns (default: the store's own)", names),
+    flag("--paired", "differences to the originals, in a store of gaitforge counterfactual"),
     group(
         "to see single episodes",
         flag("--list", "one row per episode"),
@@ -80,6 +81,8 @@ def query_command(arguments: argparse.Namespace) -> Work:
 
 
 def _answer(arguments: argparse.Namespace) -> Result:
+    from gaitforge.flows.stages.paired import paired
+
     selection = chosen_episodes(datasets.open_store(arguments.store, tag=arguments.tag), arguments)
     lines: list[str] = []
     if arguments.episode is not None:
@@ -90,6 +93,8 @@ def _answer(arguments: argparse.Namespace) -> Result:
         rows = selection.listing(limit, arguments.sort or "", arguments.show or ())
         if len(rows) < len(selection):
             lines = [f"{len(rows):,} of {amount(len(selection), 'episode')}; --limit 0 lists all"]
+    elif arguments.paired:
+        rows = paired(selection, arguments.group_by)
     else:
         rows, lines = selection.describe(arguments.group_by), _noise_line(selection)
     if arguments.parquet is not None:
@@ -118,7 +123,8 @@ def _check_query(arguments: argparse.Namespace) -> None:
     for name in ("limit", "sort", "show"):
         if getattr(arguments, name) is not None and not arguments.list:
             raise ValueError(f"--{name} is for --list")
-    ways = {"--group-by": arguments.group_by is not None, "--list": arguments.list}
+    grouped = arguments.group_by is not None or arguments.paired
+    ways = {"--group-by or --paired": grouped, "--list": arguments.list}
     chosen = [name for name, is_given in ways.items() if is_given]
     chosen += ["--episode"] if arguments.episode is not None else []
     if len(chosen) > 1:

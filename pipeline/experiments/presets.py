@@ -157,11 +157,11 @@ def _legged_mixed() -> Experiment:
     learners: Learners = {
         "bc": fcnet,
         **{f"bc-top{share}": {**fcnet, "best": share / 100} for share in (50, 25, 10)},
-        "fcnet": {**fcnet, **steered, "steps": 8000},
+        "fcnet": {**fcnet, **steered, "steps": 6000},
         "body-mlp": {**shared, "model": "body-mlp-spectral", **steered, "steps": 12_000},
         "fcnet-rtg": {**fcnet, "objective": "return"},
         "dt": {**shared, "model": "dt", "objective": "return", "steps": 2000, "batch_size": 16},
-        "bot": {**shared, "model": "bot-mix-spectral", **steered, "steps": 12_000},
+        "bot": {**shared, "model": "bot-mix-spectral", **steered, "steps": 8000},
         "bot-rtg": {**shared, "model": "bot", "objective": "return", "steps": 4000},
         "bc-mlp": {**shared, **_MLP, **_ADAM, "steps": 10_000},
         "iql": {**valued, "objective": "iql", "values": {"reward_scale": 1.0}},

@@ -28,7 +28,10 @@ from gaitforge.pipeline.tables import fields_of
 NAME = "gaitforge"
 """Name of every deployment: Prefect lists them as FLOW/NAME, e.g. collect/gaitforge."""
 
-_ALONE = ("collect", "gym-collect", "humanoid-collect", "derive", "run", "pipeline", "demo")
+_ALONE = (
+    *("collect", "gym-collect", "humanoid-collect", "derive", "counterfactual"),
+    *("run", "pipeline", "demo"),
+)
 """Flows that run one at a time: two collections would compete for the cores."""
 
 

@@ -202,6 +202,11 @@ class HostBackend(PhysicsBackend):
         """See `PhysicsBackend.trunk_kg`."""
         return float(self._nominals[index].body(self._robots[index].trunk_body).mass[0])
 
+    def set_friction(self, index: int, friction: float) -> None:
+        """See `PhysicsBackend.set_friction`."""
+        model, feet = self._models[index], self._robots[index].foot_geoms
+        model.geom_friction[[model.geom(name).id for name in feet], 0] = friction
+
     def push(self, ids: np.ndarray, velocity_xy: np.ndarray) -> None:
         """See `PhysicsBackend.push`."""
         self._vel[ids, :2] += velocity_xy

@@ -33,6 +33,9 @@ class Wrapped:
         self.inner.reset(index, self.heard(start))
         self.state = self.shown(self.inner.state)
 
+    def set_friction(self, index: int, friction: float) -> None:
+        self.inner.set_friction(index, friction)
+
     def trunk_kg(self, index: int) -> float:
         return self.inner.trunk_kg(index)
 
@@ -161,7 +164,9 @@ class TakesImpossibleDraws(Wrapped):
     """Simulates what is nearest to draws that no robot can have."""
 
     def heard(self, start: RobotStart) -> RobotStart:
-        return replace(start, draws=np.clip(start.draws, [draw.quantity.allowed.low for draw in DRAWS], None))
+        return replace(
+            start, draws=np.clip(start.draws, [draw.quantity.allowed.low for draw in DRAWS], None)
+        )
 
 
 class Trembles(Wrapped):

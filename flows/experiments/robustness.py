@@ -1,0 +1,186 @@
+"""Policies under other conditions than those of training: one quantity at a time.
+
+plan.json, evaluate/<policy>/<quantity>-<value>.json, summary.json, report.html
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.collectors.scenarios.randomisation import Randomisation
+from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.terrains import TERRAINS, UNSEEN
+from gaitforge.flows.experiments.summary import EXPERT, SUMMARY
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.plans import PLAN
+from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
+from gaitforge.flows.stages.evaluate import evaluate_policy
+from gaitforge.flows.stages.staging import Stage
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.flows.tasks.policy_source import PolicySource, named_source
+
+ROBUSTNESS, DEFAULT, TERRAIN = "robustness", "default", "terrain"
+_AT_ONCE: Mapping[str, Mapping[str, str]] = {
+    "payload_kg": {"payload_z_m": "0.08"},  # on the back
+    "push_speed_ms": {"push_chance": "1"},
+    "push_interval_s": {"push_chance": "1"},
+}
+"""Quantity -> what else is set with it."""
+MEASURES = ("return", "success", "survival", "torque_p99", "action_rate_p99", "power_w")
+_MEANS = ("torque_p99", "action_rate_p99", "power_w")
+
+
+def _conditions() -> dict[str, tuple[float | str, ...]]:
+    return {
+        "friction": (0.2, 0.15, 0.1, 0.05),
+        "patch_start_m": (2.0, 1.0, 0.5),
+        "payload_kg": (3.0, 5.0, 8.0),
+        "motor_strength": (0.85, 0.7, 0.55),
+        "action_lag_substeps": (4.0, 6.0, 8.0),
+        "sensor_noise": (2.0, 4.0, 8.0),
+        "observation_delay_steps": (1.0, 2.0, 3.0),
+        "push_speed_ms": (0.5, 1.0, 2.0),
+        "joint_friction_nm": (1.0, 2.0, 4.0),
+        "gravity_ms2": (12.0, 15.0),
+        TERRAIN: tuple(UNSEEN),
+    }
+
+
+@dataclass(frozen=True)
+class RobustnessPlan:
+    """Which policies are evaluated under which conditions.
+
+    Attributes:
+        policies: folders of training runs or exported policies; the evaluation's expert stands
+            beside them.
+        conditions: quantity of the randomisation -> its values, from mild to hard, each of which
+            every episode has; or "terrain" -> terrains. All else is as in `evaluation`.
+        evaluation: under the default conditions.
+    """
+
+    policies: tuple[str, ...]
+    conditions: Mapping[str, Sequence[float | str]] = field(default_factory=_conditions)
+    evaluation: LeggedEvaluation = field(
+        default_factory=lambda: LeggedEvaluation(
+            grid=EvaluationGrid(tuple(TERRAINS), tuple(SKILLS), (4,), 4), robots=240, threads=1
+        )
+    )
+
+    def __post_init__(self) -> None:
+        if not self.policies:
+            raise ValueError("robustness needs the folders of training runs")
+        names = [source.name for source in self.sources()]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"two policies are named {twice[0]}: their folders need other names")
+        for _, _, plan in self.evaluations():
+            Randomisation.parsed(plan.randomisation)
+
+    def sources(self) -> list[PolicySource]:
+        """The policies, the expert first."""
+        expert = replace(self.evaluation.source(self.evaluation.expert), name=EXPERT)
+        return [expert, *(named_source(policy) for policy in self.policies)]
+
+    def evaluations(self) -> Iterator[tuple[str, float | str, LeggedEvaluation]]:
+        """Each condition: quantity, value, and how policies are evaluated; the default first."""
+        plan, grid = self.evaluation, self.evaluation.grid
+        yield DEFAULT, "", plan
+        for name, values in self.conditions.items():
+            for value in values:
+                if name == TERRAIN:
+                    yield name, value, replace(plan, grid=replace(grid, terrains=(str(value),)))
+                else:
+                    changed = {**plan.randomisation, **_AT_ONCE.get(name, {}), name: str(value)}
+                    yield name, value, replace(plan, randomisation=changed)
+
+
+def robustness_stages(
+    plan: RobustnessPlan, out: Path, report: Callable[[Path, Reporter], object]
+) -> list[Stage]:
+    """A stage for each policy and quantity, then the summary and the page.
+
+    Args:
+        report: writes report.html of the folder.
+    """
+    stages: list[Stage] = []
+    for source in plan.sources():
+        keys = source.place, plan.evaluation.key(source)["weights"]
+        for quantity in (DEFAULT, *plan.conditions):
+            chosen = [each for each in plan.evaluations() if each[0] == quantity]
+            paths = tuple(_path(out, source, quantity, value) for _, value, _ in chosen)
+            work = partial(_evaluate, source, [each for *_, each in chosen], paths)
+            key = digest([*keys, [to_tree(each) for each in chosen]])
+            stages.append(Stage(f"{source.name} {quantity}", key, run=work, outputs=paths))
+    names, key = tuple(stage.name for stage in stages), digest([each.key for each in stages])
+    work = partial(_write_summary, plan, out)
+    stages.append(Stage("compare", key, run=work, outputs=(out / SUMMARY,), after=names))
+    page = out / "report.html"
+    stages.append(
+        Stage("report", key, run=partial(report, out), outputs=(page,), after=("compare",))
+    )
+    return stages
+
+
+def claim_robustness(plan: RobustnessPlan, out: Path) -> None:
+    """Write plan.json."""
+    write_record(out / PLAN, {"kind": ROBUSTNESS, **to_tree(plan)} | provenance())
+
+
+def _path(out: Path, source: PolicySource, quantity: str, value: float | str) -> Path:
+    name = f"{quantity}-{value}" if value != "" else quantity
+    return out / "evaluate" / source.name / f"{name}.json"
+
+
+def _evaluate(
+    source: PolicySource,
+    plans: Sequence[LeggedEvaluation],
+    paths: Sequence[Path],
+    reporter: Reporter,
+) -> None:
+    for plan, path in zip(plans, paths, strict=True):
+        evaluate_policy(source, plan, reporter, path)
+
+
+def _write_summary(plan: RobustnessPlan, out: Path, reporter: Reporter) -> None:
+    rows, limits = [], []
+    for source in plan.sources():
+        own = []
+        for quantity, value, _ in plan.evaluations():
+            record = read_record(_path(out, source, quantity, value))
+            if record is None:
+                raise ValueError(f"{_path(out, source, quantity, value)} is missing")
+            own.append(
+                {"policy": source.name, "quantity": quantity, "value": value, **_row(record)}
+            )
+        rows += own
+        for quantity in plan.conditions:
+            values = [row for row in own if row["quantity"] == quantity]
+            limits.append(
+                {"policy": source.name, "quantity": quantity, "until": _until(own[0], values)}
+            )
+    write_record(
+        out / SUMMARY,
+        {"name": ROBUSTNESS, "plan": plan, "rows": rows, "limits": limits, **provenance()},
+    )
+
+
+def _row(record: Mapping[str, Any]) -> dict[str, Any]:
+    cells = record["cells"]
+    means = {name: sum(cell[name] for cell in cells) / len(cells) for name in _MEANS}
+    kept = ("return", "return_ci95", "success", "success_ci95", "survival", "episodes")
+    return {name: record[name] for name in kept} | means
+
+
+def _until(default: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> float | str | None:
+    """The last value, from mild to hard, before success falls below half of the default's.
+
+    None: it does at the first.
+    """
+    last: float | str | None = None
+    for row in rows:
+        if row["success"] < default["success"] / 2:
+            break
+        last = row["value"]
+    return last

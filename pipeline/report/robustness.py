@@ -1,0 +1,123 @@
+"""The page and the table of policies under other conditions, from `summary.json` alone."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from gaitforge.collectors.scenarios.randomisation import DRAWS, GROUPS
+from gaitforge.flows.experiments.robustness import DEFAULT, TERRAIN
+from gaitforge.flows.experiments.summary import EXPERT, SUMMARY
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.records import read_record, write_file
+from gaitforge.pipeline.report import charts, pages
+from gaitforge.pipeline.report.charts import Curve
+from gaitforge.pipeline.report.figures import Panel
+from gaitforge.pipeline.report.pages import DASH, Record, fixed, interval
+
+_MEASURES = {
+    "fastest joint target, rad/s (99 %)": ("action_rate_p99", 1),
+    "largest torque, Nm (99 %)": ("torque_p99", 1),
+    "power, W": ("power_w", 0),
+}
+
+
+def write_robustness_page(out: Path, reporter: Reporter) -> Path:
+    """Write report.html from a folder's summary."""
+    summary = read_record(out / SUMMARY) or {}
+    rows = summary["rows"]
+    page = out / "report.html"
+    shown = {
+        "title": "Robustness",
+        "abstract": _abstract(rows),
+        "limits": limit_rows(summary),
+        "smooth": _smoothness(rows),
+        "charts": list(_charts(rows)),
+        "rows": robustness_rows(summary),
+    }
+    write_file(page, pages.render("robustness.html", None, **shown).encode())
+    return page
+
+
+def robustness_rows(summary: Record) -> list[dict[str, str]]:
+    """A row for each condition and policy, as text; in brackets 95 % intervals over episodes."""
+    return [
+        {
+            "condition": _named(row),
+            "policy": pages.policy(row["policy"]),
+            "return": f"{fixed(row['return'])} ({interval(row['return_ci95'])})",
+            "success": f"{fixed(row['success'])} ({interval(row['success_ci95'])})",
+            "survival": fixed(row["survival"]),
+            **{name: fixed(row[key], digits) for name, (key, digits) in _MEASURES.items()},
+        }
+        for row in sorted(summary["rows"], key=lambda each: _order(summary["rows"], each))
+    ]
+
+
+def limit_rows(summary: Record) -> list[dict[str, str]]:
+    """A row for each quantity: the last value before a policy's success halves."""
+    table: dict[str, dict[str, str]] = {}
+    last = {row["quantity"]: row["value"] for row in summary["rows"]}
+    for each in summary["limits"]:
+        row = table.setdefault(each["quantity"], {"quantity": _label(each["quantity"])})
+        until, name = each["until"], pages.policy(each["policy"])
+        row[name] = "none" if until is None else str(until)
+        if until == last[each["quantity"]]:
+            row[name] = "all" if each["quantity"] == TERRAIN else f"{until} and beyond"
+    return list(table.values())
+
+
+def _order(rows: Sequence[Record], row: Record) -> tuple[int, int]:
+    conditions = [(each["quantity"], each["value"]) for each in rows]
+    return conditions.index((row["quantity"], row["value"])), rows.index(row)
+
+
+def _smoothness(rows: Iterable[Record]) -> list[dict[str, str]]:
+    return [
+        {
+            "policy": pages.policy(row["policy"]),
+            **{name: fixed(row[key], digits) for name, (key, digits) in _MEASURES.items()},
+        }
+        for row in rows
+        if row["quantity"] == DEFAULT
+    ]
+
+
+def _abstract(rows: Sequence[Record]) -> str:
+    policies = list(dict.fromkeys(row["policy"] for row in rows))
+    conditions = {(row["quantity"], row["value"]) for row in rows}
+    default = next(row for row in rows if row["policy"] == EXPERT)
+    return (
+        f"{len(policies)} policies under {len(conditions)} conditions, one quantity at a time; all "
+        f"else is drawn as in training. {default['episodes']} held-out episodes each, the same "
+        "for every policy."
+    )
+
+
+def _charts(rows: Sequence[Record]) -> Iterable[Panel]:
+    """Success and return over each quantity's values, the default's at its nominal value."""
+    quantities = [q for q in dict.fromkeys(row["quantity"] for row in rows) if q != DEFAULT]
+    for quantity in quantities:
+        if quantity == TERRAIN:
+            continue
+        nominal = DRAWS[GROUPS[quantity][0]].quantity.nominal
+        for measure in ("success", "return"):
+            lines = []
+            for policy in dict.fromkeys(row["policy"] for row in rows):
+                own = [row for row in rows if row["policy"] == policy]
+                points = [(nominal, row[measure]) for row in own if row["quantity"] == DEFAULT]
+                points += [
+                    (float(row["value"]), row[measure])
+                    for row in own
+                    if row["quantity"] == quantity
+                ]
+                x, y = zip(*sorted(points), strict=True)
+                lines.append(Curve(pages.policy(policy), x, y))
+            title = f"{measure.capitalize()}: {_label(quantity)}"
+            yield charts.curves(title, lines, _label(quantity), measure, log=False)
+
+
+def _named(row: Record) -> str:
+    return DEFAULT if row["quantity"] == DEFAULT else f"{_label(row['quantity'])} {row['value']}"
+
+
+def _label(quantity: str) -> str:
+    return quantity if quantity == TERRAIN else pages.words(quantity) or DASH
