@@ -73,7 +73,8 @@ class CounterfactualPlan(CollectionPlan):
         chosen = open_store(self.source).as_collected()
         if self.where:
             chosen = chosen.where(self.where)
-        parts = {part: chosen.with_rows(rows) for part, rows in chosen.rows_by_part() if len(rows)}
+        parts = {part: chosen.of_parts([part]) for part in chosen.catalog.part_bounds}
+        parts = {part: selection for part, selection in parts.items() if len(selection)}
         if not parts:
             raise ValueError(f"no episodes of {self.source} are selected")
         return parts

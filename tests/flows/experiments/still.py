@@ -1,0 +1,18 @@
+"""A policy that never moves."""
+
+import numpy as np
+
+from gaitforge.collectors.policies import Memoryless, Observation
+from gaitforge.collectors.robots.robot import N_JOINTS
+
+
+class Still(Memoryless):
+    """Holds the default pose."""
+
+    name = "Still"
+
+    def __init__(self, robots: int) -> None:
+        self._robots = robots
+
+    def act(self, observation: Observation) -> np.ndarray:
+        return np.zeros((self._robots, N_JOINTS), np.float32)

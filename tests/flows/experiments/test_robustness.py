@@ -1,0 +1,58 @@
+"""Policies under other conditions, of the shipped expert alone and of a run."""
+
+from pathlib import Path
+
+import pytest
+
+from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.flows.experiments.robustness import RobustnessPlan, robustness_stages
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.records import read_record
+from gaitforge.flows.stages.staging import is_done, run_stages
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.pipeline.report.robustness import (
+    limit_rows,
+    robustness_rows,
+    write_robustness_page,
+)
+from tests.flows.experiments.still import Still
+
+GRID = EvaluationGrid(("flat",), ("stand", "run"), (2,), 2)
+POLICY = f"{Still.__module__}:{Still.__name__}"
+
+
+def test_policies_are_evaluated_under_each_condition_once_and_the_page_shows_it(
+    tmp_path: Path,
+) -> None:
+    conditions = {"friction": (0.3, 0.02), "terrain": ("gravel",)}
+    evaluation = LeggedEvaluation(grid=GRID, robots=4, threads=1)
+    plan = RobustnessPlan((POLICY,), conditions, evaluation)
+    stages = robustness_stages(plan, tmp_path, write_robustness_page)
+    run_stages(tmp_path, stages, Silent())
+    assert all(is_done(tmp_path, stage) for stage in stages)
+    summary = read_record(tmp_path / "summary.json") or {}
+    assert len(summary["rows"]) == 2 * 4
+    by = {(r["policy"], r["quantity"], r["value"]): r for r in summary["rows"]}
+    default, ice = by["expert", "default", ""], by["expert", "friction", 0.02]
+    assert ice["return"] < default["return"]
+    assert by["Still", "default", ""]["action_rate_p99"] < default["action_rate_p99"]
+    assert {row["condition"] for row in robustness_rows(summary)} >= {"default", "friction 0.3"}
+    [friction, _] = limit_rows(summary)
+    assert friction["quantity"] == "friction"
+    page = (tmp_path / "report.html").read_text()
+    assert "Success: friction" in page
+    assert "terrain gravel" in page
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"policies": ()}, "needs the folders"),
+        ({"policies": (POLICY, POLICY)}, "two policies are named Still"),
+        ({"conditions": {"ice": (1,)}}, "nothing is randomised by the name 'ice'"),
+        ({"conditions": {"terrain": ("moon",)}}, "unknown terrain 'moon'"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RobustnessPlan(**{"policies": (POLICY,), **change})  # pyright: ignore

@@ -1,0 +1,93 @@
+"""Stored episodes simulated again with one thing changed, and their paired differences."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gaitforge.collectors.legged.data import CollectionGrid
+from gaitforge.datasets import open_store
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.stages.paired import paired
+from gaitforge.flows.stages.replay import replay
+from gaitforge.flows.tasks.counterfactual import CounterfactualPlan
+from gaitforge.flows.tasks.legged import LeggedPlan
+
+GRID = CollectionGrid(
+    terrains=("flat", "rough"), skills=("run", "stand"), levels=(0, 3), parts=2,
+    episodes_per_part=24,
+)  # fmt: skip
+PLAN = LeggedPlan(grid=GRID, robots=24, threads=1, randomisation={"friction": "0.6:1"})
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("counterfactual") / "legged.zarr"
+    collect(PLAN, path, Silent())
+    return path
+
+
+def test_a_changed_randomisation_is_stored_declared_and_replayed(source: Path) -> None:
+    store = open_store(source)
+    declared = store.schema.attributes["randomisation"]["friction"]
+    assert declared == {"unit": "1", "low": 0.6, "high": 1.0, "distribution": "0.6:1"}
+    friction = store.select().episodes("friction")["friction"].to_numpy()
+    assert 0.6 <= friction.min() < friction.max() <= 1.0
+    assert replay(source, 6, 0, Silent()) == []
+    default = replace(PLAN, randomisation={})
+    assert not set(default.part_ids()) & set(PLAN.part_ids())
+    # Other ranges move the draw and nothing else.
+    assert replace(PLAN, randomisation={"friction": "0.6 : 1.0"}).part_ids() == PLAN.part_ids()
+
+
+@pytest.mark.parametrize("actions", ["", "stored"])
+def test_without_a_change_every_bit_is_the_originals(
+    source: Path, tmp_path: Path, actions: str
+) -> None:
+    plan = CounterfactualPlan(str(source), actions=actions, threads=1)
+    collect(plan, tmp_path / "again.zarr", Silent())
+    again, before = open_store(tmp_path / "again.zarr").select(), open_store(source).select()
+    for name in ("obs", "reward", "final_obs"):
+        np.testing.assert_array_equal(again.read(name), before.read(name))
+    columns = ("original_episode", "diverged_at", "expert_hash", "return")
+    rows = again.episodes(*columns).to_pylist()
+    assert [row["original_episode"] for row in rows] == before.episode_ids().tolist()
+    assert {row["diverged_at"] for row in rows} == {-1}
+    assert replay(tmp_path / "again.zarr", 5, 0, Silent()) == []
+
+
+def test_one_draw_changed_leaves_the_others_and_narrows_the_interval(
+    source: Path, tmp_path: Path
+) -> None:
+    changes = {"payload_kg": "2"}
+    plan = CounterfactualPlan(str(source), "skill = 'run'", changes, threads=1)
+    collect(plan, tmp_path / "heavy.zarr", Silent())
+    store = open_store(tmp_path / "heavy.zarr")
+    heavy = store.select().episodes().to_pylist()
+    before = {row["episode"]: row for row in open_store(source).select().episodes().to_pylist()}
+    assert {row["skill"] for row in heavy} == {"run"}
+    for row in heavy:
+        original = before[row["original_episode"]]
+        same = ("seed", "terrain", "level", "friction", "kp_factor", "push_step", "command_vel_x")
+        assert [row[name] for name in same[:-1]] == [original[name] for name in same[:-1]]
+        assert (row["payload_kg"], row["original_return"]) == (2.0, original["return"])
+    rows = paired(store.select(), ())
+    assert len(rows) == 1
+    assert rows[0]["episodes"] == len(heavy)
+    assert rows[0]["ci95"] < 0.5 * rows[0]["unpaired_ci95"]
+    assert rows[0]["difference"] == pytest.approx(rows[0]["return"] - rows[0]["original"])
+    assert replay(tmp_path / "heavy.zarr", 3, 0, Silent()) == []
+    # The same command again makes nothing; another change has other parts.
+    assert collect(plan, tmp_path / "heavy.zarr", Silent()) == []
+    assert not set(replace(plan, where="").part_ids()) & set(plan.part_ids())
+
+
+def test_what_cannot_be_compared_is_refused(source: Path) -> None:
+    with pytest.raises(ValueError, match="no column original_return"):
+        paired(open_store(source).select())
+    with pytest.raises(ValueError, match=r"no episodes of .* are selected"):
+        CounterfactualPlan(str(source), "level > 8").part_ids()
+    with pytest.raises(ValueError, match="did you mean 'friction'"):
+        CounterfactualPlan(str(source), randomisation={"fricton": 1})
