@@ -106,12 +106,12 @@ QUANTITIES: tuple[Quantity, ...] = (
         f"{MAX_LAG_SUBSTEPS} substeps of targets are kept", whole=True,
     ),
     Quantity(
-        "joint_offset_{}_rad", "rad", "-0.02:0.02", 0.0, "added to the position target of {}",
+        "joint_offset_{}_rad", "rad", "-0.02:0.02", 0.0, "added to the position target of joint {}",
         "-0.05:0.05", "WTW; playground: 0.05", Range(-0.5, 0.5),
         "an encoder half a radian off is a broken one", labels=_JOINTS,
     ),
     Quantity(
-        "joint_strength_{}", "1", "1", 1.0, "factor of the torque of {}", "0.9:1.1",
+        "joint_strength_{}", "1", "1", 1.0, "factor of the torque of joint {}", "0.9:1.1",
         "WTW, joint by joint", _FACTOR, _NOT_ZERO, labels=_JOINTS,
     ),
     Quantity(

@@ -121,12 +121,13 @@ class Randomisation:
         return tuple(n for i, n in enumerate(DRAW_NAMES) if i < N_STANDARD or n in self.changed)
 
     def declared(self, *robots: RobotCard) -> dict[str, dict[str, object]]:
-        """Draw -> unit and range over robots, as schemas hold them; the distribution if changed."""
+        """Draw -> unit and range over robots, as schemas hold them; if changed, more of it."""
         tree: dict[str, dict[str, object]] = {}
         for name in self.names:
-            draw, text = DRAWS[DRAW_INDEX[name]], {}
+            draw, text = DRAWS[DRAW_INDEX[name]], dict[str, str]()
             if name in self.changed:
-                text["distribution"] = str(self.changed[name])
+                meaning = draw.quantity.meaning.format(draw.label.replace("_", " "))
+                text |= {"distribution": str(self.changed[name]), "meaning": meaning}
             ends = [self._of(draw, robot) for robot in robots]
             low, high = min(each.low for each in ends), max(each.high for each in ends)
             if draw.quantity.whole:

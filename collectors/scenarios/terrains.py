@@ -4,6 +4,7 @@ A robot that leaves a tile on one side re-enters on the other, so no episode end
 0 (nearly flat) to 9 follow legged_gym's terrain types, scaled to Aliengo's 0.5 m legs.
 """
 
+from collections import ChainMap
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -144,13 +145,13 @@ TERRAINS: dict[str, Terrain] = {
 UNSEEN: dict[str, Terrain] = {
     terrain.name: terrain
     for terrain in (
-        Terrain("steep", seed=5, height=_steep),
-        Terrain("gravel", seed=6, height=_gravel, resolution_m=0.05),
-        Terrain("gaps", seed=7, height=_gaps),
+        Terrain("steep", seed=5, height=_steep, skills=("run",)),
+        Terrain("gravel", seed=6, height=_gravel, resolution_m=0.05, skills=("run",)),
+        Terrain("gaps", seed=7, height=_gaps, skills=("run",)),
     )
 }
 """Terrains for evaluation alone: no episode of a collection is on them."""
-ALL_TERRAINS = TERRAINS | UNSEEN
+ALL_TERRAINS = ChainMap(TERRAINS, UNSEEN)
 
 
 def check_terrain(terrain: str) -> str:

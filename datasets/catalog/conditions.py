@@ -6,14 +6,14 @@ its own settings evaluates it.
 """
 
 import json
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import duckdb
 import numpy as np
+import pyarrow as pa
 
 from gaitforge.datasets.catalog.arrow_values import from_numpy
-from gaitforge.datasets.catalog.catalog import Catalog
 from gaitforge.datasets.errors import DatasetError, listed
 
 ROW = "gaitforge_row"
@@ -46,7 +46,29 @@ FUNCTIONS = frozenset(
 """Deterministic scalar functions and operators, none of which can make a value large."""
 
 
-def matching_rows(catalog: Catalog, condition: str) -> np.ndarray:
+class Columns(Protocol):
+    """Columns over which a condition is evaluated, such as a `Catalog`."""
+
+    @property
+    def column_names(self) -> list[str]:
+        """Their names."""
+        ...
+
+    @property
+    def num_rows(self) -> int:
+        """How many values each has."""
+        ...
+
+    def check_column(self, name: str) -> str:
+        """The name; DatasetError for a column that there is not."""
+        ...
+
+    def stored(self, names: Sequence[str]) -> pa.Table:
+        """The named columns."""
+        ...
+
+
+def matching_rows(catalog: Columns, condition: str) -> np.ndarray:
     """Ascending row numbers of the catalog for which `condition` is true.
 
     It is one boolean SQL expression of up to `MAX_CHARACTERS`; only the columns in it are read.
@@ -67,7 +89,7 @@ def matching_rows(catalog: Catalog, condition: str) -> np.ndarray:
 
 
 def _evaluated(
-    connection: duckdb.DuckDBPyConnection, catalog: Catalog, names: list[str], condition: str
+    connection: duckdb.DuckDBPyConnection, catalog: Columns, names: list[str], condition: str
 ) -> np.ndarray:
     columns = catalog.stored([*names, *(() if names else ("start",))])
     numbers = from_numpy(np.arange(catalog.num_rows, dtype=np.int64))
@@ -90,7 +112,7 @@ def _check_text(condition: str) -> None:
         raise DatasetError("it has NUL or surrogate characters")
 
 
-def _columns_named(tree: Any, catalog: Catalog) -> list[str]:
+def _columns_named(tree: Any, catalog: Columns) -> list[str]:
     """The columns in a tree, whatever their upper and lower case.
 
     Other names are refused: DuckDB takes some, such as `current_timestamp`, for functions.

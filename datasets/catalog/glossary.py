@@ -113,7 +113,8 @@ def glossary(schema: Schema, columns: pa.Schema) -> list[Column]:
             what = Column(name, "", commands[name], f"mean command: {words}", "command")
         elif name in draws:
             unit, low, high = (draws[name].get(key, "1") for key in ("unit", "low", "high"))
-            meaning = f"{_draw(name, schema)}, {low:g} to {high:g}"
+            words = draws[name].get("meaning") or _draw(name, schema)
+            meaning = f"{words}, {draws[name].get('distribution') or f'{low:g} to {high:g}'}"
             what = Column(name, "", unit, meaning, "draw")
         elif name in bodies:
             words = name.removeprefix("body_").removesuffix(f"_{bodies[name]}").replace("_", " ")

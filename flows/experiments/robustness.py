@@ -12,7 +12,7 @@ from typing import Any
 from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.collectors.scenarios.randomisation import Randomisation
 from gaitforge.collectors.scenarios.skills import SKILLS
-from gaitforge.collectors.scenarios.terrains import TERRAINS, UNSEEN
+from gaitforge.collectors.scenarios.terrains import ALL_TERRAINS, TERRAINS, UNSEEN, check_terrain
 from gaitforge.flows.experiments.summary import EXPERT, SUMMARY
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import PLAN
@@ -90,7 +90,13 @@ class RobustnessPlan:
         for name, values in self.conditions.items():
             for value in values:
                 if name == TERRAIN:
-                    yield name, value, replace(plan, grid=replace(grid, terrains=(str(value),)))
+                    place = ALL_TERRAINS[check_terrain(str(value))]
+                    fitting = [
+                        each for each in grid.skills if SKILLS[each].commanded_on(place.name)
+                    ]
+                    if fitting:
+                        cells = replace(grid, terrains=(place.name,), skills=tuple(fitting))
+                        yield name, value, replace(plan, grid=cells)
                 else:
                     changed = {**plan.randomisation, **_AT_ONCE.get(name, {}), name: str(value)}
                     yield name, value, replace(plan, randomisation=changed)

@@ -43,6 +43,19 @@ if TYPE_CHECKING:
         Path,
         metavar="FILE",
     ),
+    option(
+        "--from-plan",
+        "a dataset's plan, which gaitforge plan wrote; says whether the content is the same",
+        Path,
+        metavar="FILE",
+    ),
+    option(
+        "--where",
+        "with --from-plan: only the parts that have such episodes, by terrain, level, skill, seed "
+        "and action_noise",
+        default="",
+        metavar="CONDITION",
+    ),
     option("--parts", "only these parts of the plan, e.g. 0-9", numbers),
     "--expert",
     option("--robot", "robots or folders of robots, which parts take in turn", names),
@@ -62,6 +75,10 @@ if TYPE_CHECKING:
 )
 def collect_command(arguments: argparse.Namespace) -> Work:
     """Collect the missing parts of a plan into a store."""
+    if arguments.from_plan:
+        return _dataset_work(arguments)
+    if arguments.where:
+        raise ValueError("--where goes with --from-plan")
     if arguments.new_every_day:
         arguments.seed = int(time.strftime("%Y%m%d", time.gmtime()))
     if arguments.plan:
@@ -105,6 +122,32 @@ def _legged_plan(arguments: argparse.Namespace) -> CollectionPlan:
 
         return driven_by(plan, arguments.policy, arguments.labeller or "", **turns)
     return plan
+
+
+def _dataset_work(arguments: argparse.Namespace) -> Work:
+    """The missing parts of a dataset by its plan, and whether their content is the same."""
+    from gaitforge.flows.records.dataset_plan import differing_parts, read_dataset_plan
+    from gaitforge.flows.stages.staging import collection_stage
+
+    store, path = store_address(arguments.store), arguments.from_plan
+    collections = read_dataset_plan(path, arguments.where)
+    workers = option_values(arguments, "threads")
+    stages = []
+    for number, (plan, parts) in enumerate(collections):
+        plan = plan.with_workers(workers["threads"]) if workers else plan
+        name = "collect" if len(collections) == 1 else f"collect plan-{number}"
+        stages.append(collection_stage(name, plan, store, parts))
+
+    def result(_: object) -> Result:
+        parts = [part for _, each in collections for part in each]
+        made = datasets.open_store(store)
+        differing = differing_parts(path, made, parts)
+        same = f"{amount(len(parts), 'part')}: the same content as planned"
+        line = f"{len(differing)} of {amount(len(parts), 'part')} differ: {', '.join(differing)}"
+        record = {"parts": len(parts), "differing": differing, "hash": made.info().hash}
+        return Result(record, None, (line if differing else same, f"hash {record['hash']}"))
+
+    return Work(jobs_folder(store), stages, result, arguments.words)
 
 
 def collection_work(

@@ -1,6 +1,8 @@
 """The commands on a store: query, info, verify, gc, compact, tag, push, card."""
 
 import argparse
+import json
+import sys
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -151,6 +153,14 @@ def info_command(arguments: argparse.Namespace) -> None:
     show_one(record, arguments.json)
 
 
+@command(f"gaitforge plan {_EXAMPLE} > legged.plan.json", "store")
+def plan_command(arguments: argparse.Namespace) -> None:
+    """Print the plan of a dataset: gaitforge collect --from-plan makes it anew, or parts of it."""
+    from gaitforge.flows.records.dataset_plan import dataset_plan
+
+    print(json.dumps(dataset_plan(arguments.store), indent=1))
+
+
 @command(
     f"gaitforge verify {_EXAMPLE}",
     "store --json",
@@ -162,15 +172,22 @@ def info_command(arguments: argparse.Namespace) -> None:
     ),
     option("--seed", "random seed that chooses the replayed episodes", whole, 0),
     option("--robot", "a name or path, if not the store's own robot", default=""),
+    flag(
+        "--with-recorded-versions",
+        "replay with the MuJoCo that made the store: pip puts it into a folder beside the cache",
+    ),
 )
 def verify_command(arguments: argparse.Namespace) -> int:
     """Check every file of a store; exit 1 and print a line per fault."""
     store = datasets.open_store(arguments.store)
     faults = store.verify()
     if arguments.replay and not faults:
+        from gaitforge.flows.stages.recorded_versions import recorded_mujoco, run_with
         from gaitforge.flows.stages.replay import replay
 
         sample = arguments.replay, arguments.seed
+        if arguments.with_recorded_versions and (folder := recorded_mujoco(store)) is not None:
+            return run_with(folder, sys.argv[1:])
         differences = replay(arguments.store, *sample, TerminalReporter(), arguments.robot)
         faults = [str(each) for each in differences]
     if arguments.json:

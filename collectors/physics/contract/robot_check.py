@@ -12,8 +12,9 @@ from gaitforge.collectors.physics.mujoco.stiffness import stiffness
 from gaitforge.collectors.robots.commands import C
 from gaitforge.collectors.robots.gait import GaitReference
 from gaitforge.collectors.robots.kinematics import LegKinematics, standing_height_m
-from gaitforge.collectors.robots.robot import N_LEGS, RobotCard
+from gaitforge.collectors.robots.robot import N_LEGS, RobotCard, RobotError
 from gaitforge.collectors.rotations import gravity_in_body
+from gaitforge.collectors.scenarios.randomisation import DEFAULT, check_draws
 from gaitforge.collectors.scenarios.skills import STAND
 from gaitforge.collectors.timing import CONTROL_DT_S, SUBSTEP_S
 
@@ -79,10 +80,12 @@ def check_robot(robot: RobotCard) -> RobotFindings:
     """
     with closing(make_backend("mujoco", robot, 1, 1)) as backend:
         stance = standing_load(robot)
-        trial = _try_out(robot, backend)
+        trial, trunk_kg = _try_out(robot, backend), backend.trunk_kg(0)
     _check_stable(robot, trial)
     height = standing_height_m(robot)
-    return RobotFindings(robot, height, stance, trial, _warnings(robot, height, stance, trial))
+    return RobotFindings(
+        robot, height, stance, trial, _warnings(robot, height, stance, trial, trunk_kg)
+    )
 
 
 def standing_load(robot: RobotCard) -> Stance:
@@ -162,7 +165,7 @@ def _check_stable(robot: RobotCard, trial: Trial) -> None:
 
 
 def _warnings(
-    robot: RobotCard, default_height: float, stance: Stance, trial: Trial
+    robot: RobotCard, default_height: float, stance: Stance, trial: Trial, trunk_kg: float
 ) -> tuple[str, ...]:
     """Likely mistakes in a usable robot."""
     warnings = []
@@ -191,5 +194,12 @@ def _warnings(
         warnings.append(
             f"it trembles: joints move at {trial.joint_speed_rads:.1f} rad/s in the trial stand; "
             "gains may be too stiff for the simulator's step"
+        )
+    try:
+        check_draws(robot, trunk_kg, DEFAULT.ends(robot)[0])
+    except RobotError:
+        warnings.append(
+            f"the default randomisation takes 1 kg off a trunk of {trunk_kg:.3g} kg: collect with "
+            "--set randomisation.base_mass_offset_kg=-5%:15%"
         )
     return tuple(warnings)

@@ -599,10 +599,6 @@ DEGREES = [(f'range="-{end} {end}"', f'range="-{end / 57:.4f} {end / 57:.4f}"') 
         ("and its torque limit is 3", [('forcerange="-40 40"', 'forcerange="-3 3"')]),
         ("its joints turn by 40 to 150 rad: degrees", [('angle="degree"', 'angle="radian"')]),
         ("its joints turn by 0.0122 to 0.0459 rad: degrees and radians are mixed up", DEGREES),
-        (
-            "robot 'beast': base_mass_offset_kg -1 leaves -0.187 of 0.813 kg of 'base'",
-            [('mass="8"', 'mass="0.7"')],
-        ),
         ("no gains are stable at the physics step of 5 ms", LIGHT),
     ],
 )

@@ -1,0 +1,116 @@
+"""A dataset as a plan: kilobytes from which its parts are made anew, and their hashes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from gaitforge.datasets import DatasetError, Store, open_store
+from gaitforge.datasets.catalog.conditions import matching_rows
+from gaitforge.flows.records.part_records import plan_records
+from gaitforge.flows.records.records import provenance, read_record
+from gaitforge.flows.tasks.interface import CollectionPlan
+from gaitforge.flows.tasks.registry import collection_plan
+
+KIND = "gaitforge dataset"
+PLANNED = ("terrain", "level", "skill", "seed", "action_noise")
+
+
+def dataset_plan(address: Path | str) -> dict[str, Any]:
+    """The plans of a store's parts, the parts' hashes, and the versions that made them.
+
+    Names of parts change with the files of experts, robots and policies, so that other files make
+    no other dataset unnoticed.
+
+    Raises:
+        ValueError: no store, or a part that no plan beside it made.
+    """
+    store = open_store(address)
+    hashes = content_hashes(store)
+    plans, planned = [], set[str]()
+    for record in plan_records(store.address):
+        parts = [part for part in record["parts"] if part in hashes]
+        if parts:
+            plans.append({"kind": record["kind"], "plan": record["plan"], "parts": parts})
+            planned |= set(parts)
+    if lost := sorted(hashes.keys() - planned):
+        raise ValueError(f"{address} has no plan beside it that made part {lost[0]}")
+    return {"dataset": KIND, "plans": plans, "parts": hashes, **provenance()}
+
+
+def read_dataset_plan(path: Path, where: str = "") -> list[tuple[CollectionPlan, list[str]]]:
+    """The collections of a file that `dataset_plan` wrote, each with its parts.
+
+    Args:
+        where: SQL condition on terrain, level, skill, seed and action_noise; parts without such an
+            episode are left out.
+
+    Raises:
+        ValueError: no such file, a condition that its plans cannot answer, or an expert's, robot's
+            or policy's file that is missing or differs.
+    """
+    record = _read(path)
+    collections = []
+    for each in record["plans"]:
+        plan = collection_plan(each["kind"], each["plan"])
+        plan.listed_with(each["parts"][0])
+        parts = [part for part in each["parts"] if not where or _has(plan, part, where)]
+        if parts:
+            collections.append((plan, parts))
+    if not collections:
+        raise ValueError(f"no episode of {path} matches {where}")
+    return collections
+
+
+def differing_parts(path: Path, store: Store, parts: Sequence[str]) -> list[str]:
+    """The parts of a store whose content is not what a dataset's plan says."""
+    hashes, made = _read(path)["parts"], content_hashes(store)
+    return [part for part in parts if made.get(part) != hashes[part]]
+
+
+def content_hashes(store: Store) -> dict[str, str]:
+    """Part -> hash of its content, of a store without its edits."""
+    manifests = store.as_collected().catalog.manifests
+    return {part: manifests[part].content_hash for part in sorted(manifests)}
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    record = read_record(path)
+    if not isinstance(record, dict) or record.get("dataset") != KIND:
+        raise ValueError(f"{path} is no dataset's plan, which gaitforge plan writes")
+    return record
+
+
+def _has(plan: CollectionPlan, part: str, where: str) -> bool:
+    """Whether a part has an episode that matches."""
+    grid = getattr(plan, "grid", None)
+    if not hasattr(grid, "part_specs"):
+        raise ValueError(f"--where needs plans of legged robots, not of {plan.kind}")
+    specs = grid.part_specs(part)
+    table = pa.table({n: [getattr(spec, n) for spec in specs] for n in PLANNED})
+    return bool(len(matching_rows(_Planned(table), where)))
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """What is known of episodes before they are simulated, as `matching_rows` reads it."""
+
+    table: pa.Table
+
+    @property
+    def column_names(self) -> list[str]:
+        return self.table.column_names
+
+    @property
+    def num_rows(self) -> int:
+        return self.table.num_rows
+
+    def check_column(self, name: str) -> str:
+        if name not in PLANNED:
+            raise DatasetError(f"'{name}' is not known before: allowed are {', '.join(PLANNED)}")
+        return name
+
+    def stored(self, names: Sequence[str]) -> pa.Table:
+        return self.table.select([name for name in names if name in PLANNED] or [PLANNED[0]])
