@@ -15,14 +15,22 @@ from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import ALL_TERRAINS, TERRAINS, UNSEEN, check_terrain
 from gaitforge.flows.experiments.summary import EXPERT, SUMMARY
 from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.plans import PLAN
-from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
+from gaitforge.flows.records.plans import PLAN, plan_from_tree
+from gaitforge.flows.records.records import (
+    digest,
+    provenance,
+    read_plan,
+    read_record,
+    to_tree,
+    write_record,
+)
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.staging import Stage
+from gaitforge.flows.stages.status import ROBUSTNESS
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.policy_source import PolicySource, named_source
 
-ROBUSTNESS, DEFAULT, TERRAIN = "robustness", "default", "terrain"
+DEFAULT, TERRAIN = "default", "terrain"
 _AT_ONCE: Mapping[str, Mapping[str, str]] = {
     "payload_kg": {"payload_z_m": "0.08"},  # on the back
     "push_speed_ms": {"push_chance": "1"},
@@ -131,7 +139,12 @@ def robustness_stages(
 
 def claim_robustness(plan: RobustnessPlan, out: Path) -> None:
     """Write plan.json."""
-    write_record(out / PLAN, {"kind": ROBUSTNESS, **to_tree(plan)} | provenance())
+    write_record(out / PLAN, {"kind": ROBUSTNESS, "plan": to_tree(plan)} | provenance())
+
+
+def claimed_robustness(out: Path) -> RobustnessPlan:
+    """The plan of a folder; ValueError without one."""
+    return plan_from_tree(RobustnessPlan, read_plan(out / PLAN)[0])
 
 
 def _path(out: Path, source: PolicySource, quantity: str, value: float | str) -> Path:

@@ -28,7 +28,7 @@ RECENT_PARTS = 10
 QUIET_S = 60.0
 """A training run that wrote nothing for this long, or for five history rows, has stopped."""
 
-EXPERIMENT = "experiment"
+EXPERIMENT, ROBUSTNESS = "experiment", "robustness"
 """The `kind` in an experiment's plan.json."""
 
 RUN_CONFIG, RUN_CHECKPOINT = "config.json", "checkpoint.json"
@@ -138,10 +138,10 @@ def status(place: Path | str) -> CollectionStatus | TrainingStatus:
     )
 
 
-def is_experiment(place: Path | str) -> bool:
-    """Whether a folder is an experiment's."""
+def is_experiment(place: Path | str, kind: str = EXPERIMENT) -> bool:
+    """Whether a folder is an experiment's, or one of another kind of plan in stages."""
     record = None if is_bucket_url(place) else read_record(Path(place) / PLAN)
-    return isinstance(record, dict) and record.get("kind") == EXPERIMENT
+    return isinstance(record, dict) and record.get("kind") == kind
 
 
 def as_tree(result: CollectionStatus | TrainingStatus) -> dict[str, object]:

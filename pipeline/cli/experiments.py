@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gaitforge.flows.records.part_records import store_address
 from gaitforge.flows.records.records import read_record
-from gaitforge.flows.stages.status import is_experiment
+from gaitforge.flows.stages.status import ROBUSTNESS, is_experiment
 from gaitforge.pipeline.cli.parsing.parser import (
     CELL_FIELDS,
     Option,
@@ -108,13 +108,13 @@ def run_command(arguments: argparse.Namespace) -> Work:
     from gaitforge.pipeline.experiments.presets import preset
 
     place, stores = Path(arguments.what), arguments.stores
+    if arguments.what == ROBUSTNESS or is_experiment(place, ROBUSTNESS):
+        return _robustness_work(arguments, place)
     if is_experiment(place):
         claim, out = claimed(place), arguments.out or place
         return _work(arguments, claim.name, claim.experiment, stores or claim.stores, out)
     if arguments.out is None:
         raise ValueError("an experiment needs --out, the folder of its results")
-    if arguments.what == "robustness":
-        return _robustness_work(arguments)
     if place.is_file():
         claim = claimed(place)
         return _work(arguments, claim.name, claim.experiment, stores, arguments.out)
@@ -248,18 +248,28 @@ def _work(
     return Work(out, stages, partial(_result, out), ["run", str(out)], seconds or {})
 
 
-def _robustness_work(arguments: argparse.Namespace) -> Work:
-    """Policies under other conditions, see `RobustnessPlan`."""
+def _robustness_work(arguments: argparse.Namespace, place: Path) -> Work:
+    """Policies under other conditions, see `RobustnessPlan`; `place`: a folder to resume."""
     from gaitforge.flows.experiments.robustness import (
         RobustnessPlan,
         claim_robustness,
+        claimed_robustness,
         robustness_stages,
     )
     from gaitforge.flows.settings import override, with_named
     from gaitforge.pipeline.report.robustness import robustness_rows, write_robustness_page
 
-    out, fields = arguments.out, {**CELL_FIELDS, "episodes": "episodes", "threads": "threads"}
-    plan = RobustnessPlan(tuple(str(Path(each).absolute()) for each in arguments.stores))
+    out = arguments.out or place
+    if arguments.what == ROBUSTNESS and arguments.out is None:
+        raise ValueError("robustness needs --out, the folder of its results")
+    if arguments.what == ROBUSTNESS:
+        policies = (
+            each if ":" in each else str(Path(each).absolute()) for each in arguments.stores
+        )
+        plan = RobustnessPlan(tuple(policies))
+    else:
+        plan = claimed_robustness(place)
+    fields = {**CELL_FIELDS, "episodes": "episodes", "threads": "threads"}
     values = option_values(arguments, **fields)
     plan = override(with_named(plan, values), arguments.settings)
 
@@ -273,7 +283,7 @@ def _robustness_work(arguments: argparse.Namespace) -> Work:
     stages = robustness_stages(plan, out, write_robustness_page)
     if not getattr(arguments, "dry_run", False):
         claim_robustness(plan, out)
-    return Work(out, stages, result, arguments.words)
+    return Work(out, stages, result, ["run", str(out)])
 
 
 def _result(out: Path, _: object) -> Result:

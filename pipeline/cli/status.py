@@ -12,6 +12,7 @@ from gaitforge.datasets.errors import amount
 from gaitforge.datasets.ranges import Range
 from gaitforge.flows.runners.slurm import jobs as slurm
 from gaitforge.flows.stages.status import (
+    ROBUSTNESS,
     ActivePart,
     CollectionStatus,
     TrainingStatus,
@@ -65,7 +66,8 @@ Seen = tuple[dict[str, Any], list[str], bool]
 
 def _looked_at(place: Path | str) -> Seen:
     """The status of a store, run or experiment."""
-    return _look_at_experiment(place) if is_experiment(place) else _look(place)
+    staged = is_experiment(place) or is_experiment(place, ROBUSTNESS)
+    return _look_at_experiment(place) if staged else _look(place)
 
 
 def _overview(
@@ -96,12 +98,11 @@ def _look(place: Path | str) -> Seen:
 
 
 def _look_at_experiment(place: Path | str) -> Seen:
-    from gaitforge.flows.experiments.stages import claimed
     from gaitforge.flows.runners.slurm.stages import stage_rows
-    from gaitforge.pipeline.report.experiment import stages_of
+    from gaitforge.pipeline.report.experiment import stages_in
 
     out = Path(place)
-    rows = stage_rows(out, stages_of(claimed(out), out))
+    rows = stage_rows(out, stages_in(out))
     states = {row["state"] for row in rows}
     works = states & {"working", *_LIVE}
     state = "complete" if states == {"done"} else "working" if works else "stopped"

@@ -14,7 +14,7 @@ from gaitforge.datasets.errors import listed
 from gaitforge.flows.experiments.plan import Corrections, Experiment, Learners, Settings
 from gaitforge.flows.experiments.stages import Claim, claimed
 from gaitforge.flows.settings import override, with_chosen
-from gaitforge.flows.stages.status import is_experiment
+from gaitforge.flows.stages.status import ROBUSTNESS, is_experiment
 from gaitforge.flows.stages.train import SelectPlan
 from gaitforge.flows.tasks.legged import LeggedPlan, legged_plan
 from gaitforge.flows.tasks.registry import LEGGED, evaluation_of
@@ -195,7 +195,8 @@ PRESETS: Mapping[str, Callable[[], Experiment]] = {
 def preset(name: str) -> Experiment:
     """A shipped experiment; ValueError lists them."""
     if name not in PRESETS:
-        raise ValueError(f"unknown preset '{name}'; allowed: {listed(PRESETS)}")
+        names = listed([*PRESETS, ROBUSTNESS])
+        raise ValueError(f"unknown preset '{name}'; allowed: {names}")
     return PRESETS[name]()
 
 

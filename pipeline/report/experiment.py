@@ -3,14 +3,17 @@
 from pathlib import Path
 
 from gaitforge.datasets import open_store
-from gaitforge.flows.experiments.stages import Claim, Pages, card_of, experiment_stages
+from gaitforge.flows.experiments.robustness import claimed_robustness, robustness_stages
+from gaitforge.flows.experiments.stages import Claim, Pages, card_of, claimed, experiment_stages
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import write_file
 from gaitforge.flows.stages.staging import Stage
+from gaitforge.flows.stages.status import ROBUSTNESS, is_experiment
 from gaitforge.pipeline.report.card import write_card
 from gaitforge.pipeline.report.explorer.page import explorer_of
 from gaitforge.pipeline.report.pictures import make_experiment_sheets
 from gaitforge.pipeline.report.report import write_report
+from gaitforge.pipeline.report.robustness import write_robustness_page
 from gaitforge.pipeline.view.page import write_page
 from gaitforge.pipeline.view.run_pages import write_evaluation_pages
 from gaitforge.pipeline.view.stored import spread_over_returns, stored_show
@@ -41,6 +44,13 @@ def write_experiment_report(out: Path, reporter: Reporter) -> Path:
     if (out / "evaluate" / "expert.json").is_file():
         write_evaluation_pages(out, ["expert"], reporter)
     return write_report(out)
+
+
+def stages_in(out: Path) -> list[Stage]:
+    """The stages of an experiment's folder, robustness included; ValueError without one."""
+    if is_experiment(out, ROBUSTNESS):
+        return robustness_stages(claimed_robustness(out), out, write_robustness_page)
+    return stages_of(claimed(out), out)
 
 
 def stages_of(claim: Claim, out: Path) -> list[Stage]:

@@ -43,13 +43,17 @@ def robustness_rows(summary: Record) -> list[dict[str, str]]:
         {
             "condition": _named(row),
             "policy": pages.policy(row["policy"]),
-            "return": f"{fixed(row['return'])} ({interval(row['return_ci95'])})",
-            "success": f"{fixed(row['success'])} ({interval(row['success_ci95'])})",
+            **{name: _with_interval(row, name) for name in ("return", "success")},
             "survival": fixed(row["survival"]),
             **{name: fixed(row[key], digits) for name, (key, digits) in _MEASURES.items()},
         }
         for row in sorted(summary["rows"], key=lambda each: _order(summary["rows"], each))
     ]
+
+
+def _with_interval(row: Record, name: str) -> str:
+    bounds = interval(row[f"{name}_ci95"])
+    return f"{fixed(row[name])} ({bounds})" if bounds else fixed(row[name])
 
 
 def limit_rows(summary: Record) -> list[dict[str, str]]:

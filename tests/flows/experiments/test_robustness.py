@@ -5,7 +5,12 @@ from pathlib import Path
 import pytest
 
 from gaitforge.collectors.legged.evaluation import EvaluationGrid
-from gaitforge.flows.experiments.robustness import RobustnessPlan, robustness_stages
+from gaitforge.flows.experiments.robustness import (
+    RobustnessPlan,
+    claim_robustness,
+    claimed_robustness,
+    robustness_stages,
+)
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.stages.staging import is_done, run_stages
@@ -27,6 +32,8 @@ def test_policies_are_evaluated_under_each_condition_once_and_the_page_shows_it(
     conditions = {"friction": (0.3, 0.02), "terrain": ("gravel",)}
     evaluation = LeggedEvaluation(grid=GRID, robots=4, threads=1)
     plan = RobustnessPlan((POLICY,), conditions, evaluation)
+    claim_robustness(plan, tmp_path)
+    assert claimed_robustness(tmp_path) == plan
     stages = robustness_stages(plan, tmp_path, write_robustness_page)
     run_stages(tmp_path, stages, Silent())
     assert all(is_done(tmp_path, stage) for stage in stages)
