@@ -153,10 +153,10 @@ QUANTITIES: tuple[Quantity, ...] = (
     ),
     Quantity(
         "patch_start_m", "m", "100", 100.0, "way along the track to slippery ground",
-        "1:5", "an episode is up to 8 m long", Range(0, 100), "no episode is longer", "model",
+        "100", "an episode is up to 8 m long", Range(0, 100), "no episode is longer", "model",
     ),
     Quantity(
-        "patch_friction", "1", "0.1", 0.1, "sliding friction beyond `patch_start_m`", "0.1:0.3",
+        "patch_friction", "1", "0.1", 0.1, "sliding friction beyond `patch_start_m`", "0.1",
         "ice: 0.05 to 0.15", Range(0, 5, above=True), "nothing slides without end", "model",
     ),
     Quantity(
@@ -177,7 +177,7 @@ QUANTITIES: tuple[Quantity, ...] = (
         "parkour, Isaac Lab; legged_gym: 1", Range(0, 5), "faster ones are crashes", "task",
     ),
     Quantity(
-        "push_interval_s", "s", "0", 0.0, "time between pushes; 0 for one push", "1",
+        "push_interval_s", "s", "0", 0.0, "time between pushes; 0 for one push", "2",
         "parkour: 2; mjlab: 1 to 3", Range(0, 60), "pushes follow each other", "task",
     ),
     Quantity(

@@ -84,11 +84,9 @@ class Randomisation:
             ValueError: no such quantity or preset, no distribution, or numbers that no robot can
                 have.
         """
-        if PRESET in values:
-            values = preset(str(values[PRESET])) | {k: v for k, v in values.items() if k != PRESET}
         changed: dict[str, Distribution] = {}
         # Quantities first: one of their draws may differ.
-        for name, value in sorted(values.items(), key=lambda each: each[0] not in GROUPS):
+        for name, value in sorted(expanded(values).items(), key=lambda each: each[0] not in GROUPS):
             for index in GROUPS.get(name) or [_index(name)]:
                 draw = DRAWS[index]
                 changed[draw.name] = _checked(draw.quantity, name, str(value))
@@ -198,12 +196,17 @@ def _table(distributions: list[Distribution]) -> _Table:
 DEFAULT = Randomisation({})
 
 
-def preset(name: str) -> dict[str, object]:
-    """A randomisation by name, or of a JSON file, as it is written; ValueError for others."""
-    if name == DEFAULT_NAME:
-        return {}
-    if name in (NOMINAL, HEAVY):
-        return {each.group: NOMINAL if name == NOMINAL else each.heavy for each in QUANTITIES}
+def expanded(values: Mapping[str, object]) -> dict[str, object]:
+    """A randomisation as it is written, with the entries of its `preset` in place of that."""
+    own = {name: value for name, value in values.items() if name != PRESET}
+    return (_preset(str(values[PRESET])) if PRESET in values else {}) | own
+
+
+def _preset(name: str) -> dict[str, object]:
+    if name == NOMINAL:
+        return {each.group: NOMINAL for each in QUANTITIES}
+    if name in (DEFAULT_NAME, HEAVY):
+        return {e.group: e.default if name == DEFAULT_NAME else e.heavy for e in QUANTITIES}
     if not Path(name).is_file():
         raise ValueError(f"no randomisation and no file '{name}'; there are none, default, heavy")
     try:

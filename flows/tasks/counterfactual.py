@@ -11,7 +11,7 @@ import numpy as np
 
 from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
 from gaitforge.collectors.legged.replaying import Executed, StoredEpisode, stored_episodes
-from gaitforge.collectors.scenarios.randomisation import Randomisation, Written
+from gaitforge.collectors.scenarios.randomisation import Randomisation, Written, expanded
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.datasets import Schema, Selection, open_store
 from gaitforge.flows.progress import Advance
@@ -58,6 +58,8 @@ class CounterfactualPlan(CollectionPlan):
     def __post_init__(self) -> None:
         super().__post_init__()
         Randomisation.parsed(self.randomisation)
+        # Not its shortest form: the default is a change, too, where the store has another range.
+        object.__setattr__(self, "randomisation", expanded(self.randomisation))
         if self.actions not in ("", STORED):
             raise ValueError(f"actions '{self.actions}': allowed are stored, or a policy")
         if self.actions and self.policy:
@@ -108,8 +110,7 @@ class CounterfactualPlan(CollectionPlan):
     def content(self) -> dict[str, object]:
         """What determines the parts; hashed into their names."""
         policy = named_source(self.policy).weights_hash() if self.policy else ""
-        changed = Randomisation.parsed(self.randomisation)
-        named = {name: str(each) for name, each in changed.changed.items()}
+        named = {name: str(each) for name, each in sorted(self.randomisation.items())}
         hashes = [each.hash for each in self.episodes.values()]
         return {"episodes": hashes, "draws": named, "actions": self.actions, "policy": policy}
 

@@ -80,6 +80,8 @@ def test_one_draw_changed_leaves_the_others_and_narrows_the_interval(
     assert rows[0]["ci95"] < 0.5 * rows[0]["unpaired_ci95"]
     assert rows[0]["difference"] == pytest.approx(rows[0]["return"] - rows[0]["original"])
     assert replay(tmp_path / "heavy.zarr", 3, 0, Silent()) == []
+    default = replace(plan, randomisation={"preset": "default", "payload_kg": "2"})
+    assert default.schema().attributes["randomisation"]["friction"]["high"] == 1.25
     # The same command again makes nothing; another change has other parts.
     assert collect(plan, tmp_path / "heavy.zarr", Silent()) == []
     assert not set(replace(plan, where="").part_ids()) & set(plan.part_ids())
