@@ -174,7 +174,7 @@ def _write_summary(plan: RobustnessPlan, out: Path, reporter: Reporter) -> None:
                 {"policy": source.name, "quantity": quantity, "value": value, **_row(record)}
             )
         rows += own
-        for quantity in plan.conditions:
+        for quantity in (each for each in plan.conditions if each != TERRAIN):  # which has no order
             values = [row for row in own if row["quantity"] == quantity]
             limits.append(
                 {"policy": source.name, "quantity": quantity, "until": _until(own[0], values)}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gaitforge.collectors.legged.data import StoredForm
+from gaitforge.collectors.legged.replaying import stored_randomisation
 from gaitforge.datasets import Selection, open_store
 from gaitforge.flows.experiments.plan import DATA, FIRST, Corrections, DataSet, Experiment
 from gaitforge.flows.progress import Reporter
@@ -278,12 +279,13 @@ def expert_round(run: Run, corrections: Corrections, k: int) -> LeggedPlan:
     """The plan of round k's episodes with the expert alone, for plain imitation."""
     plan = corrections.collect
     grid = replace(plan.grid, seed=plan.grid.seed + k - 1)
-    if run.experiment.collect is not None:
-        return replace(plan, grid=grid)
+    if (collect := run.experiment.collect) is not None:
+        return replace(plan, grid=grid, randomisation=collect.randomisation)
     schema = open_store(run.store).schema
     names, half = schema.names(), schema.field("obs").dtype == "float16"
     form = StoredForm("state" in names, "privileged" in names, half)
-    return replace(plan, grid=grid, form=form)
+    randomisation = stored_randomisation(schema).written()
+    return replace(plan, grid=grid, form=form, randomisation=randomisation)
 
 
 def episode_returns(selection: Selection) -> np.ndarray:

@@ -199,7 +199,8 @@ def experiment_stages(claim: Claim, out: Path, pages: Pages) -> list[Stage]:
 def _sources(claim: Claim, out: Path) -> Iterator[_Source]:
     experiment, tasks = claim.experiment, set[str]()
     if experiment.collect is not None:
-        plan = with_named(evaluation_class(LEGGED)(), experiment.evaluate)
+        drawn = {"randomisation": experiment.collect.randomisation}
+        plan = with_named(evaluation_class(LEGGED)(), {**drawn, **experiment.evaluate})
         yield _Source(out / STORE, LEGGED, plan)
     for address in claim.stores:
         store = open_store(address)

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, load_expert
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.evaluation import EvaluationGrid, cell_measures, evaluate
 from gaitforge.collectors.legged.observations import POLICY_SLICES
+from gaitforge.collectors.legged.replaying import stored_randomisation
 from gaitforge.collectors.legged.rewards import LARGEST_RETURN
 from gaitforge.collectors.policies import Observation, Policy
 from gaitforge.collectors.robots.descriptor import body_vector
@@ -21,6 +23,7 @@ from gaitforge.collectors.scenarios.randomisation import (
     set_randomisation,
 )
 from gaitforge.collectors.timing import EPISODE_STEPS
+from gaitforge.datasets import Schema
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan
@@ -59,6 +62,12 @@ class LeggedEvaluation(EvaluationPlan):
 
     def __str__(self) -> str:
         return f"{self.grid}; an episode's return is at most {LARGEST_RETURN:.3f}"
+
+    @classmethod
+    def of_store(cls, schema: Schema) -> Self | None:
+        """See `EvaluationPlan.of_store`: with the randomisation of the store's episodes."""
+        plan = super().of_store(schema)
+        return plan and replace(plan, randomisation=stored_randomisation(schema).written())
 
     def expert_hash(self, name: str) -> str:
         """See `EvaluationPlan.expert_hash`."""

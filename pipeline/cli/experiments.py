@@ -44,7 +44,10 @@ _DEMO_S = {
 }
 """Seconds of one core that the demo's stages took on the machine of docs/results.md."""
 _CONFIG = ("objective", "steps", "batch_size", "device")
-_SAME = ("learners", "seeds", "parts", "expert", "episodes", "threads", "train_s", "where")
+_SAME = (
+    *("learners", "seeds", "parts", "expert", "episodes", "threads", "train_s", "where"),
+    "randomisation",
+)
 _CHOICES = {
     **{name: name for name in (*_SAME, "rounds", "share", "stretch", "plain")},
     **CELL_FIELDS,
@@ -70,6 +73,12 @@ _TRAIN_TIME = option(
 )
 _EPISODES = option("--episodes", "episodes to evaluate per cell or task", positive)
 _PARTS = option("--parts", "of the collection, or to collect in a round", positive)
+_RANDOMISATION = option(
+    "--randomisation",
+    "of the episodes that are collected, and on which policies are evaluated: none, default, heavy "
+    "or a JSON file; single quantities by --set collect.randomisation.friction=0.1:0.3",
+    metavar="NAME|FILE",
+)
 _STAGE = option("--stage", 'do only this stage, e.g. "train fcnet"', metavar="NAME")
 _STORES = option("stores", "folder, or s3://bucket/prefix; of each task one", nargs="+")
 _CHOSEN: tuple[Option, ...] = (
@@ -96,6 +105,7 @@ _CHOSEN: tuple[Option, ...] = (
     option("--out", "output folder (not for an experiment's folder)", Path, metavar="FOLDER"),
     *_CHOSEN,
     _PARTS,
+    _RANDOMISATION,
     "--expert --where --selection",
     _TRAIN_TIME,
     _STAGE,
@@ -128,6 +138,7 @@ def run_command(arguments: argparse.Namespace) -> Work:
     option("--plan", "a plan's file, e.g. the plan.json of another pipeline", Path, metavar="FILE"),
     *_CHOSEN,
     _PARTS,
+    _RANDOMISATION,
     "--expert",
     _STAGE,
     setting("learners.fcnet.steps=500"),

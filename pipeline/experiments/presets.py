@@ -260,8 +260,9 @@ def _with_choices(
         cells: terrains, skills and levels to collect, and to evaluate at the middle level.
         choices: `parts` of a collection or round; `episodes` of an evaluation's cell; `learners`,
             where a name that the experiment has keeps its settings and any other is a model;
-            `seeds`, `train_s`, `expert`, `threads`; `rounds`, `share`, `stretch`, `plain`; and
-            `config`, settings of every training.
+            `seeds`, `train_s`, `expert`, `threads`; `rounds`, `share`, `stretch`, `plain`;
+            `randomisation`, the preset of what is collected; and `config`, settings of every
+            training.
     """
     evaluate = dict(cells)
     if "levels" in evaluate:
@@ -270,6 +271,8 @@ def _with_choices(
     own, config = experiment.learners, choices.get("config", {})
     learners = {name: own.get(name, {}) for name in choices.get("learners", own)}
     changes = {name: choices[name] for name in ("seeds", "train_s") if name in choices}
+    if "randomisation" in choices and experiment.collect is None:
+        raise ValueError("a store has its own randomisation; --randomisation is for what collects")
     if experiment.collect is not None:
         changes["collect"] = _collection(experiment.collect, cells, choices, "parts")
     elif "expert" in choices and experiment.corrections is None:
@@ -292,6 +295,8 @@ def _collection(
 ) -> LeggedPlan:
     grid = with_chosen(plan.grid, {**cells, "parts": choices.get(parts)})
     works = {name: choices.get(name) for name in ("expert", "threads")}
+    if "randomisation" in choices:
+        works["randomisation"] = {"preset": choices["randomisation"]}
     return with_chosen(plan, {"grid": grid, **works})
 
 

@@ -65,7 +65,7 @@ def limit_rows(summary: Record) -> list[dict[str, str]]:
         until, name = each["until"], pages.policy(each["policy"])
         row[name] = "none" if until is None else str(until)
         if until == last[each["quantity"]]:
-            row[name] = "all" if each["quantity"] == TERRAIN else f"{until} and beyond"
+            row[name] = f"{until} and beyond"
     return list(table.values())
 
 
@@ -97,17 +97,19 @@ def _abstract(rows: Sequence[Record]) -> str:
 
 
 def _charts(rows: Sequence[Record]) -> Iterable[Panel]:
-    """Success and return over each quantity's values, the default's at its nominal value."""
+    """Success and return over each quantity's values, the default's at its nominal one."""
     quantities = [q for q in dict.fromkeys(row["quantity"] for row in rows) if q != DEFAULT]
     for quantity in quantities:
         if quantity == TERRAIN:
             continue
         nominal = DRAWS[GROUPS[quantity][0]].quantity.nominal
+        most = max(float(row["value"]) for row in rows if row["quantity"] == quantity)
+        default = DEFAULT if nominal <= 10 * most else ""  # else it would be out of sight
         for measure in ("success", "return"):
             lines = []
             for policy in dict.fromkeys(row["policy"] for row in rows):
                 own = [row for row in rows if row["policy"] == policy]
-                points = [(nominal, row[measure]) for row in own if row["quantity"] == DEFAULT]
+                points = [(nominal, row[measure]) for row in own if row["quantity"] == default]
                 points += [
                     (float(row["value"]), row[measure])
                     for row in own

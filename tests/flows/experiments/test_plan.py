@@ -93,13 +93,19 @@ def test_the_demo_holds_at_least_400_000_steps_in_several_parts() -> None:
 
 def test_choices_by_terrain_and_skill_reach_every_stage(tmp_path: Path) -> None:
     chosen = {"terrains": ("flat",), "skills": ("run",), "levels": (1, 2, 5), "parts": 3}
-    chosen |= {"seeds": (3, 4), "config": {"steps": 9}, "learners": ("bot", "mlp")}
+    chosen |= {
+        "randomisation": "none",
+        "seeds": (3, 4),
+        "config": {"steps": 9},
+        "learners": ("bot", "mlp"),
+    }
     plan = chosen_claim("demo", preset("demo"), (), chosen, (), tmp_path).experiment
     assert plan.collect is not None
     assert plan.corrections is not None
     for grid in (plan.collect.grid, plan.corrections.collect.grid):
         assert (grid.terrains, grid.skills, grid.levels) == (("flat",), ("run",), (1, 2, 5))
     assert (plan.collect.grid.parts, plan.corrections.collect.grid.parts) == (3, 4)
+    assert plan.collect.randomisation["push_chance"] == "0"
     assert plan.evaluate["levels"] == (2,)
     configs = [plan.config(name, seed) for seed in plan.seeds for name in plan.learners]
     assert {(config.seed, config.steps) for config in configs} == {(3, 9), (4, 9)}

@@ -20,11 +20,20 @@ from tests.flows.processes import part_in_work, soon
 pytestmark = pytest.mark.slow
 
 SMALL = replace(GRID, terrains=("flat",), parts=1, episodes_per_part=4)
-BASE = replace(COLLECT, grid=SMALL, form=StoredForm(state=True), robots=4, threads=1)
+BASE = replace(
+    COLLECT,
+    grid=SMALL,
+    form=StoredForm(state=True),
+    robots=4,
+    threads=1,
+    randomisation={"friction": "0.6:1"},
+)
 PLAN = Experiment(
     {"mlp": {**TRAINING, "model": "mlp", "model_overrides": {}}},
     corrections=Corrections(
-        replace(BASE, grid=replace(SMALL, seed=51), form=StoredForm()), rounds=2, plain=True
+        replace(BASE, grid=replace(SMALL, seed=51), form=StoredForm(), randomisation={}),
+        rounds=2,
+        plain=True,
     ),
     select=SelectPlan(where="success OR NOT success"),
     evaluate={
@@ -61,6 +70,8 @@ def test_each_round_learns_from_all_corrections_so_far(done: tuple[Path, dict[st
     sets = {each["set"]: each["steps"] for each in record["sets"]}
     assert list(sets) == ["round-0", "round-1", "plain-1", "round-2", "plain-2"]
     assert store.info().parts == 1 + 2 * 2
+    friction = store.select().episodes("friction")["friction"].to_numpy()
+    assert 0.6 <= friction.min() < friction.max() <= 1, "rounds draw as the store does"
     start = store.select(part=BASE.part_ids()).steps
     corrected = store.select().where("policy IS NOT NULL")
     drivers = set(corrected.episodes().column("policy").to_pylist())
