@@ -20,9 +20,9 @@ TASKS = {
     "gym": "gaitforge.flows.tasks.gym:GymPlan",
     "humanoid": "gaitforge.flows.tasks.humanoid:HumanoidPlan",
     LEGGED_POLICY: "gaitforge.flows.tasks.legged_policy:LeggedPolicyPlan",
-    "counterfactual": "gaitforge.flows.tasks.counterfactual:CounterfactualPlan",
-    "derive": "gaitforge.flows.tasks.derive:DerivePlan",
-    "relabel": "gaitforge.flows.tasks.relabel:RelabelPlan",
+    "counterfactual": "gaitforge.flows.tasks.stored.counterfactual:CounterfactualPlan",
+    "derive": "gaitforge.flows.tasks.stored.derive:DerivePlan",
+    "relabel": "gaitforge.flows.tasks.stored.relabel:RelabelPlan",
 }
 """Task -> "module:class" of its plan; any other "module:class" is a task, too."""
 

@@ -25,7 +25,7 @@ from gaitforge.pipeline.cli.work import Result, Work, work
 from gaitforge.pipeline.tables import Rows, fields_of
 
 if TYPE_CHECKING:
-    from gaitforge.flows.tasks.overlay import OverlayPlan
+    from gaitforge.flows.tasks.stored.overlay import OverlayPlan
 
 
 @work(
@@ -126,7 +126,7 @@ def _legged_plan(arguments: argparse.Namespace) -> CollectionPlan:
 
 def _dataset_work(arguments: argparse.Namespace) -> Work:
     """The missing parts of a dataset by its plan, and whether their content is the same."""
-    from gaitforge.flows.records.dataset_plan import differing_parts, read_dataset_plan
+    from gaitforge.flows.stages.dataset_plan import differing_parts, read_dataset_plan
     from gaitforge.flows.stages.staging import collection_stage
 
     store, path = store_address(arguments.store), arguments.from_plan
@@ -216,7 +216,7 @@ def derive_command(arguments: argparse.Namespace) -> Work:
     Every episode is simulated again and compared with what is stored, bit for bit. Parts and tags
     stay as they are. Finished parts of the field are skipped: the same command again resumes.
     """
-    from gaitforge.flows.tasks.derive import DerivePlan
+    from gaitforge.flows.tasks.stored.derive import DerivePlan
 
     values = option_values(arguments, "name", "unit", "robot", "robots", "threads")
     address = str(store_address(arguments.store))
@@ -240,7 +240,7 @@ def counterfactual_command(arguments: argparse.Namespace) -> Work:
 
     Seeds, starts, commands, noise and pushes stay. gaitforge query OUT --paired compares.
     """
-    from gaitforge.flows.tasks.counterfactual import CounterfactualPlan
+    from gaitforge.flows.tasks.stored.counterfactual import CounterfactualPlan
 
     if arguments.policy and Path(arguments.policy).is_dir():
         arguments.policy = str(Path(arguments.policy).absolute())
@@ -260,7 +260,7 @@ def counterfactual_command(arguments: argparse.Namespace) -> Work:
 )
 def relabel(arguments: argparse.Namespace) -> Work:
     """Give the present version a new reward, computed from stored fields; `return` follows."""
-    from gaitforge.flows.tasks.relabel import RelabelPlan
+    from gaitforge.flows.tasks.stored.relabel import RelabelPlan
 
     source, values = str(store_address(arguments.store)), option_values(arguments, "threads")
     return _added_field(RelabelPlan(source, reward=arguments.reward, **values), arguments)

@@ -83,7 +83,7 @@ def query_command(arguments: argparse.Namespace) -> Work:
 
 
 def _answer(arguments: argparse.Namespace) -> Result:
-    from gaitforge.flows.stages.paired import paired
+    from gaitforge.flows.stages.legged.paired import paired
 
     selection = chosen_episodes(datasets.open_store(arguments.store, tag=arguments.tag), arguments)
     lines: list[str] = []
@@ -125,8 +125,9 @@ def _check_query(arguments: argparse.Namespace) -> None:
     for name in ("limit", "sort", "show"):
         if getattr(arguments, name) is not None and not arguments.list:
             raise ValueError(f"--{name} is for --list")
-    grouped = arguments.group_by is not None or arguments.paired
-    ways = {"--group-by or --paired": grouped, "--list": arguments.list}
+    ways = {"--group-by": arguments.group_by is not None, "--list": arguments.list}
+    if arguments.paired:
+        ways = {"--paired": True, "--list": arguments.list}
     chosen = [name for name, is_given in ways.items() if is_given]
     chosen += ["--episode"] if arguments.episode is not None else []
     if len(chosen) > 1:
@@ -156,7 +157,7 @@ def info_command(arguments: argparse.Namespace) -> None:
 @command(f"gaitforge plan {_EXAMPLE} > legged.plan.json", "store")
 def plan_command(arguments: argparse.Namespace) -> None:
     """Print the plan of a dataset: gaitforge collect --from-plan makes it anew, or parts of it."""
-    from gaitforge.flows.records.dataset_plan import dataset_plan
+    from gaitforge.flows.stages.dataset_plan import dataset_plan
 
     print(json.dumps(dataset_plan(arguments.store), indent=1))
 
@@ -182,7 +183,7 @@ def verify_command(arguments: argparse.Namespace) -> int:
     store = datasets.open_store(arguments.store)
     faults = store.verify()
     if arguments.replay and not faults:
-        from gaitforge.flows.stages.recorded_versions import recorded_mujoco, run_with
+        from gaitforge.flows.stages.legged.recorded_versions import recorded_mujoco, run_with
         from gaitforge.flows.stages.replay import replay
 
         sample = arguments.replay, arguments.seed

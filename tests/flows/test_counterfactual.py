@@ -10,10 +10,10 @@ from gaitforge.collectors.legged.data import CollectionGrid
 from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.stages.paired import paired
+from gaitforge.flows.stages.legged.paired import paired
 from gaitforge.flows.stages.replay import replay
-from gaitforge.flows.tasks.counterfactual import CounterfactualPlan
 from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.flows.tasks.stored.counterfactual import CounterfactualPlan
 
 GRID = CollectionGrid(
     terrains=("flat", "rough"), skills=("run", "stand"), levels=(0, 3), parts=2,

@@ -20,9 +20,9 @@ from gaitforge.datasets.interrupts import Interrupted
 from gaitforge.datasets.layout import OVERLAYS
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.tasks.derive import DerivePlan
 from gaitforge.flows.tasks.legged import LeggedPlan
-from gaitforge.flows.tasks.relabel import RelabelPlan
+from gaitforge.flows.tasks.stored.derive import DerivePlan
+from gaitforge.flows.tasks.stored.relabel import RelabelPlan
 from tests.flows.making import Interrupting
 
 GRID = CollectionGrid(

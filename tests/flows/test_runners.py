@@ -100,7 +100,7 @@ def test_a_passing_fault_costs_an_attempt_and_the_part_is_made(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("call", "begun"), [(0, False), (1, False), (2, True)], ids=["before", "built", "at work"]
+    ("call", "begun"), [(0, False), (1, True), (2, True)], ids=["before", "built", "at work"]
 )
 def test_who_is_told_to_stop_commits_nothing_and_can_work_on(
     tmp_path: Path, call: int, begun: bool

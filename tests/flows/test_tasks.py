@@ -21,13 +21,14 @@ from gaitforge.flows.runners.slurm.script import SlurmSettings
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.replay import replay
 from gaitforge.flows.stages.status import collection_status
-from gaitforge.flows.tasks.derive import DerivePlan
 from gaitforge.flows.tasks.gym import GymPlan
 from gaitforge.flows.tasks.humanoid import HumanoidPlan
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.flows.tasks.legged_policy import driven_by
 from gaitforge.flows.tasks.registry import TASKS, collection_plan, recorded_plan
-from gaitforge.flows.tasks.relabel import RelabelPlan
+from gaitforge.flows.tasks.stored.counterfactual import CounterfactualPlan
+from gaitforge.flows.tasks.stored.derive import DerivePlan
+from gaitforge.flows.tasks.stored.relabel import RelabelPlan
 from tests.collectors.gym.making import make_training
 from tests.flows.making import COLLECT, GRID, small_run
 
@@ -76,6 +77,11 @@ def half_reward(episode: dict[str, np.ndarray]) -> np.ndarray:
 @pytest.fixture(scope="module")
 def relabel(source: str) -> CollectionPlan:
     return RelabelPlan(source, reward=f"{__name__}:half_reward")
+
+
+@pytest.fixture(scope="module")
+def counterfactual(source: str) -> CollectionPlan:
+    return CounterfactualPlan(source, randomisation={"payload_kg": 1})
 
 
 @pytest.fixture(scope="module", params=list(TASKS))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gaitforge.datasets import open_store
-from gaitforge.flows.records.dataset_plan import dataset_plan
+from gaitforge.flows.stages.dataset_plan import dataset_plan
 from tests.pipeline.command_line import Run
 
 pytestmark = pytest.mark.slow

@@ -23,7 +23,7 @@ from gaitforge.flows.functions import called, function_key, named_function
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.tasks.interface import PartData, Simulation
 from gaitforge.flows.tasks.legged import Robots
-from gaitforge.flows.tasks.overlay import OverlayPlan, overlay_part
+from gaitforge.flows.tasks.stored.overlay import OverlayPlan, overlay_part
 
 
 @dataclass(frozen=True)

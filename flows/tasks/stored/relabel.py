@@ -11,7 +11,7 @@ from gaitforge.datasets.edits.operations import REWARD
 from gaitforge.flows.functions import called, function_key, named_function
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.tasks.interface import PartData, Simulation
-from gaitforge.flows.tasks.overlay import OverlayPlan, overlay_part
+from gaitforge.flows.tasks.stored.overlay import OverlayPlan, overlay_part
 
 
 @dataclass(frozen=True)

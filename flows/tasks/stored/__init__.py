@@ -1,0 +1,1 @@
+"""Tasks on stored episodes: added fields, new rewards, and one thing changed."""
