@@ -108,7 +108,11 @@ class LeggedEnvironment:
         self.episode_steps = episode_steps
         self.randomisation = randomisation
         self.physics = make_backend(backend, self.robots.robots, num_robots, threads)
-        self._check_randomisation()
+        try:
+            self._check_randomisation()
+        except ValueError:
+            self.physics.close()
+            raise
         self.terrain = TerrainBatch(num_robots)
         self.specs: list[EpisodeSpec | None] = [None] * num_robots
         self.episode_draws: list[EpisodeDraws | None] = [None] * num_robots

@@ -33,10 +33,9 @@ def merge_stores(
 def _check_fit(first: Store, second: Store) -> None:
     ours, theirs = first.schema, second.schema
     if ours.hash != theirs.hash or ours.group_by != theirs.group_by:
-        names = sorted(set(ours.names()) ^ set(theirs.names()))
-        what = f"only one has {listed(names)}" if names else "their fields, step or robot differ"
+        what = ours.differences(theirs) or "in their step or grouping"
         raise DatasetError(
-            f"{first.address} and {second.address} have different schemas ({what}); only stores of "
+            f"{first.address} and {second.address} have different schemas, {what}; only stores of "
             "one schema can be merged"
         )
     a, b = first.catalog(), second.catalog()

@@ -12,11 +12,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.physics.interface import PhysicsBackend, RobotStart
 from gaitforge.collectors.physics.isaacgym.backend import FRICTION_BUCKETS, IsaacGymBackend
 from gaitforge.collectors.physics.isaacgym.process import WorkerError
 from gaitforge.collectors.physics.mujoco.backend import MujocoBackend
-from gaitforge.collectors.scenarios.randomisation import DEFAULT, DRAW_INDEX, DRAWS
+from gaitforge.collectors.scenarios.randomisation import (
+    DEFAULT,
+    DRAW_INDEX,
+    DRAWS,
+    Randomisation,
+)
 from gaitforge.collectors.scenarios.terrains import make_tile
 from tests.collectors.making import (
     DEFAULT_POSE,
@@ -158,3 +164,21 @@ def test_robots_stand_until_they_are_reset_go_on_in_new_processes_and_report_the
         hold(made, 1)
     made.close()
     made.close()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"friction": "0.1:1"}, "isaacgym cannot realise friction 0.1"),
+        ({"action_lag_substeps": "0:8"}, "isaacgym cannot realise action_lag_substeps 8"),
+        (
+            {"gravity_ms2": 5, "payload_kg": 1},
+            "isaacgym cannot vary gravity_ms2, payload_kg; mujoco",
+        ),
+    ],
+)
+def test_a_randomisation_that_it_cannot_simulate_is_refused(
+    double: None, values: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        LeggedEnvironment(ROBOT, 1, 1, "isaacgym", randomisation=Randomisation.parsed(values))
