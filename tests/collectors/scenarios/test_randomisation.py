@@ -102,6 +102,14 @@ def test_every_quantity_has_a_nominal_value_a_source_and_ranges_that_are_allowed
     assert drawn(none, 3).tolist() == nominal_draws().tolist()
 
 
+def test_the_page_lists_every_quantity_as_it_is() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "howto" / "randomisation.md").read_text()
+    for each in QUANTITIES:
+        row = f"| `{each.group}` | {each.unit} | `{each.default}` | `{each.heavy}` | "
+        assert row in page, each.group
+        assert f"| {each.source} |" in page, each.group
+
+
 @given(st.sets(st.sampled_from(sorted(GROUPS))), st.integers(0, 2**62))
 def test_changing_a_quantity_changes_no_other_draw_and_no_other_part_of_the_episode(
     changed: set[str], seed: int
