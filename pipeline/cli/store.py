@@ -159,6 +159,9 @@ def plan_command(arguments: argparse.Namespace) -> None:
     """Print the plan of a dataset: gaitforge collect --from-plan makes it anew, or parts of it."""
     from gaitforge.flows.stages.dataset_plan import dataset_plan
 
+    if edits := datasets.open_store(arguments.store).edits():
+        lost = f"{amount(len(edits), 'edit')} of {arguments.store}: not part of the plan"
+        print(lost, file=sys.stderr)
     print(json.dumps(dataset_plan(arguments.store), indent=1))
 
 

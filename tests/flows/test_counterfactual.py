@@ -1,5 +1,6 @@
 """Stored episodes simulated again with one thing changed, and their paired differences."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,9 @@ import pytest
 
 from gaitforge.collectors.legged.data import CollectionGrid
 from gaitforge.datasets import open_store
+from gaitforge.datasets.edits.operations import annotate, drop
 from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.part_records import records_folder
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.legged.paired import paired
 from gaitforge.flows.stages.replay import replay
@@ -85,6 +88,20 @@ def test_one_draw_changed_leaves_the_others_and_narrows_the_interval(
     # The same command again makes nothing; another change has other parts.
     assert collect(plan, tmp_path / "heavy.zarr", Silent()) == []
     assert not set(replace(plan, where="").part_ids()) & set(plan.part_ids())
+
+
+def test_what_was_dropped_stays_out_and_annotations_choose(source: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "legged.zarr"
+    shutil.copytree(source, copy)
+    shutil.copytree(records_folder(source), records_folder(copy))
+    episodes = open_store(copy).select()
+    drop(episodes.where("skill = 'run'"))
+    annotate(open_store(copy).select().where("level = 3"), {"hard": True})
+    plan = CounterfactualPlan(str(copy), "hard", threads=1)
+    collect(plan, tmp_path / "again.zarr", Silent())
+    rows = open_store(tmp_path / "again.zarr").select().episodes().to_pylist()
+    assert {(row["skill"], row["level"]) for row in rows} == {("stand", 3)}
+    assert len(rows) == len(episodes.where("skill = 'stand' and level = 3"))
 
 
 def test_what_cannot_be_compared_is_refused(source: Path) -> None:

@@ -67,14 +67,19 @@ class CounterfactualPlan(CollectionPlan):
 
     @cached_property
     def episodes(self) -> dict[str, Selection]:
-        """Part of the source -> its chosen episodes.
+        """Part of the source -> its chosen episodes, as they were collected.
+
+        The present version chooses: what was dropped stays out, annotations can be asked for.
 
         Raises:
             ValueError: no such store or column, or no episodes.
         """
-        chosen = open_store(self.source).as_collected()
+        store = open_store(self.source)
+        shown, chosen = store.select(), store.as_collected()
         if self.where:
-            chosen = chosen.where(self.where)
+            shown = shown.where(self.where)
+        kept = np.isin(chosen.episode_ids(), shown.episode_ids())
+        chosen = chosen.with_rows(np.flatnonzero(kept))
         parts = {part: chosen.of_parts([part]) for part in chosen.catalog.part_bounds}
         parts = {part: selection for part, selection in parts.items() if len(selection)}
         if not parts:
