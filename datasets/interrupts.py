@@ -56,7 +56,8 @@ def stop_signals(
     Raised: what follows the first signal is ignored for two seconds, then ends the process at once:
     an exception that breaks into the joining of a thread makes Python end while that thread works
     (bpo-45274), and a simulator's thread crashes then. After the block an interrupted process
-    ignores the signals. An exception that was lost is raised at the block's end.
+    ignores the signals. If the exception was lost, or replaced by another (a C module whose import
+    it breaks raises an ImportError), it is raised at the block's end.
 
     Outside the main thread signals cannot be handled, and nothing is noted.
     """
@@ -77,6 +78,10 @@ def stop_signals(
     previous = {number: signal.signal(number, handle) for number in numbers or NOTICES}
     try:
         yield notices
+    except Exception as other:
+        if error is None or not first:
+            raise
+        raise error(notices.received) from other
     finally:
         for number, handler in previous.items():
             signal.signal(number, signal.SIG_IGN if error and first else handler)

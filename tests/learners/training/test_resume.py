@@ -245,16 +245,32 @@ def test_how_it_runs_may_change(whole: TrainResult, selection: Selection, tmp_pa
     assert [row[1] for row in found] == pytest.approx([row[1] for row in expected], rel=1e-4)
 
 
-def test_an_interrupt_that_a_destructor_lost_is_raised_at_the_end() -> None:
+LOST = """
+class Dying:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+def lose():
+    Dying()
+    print("went on", flush=True)
+"""
+REPLACED = """
+def lose():
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    except BaseException as error:
+        print("went on", flush=True)
+        raise ImportError("initialization failed") from error
+"""
+
+
+@pytest.mark.parametrize("lose", [LOST, REPLACED], ids=["a destructor", "a module in C"])
+def test_an_interrupt_that_was_lost_or_replaced_is_raised_at_the_end(lose: str) -> None:
     program = (
         "import os, signal\n"
         "from gaitforge.datasets.interrupts import stop_signals\n"
-        "class Dying:\n"
-        "    def __del__(self):\n"
-        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        f"{lose}"
         "with stop_signals(signal.SIGTERM, error=lambda _: SystemExit(143)):\n"
-        "    Dying()\n"
-        "    print('went on', flush=True)\n"
+        "    lose()\n"
     )
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
