@@ -1,11 +1,12 @@
 """Train an expert with PPO (rsl-rl-lib), with curriculum, randomisation and pushes.
 
-The network learns a correction to the kinematic gait; the critic sees more than the actor
-(asymmetric actor-critic, Pinto et al., 2018). `training_task` holds the curriculum of levels.
+The network learns a correction to the kinematic gait or, as a blind policy, joint targets; the
+critic sees more than the actor (asymmetric actor-critic, Pinto et al., 2018). `training_task` holds
+the curriculum of levels.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -20,12 +21,18 @@ from safetensors.numpy import save
 from gaitforge.collectors.experts import ppo_checkpoint as checkpoint
 from gaitforge.collectors.experts.expert import drives_a_family, load_expert, reading_the_body
 from gaitforge.collectors.experts.ppo_algorithm import (
+    Networks,
     PPOSettings,
     Update,
     make_algorithm,
     ppo_updates,
 )
-from gaitforge.collectors.experts.training_task import SKILL_SHARES, TERRAIN_SHARES, ExpertTask
+from gaitforge.collectors.experts.training_task import (
+    SKILL_SHARES,
+    TERRAIN_SHARES,
+    ExpertTask,
+    TrainingScope,
+)
 from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, load_robots
 from gaitforge.collectors.scenarios.randomisation import (
     Randomisation,
@@ -36,8 +43,8 @@ from gaitforge.collectors.scenarios.terrains import N_LEVELS
 from gaitforge.collectors.training_folder import training_files
 from gaitforge.datasets.files import write_bytes_durably
 
-WEIGHTS, KEPT = "expert.safetensors", "kept"
-_FIXED = ("robot", "robots", "hidden", "horizon")
+WEIGHTS, POLICY, KEPT = "expert.safetensors", "policy", "kept"
+_FIXED = ("robot", "robots", "hidden", "horizon", "model", "model_overrides", "terrains", "skills")
 """Settings that must not change when a training resumes."""
 _FIRST_LEVELS = 4
 """Levels at which the robots of a new actor start: 0 to 3."""
@@ -51,6 +58,11 @@ class ExpertTrainingConfig(PPOSettings):
         robot: a robot's name, folder or card; or a folder of robots' folders, one family, for an
             expert that also reads the body.
         robots: number of parallel robots.
+        model: a network of the registry, for actor and critic of a blind policy: it sees what a
+            learner sees, and its actions are joint targets. Empty for an expert, an MLP of `hidden`
+            layers that sees the simulator's state and corrects the kinematic gait.
+        model_overrides: settings of the model's config that differ from its preset's.
+        terrains, skills: those that are trained, see `TrainingScope.of`; empty for all.
         full_speed_steps: environment steps over which commanded speeds widen to their full range;
             with `start_from` the range is full at once.
         start_from: an expert (name or file) whose actor training starts from, with `initial_std`
@@ -66,6 +78,10 @@ class ExpertTrainingConfig(PPOSettings):
 
     robot: str = DEFAULT_ROBOT
     robots: int = 1024
+    model: str = ""
+    model_overrides: Mapping[str, Any] = field(default_factory=dict)
+    terrains: tuple[str, ...] = ()
+    skills: tuple[str, ...] = ()
     full_speed_steps: int = 12_000_000
     start_from: str = ""
     critic_updates: int = 20
@@ -76,14 +92,23 @@ class ExpertTrainingConfig(PPOSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         set_randomisation(self)
+        TrainingScope.of(self.terrains, self.skills)
+        if self.model and self.start_from:
+            raise ValueError(f"start_from is an expert's; training of {self.model} starts anew")
+        if self.model_overrides and not self.model:
+            raise ValueError("model_overrides need a model; an expert's layers are `hidden`")
 
 
 def train_expert(
-    config: ExpertTrainingConfig, out: Path, report: Callable[[dict[str, Any]], None]
+    config: ExpertTrainingConfig,
+    out: Path,
+    report: Callable[[dict[str, Any]], None],
+    build: Callable[[Mapping[str, Any]], Networks] | None = None,
 ) -> tuple[Path, dict[str, Any]]:
     """Train an expert, or resume from the checkpoint in `out`; returns its weights and card.
 
     Args:
+        build: makes the networks of `config.model` for the slices of the task's observations.
         report: called after every update with its row of `history.jsonl`, see `_summary`.
 
     Raises:
@@ -97,8 +122,12 @@ def train_expert(
     first = N_LEVELS if config.start_from else _FIRST_LEVELS
     settings = config.robots, config.threads, config.seed, config.tracking_weight, first
     randomisation = Randomisation.parsed(config.randomisation)
-    with closing(ExpertTask(bodies, *settings, randomisation)) as task:
-        algorithm = make_algorithm(config, task)
+    scope = TrainingScope.of(config.terrains, config.skills, blind=bool(config.model))
+    if scope.blind and len(bodies) > 1:
+        raise ValueError(f"{config.model} is trained on one robot, not on a family")
+    with closing(ExpertTask(bodies, *settings, randomisation, scope)) as task:
+        networks = build(task.slices) if build is not None and scope.blind else None
+        algorithm = make_algorithm(config, task, networks)
         progress, extra = checkpoint.load_training(out, asdict(config), _FIXED, algorithm)
         if extra:
             levels, successes = extra["levels"].numpy(), extra["successes"].numpy()
@@ -111,7 +140,7 @@ def train_expert(
         _widen_speeds(task, progress, config)
         alone = config.critic_updates if config.start_from else 0
         algorithm.get_policy().requires_grad_(progress.iteration >= alone)
-        write = partial(_save, config, out, task, algorithm, progress)
+        write = partial(_save, config, out, task, algorithm, progress, networks)
         with training_files(out, progress.steps, config.checkpoint_every_s, report) as files:
             kept = progress.steps // max(1, config.keep_every)
             for update in ppo_updates(algorithm, task, config, progress):
@@ -120,16 +149,16 @@ def train_expert(
                 files.append(_summary(config, task, update))
                 if config.keep_every and progress.steps // config.keep_every > kept:
                     kept = progress.steps // config.keep_every
-                    _keep(config, out, algorithm, progress)
+                    _keep(config, out, algorithm, progress, networks)
                 files.after_step(progress.steps, write, last=progress.steps >= config.steps)
-    return out / WEIGHTS, _card(config, progress)
+    return out / (POLICY if networks else WEIGHTS), _card(config, progress)
 
 
 def _card(config: ExpertTrainingConfig, progress: checkpoint.Progress) -> dict[str, Any]:
     return {
         "robot": config.robot,
-        "skills": list(SKILL_SHARES),
-        "terrains": list(TERRAIN_SHARES),
+        "skills": list(config.skills or SKILL_SHARES),
+        "terrains": list(config.terrains or TERRAIN_SHARES),
         "steps": progress.steps,
         "wall_s": progress.wall_s,
         "seed": config.seed,
@@ -138,9 +167,17 @@ def _card(config: ExpertTrainingConfig, progress: checkpoint.Progress) -> dict[s
 
 
 def _keep(
-    config: ExpertTrainingConfig, out: Path, algorithm: PPO, progress: checkpoint.Progress
+    config: ExpertTrainingConfig,
+    out: Path,
+    algorithm: PPO,
+    progress: checkpoint.Progress,
+    networks: Networks | None,
 ) -> None:
     """Save the half-trained expert to `kept`, with a card."""
+    if networks is not None:
+        folder = out / KEPT / str(progress.steps)
+        networks.save(algorithm.get_policy(), folder, _card(config, progress))
+        return
     path = out / KEPT / f"{progress.steps}.safetensors"
     path.parent.mkdir(exist_ok=True)
     write_bytes_durably(path, save(checkpoint.network_weights(algorithm.get_policy())))
@@ -154,10 +191,14 @@ def _save(
     task: ExpertTask,
     algorithm: PPO,
     progress: checkpoint.Progress,
+    networks: Networks | None,
 ) -> None:
     """Write the weights to ship, then the checkpoint."""
-    weights = save(checkpoint.network_weights(algorithm.get_policy()))
-    write_bytes_durably(out / WEIGHTS, weights)
+    if networks is not None:
+        networks.save(algorithm.get_policy(), out / POLICY, _card(config, progress))
+    else:
+        weights = save(checkpoint.network_weights(algorithm.get_policy()))
+        write_bytes_durably(out / WEIGHTS, weights)
     curriculum = {name: torch.from_numpy(getattr(task, name)) for name in ("levels", "successes")}
     checkpoint.save_training(out, asdict(config), algorithm, progress, curriculum)
 

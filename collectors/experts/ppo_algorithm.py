@@ -5,7 +5,8 @@ import io
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from rsl_rl.algorithms import PPO
@@ -106,17 +107,39 @@ def ppo_updates(
         yield Update(summary, losses, (simulated - started) / elapsed)
 
 
-def make_algorithm(config: PPOSettings, task: Any) -> PPO:
+class Networks(Protocol):
+    """Actor and critic of another kind than rsl-rl's MLP, and how the actor is saved.
+
+    The two are called as the classes of `rsl_rl.models`, with observations, their groups, the name
+    of the set, the size of the output and, for the actor, `distribution_cfg`.
+    """
+
+    def actor(self, *arguments: Any, **settings: Any) -> Any:
+        """The actor."""
+
+    def critic(self, *arguments: Any, **settings: Any) -> Any:
+        """The critic."""
+
+    def save(self, actor: Any, folder: Path, card: dict[str, Any]) -> Path:
+        """Write the actor as a policy; returns what other commands take as its place."""
+        ...
+
+
+def make_algorithm(config: PPOSettings, task: Any, networks: Networks | None = None) -> PPO:
     """PPO for a task with observation groups "features" (actor and critic) and "critic".
 
-    The actor's last layer is scaled by 0.01: training starts from the policy that it corrects.
+    Without `networks` both are MLPs, and the actor's last layer is scaled by 0.01: training starts
+    from the policy that it corrects.
     """
-    network = {
+    network: dict[str, Any] = {
         "class_name": "rsl_rl.models.MLPModel",
         "hidden_dims": list(config.hidden),
         "activation": "elu",
         "obs_normalization": True,
     }
+    actor, critic = {**network}, {**network}
+    if networks is not None:
+        actor, critic = {"class_name": networks.actor}, {"class_name": networks.critic}
     distribution = {
         "class_name": "rsl_rl.modules.distribution.GaussianDistribution",
         "init_std": config.initial_std,
@@ -125,8 +148,8 @@ def make_algorithm(config: PPOSettings, task: Any) -> PPO:
     cfg: dict[str, object] = {
         "num_steps_per_env": config.horizon,
         "obs_groups": {"actor": ["features"], "critic": list(observations.keys())},
-        "actor": {**network, "distribution_cfg": distribution},
-        "critic": dict(network),
+        "actor": {**actor, "distribution_cfg": distribution},
+        "critic": critic,
         "algorithm": {
             "class_name": _CappedPPO,
             "num_learning_epochs": config.epochs,
@@ -144,8 +167,9 @@ def make_algorithm(config: PPOSettings, task: Any) -> PPO:
     _CappedPPO.ceiling = config.max_learning_rate
     with contextlib.redirect_stdout(io.StringIO()):  # rsl-rl prints its models
         algorithm = _CappedPPO.construct_algorithm(observations, task, cfg, "cpu")
-    last = linear_layers(algorithm.get_policy())[-1]
-    with torch.no_grad():
-        last.weight.mul_(0.01)
-        last.bias.zero_()
+    if networks is None:
+        last = linear_layers(algorithm.get_policy())[-1]
+        with torch.no_grad():
+            last.weight.mul_(0.01)
+            last.bias.zero_()
     return algorithm

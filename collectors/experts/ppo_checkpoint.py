@@ -113,7 +113,7 @@ def load_training(
     record = json.loads(path.read_text())
     mine = json.loads(json.dumps(config))
     for key in fixed:
-        check_setting(out, key, record["config"].get(key), mine[key])
+        check_setting(out, key, record["config"].get(key, mine[key]), mine[key])
     tensors = load_file(out / record["tensors"])
     extra = {name: value for name, value in tensors.items() if "." not in name}
     try:

@@ -1,11 +1,12 @@
-"""The expert's training task: curriculum, restarts, and inputs of actor and critic.
+"""The training task of experts and of blind policies: curriculum, inputs of actor and critic.
 
 Every robot keeps one terrain and has a level for each skill. The level rises after 80 % of the
 commanded distance, through the passage if there is one; it falls below 40 % or after a fall
 (legged_gym's rule, but relative to the command because windows are short).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tensordict import TensorDict
 from gaitforge.collectors.experts.expert import expert_features
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeSpec
+from gaitforge.collectors.legged.observations import POLICY_SLICES, PRIVILEGED_SLICES
 from gaitforge.collectors.legged.rewards import track_linear_velocity
 from gaitforge.collectors.policies import Observation
 from gaitforge.collectors.robots.commands import C
@@ -22,24 +24,68 @@ from gaitforge.collectors.robots.descriptor import body_vector
 from gaitforge.collectors.robots.gait import GaitReference
 from gaitforge.collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard
 from gaitforge.collectors.scenarios.randomisation import DEFAULT, Randomisation
-from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.skills import ALL_SKILLS, SKILLS, matching_cells
 from gaitforge.collectors.scenarios.terrains import N_LEVELS, TERRAINS, difficulty
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
+from gaitforge.datasets.errors import listed
+from gaitforge.datasets.schema import consecutive_slices
 
 TERRAIN_SHARES = {t.name: t.share for t in TERRAINS.values() if t.share > 0}
 SKILL_SHARES = {s.name: s.share for s in SKILLS.values() if s.share > 0}
-"""Skills that experts are trained on; the critic's one-hot inputs are in this order."""
-SKILL_NAMES = tuple(SKILL_SHARES)
+"""Skills that experts are trained on if none are named; the critic's one-hot inputs are in this
+order."""
 MAX_RESIDUAL = 6.0
 _EVEN = 1.0
 """A skill is drawn in proportion to its share times this plus its rate of failure on the terrain:
 cells that fail are practised more. With 0.15 standing, which rarely fails, was unlearned."""
 _MEAN_RATE = 0.005
 CRITIC_DIM = 1 + (1 + len(TERRAIN_SHARES) + len(SKILL_SHARES)) + N_LEGS + 1
+FEATURES, CRITIC = "features", "critic"
+"""Groups of observations: what the actor sees, and what the critic sees beside it."""
+
+
+@dataclass(frozen=True)
+class TrainingScope:
+    """The terrains and skills that are trained, with their shares, and what the actor sees.
+
+    Attributes:
+        blind: the actor sees the stored observation alone, as a learner does, and its actions are
+            joint targets; the critic sees the simulator's state beside it. Else the actor sees that
+            state, and its actions correct the kinematic gait.
+    """
+
+    terrains: Mapping[str, float] = field(default_factory=lambda: TERRAIN_SHARES)
+    skills: Mapping[str, float] = field(default_factory=lambda: SKILL_SHARES)
+    blind: bool = False
+
+    @classmethod
+    def of(
+        cls, terrains: Sequence[str], skills: Sequence[str], blind: bool = False
+    ) -> "TrainingScope":
+        """Those of these names, none for all, in the proportions of their shares.
+
+        Raises:
+            ValueError: an unknown name, or one that goes with none of the others.
+        """
+        chosen = tuple(terrains or TERRAIN_SHARES), tuple(skills or SKILL_SHARES)
+        cells = matching_cells(*chosen, (0,))
+        lone = {*chosen[0], *chosen[1]} - {name for cell in cells for name in cell}
+        if lone:
+            raise ValueError(
+                f"{listed(sorted(lone))}: none of the chosen skills is commanded on one of the "
+                "chosen terrains"
+            )
+        return cls(_shares(chosen[0], TERRAIN_SHARES), _shares(chosen[1], SKILL_SHARES), blind)
+
+
+def _shares(names: Sequence[str], shares: Mapping[str, float]) -> dict[str, float]:
+    """Their shares, which add up to 1; names without one weigh as much as the mean of all."""
+    weights = {name: shares.get(name, 1.0 / len(shares)) for name in names}
+    return {name: weight / sum(weights.values()) for name, weight in weights.items()}
 
 
 class ExpertTask:
-    """The parts of `rsl_rl.env.VecEnv` that PPO reads: actions correct the gait.
+    """The parts of `rsl_rl.env.VecEnv` that PPO reads.
 
     Args:
         bodies: robots that the parallel rows take in turn; with more than one, the features hold
@@ -47,6 +93,7 @@ class ExpertTask:
         tracking_weight: extra weight of `track_linear_velocity` per second.
         first_levels: starting levels are drawn below this one.
         randomisation: of the training's episodes.
+        scope: terrains, skills and the actor's sight.
     """
 
     def __init__(
@@ -58,7 +105,11 @@ class ExpertTask:
         tracking_weight: float = 0.0,
         first_levels: int = 4,
         randomisation: Randomisation = DEFAULT,
+        scope: TrainingScope | None = None,
     ):
+        scope = scope or TrainingScope()
+        self._terrains, self._skills = tuple(scope.terrains), tuple(scope.skills)
+        self._skill_shares, self._blind = scope.skills, scope.blind
         self.num_envs = robots
         self.num_actions = N_JOINTS
         self.max_episode_length = EPISODE_STEPS
@@ -72,14 +123,16 @@ class ExpertTask:
         if len(bodies) > 1:
             self._bodies = np.stack([body_vector(robot) for robot in rows])
         self._seed, self._tracking_weight = seed, tracking_weight
-        names, shares = list(TERRAIN_SHARES), np.array(list(TERRAIN_SHARES.values()))
+        shares = np.array(list(scope.terrains.values()))
         quota = np.floor(np.cumsum(shares) * robots + 1e-9)
-        self._terrain = [names[int(np.searchsorted(quota, i, side="right"))] for i in range(robots)]
-        self._what = np.zeros((robots, 1 + len(TERRAIN_SHARES) + len(SKILL_SHARES)))
+        places = np.minimum(np.searchsorted(quota, np.arange(robots), "right"), len(shares) - 1)
+        self._terrain = [self._terrains[place] for place in places.tolist()]
+        self._what = np.zeros((robots, 1 + len(self._terrains) + len(self._skills)))
         self._returns = np.zeros(robots)
         self.finished: list[dict[str, Any]] = []
-        levels = np.random.default_rng(seed).integers(0, first_levels, (robots, len(SKILL_SHARES)))
-        self.begin(0, levels, np.full((len(TERRAIN_SHARES), len(SKILL_SHARES)), 0.5))
+        size = len(self._terrains), len(self._skills)
+        levels = np.random.default_rng(seed).integers(0, first_levels, (robots, size[1]))
+        self.begin(0, levels, np.full(size, 0.5))
 
     def begin(self, iteration: int, levels: np.ndarray, successes: np.ndarray) -> None:
         """Restart every robot at levels (N, skills); a resumed training draws new episodes.
@@ -96,14 +149,22 @@ class ExpertTask:
         self._end_at = np.where(ids % 4 == 0, EPISODE_STEPS, early)
         self._look(self._env.observe())
 
+    @property
+    def slices(self) -> dict[str, dict[str, tuple[int, int]]]:
+        """Field -> (start, stop) in the groups of a blind actor's observations."""
+        cell = 1 + len(self._terrains) + len(self._skills)
+        own = {"time_left": 1, "cell": cell, "foot_force": N_LEGS, "barrier_force": 1}
+        state = {name: stop - start for name, (start, stop) in PRIVILEGED_SLICES.items()}
+        return {FEATURES: POLICY_SLICES, CRITIC: consecutive_slices(state | own)}
+
     def get_observations(self) -> TensorDict:
-        """{"features": (N, FEATURE_DIM or more), "critic": (N, CRITIC_DIM)}."""
-        features = torch.from_numpy(self._features)
-        hidden = torch.from_numpy(self._critic_only())
-        return TensorDict({"features": features, "critic": hidden}, batch_size=[self.num_envs])
+        """{"features": (N, FEATURE_DIM or more; blind 70), "critic": CRITIC_DIM or more}."""
+        groups = {FEATURES: self._features, CRITIC: self._critic_only()}
+        tensors = {name: torch.from_numpy(each) for name, each in groups.items()}
+        return TensorDict(tensors, batch_size=[self.num_envs])
 
     def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict]:
-        """Apply corrections (N, 12); see `rsl_rl.env.VecEnv.step`."""
+        """Apply actions (N, 12); see `rsl_rl.env.VecEnv.step`."""
         residual = np.clip(actions.numpy(), -MAX_RESIDUAL, MAX_RESIDUAL)
         transition = self._env.step(self._reference + residual)
         self._returns += transition.reward
@@ -119,7 +180,7 @@ class ExpertTask:
             observation = self._env.observe()
         self._look(observation)
         # A small penalty keeps the gait where it works.
-        price = 0.0005 * np.square(residual).sum(axis=1)
+        price = (0.0 if self._blind else 0.0005) * np.square(residual).sum(axis=1)
         if self._tracking_weight:
             assert self._env.view is not None, "it has just stepped"
             price -= self._tracking_weight * CONTROL_DT_S * track_linear_velocity(self._env.view)
@@ -131,8 +192,8 @@ class ExpertTask:
     def skill_levels(self) -> dict[str, float]:
         """Mean level of each skill, over the robots on terrains where it is trained."""
         means = {}
-        for column, name in enumerate(SKILL_NAMES):
-            skill = SKILLS[name]
+        for column, name in enumerate(self._skills):
+            skill = ALL_SKILLS[name]
             rows = [i for i, terrain in enumerate(self._terrain) if skill.commanded_on(terrain)]
             if rows:
                 means[name] = float(self.levels[rows, column].mean())
@@ -144,11 +205,15 @@ class ExpertTask:
 
     def _look(self, observation: Observation) -> None:
         robots = self._env.robots
+        if self._blind:
+            self._features, self._reference = observation.policy, 0.0
+            self._state = observation.privileged
+            return
         seen = expert_features(observation, robots, self._gait, self._bodies)
         self._features, self._reference = seen
 
     def _critic_only(self) -> np.ndarray:
-        """(N, CRITIC_DIM) float32 for the critic only.
+        """(N, CRITIC_DIM) float32 for the critic only; with a blind actor after the state.
 
         Time left in the window, level, terrain, skill, then forces on the feet and of barriers in
         units of the weight.
@@ -158,6 +223,7 @@ class ExpertTask:
         left = 1.0 - self._env.step_count / EPISODE_STEPS
         return np.concatenate(
             [
+                *([self._state] if self._blind else []),
                 left[:, None],
                 self._what,
                 np.linalg.norm(state.foot_force, axis=2) / weight_n[:, None],
@@ -170,19 +236,20 @@ class ExpertTask:
         specs = []
         for index in ids.tolist():
             terrain = self._terrain[index]
-            skills = [name for name in SKILL_SHARES if SKILLS[name].commanded_on(terrain)]
-            failures = 1.0 - self.successes[list(TERRAIN_SHARES).index(terrain)]
+            row, weights = self._terrains.index(terrain), self._skill_shares
+            skills = [name for name in self._skills if ALL_SKILLS[name].commanded_on(terrain)]
+            failures = 1.0 - self.successes[row]
             shares = np.array(
-                [SKILL_SHARES[s] * (_EVEN + failures[SKILL_NAMES.index(s)]) for s in skills]
+                [weights[s] * (_EVEN + failures[self._skills.index(s)]) for s in skills]
             )
             skill = str(self._rng.choice(skills, p=shares / shares.sum()))
             seed = int(self._rng.integers(2**62))
-            level = int(self.levels[index, SKILL_NAMES.index(skill)])
+            column = self._skills.index(skill)
+            level = int(self.levels[index, column])
             specs.append(EpisodeSpec(0, terrain, level, skill, seed, speed_scale=self.speed_scale))
             self._what[index] = 0.0
             self._what[index, 0] = difficulty(level)
-            self._what[index, 1 + list(TERRAIN_SHARES).index(terrain)] = 1.0
-            self._what[index, 1 + len(TERRAIN_SHARES) + SKILL_NAMES.index(skill)] = 1.0
+            self._what[index, [1 + row, 1 + len(self._terrains) + column]] = 1.0
         self._env.reset(ids, specs)
         self._returns[ids] = 0.0
 
@@ -195,7 +262,7 @@ class ExpertTask:
             track = self._env.track(index)
             commanded_m = track.commanded_distance_m()
             share = track.distance_m() / commanded_m if commanded_m > 0.5 else float(not fell)
-            skill = SKILL_NAMES.index(spec.skill)
+            skill = self._skills.index(spec.skill)
             level = int(self.levels[index, skill])
             stuck = track.passage is not None and not track.passed()
             if not fell and not stuck and share > 0.8:
@@ -207,7 +274,7 @@ class ExpertTask:
             succeeded = self._env.success(index, fell)
             # Exploration shakes a robot that stands, so that only its falls count.
             mastered = succeeded if track.command[C.LOCOMOTE] else not fell
-            cell = list(TERRAIN_SHARES).index(spec.terrain), skill
+            cell = self._terrains.index(spec.terrain), skill
             self.successes[cell] += _MEAN_RATE * (mastered - self.successes[cell])
             self.finished.append(
                 {

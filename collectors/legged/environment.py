@@ -42,7 +42,7 @@ from gaitforge.collectors.scenarios.randomisation import (
     standardised,
 )
 from gaitforge.collectors.scenarios.signals import N_SIGNALS, Track
-from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.skills import ALL_SKILLS
 from gaitforge.collectors.scenarios.terrains import TerrainBatch, make_tile, tile_heights
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 
@@ -270,7 +270,9 @@ class LeggedEnvironment:
         """Whether robot `index`'s episode met its skill's criterion; never after a fall."""
         spec = self.specs[index]
         return (
-            spec is not None and not terminated and SKILLS[spec.skill].succeeded(self.track(index))
+            spec is not None
+            and not terminated
+            and ALL_SKILLS[spec.skill].succeeded(self.track(index))
         )
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from gaitforge.collectors.legged.observations import NOISE_DIM
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
 from gaitforge.collectors.scenarios.passages import Passage
 from gaitforge.collectors.scenarios.randomisation import DEFAULT, DRAW_INDEX, DRAWS, Randomisation
-from gaitforge.collectors.scenarios.skills import SKILLS, check_skill
+from gaitforge.collectors.scenarios.skills import ALL_SKILLS, check_skill
 from gaitforge.collectors.scenarios.terrains import check_level, check_terrain
 from gaitforge.collectors.timing import EPISODE_STEPS
 
@@ -94,7 +94,7 @@ def draw_episode(
     rng = np.random.default_rng(spec.seed)
     chance = rng.random()
     low, high = HELD_OUT_VARIANTS if spec.held_out else TRAIN_VARIANTS
-    skill = SKILLS[spec.skill]
+    skill = ALL_SKILLS[spec.skill]
     command = skill.draw_command(rng, robot, spec.speed_scale)
     passage, command = skill.draw_passage(spec.terrain, spec.level, command, rng, robot)
     draws = randomisation.draw(rng, spec.seed, robot)

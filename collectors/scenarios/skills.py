@@ -5,6 +5,7 @@ standing height (Aliengo: 0.50 to 0.29 m), walls 0.19 to 0.03 m wider than the r
 through, and 0.03 m wider to 0.05 m narrower to tilt through.
 """
 
+from collections import ChainMap
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import acos
@@ -298,13 +299,24 @@ RUN = Skill(
     share=0.28,
 )
 
+WALK = Skill(
+    "walk",
+    lambda track: track.vel_x_error() < 0.15,
+    _speed,
+    ranges={C.VEL_X: (0.5, 0.5)},
+)
+"""BoT's A1-Walk: 0.5 m/s straight ahead (Sferrazza et al. 2024, Appendix C)."""
+
 SKILLS: dict[str, Skill] = {skill.name: skill for skill in (STAND, RUSH, CRAWL, SQUEEZE, TILT, RUN)}
+"""The paper's six, which collections and evaluations have if none are named."""
+ALL_SKILLS = ChainMap(SKILLS, {WALK.name: WALK})
 
 
 def check_skill(skill: str) -> str:
     """Return the name; raises ValueError for an unknown one."""
-    if skill not in SKILLS:
-        raise ValueError(f"unknown skill '{skill}'; allowed: {', '.join(SKILLS)}")
+    if skill not in ALL_SKILLS:
+        names = ", ".join([*SKILLS, WALK.name])
+        raise ValueError(f"unknown skill '{skill}'; allowed: {names}")
     return skill
 
 
@@ -323,7 +335,7 @@ def matching_cells(
         check_level(level)
     if not levels:
         raise ValueError("at least one level is needed")
-    cells = [(t, s) for t in terrains for s in skills if SKILLS[s].commanded_on(t)]
+    cells = [(t, s) for t in terrains for s in skills if ALL_SKILLS[s].commanded_on(t)]
     if not cells:
         raise ValueError(
             f"none of the skills {', '.join(skills)} is commanded on {', '.join(terrains)}"

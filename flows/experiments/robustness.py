@@ -11,7 +11,7 @@ from typing import Any
 
 from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.collectors.scenarios.randomisation import Randomisation
-from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.skills import ALL_SKILLS, SKILLS
 from gaitforge.collectors.scenarios.terrains import ALL_TERRAINS, TERRAINS, UNSEEN, check_terrain
 from gaitforge.flows.experiments.summary import EXPERT, SUMMARY
 from gaitforge.flows.progress import Reporter
@@ -100,7 +100,7 @@ class RobustnessPlan:
                 if name == TERRAIN:
                     place = ALL_TERRAINS[check_terrain(str(value))]
                     fitting = [
-                        each for each in grid.skills if SKILLS[each].commanded_on(place.name)
+                        each for each in grid.skills if ALL_SKILLS[each].commanded_on(place.name)
                     ]
                     if fitting:
                         cells = replace(grid, terrains=(place.name,), skills=tuple(fitting))

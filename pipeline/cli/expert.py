@@ -39,11 +39,14 @@ def _list(arguments: argparse.Namespace) -> None:
 
 @work(
     "gaitforge expert train --out runs/expert --steps 20000000 --robot my_robot\n"
+    "          gaitforge expert train --model bot --robot a1 --terrain rough --skill walk "
+    "--out runs/a1-walk\n"
     "          gaitforge expert train --env Hopper-v5 --out runs/hopper",
     option("--env", "a Gymnasium task instead of a robot: see gym list", metavar="TASK"),
     option("--steps", "environment steps in all", positive),
-    "--out --robot SIMULATION --randomisation",
-    setting("entropy=0.005"),
+    "--out --robot --terrain --skill SIMULATION --randomisation",
+    option("--model", "a network of gaitforge models for a blind policy", metavar="NAME"),
+    setting("model_overrides.masking=mix"),
 )
 def _train(arguments: argparse.Namespace) -> Work:
     """Train a robot's expert or a Gymnasium task's policies, or resume."""
@@ -55,7 +58,13 @@ def _train(arguments: argparse.Namespace) -> Work:
     from gaitforge.flows.stages.legged.expert_training import run_expert_training
     from gaitforge.flows.stages.staging import Stage
 
-    config = planned(ExpertTrainingConfig(), arguments, "steps", "robots", "seed", "threads")
+    config = planned(
+        ExpertTrainingConfig(),
+        arguments,
+        *("steps", "robots", "seed", "threads", "model"),
+        terrains="terrain",
+        skills="skill",
+    )
     # The expert's card names the robot, and is read from other working directories.
     config = replace(config, robot=absolute_robot(config.robot))
     for robot in load_robots(config.robot):
@@ -91,8 +100,9 @@ def _gym_training(arguments: argparse.Namespace) -> Work:
     from gaitforge.flows.stages.gym_experts import run_gym_training
     from gaitforge.flows.stages.staging import Stage
 
-    if arguments.robots is not None:
-        raise ValueError("--robots is not for --env: the task's settings say how many run")
+    for name in ("robots", "model", "terrain", "skill"):
+        if getattr(arguments, name) is not None:
+            raise ValueError(f"--{name} is not for --env: the task and its settings say it")
     config = planned(recommended_training(arguments.env), arguments, "steps", "seed", "threads")
     out = arguments.out
 

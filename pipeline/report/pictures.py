@@ -19,7 +19,7 @@ from gaitforge.collectors.legged.rollout import EpisodeResult, run_episodes
 from gaitforge.collectors.rendering.rendering import RenderingError, Shot, draw
 from gaitforge.collectors.rendering.scene import Scene, frame_steps, scene_of
 from gaitforge.collectors.robots.robot import RobotCard
-from gaitforge.collectors.scenarios.skills import SKILLS, check_skill
+from gaitforge.collectors.scenarios.skills import ALL_SKILLS, SKILLS, check_skill
 from gaitforge.collectors.scenarios.terrains import TERRAINS, check_terrain
 from gaitforge.collectors.timing import CONTROL_DT_S
 from gaitforge.datasets.errors import amount
@@ -100,10 +100,10 @@ class Take:
 
 def hardest_terrain(skill: str, terrains: Sequence[str]) -> str | None:
     """The hardest terrain with the skill's passage, or else for the skill; None if none fits."""
-    passage = SKILLS[skill].passage
+    passage = ALL_SKILLS[skill].passage
     with_passage = passage.terrains if passage else ()
     return max(
-        (terrain for terrain in terrains if SKILLS[skill].commanded_on(terrain)),
+        (terrain for terrain in terrains if ALL_SKILLS[skill].commanded_on(terrain)),
         key=lambda terrain: (terrain in with_passage, TERRAINS[terrain].hardness),
         default=None,
     )
@@ -283,7 +283,7 @@ def heading(take: Take) -> Heading:
 def describe(result: EpisodeResult) -> str:
     """The command of an episode and what stands on its track, in words."""
     passage = result.draws.passage
-    text = SKILLS[result.spec.skill].describe(result.draws.command)
+    text = ALL_SKILLS[result.spec.skill].describe(result.draws.command)
     if passage is not None:
         opening, depth = f"{passage.opening_m:.2f} m", f"{passage.depth_m:.2f} m deep"
         obstacle = f"bar {opening} above ground" if passage.kind == "bar" else f"gap of {opening}"

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from gaitforge.collectors.experts.expert import robots_of_expert
 from gaitforge.collectors.experts.ppo import WEIGHTS, ExpertTrainingConfig, train_expert
 from gaitforge.collectors.experts.ppo_checkpoint import trained_steps
 from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.collectors.robots.robot import load_robots
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.datasets.files import write_bytes_durably
@@ -23,7 +25,8 @@ from gaitforge.flows.records.records import provenance, training_lock, write_rec
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.legged.bodies import evaluate_bodies
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-from gaitforge.flows.tasks.policy_source import EXPERT, PolicySource
+from gaitforge.flows.tasks.policy_source import EXPERT, RUN, PolicySource
+from gaitforge.learners.actor_critic import RegistryNetworks
 
 CARD_GRID = EvaluationGrid(tuple(TERRAINS), tuple(SKILLS), levels=(1, 4, 8), episodes=200)
 """Grid of the card's table: easy, middle and hard levels, fully randomised, held-out tiles."""
@@ -48,6 +51,8 @@ def run_expert_training(
     """
     with training_lock(out):
         weights, card = _train(config, out, reporter)
+        cells = config.terrains or grid.terrains, config.skills or grid.skills
+        grid = replace(grid, terrains=cells[0], skills=cells[1])
         _measure(weights, card, config.threads, reporter, grid)
     return weights
 
@@ -80,9 +85,16 @@ def _measure(
     # The policy needs a card to be loaded, and measured.
     path = weights.with_suffix(".json")
     write_record(path, card | provenance())
-    source = PolicySource(EXPERT, EXPERT, str(weights))
     plan = LeggedEvaluation(grid=grid, threads=threads)
-    bodies = robots_of_expert(str(weights))
+    if weights.is_dir():
+        source, plan = (
+            PolicySource(weights.name, RUN, str(weights)),
+            replace(plan, robot=card["robot"]),
+        )
+        bodies = load_robots(card["robot"])
+    else:
+        source = PolicySource(EXPERT, EXPERT, str(weights))
+        bodies = robots_of_expert(str(weights))
     if len(bodies) == 1:
         evaluation = replace(evaluate_policy(source, plan, reporter), returns=())
         measured: dict[str, object] = {"evaluation": evaluation}
@@ -96,7 +108,8 @@ def _measure(
 def _train(
     config: ExpertTrainingConfig, out: Path, reporter: Reporter
 ) -> tuple[Path, dict[str, Any]]:
-    done, table = trained_steps(out), ProgressTable()
+    done = trained_steps(out)
+    table = ProgressTable(config.terrains or TERRAINS, config.skills or SKILLS)
     with reporter.step("train expert", config.steps, "step", done) as advance:
         show = from_totals(advance, done)
 
@@ -106,7 +119,8 @@ def _train(
             if row["iteration"] % TABLE_EVERY == 0:
                 reporter.say(table.take(row))
 
-        return train_expert(config, out, report)
+        networks = partial(RegistryNetworks, config.model, config.model_overrides)
+        return train_expert(config, out, report, networks)
 
 
 def progress_note(row: Mapping[str, Any]) -> str:
@@ -121,7 +135,10 @@ def progress_note(row: Mapping[str, Any]) -> str:
 class ProgressTable:
     """Success and survival by terrain and skill, from the episodes of the last updates."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, terrains: Iterable[str] = tuple(TERRAINS), skills: Iterable[str] = tuple(SKILLS)
+    ) -> None:
+        self._terrains, self._skills = tuple(terrains), tuple(skills)
         self._sums: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(3))
 
     def add(self, cells: Mapping[str, Sequence[float]]) -> None:
@@ -132,10 +149,11 @@ class ProgressTable:
     def take(self, row: Mapping[str, Any]) -> str:
         """The table as text, with the levels of an update's row; clears it."""
         head = f"success/survival in % while exploring, at {row['steps'] / 1e6:.2f} M steps"
-        lines = [head, _line("", SKILLS)]
-        for terrain in TERRAINS:
-            lines.append(_line(terrain, [self._text(f"{terrain}/{skill}") for skill in SKILLS]))
-        levels = [row["levels"].get(skill) for skill in SKILLS]
+        lines = [head, _line("", self._skills)]
+        for terrain in self._terrains:
+            texts = [self._text(f"{terrain}/{skill}") for skill in self._skills]
+            lines.append(_line(terrain, texts))
+        levels = [row["levels"].get(skill) for skill in self._skills]
         lines.append(_line("level", ["" if each is None else f"{each:.1f}" for each in levels]))
         self._sums.clear()
         return "\n".join(lines)

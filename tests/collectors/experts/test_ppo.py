@@ -22,7 +22,7 @@ from gaitforge.collectors.experts.ppo import ExpertTrainingConfig, train_expert
 from gaitforge.collectors.experts.ppo_checkpoint import trained_steps
 from gaitforge.collectors.experts.training_task import (
     CRITIC_DIM,
-    SKILL_NAMES,
+    SKILL_SHARES,
     TERRAIN_SHARES,
     ExpertTask,
 )
@@ -125,7 +125,8 @@ def test_a_training_on_other_terrains_cannot_go_on(
     trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "gaitforge.collectors.experts.training_task.TERRAIN_SHARES", TERRAIN_SHARES | {"sand": 0.0}
+        "gaitforge.collectors.experts.training_task.TERRAIN_SHARES",
+        TERRAIN_SHARES | {"gravel": 0.0},
     )
     with pytest.raises(ValueError, match="training with other network inputs"):
         train_expert(replace(TINY, steps=9 * PER_UPDATE), trained.folder, lambda _: None)
@@ -200,7 +201,7 @@ def test_the_critic_alone_sees_the_time_left_the_cell_and_the_forces(task: Exper
     for row, spec in enumerate(specs_of(task)):
         assert level[row, 0] == pytest.approx(spec.level / 9)
         assert terrain[row].tolist() == [float(name == spec.terrain) for name in TERRAIN_SHARES]
-        assert skill[row].tolist() == [float(name == spec.skill) for name in SKILL_NAMES]
+        assert skill[row].tolist() == [float(name == spec.skill) for name in SKILL_SHARES]
     state = task._env.physics.state
     weight_n = ROBOT.mass_kg * 9.81
     expected = np.linalg.norm(state.foot_force, axis=2) / weight_n
@@ -220,7 +221,7 @@ def test_levels_rise_with_the_way_walked_and_fall_with_falls_each_skill_for_itse
     task: ExpertTask,
 ) -> None:
     """All slots stand still: who is asked to stand has done it, who is asked to walk has not."""
-    stand = SKILL_NAMES.index("stand")
+    stand = list(SKILL_SHARES).index("stand")
     terrains = [spec.terrain for spec in specs_of(task)]
     for name, share in TERRAIN_SHARES.items():
         assert terrains.count(name) == pytest.approx(share * SLOTS, abs=1)
@@ -233,7 +234,7 @@ def test_levels_rise_with_the_way_walked_and_fall_with_falls_each_skill_for_itse
         fell = done.numpy() * (1 - extras["time_outs"].numpy()) > 0
         expected = before.copy()
         for row in np.flatnonzero(whole | fell):
-            skill = SKILL_NAMES.index(specs[row].skill)
+            skill = list(SKILL_SHARES).index(specs[row].skill)
             change = 1 if skill == stand and not fell[row] else -1
             expected[row, skill] = max(0, before[row, skill] + change)
             moved.append((bool(fell[row]), change))
@@ -343,8 +344,8 @@ def started_from(trained: Trained, folder: Path) -> Path:
 def test_what_fails_is_practised_more() -> None:
     task = ExpertTask([ROBOT], 400, 1, 0)
     flat = list(TERRAIN_SHARES).index("flat")
-    successes = np.ones((len(TERRAIN_SHARES), len(SKILL_NAMES)))
-    successes[flat, SKILL_NAMES.index("tilt")] = 0.0
+    successes = np.ones((len(TERRAIN_SHARES), len(SKILL_SHARES)))
+    successes[flat, list(SKILL_SHARES).index("tilt")] = 0.0
     try:
         task.begin(0, task.levels, successes)
         drawn = [spec.skill for spec in task._env.specs if spec and spec.terrain == "flat"]

@@ -1,0 +1,184 @@
+"""Actor and critic of PPO (rsl-rl-lib) from any network of the registry that acts on single steps.
+
+The actor is the network of a learner, for the same observation, and is saved as a training run is.
+The critic is another one of the same settings. Over body parts each node has a value, and the
+state's is their mean; the simulator's measurements belong to the nodes where they are taken
+(Sferrazza et al. 2024, "Body Transformer", Sections 4 and 5, Appendix A). The actor's std is a
+parameter per action.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rsl_rl.models import MLPModel
+from rsl_rl.modules import EmpiricalNormalization
+from rsl_rl.modules.distribution import GaussianDistribution
+from torch import Tensor, nn
+
+from gaitforge.datasets.errors import listed
+from gaitforge.datasets.files import write_bytes_durably
+from gaitforge.learners.checkpoint import policy_card, save_checkpoint
+from gaitforge.learners.models.bot.bodies import QUADRUPED_JOINTS
+from gaitforge.learners.models.bot.body_policy import BodyPolicy
+from gaitforge.learners.models.bot.graphs import EmbodimentGraph
+from gaitforge.learners.models.registry import (
+    ModelSpec,
+    build_network,
+    default_settings,
+    preset,
+)
+from gaitforge.learners.policy.gaussian import MIN_LOG_STD, GaussianSpread
+from gaitforge.learners.policy.normalisation import Normaliser
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.policy.tokens import Slices, TokenLayout
+from gaitforge.learners.training.records.recording import CONFIG
+
+_CRITIC = "critic "
+"""Before the names of the fields that the critic alone sees."""
+_KINDS = ("bot", "body-mlp", "mlp")
+_POSITION_STD = 0.02
+"""Of positional embeddings in the code for reinforcement learning, github.com/carlosferrazza/
+BodyTransformer."""
+_AT_JOINTS = ("joint_pos_error", "joint_vel")
+_AT_FEET = ("foot_contact", "gait_clock_sin", "gait_clock_cos", "foot_force")
+_FEET = QUADRUPED_JOINTS[2::3]
+
+
+class RegistryNetworks:
+    """Actor and critic of a model of the registry; see `collectors.experts.ppo_algorithm.Networks`.
+
+    Args:
+        slices: {"features": fields of the actor's observation, "critic": those of the critic's
+            further one}, each field with (start, stop).
+
+    Raises:
+        ValueError: an unknown model or setting, or a network that sees more than a step.
+    """
+
+    def __init__(
+        self, model: str, overrides: Mapping[str, Any], slices: Mapping[str, Slices]
+    ) -> None:
+        self.spec = _single_step(model, overrides)
+        self.layout = TokenLayout("obs", dict(slices["features"]))
+        end = self.layout.obs_dim
+        seen = slices["critic"].items()
+        further = {_CRITIC + name: (start + end, stop + end) for name, (start, stop) in seen}
+        self._critic_slices = {**self.layout.obs_slices, **further}
+
+    def actor(self, *arguments: Any, **settings: Any) -> "RegistryModel":
+        """The network for the actor's observation."""
+        build = partial(build_network, self.spec, self.layout)
+        return RegistryModel(build, *arguments, **settings)
+
+    def critic(self, *arguments: Any, **settings: Any) -> "RegistryModel":
+        """A network of the same settings for both observations, with the state's value."""
+
+        def build(outputs: int) -> nn.Module:
+            network = build_network(self.spec, self.layout, len(QUADRUPED_JOINTS))
+            if isinstance(network, BodyPolicy):
+                graph = _critic_graph(network.graph, self._critic_slices)
+                return NodeMean(type(network)(self.spec.config, graph))
+            return build_network(self.spec, TokenLayout("obs", self._critic_slices), outputs)
+
+        return RegistryModel(build, *arguments, **settings)
+
+    def save(self, actor: "RegistryModel", folder: Path, card: Mapping[str, Any]) -> Path:
+        """Write the actor as a policy's run; the card goes into its own."""
+        policy = self.policy(actor)
+        folder.mkdir(parents=True, exist_ok=True)
+        whole = policy_card(policy, self.spec) | {"reinforcement_learning": dict(card)}
+        write_bytes_durably(folder / CONFIG, (json.dumps(whole, indent=2) + "\n").encode())
+        save_checkpoint(folder, policy, None, whole)
+        return folder
+
+    def policy(self, actor: "RegistryModel") -> PolicyNetwork:
+        """The actor as a Gaussian policy, on the observation's and the action's own units."""
+        normaliser, distribution = actor.obs_normalizer, actor.distribution
+        assert isinstance(normaliser, EmpiricalNormalization), "`RegistryModel` has one"
+        assert isinstance(distribution, GaussianDistribution), "`make_algorithm` gives one"
+        act_dim = distribution.std_param.numel()
+        spread = GaussianSpread(act_dim)
+        above = distribution.std_param.detach().log().clamp(min=MIN_LOG_STD + 1e-3) - MIN_LOG_STD
+        with torch.no_grad():
+            spread.unbounded.copy_(MIN_LOG_STD + above.expm1().log())
+        mean, std = normaliser.mean, normaliser.std + normaliser.eps
+        return PolicyNetwork(
+            actor.mlp,
+            self.layout,
+            Normaliser(mean.numpy(), std.numpy()),
+            Normaliser.identity(act_dim),
+            gaussian=spread,
+        ).eval()
+
+
+class RegistryModel(MLPModel):
+    """rsl-rl's model with a network of the registry in the MLP's place; inputs are normalised."""
+
+    def __init__(
+        self,
+        build: Any,
+        obs: Any,
+        obs_groups: dict[str, list[str]],
+        obs_set: str,
+        output_dim: int,
+        distribution_cfg: dict[str, Any] | None = None,
+    ) -> None:
+        nn.Module.__init__(self)
+        self.obs_groups, self.obs_dim = self._get_obs_dim(obs, obs_groups, obs_set)
+        self.obs_normalization = True
+        self.obs_normalizer = EmpiricalNormalization(self.obs_dim)
+        self.distribution = None
+        if distribution_cfg is not None:
+            self.distribution = GaussianDistribution(output_dim, distribution_cfg["init_std"])
+        self.mlp = build(output_dim)
+        position = getattr(getattr(self.mlp, "network", self.mlp), "position", None)
+        if position is not None:
+            with torch.no_grad():
+                position.mul_(_POSITION_STD)
+
+
+class NodeMean(nn.Module):
+    """The mean over the nodes of a network with an output per node, (B, D) -> (B, 1)."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """(B, D) -> (B, 1)."""
+        return self.network(observation).mean(dim=-1, keepdim=True)
+
+
+def _single_step(model: str, overrides: Mapping[str, Any]) -> ModelSpec:
+    """A model's spec with a history of one step."""
+    kind = preset(model).kind
+    if kind not in _KINDS:
+        raise ValueError(f"{model} does not act on single steps; of the kinds {listed(_KINDS)} do")
+    single = {"history": 1} if "history" in default_settings(kind) else {}
+    spec = preset(model, {**single, **overrides})
+    if spec.config.prefix_len:
+        raise ValueError(f"{model} is trained on single steps; set its history to 1")
+    return spec
+
+
+def _critic_graph(graph: EmbodimentGraph, slices: Slices) -> EmbodimentGraph:
+    """The actor's graph for the critic's observation, with an output per node."""
+    owners: dict[str, list[int]] = {node: [] for node in graph.nodes}
+    for node, group in zip(graph.nodes, graph.observations, strict=True):
+        owners[node] += group
+    for name, (start, stop) in slices.items():
+        field = name.removeprefix(_CRITIC)
+        if field == name:
+            continue
+        places = graph.nodes[:1] * (stop - start)
+        places = QUADRUPED_JOINTS if field in _AT_JOINTS else places
+        places = _FEET if field in _AT_FEET else places
+        for index, node in zip(range(start, stop), places, strict=True):
+            owners[node].append(index)
+    values = tuple((index,) for index in range(len(graph.nodes)))
+    return replace(graph, observations=tuple(map(tuple, owners.values())), actions=values)

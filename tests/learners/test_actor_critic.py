@@ -1,0 +1,105 @@
+"""Networks of the registry in PPO: the saved policy is the actor, values are the nodes' means."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from gaitforge.collectors.legged.observations import OBS_DIM, POLICY_SLICES, PRIVILEGED_SLICES
+from gaitforge.datasets.schema import consecutive_slices
+from gaitforge.learners.actor_critic import RegistryModel, RegistryNetworks
+from gaitforge.learners.checkpoint import load_policy
+from gaitforge.learners.models.bot.bodies import QUADRUPED_JOINTS
+
+BATCH = 6
+STATE = {name: stop - start for name, (start, stop) in PRIVILEGED_SLICES.items()}
+CRITIC = consecutive_slices({**STATE, "foot_force": 4})
+CRITIC_DIM = max(stop for _, stop in CRITIC.values())
+GROUPS = {"actor": ["features"], "critic": ["features", "critic"]}
+SPREAD = {"class_name": "GaussianDistribution", "init_std": 0.6}
+SMALL: dict[str, dict[str, Any]] = {
+    "bot": {"n_layers": 2, "embed_dim": 8, "feedforward_dim": 8},
+    "bot-mix": {"n_layers": 2, "embed_dim": 8, "feedforward_dim": 8, "positional_embedding": True},
+    "bot-hard": {"n_layers": 2, "embed_dim": 8, "feedforward_dim": 8, "masking": "random"},
+    "body-mlp": {"embed_dim": 8, "feedforward_dim": 8},
+    "mlp": {"hidden_dim": 8, "n_layers": 2},
+}
+
+
+def observations() -> TensorDict:
+    generator = torch.Generator().manual_seed(0)
+    parts = {"features": OBS_DIM, "critic": CRITIC_DIM}
+    tensors = {
+        name: torch.randn(BATCH, width, generator=generator) for name, width in parts.items()
+    }
+    return TensorDict(tensors, batch_size=[BATCH])
+
+
+def networks(model: str, **overrides: Any) -> RegistryNetworks:
+    slices: Mapping[str, Any] = {"features": POLICY_SLICES, "critic": CRITIC}
+    return RegistryNetworks(model, SMALL.get(model, {}) | overrides, slices)
+
+
+def actor_of(made: RegistryNetworks) -> RegistryModel:
+    return made.actor(observations(), GROUPS, "actor", 12, distribution_cfg=SPREAD)
+
+
+def critic_of(made: RegistryNetworks) -> RegistryModel:
+    return made.critic(observations(), GROUPS, "critic", 1)
+
+
+@pytest.mark.parametrize("model", SMALL)
+def test_the_saved_policy_is_the_actor(model: str, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    made, seen = networks(model), observations()
+    actor = actor_of(made)
+    actor.update_normalization(seen)
+    expected, features = actor(seen), seen["features"]
+    policy = load_policy(made.save(actor, tmp_path / "policy", {"steps": 1}), POLICY_SLICES)
+    action, _ = policy.step(features, policy.init_state(BATCH))
+    torch.testing.assert_close(action, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(policy.action_std(), torch.full((12,), 0.6))
+    assert expected.std() > 0.01
+
+
+@pytest.mark.parametrize("model", SMALL)
+def test_values_learn_from_all_that_the_critic_sees(model: str) -> None:
+    torch.manual_seed(2)
+    critic, seen = critic_of(networks(model)), observations()
+    groups = [seen[name].requires_grad_() for name in GROUPS["critic"]]
+    value = critic(seen)
+    assert value.shape == (BATCH, 1)
+    gradients = torch.autograd.grad(value.sum(), groups)
+    assert all((each.abs().sum(dim=0) > 0).all() for each in gradients)
+    assert critic.distribution is None
+
+
+@pytest.mark.parametrize(
+    ("field", "index", "node"),
+    [("joint_vel", 4, "FR_thigh"), ("foot_force", 2, "RL_calf"), ("height_scan", 3, "trunk")],
+)
+def test_what_is_measured_at_a_limb_belongs_to_its_node(field: str, index: int, node: str) -> None:
+    """With one masked layer a measurement reaches its node and that node's neighbours alone."""
+    torch.manual_seed(3)
+    critic, seen = critic_of(networks("bot", n_layers=1)), observations()
+    nodes = critic.mlp.network
+    before = nodes(critic.get_latent(seen))
+    seen["critic"][:, CRITIC[field][0] + index] += 1.0
+    moved = (nodes(critic.get_latent(seen)) - before).abs().amax(dim=0) > 0
+    graph = nodes.graph
+    reached = graph.embodiment_mask()[:, graph.nodes.index(node)]
+    assert moved.tolist() == reached.tolist()
+    assert node == "trunk" or node in QUADRUPED_JOINTS
+
+
+def test_networks_that_see_more_than_a_step_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"fcnet does not act on single steps.*bot, body-mlp, mlp"):
+        networks("fcnet")
+    with pytest.raises(ValueError, match="set its history to 1"):
+        networks("bot", history=4)
+    with pytest.raises(ValueError, match="no setting 'depth'"):
+        networks("bot", depth=4)
+    assert networks("bot").spec.config.history == 1

@@ -1,0 +1,86 @@
+"""A blind policy by PPO: its training goes on, and its result is used as any trained policy."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gaitforge.collectors.experts.ppo import ExpertTrainingConfig
+from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.datasets import open_store
+from gaitforge.datasets.history import read_history
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.stages.legged.expert_training import run_expert_training
+from tests.pipeline.command_line import Run
+
+PER_UPDATE = 16 * 8
+SIZES = {"n_layers": 1, "embed_dim": 8, "feedforward_dim": 8, "masking": "mix"}
+GRID = EvaluationGrid(("rough",), ("walk",), (2,), 1)
+TINY = ExpertTrainingConfig(
+    robot="a1",
+    model="bot",
+    model_overrides=SIZES,
+    terrains=("flat", "rough"),
+    skills=("walk",),
+    steps=2 * PER_UPDATE,
+    robots=16,
+    horizon=8,
+    epochs=1,
+    mini_batches=2,
+    threads=1,
+    checkpoint_every_s=0.0,
+    keep_every=PER_UPDATE,
+)
+
+
+def test_a_blind_policy_is_trained_further_evaluated_collected_with_and_exported(
+    tmp_path: Path, run: Run
+) -> None:
+    out = tmp_path / "a1"
+    policy = run_expert_training(TINY, out, Silent(), GRID)
+    assert policy == out / "policy"
+    run_expert_training(replace(TINY, steps=3 * PER_UPDATE), out, Silent(), GRID)
+    assert [row["steps"] for row in read_history(out)] == [PER_UPDATE * n for n in (1, 2, 3)]
+    assert {path.name for path in (out / "kept").iterdir()} == {
+        str(PER_UPDATE * n) for n in (1, 2, 3)
+    }
+    card = json.loads((out / "policy.json").read_text())
+    assert (card["terrains"], card["skills"]) == (["flat", "rough"], ["walk"])
+    assert {cell["skill"] for cell in card["evaluation"]["cells"]} == {"walk"}
+
+    assert run("export", policy, tmp_path / "robot").code == 0
+    cells = ("--robot", "a1", "--terrain", "rough", "--skill", "walk", "--robots", 2)
+    driven = ("--policy", policy, "--labeller", "a1-locomotion", "--parts", 1)
+    store = tmp_path / "walk.zarr"
+    outcome = run("collect", store, *driven, *cells, "--set", "grid.episodes_per_part=2")
+    assert outcome.code == 0, outcome.err
+    assert set(open_store(store).select().episodes("skill").column("skill").to_pylist()) == {"walk"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_overrides": {**SIZES, "masking": "hard"}}, "model_overrides"),
+        ({"skills": ("run",)}, "skills"),
+        ({"model": "mlp", "model_overrides": {}}, "model"),
+    ],
+)
+def test_another_training_does_not_go_on_in_its_folder(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    short = replace(TINY, steps=PER_UPDATE, keep_every=0)
+    run_expert_training(short, tmp_path, Silent(), GRID)
+    with pytest.raises(ValueError, match=message):
+        run_expert_training(replace(short, **changes), tmp_path, Silent(), GRID)
+
+
+def test_settings_that_do_not_go_together_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^stairs: none of the chosen skills is commanded"):
+        replace(TINY, terrains=("flat", "stairs"), skills=("crawl", "tilt"), robot="a1")
+    with pytest.raises(ValueError, match="unknown skill 'fly'"):
+        replace(TINY, skills=("fly",))
+    with pytest.raises(ValueError, match="model_overrides need a model"):
+        replace(TINY, model="")
+    with pytest.raises(ValueError, match="training of bot starts anew"):
+        replace(TINY, start_from="a1-locomotion")
