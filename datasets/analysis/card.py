@@ -10,6 +10,7 @@ import numpy as np
 
 from gaitforge.datasets.analysis.dask_arrays import Scheduler
 from gaitforge.datasets.analysis.quantiles import channel_quantiles
+from gaitforge.datasets.analysis.spectrum import block_spectra
 from gaitforge.datasets.analysis.statistics import channel_statistics
 from gaitforge.datasets.analysis.xarray_view import channel_names
 from gaitforge.datasets.catalog.glossary import RANDOMISATION, glossary
@@ -18,7 +19,7 @@ from gaitforge.datasets.schema import Field
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.about import read_about
 
-CARD_VERSION = 2
+CARD_VERSION = 3
 BINS = 20
 MOST_WHOLE_BINS = 24
 CHANNEL_QUANTILES = (0.01, 0.5, 0.99)
@@ -28,14 +29,16 @@ def card_record(
     selection: Selection,
     *,
     channels: bool = True,
+    spectrum: int | None = None,
     scheduler: Scheduler = None,
     read: Callable[[str], object] = str,
 ) -> dict[str, Any]:
     """Sizes, groups, distributions, provenance and channel statistics of a selection.
 
-    `returns`, `lengths` and `draws` are histograms. With `channels=False` no array is read;
-    otherwise `read` is called with each field's name after its statistics. DatasetError for an
-    empty selection, or a damaged or missing object.
+    `returns`, `lengths` and `draws` are histograms, `spectra` those of `block_spectra` for windows
+    of `spectrum` steps. With `channels=False` no array is read; otherwise `read` is called with
+    each field's name after its statistics. DatasetError for an empty selection, windows longer than
+    its episodes, or a damaged or missing object.
     """
     store, robots = selection.store, _groups(selection, "robot")
     return {
@@ -61,6 +64,7 @@ def card_record(
         "robots": robots if len(robots) > 1 else [],
         "columns": [asdict(each) for each in glossary(store.schema, selection.catalog.schema)],
         "parts": list(_parts(selection)),
+        "spectra": list(_spectra(selection, spectrum, scheduler)) if channels else [],
         "channels": list(_channels(selection, scheduler, read)) if channels else [],
     }
 
@@ -169,6 +173,22 @@ def _channels(
         for name, place in _named_channels(field):
             values = {key: float(each[place]) for key, each in measured.items()}
             yield {"field": field.name, "channel": name, "unit": field.unit, **values}
+
+
+def _spectra(
+    selection: Selection, n: int | None, scheduler: Scheduler
+) -> Iterator[dict[str, object]]:
+    """Spectra of observation and action, if they are vectors; none of episodes of a single step."""
+    vectors = {
+        field.name
+        for field in selection.schema.fields
+        if field.per == "step" and len(field.shape) == 1 and field.dtype.startswith("float")
+    }
+    if n is None and selection.lengths.max(initial=0) < 2:
+        return
+    for name in ("obs", "action"):
+        if name in vectors:
+            yield from block_spectra(selection, name, n, scheduler)
 
 
 def _named_channels(field: Field) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -1,7 +1,9 @@
 """Spectral energy of stored signals: Figure 1 of the FCNet paper, for a selection."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +12,8 @@ from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.selection.selection import Selection
 
 BLOCK_WINDOWS = 32
+LARGEST_WINDOW = 256
+"""Steps of the paper's windows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +65,44 @@ def spectral_energy(
         longest = int(selection.lengths.max(initial=0))
         raise DatasetError(f"no episode has n = {n} steps; n must be at most {longest}")
     return energy
+
+
+def block_spectra(
+    selection: Selection, field: str, n: int | None = None, scheduler: Scheduler = None
+) -> Iterator[dict[str, Any]]:
+    """The spectra of a vector field's named blocks, as JSON values.
+
+    One for the whole field if it has no names, or one for each channel.
+
+    `energy_share` is the mean of a block's channels that are not always 0, and `energy_95_hz` the
+    frequency up to which 95 % of it lies. None for n: a power of two, at most 256 and the longest
+    episode.
+
+    Raises:
+        DatasetError: as `spectral_energy`.
+    """
+    described = selection.schema.field(field)
+    if n is None:
+        longest = max(1, int(selection.lengths.max(initial=1)))
+        n = min(LARGEST_WINDOW, 1 << (longest.bit_length() - 1))
+    energy = spectral_energy(selection, field, n, scheduler)
+    blocks = described.slices
+    if all(stop - start == 1 for start, stop in blocks.values()):
+        blocks = {field: (0, described.shape[0])}
+    for name, (start, stop) in blocks.items():
+        share = energy.share[:, start:stop].sum(axis=1)
+        share /= max(1, np.count_nonzero(energy.energy[:, start:stop].any(axis=0)))
+        most = int(np.searchsorted(share.cumsum(), 0.95)) if share.any() else 0
+        yield {
+            "field": field,
+            "block": name,
+            "channels": stop - start,
+            "window": n,
+            "windows": energy.windows,
+            "frequency_hz": energy.frequency_hz.tolist(),
+            "energy_share": share.tolist(),
+            "energy_95_hz": float(energy.frequency_hz[most]),
+        }
 
 
 def _of_unit(

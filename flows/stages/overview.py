@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from gaitforge.collectors.scenarios.randomisation import DRAW_INDEX, DRAWS
 from gaitforge.datasets import Selection, open_store
+from gaitforge.datasets.analysis.spectrum import block_spectra
 
 SPECTRUM_WINDOW = 64
 """Steps of a spectrum's window: the paper's context length on legged data (its Figure 1 takes 256,
@@ -55,15 +56,9 @@ def _histogram(episodes: pa.Table, column: str, bins: int) -> dict[str, list[flo
 
 def _spectra(selection: Selection) -> list[dict[str, object]]:
     """Energy shares of the observation's blocks, averaged over a block's channels."""
-    energy = selection.spectral_energy("obs", n=SPECTRUM_WINDOW)
-    slices = selection.schema.field("obs").slices
+    kept = ("frequency_hz", "energy_share", "channels")
+    made = {each["block"]: each for each in block_spectra(selection, "obs", SPECTRUM_WINDOW)}
     return [
-        {
-            "signal": title,
-            "unit": unit,
-            "frequency_hz": energy.frequency_hz.tolist(),
-            "energy_share": energy.share[:, slice(*slices[name])].mean(axis=1).tolist(),
-            "channels": slices[name][1] - slices[name][0],
-        }
+        {"signal": title, "unit": unit, **{key: made[name][key] for key in kept}}
         for name, title, unit in _SPECTRA
     ]

@@ -23,7 +23,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
     option,
     option_values,
 )
-from gaitforge.pipeline.cli.parsing.values import names, whole
+from gaitforge.pipeline.cli.parsing.values import names, positive, whole
 from gaitforge.pipeline.cli.work import Result, Work, work
 from gaitforge.pipeline.progress import TerminalReporter
 from gaitforge.pipeline.tables import fields_of, show, show_one, show_result
@@ -250,7 +250,13 @@ def push_command(arguments: argparse.Namespace) -> None:
     "store",
     option("--out", "output folder (default: STORE.card)", Path),
     "CELLS --where",
-    flag("--no-channels", "skip the statistics of the arrays"),
+    flag("--no-channels", "skip the statistics and spectra of the arrays"),
+    option(
+        "--spectrum",
+        "steps of a spectrum's window (default: 256, or fewer if all episodes are shorter)",
+        positive,
+        metavar="N",
+    ),
     flag("--no-pictures", "skip the pictures of typical episodes"),
     "--scheduler",
     group(
@@ -306,6 +312,7 @@ def _card(arguments: argparse.Namespace, reporter: Reporter) -> Result:
             filters=filters,
             condition=condition,
             channels=not arguments.no_channels,
+            spectrum=arguments.spectrum,
             draw=drawing(arguments),
             reporter=reporter,
         )

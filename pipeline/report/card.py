@@ -59,6 +59,7 @@ def write_card(
     filters: str = "",
     condition: str = "",
     channels: bool = True,
+    spectrum: int | None = None,
     draw: Draw | None = None,
     reporter: Reporter | None = None,
 ) -> tuple[Path, Path, Path]:
@@ -69,7 +70,8 @@ def write_card(
     Args:
         filters: how the episodes were selected, in words; empty for a whole store.
         condition: the same in SQL, for the commands that the explorer shows.
-        channels: also read the arrays, for the statistics of every channel.
+        channels: also read the arrays, for spectra and the statistics of every channel.
+        spectrum: steps of a spectrum's window, see `block_spectra`.
         draw: writes pictures of typical episodes, as `stored.draw_stored`; its RenderingError is
             written into the card.
         reporter: shows which field is read.
@@ -81,7 +83,12 @@ def write_card(
         raise ValueError("the selection is empty; select at least one episode")
     fields = len(selection.schema.fields) if channels else 0
     with (reporter or Silent()).step("card", fields, "field") as advance:
-        record = card_record(selection, channels=channels, read=lambda name: advance(1, name))
+        record = card_record(
+            selection,
+            channels=channels,
+            spectrum=spectrum,
+            read=lambda name: advance(1, name),
+        )
     record |= {"filters": filters, "origins": collection_origins(selection.store.path)}
     record |= {"program": version("gaitforge"), "pictures": [], "no_pictures": ""}
     if draw is not None:
@@ -152,6 +159,7 @@ def card_page(record: Record, folder: Path) -> str:
         return_chart=charts.histogram("Returns", record["returns"], "return"),
         length_chart=charts.histogram("Episode lengths", record["lengths"], "control steps"),
         draws=[(draw, _draw_chart(draw)) for draw in record["draws"]],
+        spectra=[(each, _spectrum_chart(each)) for each in record["spectra"]],
         abstract=abstract(record),
         pictures=pictures,
     )
@@ -226,6 +234,11 @@ def _grids(
             rows.append({"where": where, "what": what, "cells": row, "span": span})
         grids.append({"key": key, "title": title, "rows": rows})
     return grids
+
+
+def _spectrum_chart(each: Record) -> Panel:
+    shares = each["frequency_hz"], each["energy_share"]
+    return charts.spectrum(pages.words(each["block"]), *shares, cut_hz=None, cut_label="", note="")
 
 
 def _draw_chart(draw: Record) -> Panel:

@@ -91,6 +91,26 @@ def test_channels_have_their_statistics(store: Store) -> None:
     assert card_record(selection, channels=False)["channels"] == []
 
 
+def test_spectra_have_every_block_and_sum_to_one(store: Store) -> None:
+    selection = store.select()
+    record = card_record(selection)
+    blocks = [(each["field"], each["block"], each["channels"]) for each in record["spectra"]]
+    assert blocks == [("obs", "gravity", 3), ("obs", "command", 2), ("action", "action", 2)]
+    energy = selection.spectral_energy("obs", 128)
+    for each in record["spectra"]:
+        assert (each["window"], each["windows"]) == (128, energy.windows)
+        assert sum(each["energy_share"]) == pytest.approx(1.0)
+        below = np.array(each["frequency_hz"]) < each["energy_95_hz"]
+        assert np.array(each["energy_share"])[below].sum() < 0.95
+    gravity = energy.share[:, :3].mean(axis=1)
+    np.testing.assert_allclose(record["spectra"][0]["energy_share"], gravity)
+    short = card_record(selection, spectrum=16)["spectra"][0]
+    assert (len(short["frequency_hz"]), short["window"]) == (9, 16)
+    with pytest.raises(DatasetError, match="n must be at most 130"):
+        card_record(selection, spectrum=131)
+    assert card_record(selection, channels=False)["spectra"] == []
+
+
 def test_histograms_of_whole_numbers_have_a_bin_each() -> None:
     made = histogram(np.array([2.0, 2.0, 5.0]), low=1)
     assert (made["edges"], made["counts"]) == ([0.5, 1.5, 2.5, 3.5, 4.5, 5.5], [0, 2, 0, 0, 1])

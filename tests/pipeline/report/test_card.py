@@ -50,7 +50,7 @@ def test_the_page_stands_alone_and_shows_every_cell(store: Store, tmp_path: Path
     reader = PageReader(text)
     assert reader.loads == ["a href=explorer.html"]
     assert reader.unnamed_charts == 0
-    assert reader.tags.count("svg") == 3
+    assert reader.tags.count("svg") == 3 + 3, "histograms and spectra"
     assert {"size", "cells", "episodes", "randomisation", "provenance", "open"} <= set(reader.ids)
     assert not re.search(r"url\((?!#)|@import|https?://(?!www\.w3\.org)", text)
     assert reader.row("seeds")[1:] == ["6 different", "one per episode, in the catalog", "6"]
