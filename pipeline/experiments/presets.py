@@ -45,13 +45,13 @@ _ALL_CELLS: Settings = {
 
 
 def _demo() -> Experiment:
-    """Sizes fit two cores, seven minutes and 4 GiB."""
+    """Sizes fit two cores, ten minutes and 4 GiB."""
     grid = COLLECTION_PRESETS[DEMO]
     corrections = LeggedPlan(grid=replace(grid, parts=grid.parts // 2, seed=1000))
     return Experiment(
         {
             "fcnet": _WHOLE_EPISODES,
-            "bot": {"steps": 3000},
+            "bot": {"model": "bot-mix", "steps": 3000, "ema_decay": 0.995},
             "fcnet_rc": {"model": "fcnet", "objective": "return", **_WHOLE_EPISODES},
             "bot_rc": {"model": "bot", "objective": "return", "steps": 3000},
         },
