@@ -329,7 +329,7 @@ def test_adaptive_workers_come_and_go_have_a_memory_limit_and_a_dashboard(
     with dask_client(settings) as client:
         assert client.ncores() == {}
         address = capsys.readouterr().err.removeprefix("Dask's page: ").strip()
-        assert httpx.get(address).status_code == 200
+        assert httpx.get(address, timeout=120.0).status_code == 200
         run_parts(
             client,
             lambda part: collect_part(PLAN, store, part),

@@ -134,8 +134,9 @@ def test_entries_of_mappings_and_whole_groups_can_be_set() -> None:
         preset("demo"),
         ["learners.bot.steps=7", "learners.bot.model_overrides.n_layers=1", "corrections=none"],
     )
-    assert plan.learners["bot"] == {"steps": 7, "model_overrides": {"n_layers": 1}}
-    assert plan.learners["fcnet"] == preset("demo").learners["fcnet"]
+    own = preset("demo").learners
+    assert plan.learners["bot"] == {**own["bot"], "steps": 7, "model_overrides": {"n_layers": 1}}
+    assert plan.learners["fcnet"] == own["fcnet"]
     assert plan.corrections is None
     assert plan.config("bot", 0).steps == 7
     assert list(override(plan, ["learners.mlp.steps=7"]).learners)[-1] == "mlp"

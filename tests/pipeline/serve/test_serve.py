@@ -148,7 +148,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         assert first.startswith("Prefect: http://127.0.0.1:"), process.communicate()
         soon(lambda: "Ctrl-C stops" in process.stdout.readline())  # type: ignore[union-attr]
         url = first.split()[1] + "/api"
-        soon(lambda: httpx.get(f"{url}/deployments/name/export/gaitforge").is_success)
+        soon(lambda: httpx.get(f"{url}/deployments/name/export/gaitforge", timeout=60.0).is_success)
         # Whoever lets the pipes fill up stops the server.
         reader = threading.Thread(target=process.communicate)
         reader.start()
@@ -325,4 +325,4 @@ def test_the_schedule_fires_and_nothing_is_done_twice(served: Served) -> None:
 def get_text(address: str) -> str:
     """A page of the server of pages."""
     time.sleep(POLL_S)
-    return httpx.get(address).raise_for_status().text
+    return httpx.get(address, timeout=60.0).raise_for_status().text
