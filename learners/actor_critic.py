@@ -103,7 +103,8 @@ class RegistryNetworks:
         assert isinstance(distribution, GaussianDistribution), "`make_algorithm` gives one"
         act_dim = distribution.std_param.numel()
         spread = GaussianSpread(act_dim)
-        above = distribution.std_param.detach().log().clamp(min=MIN_LOG_STD + 1e-3) - MIN_LOG_STD
+        log_std = distribution.std_param.detach().clamp(min=0.0).log()
+        above = log_std.clamp(min=MIN_LOG_STD + 1e-3) - MIN_LOG_STD
         with torch.no_grad():
             spread.unbounded.copy_(MIN_LOG_STD + above.expm1().log())
         mean, std = normaliser.mean, normaliser.std + normaliser.eps
@@ -113,7 +114,7 @@ class RegistryNetworks:
             Normaliser(mean.numpy(), std.numpy()),
             Normaliser.identity(act_dim),
             gaussian=spread,
-        ).eval()
+        )
 
 
 class RegistryModel(MLPModel):

@@ -87,10 +87,8 @@ def _measure(
     write_record(path, card | provenance())
     plan = LeggedEvaluation(grid=grid, threads=threads)
     if weights.is_dir():
-        source, plan = (
-            PolicySource(weights.name, RUN, str(weights)),
-            replace(plan, robot=card["robot"]),
-        )
+        source = PolicySource(weights.name, RUN, str(weights))
+        plan = replace(plan, robot=card["robot"])
         bodies = load_robots(card["robot"])
     else:
         source = PolicySource(EXPERT, EXPERT, str(weights))
