@@ -172,7 +172,9 @@ def _local(distributed: Any, settings: DaskSettings, most: int | None) -> Iterat
             **_page(settings),
             local_directory=scratch,
             memory_limit=settings.memory or 0,
-            silence_logs=logging.ERROR,
+            # An error is a worker's lost heartbeat or connection, often as the cluster closes; what
+            # fails for good is raised here.
+            silence_logs=logging.CRITICAL,
         )
         try:
             _adapt(cluster, settings, most)
