@@ -55,14 +55,21 @@ class RegistryNetworks:
     Args:
         slices: {"features": fields of the actor's observation, "critic": those of the critic's
             further one}, each field with (start, stop).
+        action_filter: of the saved policy, see `PolicyNetwork.filtered`; in training the task
+            filters.
 
     Raises:
         ValueError: an unknown model or setting, or a network that sees more than a step.
     """
 
     def __init__(
-        self, model: str, overrides: Mapping[str, Any], slices: Mapping[str, Slices]
+        self,
+        model: str,
+        overrides: Mapping[str, Any],
+        slices: Mapping[str, Slices],
+        action_filter: float = 1.0,
     ) -> None:
+        self._filter = action_filter
         self.spec = _single_step(model, overrides)
         self.layout = TokenLayout("obs", dict(slices["features"]))
         end = self.layout.obs_dim
@@ -103,7 +110,7 @@ class RegistryNetworks:
         assert isinstance(distribution, GaussianDistribution), "`make_algorithm` gives one"
         act_dim = distribution.std_param.numel()
         spread = GaussianSpread(act_dim)
-        log_std = distribution.std_param.detach().clamp(min=0.0).log()
+        log_std = (self._filter * distribution.std_param.detach().clamp(min=0.0)).log()
         above = log_std.clamp(min=MIN_LOG_STD + 1e-3) - MIN_LOG_STD
         with torch.no_grad():
             spread.unbounded.copy_(MIN_LOG_STD + above.expm1().log())
@@ -114,7 +121,7 @@ class RegistryNetworks:
             Normaliser(mean.numpy(), std.numpy()),
             Normaliser.identity(act_dim),
             gaussian=spread,
-        )
+        ).filtered(self._filter)
 
 
 class RegistryModel(MLPModel):

@@ -56,6 +56,7 @@ def policy_card(policy: PolicyNetwork, spec: ModelSpec) -> dict[str, Any]:
         "bounded": isinstance(policy.network, BoundedNetwork),
         "return_zero": float(policy.return_zero),
         "condition": asdict(policy.condition),
+        "action_filter": policy.action_filter,
     }
 
 
@@ -137,7 +138,7 @@ def policy_from(tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> Polic
             gaussian=None if gaussian is None else GaussianSpread(act_dim, **gaussian),
             return_zero=card["return_zero"],
             condition=Condition(**card["condition"]),
-        )
+        ).filtered(card.get("action_filter", 1.0))
     except (KeyError, TypeError) as error:
         raise ValueError(f"the checkpoint's card cannot be read: {error!r}; train again") from error
     load_weights(policy, tensors, averaged=True)

@@ -6,12 +6,13 @@ the curriculum of levels.
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -40,11 +41,16 @@ from gaitforge.collectors.scenarios.randomisation import (
     set_randomisation,
 )
 from gaitforge.collectors.scenarios.terrains import N_LEVELS
+from gaitforge.collectors.timing import CONTROL_DT_S
 from gaitforge.collectors.training_folder import training_files
 from gaitforge.datasets.files import write_bytes_durably
+from gaitforge.datasets.ranges import Range
 
 WEIGHTS, POLICY, KEPT = "expert.safetensors", "policy", "kept"
-_FIXED = ("robot", "robots", "hidden", "horizon", "model", "model_overrides", "terrains", "skills")
+_FIXED = (
+    *("robot", "robots", "hidden", "horizon", "terrains", "skills"),
+    *("model", "model_overrides", "action_filter_hz"),
+)
 """Settings that must not change when a training resumes."""
 _FIRST_LEVELS = 4
 """Levels at which the robots of a new actor start: 0 to 3."""
@@ -62,6 +68,9 @@ class ExpertTrainingConfig(PPOSettings):
             learner sees, and its actions are joint targets. Empty for an expert, an MLP of `hidden`
             layers that sees the simulator's state and corrects the kinematic gait.
         model_overrides: settings of the model's config that differ from its preset's.
+        action_filter_hz: cutoff frequency of a first-order low-pass filter of a blind policy's
+            actions, part of the policy and of its exports; 0 for none (Sferrazza et al. 2024,
+            "Body Transformer", Appendix A: the robot needs one).
         terrains, skills: those that are trained, see `TrainingScope.of`; empty for all.
         full_speed_steps: environment steps over which commanded speeds widen to their full range;
             with `start_from` the range is full at once.
@@ -80,6 +89,7 @@ class ExpertTrainingConfig(PPOSettings):
     robots: int = 1024
     model: str = ""
     model_overrides: Mapping[str, Any] = field(default_factory=dict)
+    action_filter_hz: Annotated[float, Range(0.0)] = 0.0
     terrains: tuple[str, ...] = ()
     skills: tuple[str, ...] = ()
     full_speed_steps: int = 12_000_000
@@ -97,6 +107,14 @@ class ExpertTrainingConfig(PPOSettings):
             raise ValueError(f"start_from is an expert's; training of {self.model} starts anew")
         if self.model_overrides and not self.model:
             raise ValueError("model_overrides need a model; an expert's layers are `hidden`")
+        if self.action_filter_hz and not self.model:
+            raise ValueError("action_filter_hz needs a model; an expert's actions follow the gait")
+
+    @property
+    def action_filter(self) -> float:
+        """The filter's share of the newest action, 1 - exp(-2 pi f dt); 1 without a filter."""
+        cutoff_hz = self.action_filter_hz or math.inf
+        return 1.0 - math.exp(-2.0 * math.pi * cutoff_hz * CONTROL_DT_S)
 
 
 def train_expert(
@@ -123,6 +141,7 @@ def train_expert(
     settings = config.robots, config.threads, config.seed, config.tracking_weight, first
     randomisation = Randomisation.parsed(config.randomisation)
     scope = TrainingScope.of(config.terrains, config.skills, blind=bool(config.model))
+    scope = replace(scope, action_filter=config.action_filter)
     if scope.blind and len(bodies) > 1:
         raise ValueError(f"{config.model} is trained on one robot, not on a family")
     with closing(ExpertTask(bodies, *settings, randomisation, scope)) as task:

@@ -52,11 +52,14 @@ class TrainingScope:
         blind: the actor sees the stored observation alone, as a learner does, and its actions are
             joint targets; the critic sees the simulator's state beside it. Else the actor sees that
             state, and its actions correct the kinematic gait.
+        action_filter: the newest action's share in what a blind actor's robot executes, beside the
+            last executed one.
     """
 
     terrains: Mapping[str, float] = field(default_factory=lambda: TERRAIN_SHARES)
     skills: Mapping[str, float] = field(default_factory=lambda: SKILL_SHARES)
     blind: bool = False
+    action_filter: float = 1.0
 
     @classmethod
     def of(
@@ -110,6 +113,7 @@ class ExpertTask:
         scope = scope or TrainingScope()
         self._terrains, self._skills = tuple(scope.terrains), tuple(scope.skills)
         self._skill_shares, self._blind = scope.skills, scope.blind
+        self._filter = scope.action_filter
         self.num_envs = robots
         self.num_actions = N_JOINTS
         self.max_episode_length = EPISODE_STEPS
@@ -166,6 +170,9 @@ class ExpertTask:
     def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict]:
         """Apply actions (N, 12); see `rsl_rl.env.VecEnv.step`."""
         residual = np.clip(actions.numpy(), -MAX_RESIDUAL, MAX_RESIDUAL)
+        if self._blind:
+            last = self._features[:, slice(*POLICY_SLICES["last_action"])]
+            residual = last + np.float32(self._filter) * (residual - last)
         transition = self._env.step(self._reference + residual)
         self._returns += transition.reward
         cut = ~transition.terminated & (self._env.step_count >= self._end_at)

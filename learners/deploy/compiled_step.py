@@ -25,7 +25,7 @@ from gaitforge.learners.models.memory import SpectralMemory, StackedMemory
 from gaitforge.learners.models.mlp import HistoryMLP
 from gaitforge.learners.models.observation_history import HistoryNetwork
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.policy.tokens import CONDITION, TokenLayout
+from gaitforge.learners.policy.tokens import CONDITION, LAST_ACTION, TokenLayout
 
 
 class CompiledStep:
@@ -49,7 +49,9 @@ class CompiledStep:
         robots = len(state[0])
         self._shape = robots, policy.act_dim
         self._no_condition = np.zeros((robots, policy.layout.condition_dim), np.float32)
-        self._bounds = None
+        self._bounds, self._filter = None, np.float32(policy.action_filter)
+        if self._filter < 1.0:
+            self._last_action = slice(*policy.layout.obs_slices[LAST_ACTION])
         if isinstance(policy.network, BoundedNetwork):
             actions = policy.action_normaliser
             self._bounds = actions.mean.numpy().copy(), actions.std.numpy().copy()
@@ -72,6 +74,9 @@ class CompiledStep:
         if self._bounds is not None:
             mean, std = self._bounds
             action = mean + std * np.tanh((action - mean) / std)
+        if self._filter < 1.0:
+            last = obs[:, self._last_action]
+            action = last + self._filter * (action - last)
         return action
 
 

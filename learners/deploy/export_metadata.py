@@ -99,7 +99,7 @@ def policy_metadata(
         "batch_size": module.batch_size,
         "observation": {"dim": module.obs_dim, "fields": observation},
         "command": list(command),
-        "action": {"dim": policy.act_dim},
+        "action": {"dim": policy.act_dim, "filter": policy.action_filter},
         "return_to_go": returns if RETURN_TO_GO in targets else None,
         "target": {"labels": policy.condition.labels} if TARGET in targets else None,
         "state": [_state_entry(each) for each in module.state_tensors],

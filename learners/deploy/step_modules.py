@@ -117,7 +117,7 @@ class PolicyStep(nn.Module):
             float(policy.return_scale),
             return_zero=float(policy.return_zero),
             condition=policy.condition,
-        )
+        ).filtered(policy.action_filter)
         self.targets = policy.condition.inputs if policy.conditioned else ()
         self.policy.body.copy_(policy.body)
         kept = StateTensor(KEPT_ACTION, torch.zeros(batch_size, self.act_dim), batch_axis=0)
@@ -150,7 +150,7 @@ class PolicyStep(nn.Module):
         obs = self.policy.observation(observation, inputs.pop(KEPT_ACTION, None))
         token = self.policy.tokens(obs, self._condition({n: inputs.pop(n) for n in self.targets}))
         action, *state = self.policy.network(token, *inputs.values())
-        action = self.policy.action_normaliser.restore(action)
+        action = self.policy.restored(action, obs)
         return action, *(action.clone() for _ in self._kept), *state
 
     def _condition(self, targets: dict[str, Tensor]) -> Tensor | None:

@@ -30,6 +30,8 @@ class PolicyNetwork(nn.Module):
     return_scale: Tensor
     return_zero: Tensor
     body: Tensor
+    action_filter = 1.0
+    """See `filtered`."""
 
     def __init__(
         self,
@@ -92,6 +94,20 @@ class PolicyNetwork(nn.Module):
                 f"the policy reads bodies of {self.body.numel()} numbers, not {body.size}"
             )
         self.body.copy_(torch.from_numpy(body))
+
+    def filtered(self, share: float) -> "PolicyNetwork":
+        """Put a first-order low-pass filter behind the network; returns the policy.
+
+        An action is then the last one, as the observation holds it, plus `share` times the
+        difference to the network's; 1.0 is no filter. Raises ValueError for a share outside (0, 1],
+        or if the observation has no last action.
+        """
+        if not 0.0 < share <= 1.0:
+            raise ValueError(f"the filter's share must be above 0 and at most 1, got {share}")
+        if share < 1.0 and LAST_ACTION not in self.layout.obs_slices:
+            raise ValueError(f"a filter of actions needs an observation field named {LAST_ACTION}")
+        self.action_filter = share
+        return self
 
     def observation(
         self, stored: Tensor, last_action: Tensor | None = None, body: Tensor | None = None
@@ -166,7 +182,15 @@ class PolicyNetwork(nn.Module):
 
     def forward(self, obs: Tensor, condition: Tensor | None = None) -> Tensor:
         """(B, T, Do) [and condition (B, T, C)] -> actions (B, T, A) in the units of the data."""
-        return self.action_normaliser.restore(self.predict_normalised(obs, condition))
+        return self.restored(self.predict_normalised(obs, condition), obs)
+
+    def restored(self, normalised: Tensor, obs: Tensor) -> Tensor:
+        """The network's actions (..., A) at obs (..., Do), filtered, in the units of the data."""
+        action = self.action_normaliser.restore(normalised)
+        if self.action_filter == 1.0:
+            return action
+        last = obs[..., slice(*self.layout.obs_slices[LAST_ACTION])]
+        return last + self.action_filter * (action - last)
 
     def init_state(self, batch_size: int) -> Any:
         """Recurrent state of `batch_size` robots before their first step."""
@@ -175,7 +199,7 @@ class PolicyNetwork(nn.Module):
     def step(self, obs: Tensor, state: Any, condition: Tensor | None = None) -> tuple[Tensor, Any]:
         """One control step: obs (B, Do) [and condition (B, C)] -> action (B, A), next state."""
         action, state = self.network.step(self.tokens(obs, condition), state)
-        return self.action_normaliser.restore(action), state
+        return self.restored(action, obs), state
 
     def reset_state(self, state: Any, rows: Tensor) -> None:
         """Reset the state of the robots `rows` (indices), in place."""

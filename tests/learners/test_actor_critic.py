@@ -38,9 +38,9 @@ def observations() -> TensorDict:
     return TensorDict(tensors, batch_size=[BATCH])
 
 
-def networks(model: str, **overrides: Any) -> RegistryNetworks:
+def networks(model: str, action_filter: float = 1.0, **overrides: Any) -> RegistryNetworks:
     slices: Mapping[str, Any] = {"features": POLICY_SLICES, "critic": CRITIC}
-    return RegistryNetworks(model, SMALL.get(model, {}) | overrides, slices)
+    return RegistryNetworks(model, SMALL.get(model, {}) | overrides, slices, action_filter)
 
 
 def actor_of(made: RegistryNetworks) -> RegistryModel:
@@ -51,17 +51,20 @@ def critic_of(made: RegistryNetworks) -> RegistryModel:
     return made.critic(observations(), GROUPS, "critic", 1)
 
 
+@pytest.mark.parametrize("share", [1.0, 0.4])
 @pytest.mark.parametrize("model", SMALL)
-def test_the_saved_policy_is_the_actor(model: str, tmp_path: Path) -> None:
+def test_the_saved_policy_is_the_actor_filtered(model: str, share: float, tmp_path: Path) -> None:
     torch.manual_seed(1)
-    made, seen = networks(model), observations()
+    made, seen = networks(model, share), observations()
     actor = actor_of(made)
     actor.update_normalization(seen)
     expected, features = actor(seen), seen["features"]
     policy = load_policy(made.save(actor, tmp_path / "policy", {"steps": 1}), POLICY_SLICES)
     action, _ = policy.step(features, policy.init_state(BATCH))
-    torch.testing.assert_close(action, expected, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(policy.action_std(), torch.full((12,), 0.6))
+    last = features[:, slice(*POLICY_SLICES["last_action"])]
+    filtered = last + share * (expected - last)
+    torch.testing.assert_close(action, filtered, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(policy.action_std(), torch.full((12,), share * 0.6))
     assert expected.std() > 0.01
 
 

@@ -117,7 +117,12 @@ def _train(
             if row["iteration"] % TABLE_EVERY == 0:
                 reporter.say(table.take(row))
 
-        networks = partial(RegistryNetworks, config.model, config.model_overrides)
+        networks = partial(
+            RegistryNetworks,
+            config.model,
+            config.model_overrides,
+            action_filter=config.action_filter,
+        )
         return train_expert(config, out, report, networks)
 
 

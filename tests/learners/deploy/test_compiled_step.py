@@ -72,6 +72,24 @@ def test_the_step_that_is_picked_equals_torchs(name: str, robots: int) -> None:
     assert isinstance(step, CompiledStep) == (PRESETS[name].kind in COMPILED)
 
 
+@pytest.mark.parametrize("name", ["bot", "mlp"])
+def test_a_filtered_action_lies_between_the_last_one_and_the_networks(name: str) -> None:
+    space = SPACES[PRESETS[name].space]
+    plain = random_policy(name, SMALL.get(name, {}), space)
+    filtered = copy.deepcopy(plain).filtered(0.3)
+    obs = torch.randn(4, plain.layout.obs_dim, generator=torch.Generator().manual_seed(2))
+    last = obs[:, slice(*plain.layout.obs_slices["last_action"])]
+    action, _ = plain.step(obs, plain.init_state(4))
+    smooth, _ = filtered.step(obs, filtered.init_state(4))
+    torch.testing.assert_close(smooth, 0.7 * last + 0.3 * action)
+    compiled = compiled_step(filtered, 4)
+    assert compiled is not None
+    np.testing.assert_allclose(compiled.step(obs.numpy(), None), smooth.detach(), atol=1e-5)
+    module = PolicyStep(filtered, 4)
+    exported, *_ = module(obs, *module.initial_state())
+    torch.testing.assert_close(exported, smooth)
+
+
 @pytest.mark.parametrize("masking", MASKINGS)
 @pytest.mark.parametrize("history", [1, 3])
 def test_every_body_transformer_equals_torchs(masking: str, history: int) -> None:

@@ -1,13 +1,19 @@
 """A blind policy by PPO: its training goes on, and its result is used as any trained policy."""
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from gaitforge.collectors.experts.ppo import ExpertTrainingConfig
+from gaitforge.collectors.experts.training_task import ExpertTask, TrainingScope
 from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.collectors.legged.observations import POLICY_SLICES
+from gaitforge.collectors.robots.robot import load_robots
 from gaitforge.datasets import open_store
 from gaitforge.datasets.history import read_history
 from gaitforge.flows.progress import Silent
@@ -23,6 +29,7 @@ TINY = ExpertTrainingConfig(
     model_overrides=SIZES,
     terrains=("flat", "rough"),
     skills=("walk",),
+    action_filter_hz=5.0,
     steps=2 * PER_UPDATE,
     robots=16,
     horizon=8,
@@ -50,6 +57,8 @@ def test_a_blind_policy_is_trained_further_evaluated_collected_with_and_exported
     assert {cell["skill"] for cell in card["evaluation"]["cells"]} == {"walk"}
 
     assert run("export", policy, tmp_path / "robot").code == 0
+    share = json.loads((tmp_path / "robot" / "policy.json").read_text())["action"]["filter"]
+    assert share == pytest.approx(1 - np.exp(-2 * np.pi * 5.0 * 0.02))
     cells = ("--robot", "a1", "--terrain", "rough", "--skill", "walk", "--robots", 2)
     driven = ("--policy", policy, "--labeller", "a1-locomotion", "--parts", 1)
     store = tmp_path / "walk.zarr"
@@ -63,6 +72,7 @@ def test_a_blind_policy_is_trained_further_evaluated_collected_with_and_exported
     [
         ({"model_overrides": {**SIZES, "masking": "hard"}}, "model_overrides"),
         ({"skills": ("run",)}, "skills"),
+        ({"action_filter_hz": 2.0}, "action_filter_hz"),
         ({"model": "mlp", "model_overrides": {}}, "model"),
     ],
 )
@@ -75,6 +85,17 @@ def test_another_training_does_not_go_on_in_its_folder(
         run_expert_training(replace(short, **changes), tmp_path, Silent(), GRID)
 
 
+def test_a_training_executes_filtered_actions() -> None:
+    scope = replace(TrainingScope.of(("flat",), ("walk",), blind=True), action_filter=0.25)
+    bodies = load_robots("a1")
+    with closing(ExpertTask(bodies, 4, 1, seed=0, scope=scope)) as task:
+        wanted = torch.full((4, 12), 0.2)
+        for step in range(1, 5):
+            seen, *_ = task.step(wanted)
+            executed = seen["features"][:, slice(*POLICY_SLICES["last_action"])]
+            torch.testing.assert_close(executed, wanted * (1 - 0.75**step))
+
+
 def test_settings_that_do_not_go_together_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^stairs: none of the chosen skills is commanded"):
         replace(TINY, terrains=("flat", "stairs"), skills=("crawl", "tilt"), robot="a1")
@@ -82,5 +103,7 @@ def test_settings_that_do_not_go_together_are_refused() -> None:
         replace(TINY, skills=("fly",))
     with pytest.raises(ValueError, match="model_overrides need a model"):
         replace(TINY, model="")
+    with pytest.raises(ValueError, match="action_filter_hz needs a model"):
+        replace(TINY, model="", model_overrides={})
     with pytest.raises(ValueError, match="training of bot starts anew"):
         replace(TINY, start_from="a1-locomotion")
