@@ -121,9 +121,8 @@ def _fcnet(policy: PolicyNetwork, network: FCNet, robots: int) -> CompiledStep:
 def _bot(policy: PolicyNetwork, network: BoT, robots: int) -> CompiledStep:
     config, graph = network.config, network.graph
     v, e = len(graph.nodes), config.embed_dim
-    first, last = network.tokenizer, network.detokenizer
-    parts: list[Any] = [first.bias if network.position is None else first.bias + network.position]
-    parts += [first.weight]
+    (weight, bias), last = network.tokenizer.maps(), network.detokenizer.maps()
+    parts: list[Any] = [bias if network.position is None else bias + network.position, weight]
     layer: Any
     for layer in network.layers:
         for linears, norm in (
@@ -132,7 +131,7 @@ def _bot(policy: PolicyNetwork, network: BoT, robots: int) -> CompiledStep:
         ):
             parts += [each for linear in linears for each in _linear(linear)]
             parts += [norm.weight, norm.bias]
-    parts += [last.weight, last.bias]
+    parts += last
     source, weights = _source_and_weights(policy, network.chosen, parts)
     every_pair = AttentionMask(torch.ones(v, v, dtype=torch.bool))
     layer_masks = network.layer_masks()

@@ -33,38 +33,55 @@ def _padded(groups: tuple[tuple[int, ...], ...], filler: int) -> Tensor:
     return torch.tensor([[*group, *[filler] * (width - len(group))] for group in groups])
 
 
+def _row_in_node(groups: tuple[tuple[int, ...], ...]) -> Tensor:
+    """(indices,): each observation's or action's place among those of its node."""
+    return torch.tensor([k for _, k in sorted((i, k) for g in groups for k, i in enumerate(g))])
+
+
 class Tokenizer(nn.Module):
     """A linear map from each node's observations to its embedding.
 
     Each observation belongs to one node and has one row of weights (E). The maps of all limbs are
     one batched product, padded to the widest limb; the root, which is much wider, is a second
-    product.
+    product. With `shared` all nodes have one map, as wide as the widest node's (Appendix F.2).
     """
 
     root: Tensor
     limbs: Tensor
+    row: Tensor | None
 
-    def __init__(self, graph: EmbodimentGraph, embed_dim: int) -> None:
+    def __init__(self, graph: EmbodimentGraph, embed_dim: int, shared: bool = False) -> None:
         super().__init__()
         node = node_of_index(graph.observations)
+        filler = len(node)
         sizes = torch.tensor([len(group) for group in graph.observations])
+        self._nodes, row = len(sizes), _row_in_node(graph.observations) if shared else None
+        self.register_buffer("row", row, persistent=False)
+        if shared:
+            node, sizes = torch.zeros(int(sizes.max()), dtype=torch.int64), sizes.max()[None]
         self.weight = nn.Parameter(torch.empty(len(node), embed_dim))
         self.bias = nn.Parameter(torch.empty(len(sizes), embed_dim))
         _linear_init(self.weight, sizes[node])
         _linear_init(self.bias, sizes)
-        filler = len(node)
         root, limbs = graph.observations[:1], graph.observations[1:]
         self.register_buffer("root", _padded(root, filler), persistent=False)
         self.register_buffer("limbs", _padded(limbs, filler), persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(..., D) -> (N, V, E)."""
+        weight, bias = self.maps()
         # The zero row at the end is the padding's weight.
-        weight = functional.pad(self.weight, (0, 0, 0, 1))
-        parts = [self._embed(tokens, weight, self.root, self.bias[:1])]
+        weight = functional.pad(weight, (0, 0, 0, 1))
+        parts = [self._embed(tokens, weight, self.root, bias[:1])]
         if len(self.limbs):
-            parts.append(self._embed(tokens, weight, self.limbs, self.bias[1:]))
+            parts.append(self._embed(tokens, weight, self.limbs, bias[1:]))
         return torch.cat(parts, dim=1)
+
+    def maps(self) -> tuple[Tensor, Tensor]:
+        """The weights (D, E) of each observation and the bias (V, E) of each node."""
+        if self.row is None:
+            return self.weight, self.bias
+        return self.weight[self.row], self.bias.expand(self._nodes, -1)
 
     @staticmethod
     def _embed(tokens: Tensor, weight: Tensor, indices: Tensor, bias: Tensor) -> Tensor:
@@ -75,16 +92,23 @@ class Tokenizer(nn.Module):
 
 
 class Detokenizer(nn.Module):
-    """A linear map from each node's embedding to its actions, as one matrix product."""
+    """A linear map from each node's embedding to its actions, as one matrix product.
+
+    `shared`: see `Tokenizer`.
+    """
 
     placement: Tensor
+    row: Tensor | None
 
-    def __init__(self, graph: EmbodimentGraph, embed_dim: int) -> None:
+    def __init__(self, graph: EmbodimentGraph, embed_dim: int, shared: bool = False) -> None:
         super().__init__()
         node = node_of_index(graph.actions)
-        self.weight = nn.Parameter(torch.empty(len(node), embed_dim))
-        self.bias = nn.Parameter(torch.empty(len(node)))
-        fan_in = torch.full((len(node),), embed_dim)
+        row = _row_in_node(graph.actions) if shared else None
+        self.register_buffer("row", row, persistent=False)
+        count = len(node) if row is None else int(row.max()) + 1
+        self.weight = nn.Parameter(torch.empty(count, embed_dim))
+        self.bias = nn.Parameter(torch.empty(count))
+        fan_in = torch.full((count,), embed_dim)
         _linear_init(self.weight, fan_in)
         _linear_init(self.bias[:, None], fan_in)
         placement = functional.one_hot(node, len(graph.nodes)).float()[:, :, None]
@@ -92,8 +116,15 @@ class Detokenizer(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(N, V, E) -> (N, A)."""
-        matrix = (self.placement * self.weight[:, None]).flatten(1)
-        return functional.linear(features.flatten(-2), matrix, self.bias)
+        weight, bias = self.maps()
+        matrix = (self.placement * weight[:, None]).flatten(1)
+        return functional.linear(features.flatten(-2), matrix, bias)
+
+    def maps(self) -> tuple[Tensor, Tensor]:
+        """The weights (A, E) and biases (A,) of the actions."""
+        if self.row is None:
+            return self.weight, self.bias
+        return self.weight[self.row], self.bias[self.row]
 
 
 class BodyPolicy(HistoryNetwork):

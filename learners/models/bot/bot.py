@@ -35,7 +35,7 @@ from gaitforge.learners.models.config_checks import check_counts
 from gaitforge.learners.models.memory import STACKED, check_memory, make_memory
 from gaitforge.learners.policy.tokens import CONDITION, TokenLayout
 
-MASKINGS = ("hard", "mix", "soft", "none", "random")
+MASKINGS = ("hard", "mix", "soft", "none", "random", "mix-random")
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,11 @@ class BoTConfig:
             "mix" (BoT-Mix), every other layer is masked so, the others attend to all nodes;
             "soft" (BoT-Soft), all layers attend to all nodes with a learned bias for each hop
             distance, shared by heads and layers; "none", the plain Transformer; "random"
-            (BoT-Hard/Random), as "hard" with a random mask of the same sparsity from mask_seed.
-        first_hard_layer: the first masked layer of "mix", 0 or 1. The paper finds 0 better.
+            (BoT-Hard/Random), as "hard" with a random mask of the same sparsity from mask_seed;
+            "mix-random" (BoT-Mix/Random), as "mix" with that mask.
+        first_hard_layer: the first masked layer of both mixes, 0 or 1. The paper finds 0 better.
+        shared_tokenizer: one map for all nodes' observations, and one for their actions, instead
+            of one for each node (Appendix F.2).
         fixed_std: std of a Gaussian policy, in normalised action units; None to learn it. The
             paper's stochastic variant has variance 0.01, which is std 0.1.
     """
@@ -67,6 +70,7 @@ class BoTConfig:
     masking: str = "hard"
     mask_seed: int = 0
     first_hard_layer: int = 0
+    shared_tokenizer: bool = False
     fixed_std: float | None = None
 
     def __post_init__(self) -> None:
@@ -152,12 +156,13 @@ class BoT(BodyPolicy):
         memory = make_memory(config.history_kind, config.history, config.n_modes)
         super().__init__(graph, memory, chosen)
         self.config = config
-        self.tokenizer = Tokenizer(graph.with_history(memory.numbers), config.embed_dim)
+        seen, shared = graph.with_history(memory.numbers), config.shared_tokenizer
+        self.tokenizer = Tokenizer(seen, config.embed_dim, shared)
         self.layers = nn.ModuleList(
             EncoderLayer(config.embed_dim, config.n_heads, config.feedforward_dim)
             for _ in range(config.n_layers)
         )
-        self.detokenizer = Detokenizer(graph, config.embed_dim)
+        self.detokenizer = Detokenizer(graph, config.embed_dim, shared)
         self.position = None
         if config.positional_embedding:
             # N(0, 1), nn.Embedding's, as in the published code for imitation (github.com/
@@ -167,7 +172,7 @@ class BoT(BodyPolicy):
         self.mask = None
         if config.masking in ("hard", "mix"):
             self.mask = AttentionMask(graph.embodiment_mask())
-        elif config.masking == "random":
+        elif config.masking in ("random", "mix-random"):
             self.mask = AttentionMask(graph.random_mask(config.mask_seed))
         self.hop_bias = None
         if config.masking == "soft":
@@ -180,7 +185,7 @@ class BoT(BodyPolicy):
         if self.hop_bias is not None:
             return [self.hop_bias[self.hop_index]] * len(self.layers)
         masks: list[AttentionMask | Tensor | None] = [self.mask] * len(self.layers)
-        if self.config.masking == "mix":
+        if self.config.masking in ("mix", "mix-random"):
             first_open = 1 - self.config.first_hard_layer
             masks[first_open::2] = [None] * len(masks[first_open::2])
         return masks

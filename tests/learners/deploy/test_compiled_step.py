@@ -99,6 +99,7 @@ def test_every_body_transformer_equals_torchs(masking: str, history: int) -> Non
     layout = TokenLayout("obs", {"unknown": (0, 4), **shifted(body.slices, 4)})
     settings = {"body": "adroit-door", "masking": masking, "history": history}
     settings |= SMALL["bot"] | {"n_layers": 3, "n_heads": 2, "positional_embedding": True}
+    settings |= {"shared_tokenizer": history == 3}
     policy = random_policy("bot", settings, Space(layout, body.act_dim))
     assert policy.layout.obs_dim == width + 4
     step = compiled_step(policy, 3)

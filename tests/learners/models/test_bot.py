@@ -115,7 +115,8 @@ def test_a_return_is_told_to_all_parts_and_carries_nothing_between_them(layers: 
 
 
 @pytest.mark.parametrize(
-    ("masking", "n_masked"), [("hard", 5), ("mix", 3), ("soft", 0), ("none", 0), ("random", 5)]
+    ("masking", "n_masked"),
+    [("hard", 5), ("mix", 3), ("soft", 0), ("none", 0), ("random", 5), ("mix-random", 3)],
 )
 def test_layers_attend_as_the_masking_says(masking: str, n_masked: int) -> None:
     torch.manual_seed(0)
@@ -125,8 +126,8 @@ def test_layers_attend_as_the_masking_says(masking: str, n_masked: int) -> None:
     masks = net.layer_masks()
     masked = [isinstance(mask, AttentionMask) for mask in masks]
     assert sum(masked) == n_masked
-    assert masked[0] == (masking in ("hard", "mix", "random"))
-    if masking == "mix":
+    assert masked[0] == (masking in ("hard", "mix", "random", "mix-random"))
+    if masking.startswith("mix"):
         assert masked == [True, False, True, False, True]
     assert net(torch.randn(2, 3, 12)).shape == (2, 3, 6)
 
@@ -195,17 +196,23 @@ def test_masks_are_not_part_of_the_weights() -> None:
     assert names["soft"] - names["hard"] == {"hop_bias"}
 
 
-def test_tokenizer_and_detokenizer_are_linear_maps_of_each_node() -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_tokenizer_and_detokenizer_are_linear_maps_of_each_node(shared: bool) -> None:
+    """Its own ones, or the same for all: of a node's first number, its second, and so on."""
     torch.manual_seed(0)
     graph = quadruped_graph()
-    net = BoT(BoTConfig(embed_dim=8, n_layers=1), graph)
+    net = BoT(BoTConfig(embed_dim=8, n_layers=1, shared_tokenizer=shared), graph)
+    first, last = net.tokenizer, net.detokenizer
+    assert len(last.weight) == (1 if shared else 12)
     token, features = torch.randn(4, 70), torch.randn(4, 13, 8)
     embedded, action = net.tokenizer(token), net.detokenizer(features)
     for node, (seen, acts) in enumerate(zip(graph.observations, graph.actions, strict=True)):
-        own = token[:, list(seen)] @ net.tokenizer.weight[list(seen)] + net.tokenizer.bias[node]
+        rows = list(range(len(seen)) if shared else seen)
+        own = token[:, list(seen)] @ first.weight[rows] + first.bias[0 if shared else node]
         torch.testing.assert_close(embedded[:, node], own)
-        for index in acts:
-            read = features[:, node] @ net.detokenizer.weight[index] + net.detokenizer.bias[index]
+        for k, index in enumerate(acts):
+            row = k if shared else index
+            read = features[:, node] @ last.weight[row] + last.bias[row]
             torch.testing.assert_close(action[:, index], read)
 
 
