@@ -7,6 +7,7 @@ import numpy as np
 
 from gaitforge.collectors.gym.tasks import GymTask, make_environment
 from gaitforge.collectors.policies import StoredObservation
+from gaitforge.datasets.formats.d4rl.tasks import obs_slices
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,13 @@ class TaskBatch:
 
     def __len__(self) -> int:
         return len(self._envs)
+
+    @property
+    def obs_slices(self) -> dict[str, tuple[int, int]]:
+        """Field of the observation -> (start, stop)."""
+        if self.task.own is not None:
+            return dict(self._envs[0].unwrapped.obs_slices)
+        return obs_slices(self.task.name, (self.obs_dim,))
 
     def reset(self, ids: Sequence[int], seeds: Sequence[int]) -> None:
         """Start an episode in each of the environments `ids`, from its seed."""

@@ -1,0 +1,198 @@
+"""The humanoid of the Body Transformer paper's tasks (Sferrazza et al. 2024, Section 5.2).
+
+The body is dm_control's (`suite/humanoid.xml`), from which Isaac Gym's nv_humanoid.xml derives.
+Reward, start and scales are those of Isaac Gym's humanoid (github.com/isaac-sim/IsaacGymEnvs,
+isaacgymenvs/tasks/humanoid.py and cfg/task/Humanoid.yaml); observed are the paper's 100 numbers
+(github.com/carlosferrazza/BodyTransformer, reinforcement_learning/IsaacGymEnvs/isaacgymenvs/tasks/
+humanoid_forces.py), then the last action and the target. Deviations: motors, springs and dampers
+are dm_control's; the angle to the target is horizontal (theirs reads z for y); an episode ends by
+the torso's height, as in Isaac Gym and the paper's text, where the authors' code ends it at any
+contact of a limb other than the feet.
+"""
+
+import math
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium
+import mujoco
+import numpy as np
+
+from gaitforge.collectors.gym.tasks import HUMANOID_DT_S
+from gaitforge.datasets.errors import missing_package
+from gaitforge.datasets.schema import consecutive_slices
+
+SUBSTEPS = 2
+JOINTS, BODIES = 21, 16
+FIELDS = {
+    "root_state": 10,
+    "joint_pos": JOINTS,
+    "joint_vel": JOINTS,
+    "contact_force": 3 * BODIES,
+    "last_action": JOINTS,
+    "target": 3,
+}
+"""Field of the observation -> width. root_state: the torso's height (m), velocity (m/s), roll,
+pitch, yaw (rad) and angular velocity (rad/s), both velocities on world axes; joint_pos: -1 and 1
+are the ends of the range; joint_vel: 10 rad/s; contact_force: on each body, 100 N on world axes;
+target: horizontal angle to it from the heading (rad), then the torso's z axis on the vertical and
+its x axis on the direction to the target."""
+ALIVE, HEADING, UPRIGHT, DEATH = 2.0, 0.5, 0.1, -1.0
+ACTIONS, ENERGY, AT_LIMIT, LIMIT = 0.01, 0.05, 0.25, 0.98
+VELOCITY_SCALE, FORCE_SCALE = 0.1, 0.01
+START_POS_RAD, START_VEL_RAD_S = 0.2, 0.1
+
+
+class Humanoid(gymnasium.Env[np.ndarray, np.ndarray]):
+    """One humanoid; an action in [-1, 1] is the share of each motor's torque, in joint order.
+
+    Attributes:
+        start_height_m, fall_height_m: of the torso above the ground, at the start and where an
+            episode ends with the reward `DEATH`.
+        target_m: horizontal place whose approach is rewarded, in m/s.
+        further: fields of the observation after `FIELDS`.
+    """
+
+    start_height_m: ClassVar[float] = 1.34
+    fall_height_m: ClassVar[float] = 0.8
+    target_m: ClassVar[tuple[float, float]] = (1000.0, 0.0)
+    further: ClassVar[dict[str, int]] = {}
+
+    def __init__(self) -> None:
+        spec = humanoid_spec()
+        self.add_world(spec)
+        self.model = spec.compile()
+        self.data = mujoco.MjData(self.model)
+        self.obs_slices = consecutive_slices({**FIELDS, **self.further})
+        width = sum(FIELDS.values()) + sum(self.further.values())
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (width,), np.float32)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (JOINTS,), np.float32)
+        model, data = self.model, self.data
+        low, high = model.jnt_range[1 : 1 + JOINTS].T
+        self._range, self._middle, self._half = (low, high), (low + high) / 2, (high - low) / 2
+        joint_of_motor = model.actuator_trnid[:, 0] - 1
+        efforts = np.empty(JOINTS)
+        efforts[joint_of_motor] = model.actuator_gear[:, 0]
+        self._joint_of_motor, self._effort_share = joint_of_motor, efforts / efforts.max()
+        # Views into the simulator's state and into the observation: a step allocates next to none.
+        self._root_pos, self._joint_pos = data.qpos[:7], data.qpos[7 : 7 + JOINTS]
+        self._root_vel, self._joint_vel = data.qvel[:6], data.qvel[6 : 6 + JOINTS]
+        self._motors, self._force = data.ctrl, data.cfrc_ext[1 : 1 + BODIES, 3:]
+        self._obs = np.zeros(width)
+        self._seen = {name: self._obs[slice(*bounds)] for name, bounds in self.obs_slices.items()}
+        self._forces_seen = self._seen["contact_force"].reshape(BODIES, 3)
+        self._action, self._work = np.zeros(JOINTS), np.zeros(JOINTS)
+        self._potential = 0.0
+
+    def add_world(self, spec: mujoco.MjSpec) -> None:
+        """Add what the task has beside the humanoid and a flat ground, the geom "floor"."""
+
+    def draw_world(self) -> float:
+        """Draw the world of an episode from `np_random`; returns the ground's height (m)."""
+        return 0.0
+
+    def ground_m(self, x: float, y: float) -> float:
+        """Height of the ground at a place, in metres."""
+        return 0.0
+
+    def fallen(self) -> bool:
+        """Whether the episode ends in a failure."""
+        x, y, z = self._root_pos[:3].tolist()
+        return z - self.ground_m(x, y) < self.fall_height_m
+
+    def observe_further(self) -> None:
+        """Write the fields `further` into the observation."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """See `gymnasium.Env.reset`: upright, with random joint angles and velocities."""
+        super().reset(seed=seed)
+        mujoco.mj_resetData(self.model, self.data)
+        self._root_pos[:3] = 0.0, 0.0, self.start_height_m + self.draw_world()
+        angles = self.np_random.uniform(-START_POS_RAD, START_POS_RAD, JOINTS)
+        np.clip(angles, *self._range, out=self._joint_pos)
+        self._joint_vel[:] = self.np_random.uniform(-START_VEL_RAD_S, START_VEL_RAD_S, JOINTS)
+        self._action[:] = 0.0
+        mujoco.mj_forward(self.model, self.data)
+        self._observe()
+        return self._obs.astype(np.float32), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """See `gymnasium.Env.step`; an action (21,) is clipped to [-1, 1]."""
+        np.minimum(np.maximum(action, -1.0), 1.0, out=self._action)
+        self._motors[:] = self._action[self._joint_of_motor]
+        mujoco.mj_step(self.model, self.data, SUBSTEPS)
+        before = self._potential
+        self._observe()
+        fallen = self.fallen()
+        reward = DEATH if fallen else self._reward(self._potential - before)
+        return self._obs.astype(np.float32), reward, fallen, False, {}
+
+    def _reward(self, progress_m_s: float) -> float:
+        _, up, heading = self._seen["target"].tolist()
+        joint_pos, work = self._seen["joint_pos"], self._work
+        np.multiply(self._action, self._seen["joint_vel"], out=work)
+        energy = np.abs(work, out=work) @ self._effort_share
+        np.abs(joint_pos, out=work)
+        np.subtract(work, LIMIT, out=work)
+        at_limit = np.maximum(work, 0.0, out=work) @ self._effort_share / (1.0 - LIMIT)
+        return float(
+            progress_m_s
+            + ALIVE
+            + UPRIGHT * (up > 0.93)
+            + HEADING * min(1.0, heading / 0.8)
+            - ACTIONS * (self._action @ self._action)
+            - ENERGY * energy
+            - AT_LIMIT * at_limit
+        )
+
+    def _observe(self) -> None:
+        """Write the observation of the simulator's state, and the potential -distance / dt."""
+        # Sum of the contact forces of the last substep on each body.
+        mujoco.mj_rnePostConstraint(self.model, self.data)
+        seen = self._seen
+        px, py, pz, w, x, y, z = self._root_pos.tolist()
+        *velocity, wx, wy, wz = self._root_vel.tolist()
+        # Columns of the torso's rotation matrix: its axes in the world.
+        x_axis = w * w + x * x - y * y - z * z, 2 * (x * y + w * z), 2 * (x * z - w * y)
+        y_axis = 2 * (x * y - w * z), w * w - x * x + y * y - z * z, 2 * (y * z + w * x)
+        z_axis = 2 * (x * z + w * y), 2 * (y * z - w * x), w * w - x * x - y * y + z * z
+        roll, yaw = math.atan2(y_axis[2], z_axis[2]), math.atan2(x_axis[1], x_axis[0])
+        pitch = math.asin(max(-1.0, min(1.0, -x_axis[2])))
+        turning = [wx * a + wy * b + wz * c for a, b, c in zip(x_axis, y_axis, z_axis, strict=True)]
+        seen["root_state"][:] = pz, *velocity, roll, pitch, yaw, *turning
+        joint_pos = seen["joint_pos"]
+        np.subtract(self._joint_pos, self._middle, out=joint_pos)
+        np.divide(joint_pos, self._half, out=joint_pos)
+        np.multiply(self._joint_vel, VELOCITY_SCALE, out=seen["joint_vel"])
+        np.multiply(self._force, FORCE_SCALE, out=self._forces_seen)
+        seen["last_action"][:] = self._action
+        dx, dy = self.target_m[0] - px, self.target_m[1] - py
+        distance = math.hypot(dx, dy)
+        angle = math.remainder(math.atan2(dy, dx) - yaw, math.tau)
+        heading = (x_axis[0] * dx + x_axis[1] * dy) / max(distance, 1e-9)
+        seen["target"][:] = angle, z_axis[2], heading
+        self._potential = -distance / HUMANOID_DT_S
+        self.observe_further()
+
+
+def humanoid_spec() -> mujoco.MjSpec:
+    """dm_control's humanoid on a flat ground, without sensors and pictures' materials.
+
+    Raises:
+        ValueError: dm_control is not installed.
+    """
+    package = find_spec("dm_control")
+    if package is None or not package.submodule_search_locations:
+        raise ValueError(missing_package("the humanoid", "dm_control", "mocapact"))
+    # The file alone: importing dm_control's suite looks for a display.
+    path = Path(package.submodule_search_locations[0]) / "suite" / "humanoid.xml"
+    spec = mujoco.MjSpec.from_file(str(path))
+    for part in (*spec.sensors, *spec.textures, *spec.materials):
+        spec.delete(part)
+    for geom in spec.geoms:
+        geom.material = ""
+    spec.option.timestep = HUMANOID_DT_S / SUBSTEPS
+    return spec
