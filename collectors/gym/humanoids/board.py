@@ -3,8 +3,8 @@
 Sizes and heights are those of github.com/carlosferrazza/BodyTransformer, reinforcement_learning/
 IsaacGymEnvs: assets/mjcf/box_bob.xml, cylinder_bob.xml, isaacgymenvs/cfg/task/HumanoidBob.yaml. The
 roller's axis points forward, so the board rolls sideways. Staying at the start is the target.
-Deviations: board and roller are observed, the start is 1 cm higher, so that feet do not start in
-the board, and an episode also ends when anything but the roller touches the ground.
+Deviations: board and roller are observed, and an episode also ends when anything but the roller
+touches the ground.
 """
 
 from typing import ClassVar
@@ -28,7 +28,7 @@ class HumanoidBoard(Humanoid):
     roller's axis, on world axes.
     """
 
-    start_height_m: ClassVar[float] = 1.542
+    start_height_m: ClassVar[float] = 1.532
     fall_height_m: ClassVar[float] = 1.3
     target_m: ClassVar[tuple[float, float]] = (0.0, 0.0)
     further: ClassVar[dict[str, int]] = {"board": 6, "roller": 6}

@@ -7,7 +7,7 @@ isaacgymenvs/tasks/humanoid.py and cfg/task/Humanoid.yaml); observed are the pap
 humanoid_forces.py), then the last action and the target. Deviations: motors, springs and dampers
 are dm_control's; the angle to the target is horizontal (theirs reads z for y); an episode ends by
 the torso's height, as in Isaac Gym and the paper's text, where the authors' code ends it at any
-contact of a limb other than the feet.
+contact of a limb other than the feet; feet never start in the ground.
 """
 
 import math
@@ -115,6 +115,12 @@ class Humanoid(gymnasium.Env[np.ndarray, np.ndarray]):
         np.clip(angles, *self._range, out=self._joint_pos)
         self._joint_vel[:] = self.np_random.uniform(-START_VEL_RAD_S, START_VEL_RAD_S, JOINTS)
         self._action[:] = 0.0
+        mujoco.mj_forward(self.model, self.data)
+        # Lifted as deep as a bent foot is in the ground.
+        bodies = self.model.geom_bodyid[self.data.contact.geom]
+        own = (bodies >= 1) & (bodies <= BODIES)
+        depths_m = -self.data.contact.dist[own[:, 0] != own[:, 1]]
+        self._root_pos[2] += depths_m.max(initial=0.0)
         mujoco.mj_forward(self.model, self.data)
         self._observe()
         return self._obs.astype(np.float32), {}
