@@ -12,6 +12,7 @@ contact of a limb other than the feet; feet never start in the ground.
 
 import math
 from importlib.util import find_spec
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ import gymnasium
 import mujoco
 import numpy as np
 
+from gaitforge.collectors.compiling import compiled
 from gaitforge.collectors.gym.tasks import HUMANOID_DT_S
 from gaitforge.datasets.errors import missing_package
 from gaitforge.datasets.schema import consecutive_slices
@@ -38,6 +40,9 @@ pitch, yaw (rad) and angular velocity (rad/s), both velocities on world axes; jo
 are the ends of the range; joint_vel: 10 rad/s; contact_force: on each body, 100 N on world axes;
 target: horizontal angle to it from the heading (rad), then the torso's z axis on the vertical and
 its x axis on the direction to the target."""
+_POS, _VEL, _FORCE, _ACTION, _TARGET, _ = accumulate(FIELDS.values())
+"""Where the fields after the first begin."""
+
 ALIVE, HEADING, UPRIGHT, DEATH = 2.0, 0.5, 0.1, -1.0
 ACTIONS, ENERGY, AT_LIMIT, LIMIT = 0.01, 0.05, 0.25, 0.98
 VELOCITY_SCALE, FORCE_SCALE = 0.1, 0.01
@@ -70,19 +75,21 @@ class Humanoid(gymnasium.Env[np.ndarray, np.ndarray]):
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (JOINTS,), np.float32)
         model, data = self.model, self.data
         low, high = model.jnt_range[1 : 1 + JOINTS].T
-        self._range, self._middle, self._half = (low, high), (low + high) / 2, (high - low) / 2
+        self._range = low, high
         joint_of_motor = model.actuator_trnid[:, 0] - 1
         efforts = np.empty(JOINTS)
         efforts[joint_of_motor] = model.actuator_gear[:, 0]
-        self._joint_of_motor, self._effort_share = joint_of_motor, efforts / efforts.max()
+        self._joint_of_motor, self._effort_shares = joint_of_motor, efforts / efforts.max()
         # Views into the simulator's state and into the observation: a step allocates next to none.
         self._root_pos, self._joint_pos = data.qpos[:7], data.qpos[7 : 7 + JOINTS]
-        self._root_vel, self._joint_vel = data.qvel[:6], data.qvel[6 : 6 + JOINTS]
-        self._motors, self._force = data.ctrl, data.cfrc_ext[1 : 1 + BODIES, 3:]
+        self._joint_vel = data.qvel[6 : 6 + JOINTS]
+        self._motors, forces = data.ctrl, data.cfrc_ext[1 : 1 + BODIES, 3:]
         self._obs = np.zeros(width)
         self._seen = {name: self._obs[slice(*bounds)] for name, bounds in self.obs_slices.items()}
-        self._forces_seen = self._seen["contact_force"].reshape(BODIES, 3)
-        self._action, self._work = np.zeros(JOINTS), np.zeros(JOINTS)
+        self._action, target_m = np.zeros(JOINTS), np.array(self.target_m)
+        middle, half = (low + high) / 2, (high - low) / 2
+        state = data.qpos, data.qvel, forces
+        self._observed = (*state, self._action, middle, half, target_m)
         self._potential = 0.0
 
     def add_world(self, spec: mujoco.MjSpec) -> None:
@@ -132,56 +139,72 @@ class Humanoid(gymnasium.Env[np.ndarray, np.ndarray]):
         mujoco.mj_step(self.model, self.data, SUBSTEPS)
         before = self._potential
         self._observe()
-        fallen = self.fallen()
-        reward = DEATH if fallen else self._reward(self._potential - before)
-        return self._obs.astype(np.float32), reward, fallen, False, {}
-
-    def _reward(self, progress_m_s: float) -> float:
-        _, up, heading = self._seen["target"].tolist()
-        joint_pos, work = self._seen["joint_pos"], self._work
-        np.multiply(self._action, self._seen["joint_vel"], out=work)
-        energy = np.abs(work, out=work) @ self._effort_share
-        np.abs(joint_pos, out=work)
-        np.subtract(work, LIMIT, out=work)
-        at_limit = np.maximum(work, 0.0, out=work) @ self._effort_share / (1.0 - LIMIT)
-        return float(
-            progress_m_s
-            + ALIVE
-            + UPRIGHT * (up > 0.93)
-            + HEADING * min(1.0, heading / 0.8)
-            - ACTIONS * (self._action @ self._action)
-            - ENERGY * energy
-            - AT_LIMIT * at_limit
-        )
+        if self.fallen():
+            return self._obs.astype(np.float32), DEATH, True, False, {}
+        reward = _reward(self._obs, self._effort_shares, self._potential - before)
+        return self._obs.astype(np.float32), reward, False, False, {}
 
     def _observe(self) -> None:
-        """Write the observation of the simulator's state, and the potential -distance / dt."""
         # Sum of the contact forces of the last substep on each body.
         mujoco.mj_rnePostConstraint(self.model, self.data)
-        seen = self._seen
-        px, py, pz, w, x, y, z = self._root_pos.tolist()
-        *velocity, wx, wy, wz = self._root_vel.tolist()
-        # Columns of the torso's rotation matrix: its axes in the world.
-        x_axis = w * w + x * x - y * y - z * z, 2 * (x * y + w * z), 2 * (x * z - w * y)
-        y_axis = 2 * (x * y - w * z), w * w - x * x + y * y - z * z, 2 * (y * z + w * x)
-        z_axis = 2 * (x * z + w * y), 2 * (y * z - w * x), w * w - x * x - y * y + z * z
-        roll, yaw = math.atan2(y_axis[2], z_axis[2]), math.atan2(x_axis[1], x_axis[0])
-        pitch = math.asin(max(-1.0, min(1.0, -x_axis[2])))
-        turning = [wx * a + wy * b + wz * c for a, b, c in zip(x_axis, y_axis, z_axis, strict=True)]
-        seen["root_state"][:] = pz, *velocity, roll, pitch, yaw, *turning
-        joint_pos = seen["joint_pos"]
-        np.subtract(self._joint_pos, self._middle, out=joint_pos)
-        np.divide(joint_pos, self._half, out=joint_pos)
-        np.multiply(self._joint_vel, VELOCITY_SCALE, out=seen["joint_vel"])
-        np.multiply(self._force, FORCE_SCALE, out=self._forces_seen)
-        seen["last_action"][:] = self._action
-        dx, dy = self.target_m[0] - px, self.target_m[1] - py
-        distance = math.hypot(dx, dy)
-        angle = math.remainder(math.atan2(dy, dx) - yaw, math.tau)
-        heading = (x_axis[0] * dx + x_axis[1] * dy) / max(distance, 1e-9)
-        seen["target"][:] = angle, z_axis[2], heading
-        self._potential = -distance / HUMANOID_DT_S
+        distance_m = _write_observation(*self._observed, self._obs)
+        self._potential = -distance_m / HUMANOID_DT_S
         self.observe_further()
+
+
+@compiled
+def _write_observation(
+    qpos: np.ndarray,
+    qvel: np.ndarray,
+    forces: np.ndarray,
+    action: np.ndarray,
+    middle: np.ndarray,
+    half: np.ndarray,
+    target_m: np.ndarray,
+    obs: np.ndarray,
+) -> float:
+    """Write `FIELDS` into an observation; returns the horizontal distance to the target (m)."""
+    w, x, y, z = qpos[3], qpos[4], qpos[5], qpos[6]
+    # Rows of the torso's rotation matrix; its columns are the torso's axes in the world.
+    r00, r01, r02 = w * w + x * x - y * y - z * z, 2 * (x * y - w * z), 2 * (x * z + w * y)
+    r10, r11, r12 = 2 * (x * y + w * z), w * w - x * x + y * y - z * z, 2 * (y * z - w * x)
+    r20, r21, r22 = 2 * (x * z - w * y), 2 * (y * z + w * x), w * w - x * x - y * y + z * z
+    yaw = math.atan2(r10, r00)
+    obs[0] = qpos[2]
+    obs[1:4] = qvel[:3]
+    obs[4] = math.atan2(r21, r22)
+    obs[5] = math.asin(max(-1.0, min(1.0, -r20)))
+    obs[6] = yaw
+    obs[7] = r00 * qvel[3] + r01 * qvel[4] + r02 * qvel[5]
+    obs[8] = r10 * qvel[3] + r11 * qvel[4] + r12 * qvel[5]
+    obs[9] = r20 * qvel[3] + r21 * qvel[4] + r22 * qvel[5]
+    for i in range(JOINTS):
+        obs[_POS + i] = (qpos[7 + i] - middle[i]) / half[i]
+        obs[_VEL + i] = VELOCITY_SCALE * qvel[6 + i]
+        obs[_ACTION + i] = action[i]
+    for body in range(BODIES):
+        for axis in range(3):
+            obs[_FORCE + 3 * body + axis] = FORCE_SCALE * forces[body, axis]
+    dx, dy = target_m[0] - qpos[0], target_m[1] - qpos[1]
+    distance = math.sqrt(dx * dx + dy * dy)
+    angle = math.atan2(dy, dx) - yaw
+    obs[_TARGET] = math.atan2(math.sin(angle), math.cos(angle))
+    obs[_TARGET + 1] = r22
+    obs[_TARGET + 2] = (r00 * dx + r10 * dy) / max(distance, 1e-9)
+    return distance
+
+
+@compiled
+def _reward(obs: np.ndarray, effort_shares: np.ndarray, progress_m_s: float) -> float:
+    """Reward of a step that ended with this observation, whose last action is the step's."""
+    reward = progress_m_s + ALIVE + HEADING * min(1.0, obs[_TARGET + 2] / 0.8)
+    if obs[_TARGET + 1] > 0.93:
+        reward += UPRIGHT
+    for i in range(JOINTS):
+        action, beyond = obs[_ACTION + i], max(0.0, abs(obs[_POS + i]) - LIMIT)
+        energy = ENERGY * abs(action * obs[_VEL + i]) + AT_LIMIT * beyond / (1.0 - LIMIT)
+        reward -= ACTIONS * action * action + energy * effort_shares[i]
+    return reward
 
 
 def humanoid_spec() -> mujoco.MjSpec:
