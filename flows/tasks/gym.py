@@ -274,12 +274,13 @@ class GymSimulation(Simulation):
 def quality_summary(store_path: Path | str, parts: Sequence[str]) -> list[dict[str, object]]:
     """Sizes, mean returns and success of each quality over the given parts of a store.
 
-    The success is None where it is unknown for an episode.
+    The success is None where it is unknown for an episode, the normalised return of a run's policy.
     """
     table = open_store(store_path).select(part=list(parts)).episodes()
     measures = [("part", "count_distinct"), ("length", "count"), ("length", "sum")]
-    measures += [(name, "mean") for name in ("return", "normalised_return", "success")]
-    measures += [(data.SUCCESS_KNOWN, "all")] if data.SUCCESS_KNOWN in table.column_names else []
+    measures += [("return", "mean"), ("success", "mean")]
+    optional = ("normalised_return", "mean"), (data.SUCCESS_KNOWN, "all")
+    measures += [each for each in optional if each[0] in table.column_names]
     rows = table.group_by("quality").aggregate(measures).to_pylist()
     return [
         {
@@ -288,7 +289,7 @@ def quality_summary(store_path: Path | str, parts: Sequence[str]) -> list[dict[s
             "episodes": row["length_count"],
             "steps": row["length_sum"],
             "return": row["return_mean"],
-            "normalised_return": row["normalised_return_mean"],
+            "normalised_return": row.get("normalised_return_mean"),
             "success": row["success_mean"] if row.get(f"{data.SUCCESS_KNOWN}_all", True) else None,
         }
         for row in sorted(rows, key=lambda row: data.QUALITIES.index(row["quality"]))
