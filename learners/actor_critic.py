@@ -23,10 +23,11 @@ from torch import Tensor, nn
 from gaitforge.datasets.errors import listed
 from gaitforge.datasets.files import write_bytes_durably
 from gaitforge.learners.checkpoint import policy_card, save_checkpoint
-from gaitforge.learners.models.bot.bodies import QUADRUPED_JOINTS
+from gaitforge.learners.models.bot.bodies import QUADRUPED_JOINTS, body_of
 from gaitforge.learners.models.bot.body_policy import BodyPolicy
 from gaitforge.learners.models.bot.graphs import EmbodimentGraph
 from gaitforge.learners.models.registry import (
+    PRESETS,
     ModelSpec,
     build_network,
     default_settings,
@@ -55,6 +56,7 @@ class RegistryNetworks:
     Args:
         slices: {"features": fields of the actor's observation, "critic": those of the critic's
             further one}, each field with (start, stop).
+        act_dim: size of an action.
         action_filter: of the saved policy, see `PolicyNetwork.filtered`; in training the task
             filters.
 
@@ -67,11 +69,12 @@ class RegistryNetworks:
         model: str,
         overrides: Mapping[str, Any],
         slices: Mapping[str, Slices],
+        act_dim: int = len(QUADRUPED_JOINTS),
         action_filter: float = 1.0,
     ) -> None:
         self._filter = action_filter
-        self.spec = _single_step(model, overrides)
-        self.layout = TokenLayout("obs", dict(slices["features"]))
+        self.layout, self._act_dim = TokenLayout("obs", dict(slices["features"])), act_dim
+        self.spec = _single_step(model, overrides, body_of(self.layout.slices, act_dim))
         end = self.layout.obs_dim
         seen = slices["critic"].items()
         further = {_CRITIC + name: (start + end, stop + end) for name, (start, stop) in seen}
@@ -86,7 +89,7 @@ class RegistryNetworks:
         """A network of the same settings for both observations, with the state's value."""
 
         def build(outputs: int) -> nn.Module:
-            network = build_network(self.spec, self.layout, len(QUADRUPED_JOINTS))
+            network = build_network(self.spec, self.layout, self._act_dim)
             if isinstance(network, BodyPolicy):
                 graph = _critic_graph(network.graph, self._critic_slices)
                 return NodeMean(type(network)(self.spec.config, graph))
@@ -162,12 +165,13 @@ class NodeMean(nn.Module):
         return self.network(observation).mean(dim=-1, keepdim=True)
 
 
-def _single_step(model: str, overrides: Mapping[str, Any]) -> ModelSpec:
-    """A model's spec with a history of one step."""
+def _single_step(model: str, overrides: Mapping[str, Any], body: str) -> ModelSpec:
+    """A model's spec with a history of one step, over `body` unless it names another."""
     kind = preset(model).kind
     if kind not in _KINDS:
         raise ValueError(f"{model} does not act on single steps; of the kinds {listed(_KINDS)} do")
-    single = {"history": 1} if "history" in default_settings(kind) else {}
+    own = {"history": 1, "body": PRESETS[model].values.get("body", body)}
+    single = {name: value for name, value in own.items() if name in default_settings(kind)}
     spec = preset(model, {**single, **overrides})
     if spec.config.prefix_len:
         raise ValueError(f"{model} is trained on single steps; set its history to 1")

@@ -27,7 +27,9 @@ from gaitforge.collectors.experts.ppo_algorithm import (
     Update,
     make_algorithm,
     ppo_updates,
+    run_updates,
 )
+from gaitforge.collectors.experts.ppo_checkpoint import POLICY
 from gaitforge.collectors.experts.training_task import (
     SKILL_SHARES,
     TERRAIN_SHARES,
@@ -42,11 +44,10 @@ from gaitforge.collectors.scenarios.randomisation import (
 )
 from gaitforge.collectors.scenarios.terrains import N_LEVELS
 from gaitforge.collectors.timing import CONTROL_DT_S
-from gaitforge.collectors.training_folder import training_files
 from gaitforge.datasets.files import write_bytes_durably
 from gaitforge.datasets.ranges import Range
 
-WEIGHTS, POLICY, KEPT = "expert.safetensors", "policy", "kept"
+WEIGHTS, KEPT = "expert.safetensors", "kept"
 _FIXED = (
     *("robot", "robots", "hidden", "horizon", "terrains", "skills"),
     *("model", "model_overrides", "action_filter_hz"),
@@ -160,16 +161,19 @@ def train_expert(
         alone = config.critic_updates if config.start_from else 0
         algorithm.get_policy().requires_grad_(progress.iteration >= alone)
         write = partial(_save, config, out, task, algorithm, progress, networks)
-        with training_files(out, progress.steps, config.checkpoint_every_s, report) as files:
-            kept = progress.steps // max(1, config.keep_every)
-            for update in ppo_updates(algorithm, task, config, progress):
-                algorithm.get_policy().requires_grad_(progress.iteration >= alone)
-                _widen_speeds(task, progress, config)
-                files.append(_summary(config, task, update))
-                if config.keep_every and progress.steps // config.keep_every > kept:
-                    kept = progress.steps // config.keep_every
-                    _keep(config, out, algorithm, progress, networks)
-                files.after_step(progress.steps, write, last=progress.steps >= config.steps)
+        kept = progress.steps // max(1, config.keep_every)
+
+        def row(update: Update) -> dict[str, Any]:
+            nonlocal kept
+            algorithm.get_policy().requires_grad_(progress.iteration >= alone)
+            _widen_speeds(task, progress, config)
+            if config.keep_every and progress.steps // config.keep_every > kept:
+                kept = progress.steps // config.keep_every
+                _keep(config, out, algorithm, progress, networks)
+            return _summary(config, task, update)
+
+        updates = ppo_updates(algorithm, task, config, progress)
+        run_updates(updates, config, out, progress, row, write, report)
     return out / (POLICY if networks else WEIGHTS), _card(config, progress)
 
 
@@ -243,15 +247,11 @@ def _summary(config: ExpertTrainingConfig, task: ExpertTask, done: Update) -> di
     def mean(key: str) -> float | None:
         return float(np.mean([e[key] for e in finished])) if finished else None
 
-    return done.summary | {
-        "total_steps": config.steps,
-        "remaining_s": (config.steps - done.summary["steps"]) / done.summary["steps_per_s"],
-        "simulation_share": done.simulation_share,
+    return done.row(config.steps) | {
         "return": mean("return"),
         "success": mean("success"),
         "survival": mean("survived"),
         "level": float(task.levels.mean()),
         "levels": task.skill_levels(),
-        "losses": done.losses,
         "cells": {k: [*np.mean(v, axis=0).tolist(), len(v)] for k, v in sorted(cells.items())},
     }

@@ -3,7 +3,7 @@
 import contextlib
 import io
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,8 +12,16 @@ import torch
 from rsl_rl.algorithms import PPO
 
 from gaitforge.collectors.experts.ppo_checkpoint import Progress, linear_layers
-from gaitforge.collectors.training_folder import CHECKPOINT_EVERY_S, check_period
+from gaitforge.collectors.training_folder import (
+    CHECKPOINT_EVERY_S,
+    Report,
+    check_period,
+    training_files,
+)
 from gaitforge.datasets.ranges import Positive, check_ranges
+
+FEATURES, CRITIC = "features", "critic"
+"""Groups of observations: what the actor sees, and what the critic sees beside it."""
 
 
 class _CappedPPO(PPO):
@@ -74,6 +82,16 @@ class Update:
     losses: dict[str, float]
     simulation_share: float
 
+    def row(self, total_steps: int) -> dict[str, Any]:
+        """The part of the update's row of the history that every training has."""
+        left = total_steps - self.summary["steps"]
+        return self.summary | {
+            "total_steps": total_steps,
+            "remaining_s": left / self.summary["steps_per_s"],
+            "simulation_share": self.simulation_share,
+            "losses": self.losses,
+        }
+
 
 def ppo_updates(
     algorithm: PPO, task: Any, config: PPOSettings, progress: Progress
@@ -107,6 +125,26 @@ def ppo_updates(
         yield Update(summary, losses, (simulated - started) / elapsed)
 
 
+def run_updates(
+    updates: Iterator[Update],
+    config: PPOSettings,
+    out: Path,
+    progress: Progress,
+    row: Callable[[Update], dict[str, Any]],
+    write: Callable[[], None],
+    report: Report,
+) -> None:
+    """Do the updates of a training: their rows go to its history, `write` saves a checkpoint.
+
+    Raises:
+        Stopped: (a KeyboardInterrupt) by a signal, after saving a checkpoint.
+    """
+    with training_files(out, progress.steps, config.checkpoint_every_s, report) as files:
+        for update in updates:
+            files.append(row(update))
+            files.after_step(progress.steps, write, last=progress.steps >= config.steps)
+
+
 class Networks(Protocol):
     """Actor and critic of another kind than rsl-rl's MLP, and how the actor is saved.
 
@@ -126,7 +164,7 @@ class Networks(Protocol):
 
 
 def make_algorithm(config: PPOSettings, task: Any, networks: Networks | None = None) -> PPO:
-    """PPO for a task with observation groups "features" (actor and critic) and "critic".
+    """PPO for a task with observation groups FEATURES (actor and critic) and, if any, CRITIC.
 
     Without `networks` both are MLPs, and the actor's last layer is scaled by 0.01: training starts
     from the policy that it corrects.
@@ -147,7 +185,7 @@ def make_algorithm(config: PPOSettings, task: Any, networks: Networks | None = N
     observations = task.get_observations()
     cfg: dict[str, object] = {
         "num_steps_per_env": config.horizon,
-        "obs_groups": {"actor": ["features"], "critic": list(observations.keys())},
+        "obs_groups": {"actor": [FEATURES], "critic": list(observations.keys())},
         "actor": {**actor, "distribution_cfg": distribution},
         "critic": critic,
         "algorithm": {

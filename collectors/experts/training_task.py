@@ -14,6 +14,7 @@ import torch
 from tensordict import TensorDict
 
 from gaitforge.collectors.experts.expert import expert_features
+from gaitforge.collectors.experts.ppo_algorithm import CRITIC, FEATURES
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.collectors.legged.observations import POLICY_SLICES, PRIVILEGED_SLICES
@@ -40,8 +41,6 @@ _EVEN = 1.0
 cells that fail are practised more. With 0.15 standing, which rarely fails, was unlearned."""
 _MEAN_RATE = 0.005
 CRITIC_DIM = 1 + (1 + len(TERRAIN_SHARES) + len(SKILL_SHARES)) + N_LEGS + 1
-FEATURES, CRITIC = "features", "critic"
-"""Groups of observations: what the actor sees, and what the critic sees beside it."""
 
 
 @dataclass(frozen=True)

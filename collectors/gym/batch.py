@@ -1,12 +1,14 @@
-"""N environments of a task behind one batched interface, stepped one after the other."""
+"""N environments of a task behind one batched interface."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
 from gaitforge.collectors.gym.tasks import GymTask, make_environment
 from gaitforge.collectors.policies import StoredObservation
+from gaitforge.datasets.formats.d4rl.tasks import obs_slices
 
 
 @dataclass(frozen=True)
@@ -25,12 +27,18 @@ class BatchStep:
 
 
 class TaskBatch:
-    """N environments of one task, without automatic resets."""
+    """N environments of one task, without automatic resets.
 
-    def __init__(self, task: GymTask, count: int) -> None:
-        """Raises ValueError without the task's package, and unless count >= 1."""
-        if count < 1:
-            raise ValueError(f"count must be at least 1, got {count}")
+    Args:
+        threads: that step environments side by side; the simulator alone leaves Python's lock.
+    """
+
+    def __init__(self, task: GymTask, count: int, threads: int = 1) -> None:
+        """Raises ValueError without the task's package, and unless count and threads >= 1."""
+        if count < 1 or threads < 1:
+            raise ValueError(f"count and threads must be at least 1, got {count} and {threads}")
+        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+        self._threads = threads
         self.task = task
         self._envs = [make_environment(task) for _ in range(count)]
         space = self._envs[0].action_space
@@ -45,6 +53,13 @@ class TaskBatch:
     def __len__(self) -> int:
         return len(self._envs)
 
+    @property
+    def obs_slices(self) -> dict[str, tuple[int, int]]:
+        """Field of the observation -> (start, stop)."""
+        if self.task.own is not None:
+            return dict(self._envs[0].unwrapped.obs_slices)
+        return obs_slices(self.task.name, (self.obs_dim,))
+
     def reset(self, ids: Sequence[int], seeds: Sequence[int]) -> None:
         """Start an episode in each of the environments `ids`, from its seed."""
         for index, seed in zip(ids, seeds, strict=True):
@@ -58,7 +73,16 @@ class TaskBatch:
         result = BatchStep(
             np.zeros(count, np.float32), *(np.zeros(count, np.bool_) for _ in range(3))
         )
-        for row, (index, action) in enumerate(zip(ids, actions, strict=True)):
+        jobs = list(zip(range(count), ids, actions, strict=True))
+        if self._pool is None:
+            self._step_each(jobs, result)
+        else:
+            shares = (jobs[first :: self._threads] for first in range(self._threads))
+            list(self._pool.map(lambda share: self._step_each(share, result), shares))
+        return result
+
+    def _step_each(self, jobs: Iterable[tuple[int, int, np.ndarray]], result: BatchStep) -> None:
+        for row, index, action in jobs:
             obs, reward, terminated, truncated, info = self._envs[index].step(action)
             self.observation.policy[index] = obs
             self.observation.reward[index] = reward
@@ -66,7 +90,6 @@ class TaskBatch:
             result.terminated[row] = terminated
             result.truncated[row] = truncated
             result.success[row] = bool(info.get("success", False))
-        return result
 
     def physics(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Generalised positions (nq,) and velocities (nv,) of one environment, float64 copies."""
@@ -75,5 +98,7 @@ class TaskBatch:
 
     def close(self) -> None:
         """Free the environments."""
+        if self._pool is not None:
+            self._pool.shutdown()
         for env in self._envs:
             env.close()

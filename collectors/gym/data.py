@@ -25,7 +25,6 @@ from gaitforge.collectors.gym.gym_rollout import Episode
 from gaitforge.collectors.gym.tasks import GymTask, find_task, package_version
 from gaitforge.collectors.gym.training.record import read_training
 from gaitforge.datasets import Field, Schema
-from gaitforge.datasets.formats.d4rl.tasks import obs_slices
 from gaitforge.datasets.formats.sources import catalog_columns
 from gaitforge.datasets.schema import TASK_AND_QUALITY
 
@@ -43,10 +42,18 @@ INFOS = {"info_action_log_probs": "log_prob", "info_qpos": "qpos", "info_qvel": 
 """Field of an imported D4RL file -> attribute of `Episode`, where the names differ."""
 
 
-def gym_schema(env: TaskBatch, recipe: Recipe, physics: bool) -> Schema:
-    """The schema of a task's store, with the simulator's state if `physics`."""
+def gym_schema(env: TaskBatch, recipe: Recipe | None, physics: bool) -> Schema:
+    """The schema of a task's store, with the simulator's state if `physics`.
+
+    Args:
+        recipe: of the policies, whose returns are kept; None for a policy without one.
+    """
     task = env.task
-    named: dict[str, Any] = {"slices": obs_slices(task.name, (env.obs_dim,))}
+    named: dict[str, Any] = {"slices": env.obs_slices}
+    attributes: dict[str, Any] = {"task": task.name, "env": task.env_id, "format": "gymnasium"}
+    if recipe is not None:
+        returns = {"random": recipe.random_return, "expert": recipe.expert_return}
+        attributes["reference_returns"] = returns
     ends = "-1 and 1 are the ends of the actuator's range"
     fields = [
         Field("obs", (env.obs_dim,), description="observation before the step", **named),
@@ -67,12 +74,7 @@ def gym_schema(env: TaskBatch, recipe: Recipe, physics: bool) -> Schema:
         fields=tuple(fields),
         control_dt_s=task.facts.control_dt_s,
         robot=task.name,
-        attributes={
-            "task": task.name,
-            "env": task.env_id,
-            "format": "gymnasium",
-            "reference_returns": {"random": recipe.random_return, "expert": recipe.expert_return},
-        },
+        attributes=attributes,
         group_by=TASK_AND_QUALITY,
     )
 
@@ -138,7 +140,7 @@ def replayed_episodes(reader: ReplayReader, first: int, stop: int) -> list[Episo
 def part_catalog(
     episodes: Sequence[Episode],
     task: GymTask,
-    recipe: Recipe,
+    recipe: Recipe | None,
     quality: str,
     expert_hash: str,
     content: str,
@@ -157,6 +159,9 @@ def part_catalog(
         success["success"] = np.array([bool(episode.success) for episode in episodes])
         success[SUCCESS_KNOWN] = np.array([episode.success is not None for episode in episodes])
     returns = np.array([episode.reward.sum(dtype=np.float64) for episode in episodes])
+    measured = {"return": returns}
+    if recipe is not None:
+        measured["normalised_return"] = recipe.normalised(returns)
     return catalog_columns(
         0,
         np.array([episode.length for episode in episodes]),
@@ -172,7 +177,6 @@ def part_catalog(
         expert_hash=expert_hash,
         terminated=terminated,
         truncated=np.array([episode.truncated for episode in episodes]),
-        normalised_return=recipe.normalised(returns),
         **success,
-        **{"return": returns},
+        **measured,
     )

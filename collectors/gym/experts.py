@@ -54,8 +54,28 @@ class Recipe:
 
 
 def policies_folder(env_id: str, folder: str = "") -> Path:
-    """`folder`, or by default that of the task's shipped policies."""
-    return Path(folder) if folder else SHIPPED / find_task(env_id).name
+    """`folder`, or by default that of the task's shipped policies; ValueError if none ship."""
+    place = Path(folder) if folder else SHIPPED / find_task(env_id).name
+    if not folder and not place.is_dir():
+        raise ValueError(
+            f"no policies of {env_id} ship with gaitforge; gaitforge expert train --env makes some"
+        )
+    return place
+
+
+def known_recipe(env_id: str, folder: str = "") -> Recipe | None:
+    """The recipe in `folder`, or by default of the shipped policies; None where none ship.
+
+    Raises:
+        ValueError: as `read_recipe`, or it is another task's.
+    """
+    if not folder and not (SHIPPED / find_task(env_id).name).is_dir():
+        return None
+    place = policies_folder(env_id, folder)
+    recipe = read_recipe(place)
+    if recipe.env != env_id:
+        raise ValueError(f"{place} holds policies of {recipe.env}, not of {env_id}")
+    return recipe
 
 
 def read_recipe(source: Path | str) -> Recipe:

@@ -6,14 +6,22 @@ matrix product depends on the rows beside it, and the simulator takes most of th
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from gaitforge.collectors.gym.batch import TaskBatch
-from gaitforge.collectors.gym.experts import GymExpert, RandomPolicy
 
 _NOISE_STREAM = 0x6A7
 """Separates the actions' generator from the environment's own, which has the same seed."""
+
+
+class DrawingPolicy(Protocol):
+    """A policy that draws its actions."""
+
+    def draw(self, obs: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, float]:
+        """An action (A,) float32 in [-1, 1] for obs (Do,) float32, and its log-density."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,7 @@ class Episode:
 
 def run_episode(
     env: TaskBatch,
-    policy: GymExpert | RandomPolicy,
+    policy: DrawingPolicy,
     seed: int,
     progress: Callable[[int], None] = lambda steps: None,
 ) -> Episode:

@@ -1,13 +1,17 @@
-"""D4RL's tasks in their present form: Gymnasium's version 5, Gymnasium-Robotics' version 1.
+"""D4RL's tasks in their present form, and ours.
+
+D4RL's are Gymnasium's version 5 and Gymnasium-Robotics' version 1.
 
 D4RL's files were recorded in Gym's version 2 on MuJoCo 2; physics and the healthy reward of the
-last step have changed since. Returns are compared with returns measured here.
+last step have changed since. Returns are compared with returns measured here. Ours, `humanoids`,
+have the same interface and are in no set of D4RL.
 """
 
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import mujoco
@@ -18,30 +22,56 @@ from gaitforge.datasets.errors import listed
 from gaitforge.datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from gaitforge.datasets.formats.d4rl.tasks import D4rlTask
 
+HUMANOID_DT_S = 1 / 60
+"""Control step of the humanoids, Isaac Gym's."""
+
+
+@dataclass(frozen=True)
+class OwnTask:
+    """What a task of ours has in place of D4RL's facts.
+
+    Attributes:
+        entry_point: "module:class" of its `gymnasium.Env`, whose `obs_slices` name the blocks of
+            the observation; horizon: control steps after which an episode is cut off.
+    """
+
+    entry_point: str
+    horizon: int
+    control_dt_s: float
+
 
 @dataclass(frozen=True)
 class GymTask:
     """One task.
 
     Attributes:
-        env_id: id in Gymnasium's registry; name: D4RL's name; package: the one that registers it.
+        env_id: id in Gymnasium's registry; name: D4RL's name, or ours; package: the one that it
+            needs, which registers D4RL's.
         reach: target of the hand's reach reward, see `reach_reward`; empty for none.
+        own: facts of a task of ours; None for D4RL's.
     """
 
     env_id: str
     name: str
     package: str = "gymnasium"
     reach: str = ""
+    own: OwnTask | None = None
 
     @property
-    def facts(self) -> D4rlTask:
-        """Horizon, control step and D4RL's reference returns."""
-        return D4RL_TASKS[self.name]
+    def facts(self) -> D4rlTask | OwnTask:
+        """Horizon and control step."""
+        return self.own or D4RL_TASKS[self.name]
 
     @property
     def reports_success(self) -> bool:
         """Whether the task reports success."""
         return self.package == "gymnasium_robotics"
+
+
+def _humanoid(name: str) -> GymTask:
+    entry_point = f"{__package__}.humanoids.{name.lower()}:Humanoid{name}"
+    own = OwnTask(entry_point, 1000, HUMANOID_DT_S)
+    return GymTask(f"Humanoid-{name}-v0", f"humanoid-{name.lower()}", "dm_control", own=own)
 
 
 TASKS: dict[str, GymTask] = {
@@ -54,6 +84,7 @@ TASKS: dict[str, GymTask] = {
         GymTask("AdroitHandHammer-v1", "hammer", "gymnasium_robotics", "body Object"),
         GymTask("AdroitHandPen-v1", "pen", "gymnasium_robotics"),
         GymTask("AdroitHandRelocate-v1", "relocate", "gymnasium_robotics", "body Object"),
+        *map(_humanoid, ("Mod", "Board", "Hill")),
     )
 }
 
@@ -66,12 +97,15 @@ def find_task(env_id: str) -> GymTask:
 
 
 def make_environment(task: GymTask) -> Any:
-    """A gymnasium.Env of the task with D4RL's horizon; ValueError without its package.
+    """A gymnasium.Env of the task with its horizon; ValueError without its package.
 
     Deviations from Gymnasium-Robotics: 100 steps of the pen instead of 200, and `reach_reward`.
     """
     gymnasium = load_gymnasium("gymnasium")
-    gymnasium.register_envs(load_gymnasium(task.package))
+    if task.own is None:
+        gymnasium.register_envs(load_gymnasium(task.package))
+    elif task.env_id not in gymnasium.registry:
+        gymnasium.register(task.env_id, task.own.entry_point)
     # Silence warnings about newer versions and about rewards that changed between releases.
     with warnings.catch_warnings(action="ignore"), _silent_mujoco():
         env = gymnasium.make(
@@ -93,5 +127,4 @@ def _silent_mujoco() -> Iterator[None]:
 
 def package_version(task: GymTask) -> str:
     """Versions that the simulation depends on, such as "gymnasium 1.4.0, mujoco 3.17.0"."""
-    package = load_gymnasium(task.package)
-    return f"{task.package} {package.__version__}, mujoco {mujoco.__version__}"
+    return f"{task.package} {version(task.package)}, mujoco {mujoco.__version__}"

@@ -4,14 +4,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gaitforge.collectors.experts.ppo_checkpoint import trained_steps
 from gaitforge.collectors.gym.experts import RECIPE, read_recipe
 from gaitforge.collectors.gym.training.config import TrainingSettings, check_same
 from gaitforge.collectors.gym.training.off_policy import OffPolicy
+from gaitforge.collectors.gym.training.ppo import GymPPOConfig, train_gym_ppo
 from gaitforge.collectors.gym.training.recipe import choose_policies, total_episodes
 from gaitforge.collectors.gym.training.record import Row
 from gaitforge.collectors.gym.training.train_gym import Learner, train_gym, trained_gym_steps
-from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.records import provenance, read_record, training_lock
+from gaitforge.flows.progress import Reporter, from_totals
+from gaitforge.flows.records.plans import PLAN
+from gaitforge.flows.records.records import provenance, read_record, training_lock, write_record
+from gaitforge.flows.stages.evaluate import EVALUATION, evaluate_policy
+from gaitforge.flows.tasks.evaluation import PolicyEvaluation
+from gaitforge.flows.tasks.gym_evaluation import GymEvaluation
+from gaitforge.flows.tasks.policy_source import run_source
+from gaitforge.learners.actor_critic import RegistryNetworks
+from gaitforge.learners.policy.tokens import Slices
 
 
 def run_gym_training(
@@ -61,3 +70,33 @@ def _train(
         return choose_policies(
             out, learner.kind, provenance(), lambda episodes: advance(episodes, "")
         )
+
+
+def run_gym_ppo(config: GymPPOConfig, out: Path, reporter: Reporter) -> PolicyEvaluation:
+    """Train a network in `out` by PPO, or resume the training there, and evaluate its mean action.
+
+    The folder `policy` is a run of task gym, with the evaluation beside the weights.
+
+    Raises:
+        ValueError: the task's package is missing, another process trains in `out`, or as
+            `train_gym_ppo`.
+        Stopped: (a KeyboardInterrupt) by a signal, after saving a checkpoint.
+    """
+    plan, done = GymEvaluation(env=config.env), trained_steps(out)
+
+    def networks(slices: Mapping[str, Slices], act_dim: int) -> RegistryNetworks:
+        return RegistryNetworks(config.model, config.model_overrides, slices, act_dim)
+
+    with training_lock(out):
+        with reporter.step(f"train {config.env}", config.steps, "step", done) as advance:
+            show = from_totals(advance, done)
+
+            def report(row: dict[str, Any]) -> None:
+                some = row["return"] is not None
+                note = f"return {row['return']:.0f}, length {row['length']:.0f}" if some else ""
+                show(row["steps"], note)
+
+            policy = train_gym_ppo(config, out, report, networks)
+        record = {"task": plan.kind, "evaluation": plan, "robot": plan.name}
+        write_record(policy / PLAN, record | provenance())
+        return evaluate_policy(run_source(policy), plan, reporter, policy / EVALUATION)

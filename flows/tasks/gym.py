@@ -11,14 +11,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
+
 from gaitforge.collectors.gym import data
 from gaitforge.collectors.gym.algorithms.replay_buffer import ReplayReader
 from gaitforge.collectors.gym.batch import TaskBatch
-from gaitforge.collectors.gym.experts import Recipe, policies_folder, read_recipe
+from gaitforge.collectors.gym.experts import (
+    GymExpert,
+    RandomPolicy,
+    Recipe,
+    known_recipe,
+    policies_folder,
+)
 from gaitforge.collectors.gym.gym_rollout import Episode, run_episode
 from gaitforge.collectors.gym.tasks import GymTask, find_task
 from gaitforge.collectors.gym.training.record import read_training
 from gaitforge.collectors.part_arrays import joined_arrays
+from gaitforge.collectors.policies import StoredObservation
 from gaitforge.datasets import Schema, open_store
 from gaitforge.datasets.errors import listed
 from gaitforge.datasets.hashing import hashed
@@ -26,6 +35,8 @@ from gaitforge.datasets.ranges import Positive, Range, Whole
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation, Workers
+from gaitforge.flows.tasks.policy_source import PolicySource, is_run, run_source
+from gaitforge.learners.deploy.control import LearnedPolicy
 
 REPLAY_PART_STEPS = 50_000
 """Minimum steps of a replay buffer's part; one for all plans, so that no two share an episode."""
@@ -51,14 +62,39 @@ class GymPart:
     stop: int
 
 
+class DrawnPolicy:
+    """Actions drawn from the Gaussian policy of a run, for one environment.
+
+    Raises:
+        ValueError: no such run, or its policy has no noise.
+    """
+
+    def __init__(self, source: PolicySource) -> None:
+        network = source.network(None)
+        self._std = network.action_std().detach().numpy()
+        self._mean = LearnedPolicy(network, 1, source.name)
+        self.hash, self.act_dim = source.weights_hash(), network.act_dim
+
+    def reset(self, ids: np.ndarray) -> None:
+        """See `TaskPolicy.reset`."""
+        self._mean.reset(ids)
+
+    def draw(self, obs: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, float]:
+        """See `DrawingPolicy.draw`; the density is that before clipping."""
+        mean = self._mean.act(StoredObservation(obs[None], np.zeros(1, np.float32)))[0]
+        noise = rng.standard_normal(self.act_dim, dtype=np.float32)
+        density = -0.5 * np.square(noise) - np.log(self._std) - 0.5 * np.log(2 * np.pi)
+        return np.clip(mean + self._std * noise, -1.0, 1.0), float(density.sum())
+
+
 @dataclass(frozen=True)
 class GymPlan(CollectionPlan):
     """What to collect of a Gymnasium task.
 
     Attributes:
         env: an environment's id of `gaitforge.collectors.gym.tasks`.
-        policies: a finished training's folder; empty for the shipped policies, which have no
-            replay buffer.
+        policies: a finished training's folder, or a run's, whose policy is the expert and has no
+            recorded returns; empty for the shipped policies, which have no replay buffer.
         qualities: of `QUALITIES`, in the order of the parts.
         steps: minimum per quality, in whole episodes; medium-replay has its own length.
         part_steps: minimum per part, in whole episodes; a replay buffer is cut after
@@ -111,12 +147,24 @@ class GymPlan(CollectionPlan):
         """The policies' folder; ValueError where none is given and none ships."""
         return policies_folder(self.env, self.policies)
 
-    def recipe(self) -> Recipe:
-        """The record of the policies' training. Raises ValueError if it is another or none."""
-        recipe = read_recipe(self.folder)
-        if recipe.env != self.env:
-            raise ValueError(f"{self.folder} holds policies of {recipe.env}, not of {self.env}")
-        return recipe
+    def recipe(self) -> Recipe | None:
+        """The record of the policies' training; None for a run's policy.
+
+        Raises:
+            ValueError: no such training, another task's, or a run that lacks one of the qualities.
+        """
+        if not is_run(self.folder):
+            return known_recipe(self.env, self.policies)
+        if not {*self.qualities} <= {data.RANDOM, data.EXPERT}:
+            raise ValueError(f"{self.folder} is one policy; its qualities are random and expert")
+        return None
+
+    def actor(self, quality: str) -> GymExpert | RandomPolicy | DrawnPolicy:
+        """The policy of a quality, see `quality_actor`. Raises ValueError if it is missing."""
+        if not is_run(self.folder):
+            return data.quality_actor(self.folder, quality)
+        drawn = DrawnPolicy(run_source(self.folder))
+        return RandomPolicy(drawn.act_dim) if quality == data.RANDOM else drawn
 
     def parts(self) -> dict[str, GymPart]:
         """The parts by name, in the plan's order; more steps or qualities leave the others alone.
@@ -130,7 +178,7 @@ class GymPlan(CollectionPlan):
             if quality == data.MEDIUM_REPLAY:
                 made_by, cut = self._replay_hash(), self._replay_parts()
             else:
-                made_by, cut = data.quality_actor(self.folder, quality).hash, self._drawn_parts()
+                made_by, cut = self.actor(quality).hash, self._drawn_parts()
             for number, (steps, first, stop) in enumerate(cut):
                 content = {
                     "env": self.env,
@@ -212,11 +260,12 @@ class GymSimulation(Simulation):
             episodes = data.replayed_episodes(self._plan.replay_reader(), part.first, part.stop)
             advance(part.steps)
             return episodes
-        actor = data.quality_actor(self._plan.folder, part.quality)
+        actor = self._plan.actor(part.quality)
         episodes, steps = [], 0
         drawn = self._plan.seed, data.QUALITIES.index(part.quality), part.number, part.steps
         while steps < part.steps:
             seed = int(hashed(*drawn, len(episodes))) >> 2
+            actor.reset(np.arange(1))
             episodes.append(run_episode(self._env, actor, seed, advance))
             steps += episodes[-1].length
         return episodes
@@ -225,12 +274,13 @@ class GymSimulation(Simulation):
 def quality_summary(store_path: Path | str, parts: Sequence[str]) -> list[dict[str, object]]:
     """Sizes, mean returns and success of each quality over the given parts of a store.
 
-    The success is None where it is unknown for an episode.
+    The success is None where it is unknown for an episode, the normalised return of a run's policy.
     """
     table = open_store(store_path).select(part=list(parts)).episodes()
     measures = [("part", "count_distinct"), ("length", "count"), ("length", "sum")]
-    measures += [(name, "mean") for name in ("return", "normalised_return", "success")]
-    measures += [(data.SUCCESS_KNOWN, "all")] if data.SUCCESS_KNOWN in table.column_names else []
+    measures += [("return", "mean"), ("success", "mean")]
+    optional = ("normalised_return", "mean"), (data.SUCCESS_KNOWN, "all")
+    measures += [each for each in optional if each[0] in table.column_names]
     rows = table.group_by("quality").aggregate(measures).to_pylist()
     return [
         {
@@ -239,7 +289,7 @@ def quality_summary(store_path: Path | str, parts: Sequence[str]) -> list[dict[s
             "episodes": row["length_count"],
             "steps": row["length_sum"],
             "return": row["return_mean"],
-            "normalised_return": row["normalised_return_mean"],
+            "normalised_return": row.get("normalised_return_mean"),
             "success": row["success_mean"] if row.get(f"{data.SUCCESS_KNOWN}_all", True) else None,
         }
         for row in sorted(rows, key=lambda row: data.QUALITIES.index(row["quality"]))

@@ -16,14 +16,13 @@ from gaitforge.collectors.gym import gym_evaluation as evaluation
 from gaitforge.collectors.gym.batch import TaskBatch
 from gaitforge.collectors.gym.experts import (
     RandomPolicy,
+    known_recipe,
     load_gym_expert,
     policies_folder,
-    read_recipe,
 )
 from gaitforge.collectors.gym.tasks import TASKS, find_task, package_version
 from gaitforge.collectors.policies import StoredObservation, TaskPolicy
 from gaitforge.datasets import Schema
-from gaitforge.datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from gaitforge.datasets.formats.d4rl.tasks import normalised_return
 from gaitforge.datasets.ranges import Positive
 from gaitforge.flows.records.plans import PLAN
@@ -68,7 +67,7 @@ class GymEvaluation(EvaluationPlan):
 
     @property
     def name(self) -> str:
-        """What D4RL calls the task."""
+        """What D4RL calls the task, or we do."""
         return find_task(self.env).name
 
     @classmethod
@@ -84,14 +83,12 @@ class GymEvaluation(EvaluationPlan):
         references = References(float(kept["random"]), float(kept["expert"]), source)
         return cls(env=env, references=references)
 
-    def known_references(self) -> References:
+    def known_references(self) -> References | None:
         """See `EvaluationPlan.known_references`."""
         if self.references is not None:
             return self.references
-        folder = policies_folder(self.env, self.policies)
-        recipe = read_recipe(folder)
-        if recipe.env != self.env:
-            raise ValueError(f"{folder} holds policies of {recipe.env}, not of {self.env}")
+        if (recipe := known_recipe(self.env, self.policies)) is None:
+            return None
         return References(recipe.random_return, recipe.expert_return, "the experts' recipe")
 
     def versions(self) -> Mapping[str, str]:
@@ -117,8 +114,10 @@ class GymEvaluation(EvaluationPlan):
         with closing(TaskBatch(task, min(self.environments, self.episodes))) as batch:
             policy, parameters = self.load(source, len(batch))
             episodes = evaluation.evaluate(policy, batch, seeds, advance)
-        published = [normalised_return(task.name, each.episode_return) for each in episodes]
-        measures = {"d4rl_score": float(np.mean(published))}
+        measures = {}
+        if task.own is None:
+            published = [normalised_return(task.name, each.episode_return) for each in episodes]
+            measures["d4rl_score"] = float(np.mean(published))
         return [Cell({"env": self.env}, episodes, measures)], parameters
 
     def observations(self, source: PolicySource) -> list[StoredObservation]:
@@ -131,7 +130,7 @@ class GymEvaluation(EvaluationPlan):
         task = find_task(self.env)
         if source.kind == RUN:
             trained = (read_record(source.folder / PLAN) or {}).get("robot", task.name)
-            if trained in D4RL_TASKS and trained != task.name:
+            if trained != task.name and trained in (each.name for each in TASKS.values()):
                 raise ValueError(f"{source.place} was trained on {trained}, not on {task.name}")
         if source.kind != EXPERT:
             return super().load(source, robots)

@@ -41,11 +41,18 @@ def _list(arguments: argparse.Namespace) -> None:
     "gaitforge expert train --out runs/expert --steps 20000000 --robot my_robot\n"
     "          gaitforge expert train --model bot --robot a1 --terrain rough --skill walk "
     "--out runs/a1-walk\n"
-    "          gaitforge expert train --env Hopper-v5 --out runs/hopper",
+    "          gaitforge expert train --env Hopper-v5 --out runs/hopper\n"
+    "          gaitforge expert train --env Humanoid-Mod-v0 --model bot --out runs/humanoid "
+    "--set model_overrides.masking=mix",
     option("--env", "a Gymnasium task instead of a robot: see gym list", metavar="TASK"),
     option("--steps", "environment steps in all", positive),
     "--out --robot --terrain --skill SIMULATION --randomisation",
-    option("--model", "a network of gaitforge models for a blind policy", metavar="NAME"),
+    option(
+        "--model",
+        "a network of gaitforge models, for a blind policy or, with --env, trained by PPO in place "
+        "of soft actor-critic",
+        metavar="NAME",
+    ),
     setting("model_overrides.masking=mix"),
 )
 def _train(arguments: argparse.Namespace) -> Work:
@@ -100,9 +107,11 @@ def _gym_training(arguments: argparse.Namespace) -> Work:
     from gaitforge.flows.stages.gym_experts import run_gym_training
     from gaitforge.flows.stages.staging import Stage
 
-    for name in ("robots", "model", "terrain", "skill"):
+    for name in ("robots", "terrain", "skill"):
         if getattr(arguments, name) is not None:
             raise ValueError(f"--{name} is not for --env: the task and its settings say it")
+    if arguments.model is not None:
+        return _gym_ppo(arguments)
     config = planned(recommended_training(arguments.env), arguments, "steps", "seed", "threads")
     out = arguments.out
 
@@ -122,6 +131,20 @@ def _gym_training(arguments: argparse.Namespace) -> Work:
 
     stage = Stage("train expert", run=partial(run_gym_training, config, out))
     return Work(out, [stage], result, arguments.words)
+
+
+def _gym_ppo(arguments: argparse.Namespace) -> Work:
+    from gaitforge.collectors.experts.ppo_checkpoint import POLICY
+    from gaitforge.collectors.gym.training.ppo import GymPPOConfig
+    from gaitforge.flows.stages.gym_experts import run_gym_ppo
+    from gaitforge.flows.stages.staging import Stage
+
+    names = ("env", "model", "steps", "seed", "threads")
+    config = planned(GymPPOConfig(), arguments, *names)
+    out = arguments.out
+    stage = Stage("train expert", run=partial(run_gym_ppo, config, out))
+    result = Result(lines=(str(out / POLICY),))
+    return Work(out, [stage], lambda _: result, arguments.words)
 
 
 @command(

@@ -40,7 +40,9 @@ def observations() -> TensorDict:
 
 def networks(model: str, action_filter: float = 1.0, **overrides: Any) -> RegistryNetworks:
     slices: Mapping[str, Any] = {"features": POLICY_SLICES, "critic": CRITIC}
-    return RegistryNetworks(model, SMALL.get(model, {}) | overrides, slices, action_filter)
+    return RegistryNetworks(
+        model, SMALL.get(model, {}) | overrides, slices, action_filter=action_filter
+    )
 
 
 def actor_of(made: RegistryNetworks) -> RegistryModel:

@@ -24,6 +24,8 @@ JOINT_FIELDS += ("body_stiffness", "body_damping", "body_torque")
 JOINT_FIELDS += ("body_link", "body_pose", "body_sign")
 ROOT_FIELDS = ("base_lin_vel_body", "base_ang_vel_body", "projected_gravity", "command")
 ROOT_FIELDS += ("condition", "body_trunk")
+# Of the humanoids' tasks: "environment observations belong to the root" (Appendix D).
+ROOT_FIELDS += ("target", "board", "roller")
 
 QUADRUPED_JOINTS = tuple(
     f"{leg}_{part}" for leg in ("FL", "FR", "RL", "RR") for part in ("hip", "thigh", "calf")
@@ -169,7 +171,7 @@ def _cmu_humanoid() -> Body:
 def _isaacgym_humanoid() -> Body:
     """Isaac Gym's humanoid with the paper's observation (Appendix A): 16 nodes, 21 actions.
 
-    100 channels: 10 of the torso (height, root coordinates, angular velocity), positions and
+    Its 100 channels: 10 of the torso (height, root coordinates, angular velocity), positions and
     velocities of 21 joints at the limbs that they move, and a contact force (3) at every limb.
     """
     parents = {"torso": "", "head": "torso"}
@@ -246,6 +248,14 @@ def _models_of(body: str) -> str:
     return f"use --model {', '.join(presets[:-1])} or {presets[-1]}, or " if presets else ""
 
 
+def body_of(slices: Slices, act_dim: int) -> str:
+    """The body that has these fields, among others, and this size of action; else the quadruped."""
+    for name, body in BODIES.items():
+        if body.act_dim == act_dim and body.fields.keys() <= slices.keys():
+            return name
+    return QUADRUPED
+
+
 def body_view(
     name: str, slices: Slices, act_dim: int
 ) -> tuple[EmbodimentGraph, tuple[int, ...] | None]:
@@ -255,13 +265,12 @@ def body_view(
     MoCapAct's 35 fields the paper's policy reads 13). Raises ValueError as `Body.graph`, and for
     "quadruped" if the data come from another known body.
     """
-    for other, candidate in BODIES.items():
-        fits = candidate.act_dim == act_dim and candidate.fields.keys() <= slices.keys()
-        if name == QUADRUPED and fits:
-            raise ValueError(
-                f"these data are of the body {other}, not {name}; "
-                f"{_models_of(other)}set the model's body to {other}"
-            )
+    other = body_of(slices, act_dim)
+    if name == QUADRUPED != other:
+        raise ValueError(
+            f"these data are of the body {other}, not {name}; "
+            f"{_models_of(other)}set the model's body to {other}"
+        )
     body = _NAMED[name]
     placed = {*body.fields, *ROOT_FIELDS, LAST_ACTION}
     kept = {field: range(*bounds) for field, bounds in slices.items() if field in placed}

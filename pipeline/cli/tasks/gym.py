@@ -2,6 +2,7 @@
 
 import argparse
 from importlib.util import find_spec
+from pathlib import Path
 
 from gaitforge.pipeline.cli.collect import collection_work
 from gaitforge.pipeline.cli.parsing.parser import actions, command, flag, option, option_values
@@ -10,26 +11,30 @@ from gaitforge.pipeline.cli.work import Work, work
 from gaitforge.pipeline.tables import show
 
 _SHIPPED = ("medium", "expert")
-_POLICIES = "output of gaitforge expert train --env (default: the shipped policies)"
+_POLICIES = (
+    "output of gaitforge expert train --env, or a run's folder, whose policy is the expert "
+    "(default: the shipped policies)"
+)
 
 
 @command("gaitforge gym list", "--json")
 def _list(arguments: argparse.Namespace) -> None:
     """List the tasks."""
-    from gaitforge.collectors.gym.experts import policies_folder, read_recipe
+    from gaitforge.collectors.gym.experts import known_recipe
     from gaitforge.collectors.gym.tasks import TASKS
 
+    recipes = {env: known_recipe(env) for env in TASKS}
     rows = [
         {
             "env": task.env_id,
-            "d4rl": task.name,
+            "d4rl": task.name if task.own is None else None,
             "horizon": task.facts.horizon,
             "control_dt_s": task.facts.control_dt_s,
             "package": task.package,
             "installed": find_spec(task.package) is not None,
-            "expert_return": round(read_recipe(policies_folder(task.env_id)).expert_return),
+            "expert_return": None if recipe is None else round(recipe.expert_return),
         }
-        for task in TASKS.values()
+        for task, recipe in zip(TASKS.values(), recipes.values(), strict=True)
     ]
     show(rows, arguments.json)
 
@@ -60,11 +65,14 @@ def _list(arguments: argparse.Namespace) -> None:
 def _collect(arguments: argparse.Namespace) -> Work:
     """Collect episodes of trained policies, or their replay buffer."""
     from gaitforge.flows.tasks.gym import GymPlan, quality_summary
+    from gaitforge.flows.tasks.policy_source import is_run
 
     names = ("env", "policies", "steps", "part_steps", "physics", "processes", "seed")
     values = option_values(arguments, *names, "replay", "replay_steps", qualities="quality")
     if not (arguments.policies or arguments.replay):
         values.setdefault("qualities", _SHIPPED)
+    elif is_run(Path(arguments.policies)):
+        values.setdefault("qualities", _SHIPPED[1:])
     plan = GymPlan(**values)
     return collection_work(
         arguments, plan, lambda _: quality_summary(arguments.store, plan.part_ids())

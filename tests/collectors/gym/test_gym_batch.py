@@ -10,12 +10,13 @@ from gaitforge.collectors.gym.tasks import TASKS, find_task, package_version
 from gaitforge.collectors.optional import load_gymnasium
 
 pytest.importorskip("gymnasium_robotics")
+pytest.importorskip("dm_control")
 
 
-@pytest.mark.parametrize("env_id", ["Hopper-v5", "AdroitHandPen-v1"])
+@pytest.mark.parametrize("env_id", ["Hopper-v5", "AdroitHandPen-v1", "Humanoid-Board-v0"])
 def test_environments_of_a_batch_are_independent(env_id: str) -> None:
     task = find_task(env_id)
-    together, alone = TaskBatch(task, 3), TaskBatch(task, 1)
+    together, alone = TaskBatch(task, 3, threads=2), TaskBatch(task, 1)
     rng = np.random.default_rng(0)
     actions = rng.uniform(-1, 1, (6, together.act_dim)).astype(np.float32)
     together.reset([0, 1, 2], [5, 6, 7])
@@ -38,7 +39,7 @@ def test_environments_of_a_batch_are_independent(env_id: str) -> None:
 def test_what_cannot_be_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="no task 'Ant-v5'; allowed: HalfCheetah-v5, Hopper-v5"):
         find_task("Ant-v5")
-    with pytest.raises(ValueError, match="count must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="count and threads must be at least 1, got 0 and 1"):
         TaskBatch(find_task("Hopper-v5"), 0)
     monkeypatch.setitem(sys.modules, "gymnasium_robotics", None)
     with pytest.raises(ValueError, match=r"gymnasium_robotics, which is not installed: run "):

@@ -15,6 +15,7 @@ from tests.flows.gym_stores import TINY, make_gym_store
 from tests.pipeline.command_line import Run, assert_refused
 
 pytest.importorskip("gymnasium_robotics")
+pytest.importorskip("dm_control")
 
 
 def test_tasks_are_listed(run: Run) -> None:
@@ -23,6 +24,7 @@ def test_tasks_are_listed(run: Run) -> None:
     assert {row["d4rl"]: row["horizon"] for row in rows}["pen"] == 100
     assert all(row["installed"] for row in rows)
     assert {row["d4rl"]: row["expert_return"] for row in rows}["hopper"] == 3247
+    assert {row["env"]: row["horizon"] for row in rows}["Humanoid-Board-v0"] == 1000
     assert "AdroitHandPen-v1" in run("gym", "list").out
 
 

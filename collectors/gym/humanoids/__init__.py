@@ -1,0 +1,1 @@
+"""The humanoid tasks of the Body Transformer paper, simulated by MuJoCo."""

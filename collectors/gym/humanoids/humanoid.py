@@ -1,0 +1,227 @@
+"""The humanoid of the Body Transformer paper's tasks (Sferrazza et al. 2024, Section 5.2).
+
+The body is dm_control's (`suite/humanoid.xml`), from which Isaac Gym's nv_humanoid.xml derives.
+Reward, start and scales are those of Isaac Gym's humanoid (github.com/isaac-sim/IsaacGymEnvs,
+isaacgymenvs/tasks/humanoid.py and cfg/task/Humanoid.yaml); observed are the paper's 100 numbers
+(github.com/carlosferrazza/BodyTransformer, reinforcement_learning/IsaacGymEnvs/isaacgymenvs/tasks/
+humanoid_forces.py), then the last action and the target. Deviations: motors, springs and dampers
+are dm_control's; the angle to the target is horizontal (theirs reads z for y); an episode ends by
+the torso's height, as in Isaac Gym and the paper's text, where the authors' code ends it at any
+contact of a limb other than the feet; feet never start in the ground.
+"""
+
+import math
+from importlib.util import find_spec
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium
+import mujoco
+import numpy as np
+
+from gaitforge.collectors.compiling import compiled
+from gaitforge.collectors.gym.tasks import HUMANOID_DT_S
+from gaitforge.datasets.errors import missing_package
+from gaitforge.datasets.schema import consecutive_slices
+
+SUBSTEPS = 2
+JOINTS, BODIES = 21, 16
+FIELDS = {
+    "root_state": 10,
+    "joint_pos": JOINTS,
+    "joint_vel": JOINTS,
+    "contact_force": 3 * BODIES,
+    "last_action": JOINTS,
+    "target": 3,
+}
+"""Field of the observation -> width. root_state: the torso's height (m), velocity (m/s), roll,
+pitch, yaw (rad) and angular velocity (rad/s), both velocities on world axes; joint_pos: -1 and 1
+are the ends of the range; joint_vel: 10 rad/s; contact_force: on each body, 100 N on world axes;
+target: horizontal angle to it from the heading (rad), then the torso's z axis on the vertical and
+its x axis on the direction to the target."""
+_POS, _VEL, _FORCE, _ACTION, _TARGET, _ = accumulate(FIELDS.values())
+"""Where the fields after the first begin."""
+
+ALIVE, HEADING, UPRIGHT, DEATH = 2.0, 0.5, 0.1, -1.0
+ACTIONS, ENERGY, AT_LIMIT, LIMIT = 0.01, 0.05, 0.25, 0.98
+VELOCITY_SCALE, FORCE_SCALE = 0.1, 0.01
+START_POS_RAD, START_VEL_RAD_S = 0.2, 0.1
+
+
+class Humanoid(gymnasium.Env[np.ndarray, np.ndarray]):
+    """One humanoid; an action in [-1, 1] is the share of each motor's torque, in joint order.
+
+    Attributes:
+        start_height_m, fall_height_m: of the torso above the ground, at the start and where an
+            episode ends with the reward `DEATH`.
+        target_m: horizontal place whose approach is rewarded, in m/s.
+        further: fields of the observation after `FIELDS`.
+    """
+
+    start_height_m: ClassVar[float] = 1.34
+    fall_height_m: ClassVar[float] = 0.8
+    target_m: ClassVar[tuple[float, float]] = (1000.0, 0.0)
+    further: ClassVar[dict[str, int]] = {}
+
+    def __init__(self) -> None:
+        spec = humanoid_spec()
+        self.add_world(spec)
+        self.model = spec.compile()
+        self.data = mujoco.MjData(self.model)
+        self.obs_slices = consecutive_slices({**FIELDS, **self.further})
+        width = sum(FIELDS.values()) + sum(self.further.values())
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (width,), np.float32)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (JOINTS,), np.float32)
+        model, data = self.model, self.data
+        low, high = model.jnt_range[1 : 1 + JOINTS].T
+        self._range = low, high
+        joint_of_motor = model.actuator_trnid[:, 0] - 1
+        efforts = np.empty(JOINTS)
+        efforts[joint_of_motor] = model.actuator_gear[:, 0]
+        self._joint_of_motor, self._effort_shares = joint_of_motor, efforts / efforts.max()
+        # Views into the simulator's state and into the observation: a step allocates next to none.
+        self._root_pos, self._joint_pos = data.qpos[:7], data.qpos[7 : 7 + JOINTS]
+        self._joint_vel = data.qvel[6 : 6 + JOINTS]
+        self._motors, forces = data.ctrl, data.cfrc_ext[1 : 1 + BODIES, 3:]
+        self._obs = np.zeros(width)
+        self._seen = {name: self._obs[slice(*bounds)] for name, bounds in self.obs_slices.items()}
+        self._action, target_m = np.zeros(JOINTS), np.array(self.target_m)
+        middle, half = (low + high) / 2, (high - low) / 2
+        state = data.qpos, data.qvel, forces
+        self._observed = (*state, self._action, middle, half, target_m)
+        self._potential = 0.0
+
+    def add_world(self, spec: mujoco.MjSpec) -> None:
+        """Add what the task has beside the humanoid and a flat ground, the geom "floor"."""
+
+    def draw_world(self) -> float:
+        """Draw the world of an episode from `np_random`; returns the ground's height (m)."""
+        return 0.0
+
+    def ground_m(self, x: float, y: float) -> float:
+        """Height of the ground at a place, in metres."""
+        return 0.0
+
+    def fallen(self) -> bool:
+        """Whether the episode ends in a failure."""
+        x, y, z = self._root_pos[:3].tolist()
+        return z - self.ground_m(x, y) < self.fall_height_m
+
+    def observe_further(self) -> None:
+        """Write the fields `further` into the observation."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """See `gymnasium.Env.reset`: upright, with random joint angles and velocities."""
+        super().reset(seed=seed)
+        mujoco.mj_resetData(self.model, self.data)
+        self._root_pos[:3] = 0.0, 0.0, self.start_height_m + self.draw_world()
+        angles = self.np_random.uniform(-START_POS_RAD, START_POS_RAD, JOINTS)
+        np.clip(angles, *self._range, out=self._joint_pos)
+        self._joint_vel[:] = self.np_random.uniform(-START_VEL_RAD_S, START_VEL_RAD_S, JOINTS)
+        self._action[:] = 0.0
+        mujoco.mj_forward(self.model, self.data)
+        # Lifted as deep as a bent foot is in the ground.
+        bodies = self.model.geom_bodyid[self.data.contact.geom]
+        own = (bodies >= 1) & (bodies <= BODIES)
+        depths_m = -self.data.contact.dist[own[:, 0] != own[:, 1]]
+        self._root_pos[2] += depths_m.max(initial=0.0)
+        mujoco.mj_forward(self.model, self.data)
+        self._observe()
+        return self._obs.astype(np.float32), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """See `gymnasium.Env.step`; an action (21,) is clipped to [-1, 1]."""
+        np.minimum(np.maximum(action, -1.0), 1.0, out=self._action)
+        self._motors[:] = self._action[self._joint_of_motor]
+        mujoco.mj_step(self.model, self.data, SUBSTEPS)
+        before = self._potential
+        self._observe()
+        if self.fallen():
+            return self._obs.astype(np.float32), DEATH, True, False, {}
+        reward = _reward(self._obs, self._effort_shares, self._potential - before)
+        return self._obs.astype(np.float32), reward, False, False, {}
+
+    def _observe(self) -> None:
+        # Sum of the contact forces of the last substep on each body.
+        mujoco.mj_rnePostConstraint(self.model, self.data)
+        distance_m = _write_observation(*self._observed, self._obs)
+        self._potential = -distance_m / HUMANOID_DT_S
+        self.observe_further()
+
+
+@compiled
+def _write_observation(
+    qpos: np.ndarray,
+    qvel: np.ndarray,
+    forces: np.ndarray,
+    action: np.ndarray,
+    middle: np.ndarray,
+    half: np.ndarray,
+    target_m: np.ndarray,
+    obs: np.ndarray,
+) -> float:
+    """Write `FIELDS` into an observation; returns the horizontal distance to the target (m)."""
+    w, x, y, z = qpos[3], qpos[4], qpos[5], qpos[6]
+    # Rows of the torso's rotation matrix; its columns are the torso's axes in the world.
+    r00, r01, r02 = w * w + x * x - y * y - z * z, 2 * (x * y - w * z), 2 * (x * z + w * y)
+    r10, r11, r12 = 2 * (x * y + w * z), w * w - x * x + y * y - z * z, 2 * (y * z - w * x)
+    r20, r21, r22 = 2 * (x * z - w * y), 2 * (y * z + w * x), w * w - x * x - y * y + z * z
+    yaw = math.atan2(r10, r00)
+    obs[0] = qpos[2]
+    obs[1:4] = qvel[:3]
+    obs[4] = math.atan2(r21, r22)
+    obs[5] = math.asin(max(-1.0, min(1.0, -r20)))
+    obs[6] = yaw
+    obs[7] = r00 * qvel[3] + r01 * qvel[4] + r02 * qvel[5]
+    obs[8] = r10 * qvel[3] + r11 * qvel[4] + r12 * qvel[5]
+    obs[9] = r20 * qvel[3] + r21 * qvel[4] + r22 * qvel[5]
+    for i in range(JOINTS):
+        obs[_POS + i] = (qpos[7 + i] - middle[i]) / half[i]
+        obs[_VEL + i] = VELOCITY_SCALE * qvel[6 + i]
+        obs[_ACTION + i] = action[i]
+    for body in range(BODIES):
+        for axis in range(3):
+            obs[_FORCE + 3 * body + axis] = FORCE_SCALE * forces[body, axis]
+    dx, dy = target_m[0] - qpos[0], target_m[1] - qpos[1]
+    distance = math.sqrt(dx * dx + dy * dy)
+    angle = math.atan2(dy, dx) - yaw
+    obs[_TARGET] = math.atan2(math.sin(angle), math.cos(angle))
+    obs[_TARGET + 1] = r22
+    obs[_TARGET + 2] = (r00 * dx + r10 * dy) / max(distance, 1e-9)
+    return distance
+
+
+@compiled
+def _reward(obs: np.ndarray, effort_shares: np.ndarray, progress_m_s: float) -> float:
+    """Reward of a step that ended with this observation, whose last action is the step's."""
+    reward = progress_m_s + ALIVE + HEADING * min(1.0, obs[_TARGET + 2] / 0.8)
+    if obs[_TARGET + 1] > 0.93:
+        reward += UPRIGHT
+    for i in range(JOINTS):
+        action, beyond = obs[_ACTION + i], max(0.0, abs(obs[_POS + i]) - LIMIT)
+        energy = ENERGY * abs(action * obs[_VEL + i]) + AT_LIMIT * beyond / (1.0 - LIMIT)
+        reward -= ACTIONS * action * action + energy * effort_shares[i]
+    return reward
+
+
+def humanoid_spec() -> mujoco.MjSpec:
+    """dm_control's humanoid on a flat ground, without sensors and pictures' materials.
+
+    Raises:
+        ValueError: dm_control is not installed.
+    """
+    package = find_spec("dm_control")
+    if package is None or not package.submodule_search_locations:
+        raise ValueError(missing_package("the humanoid", "dm_control", "mocapact"))
+    # The file alone: importing dm_control's suite looks for a display.
+    path = Path(package.submodule_search_locations[0]) / "suite" / "humanoid.xml"
+    spec = mujoco.MjSpec.from_file(str(path))
+    for part in (*spec.sensors, *spec.textures, *spec.materials):
+        spec.delete(part)
+    for geom in spec.geoms:
+        geom.material = ""
+    spec.option.timestep = HUMANOID_DT_S / SUBSTEPS
+    return spec
