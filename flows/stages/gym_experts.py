@@ -1,6 +1,7 @@
 """Training a Gymnasium task's policies and measuring them, see `gaitforge.collectors.gym`."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from gaitforge.flows.stages.evaluate import EVALUATION, evaluate_policy
 from gaitforge.flows.tasks.evaluation import PolicyEvaluation
 from gaitforge.flows.tasks.gym_evaluation import GymEvaluation
 from gaitforge.flows.tasks.policy_source import run_source
-from gaitforge.learners.actor_critic import RegistryNetworks
+from gaitforge.learners.actor_critic import RegistryModel, RegistryNetworks
 from gaitforge.learners.policy.tokens import Slices
 
 
@@ -72,6 +73,21 @@ def _train(
         )
 
 
+class _GymNetworks(RegistryNetworks):
+    """Networks whose saved actor is a run that names its task."""
+
+    def __init__(
+        self, config: GymPPOConfig, plan: GymEvaluation, slices: Mapping[str, Slices], act_dim: int
+    ) -> None:
+        super().__init__(config.model, config.model_overrides, slices, act_dim)
+        self._record = {"task": plan.kind, "evaluation": plan, "robot": plan.name}
+
+    def save(self, actor: RegistryModel, folder: Path, card: Mapping[str, Any]) -> Path:
+        """See `RegistryNetworks.save`."""
+        write_record(folder / PLAN, self._record | provenance())
+        return super().save(actor, folder, card)
+
+
 def run_gym_ppo(config: GymPPOConfig, out: Path, reporter: Reporter) -> PolicyEvaluation:
     """Train a network in `out` by PPO, or resume the training there, and evaluate its mean action.
 
@@ -83,10 +99,6 @@ def run_gym_ppo(config: GymPPOConfig, out: Path, reporter: Reporter) -> PolicyEv
         Stopped: (a KeyboardInterrupt) by a signal, after saving a checkpoint.
     """
     plan, done = GymEvaluation(env=config.env), trained_steps(out)
-
-    def networks(slices: Mapping[str, Slices], act_dim: int) -> RegistryNetworks:
-        return RegistryNetworks(config.model, config.model_overrides, slices, act_dim)
-
     with training_lock(out):
         with reporter.step(f"train {config.env}", config.steps, "step", done) as advance:
             show = from_totals(advance, done)
@@ -96,7 +108,5 @@ def run_gym_ppo(config: GymPPOConfig, out: Path, reporter: Reporter) -> PolicyEv
                 note = f"return {row['return']:.0f}, length {row['length']:.0f}" if some else ""
                 show(row["steps"], note)
 
-            policy = train_gym_ppo(config, out, report, networks)
-        record = {"task": plan.kind, "evaluation": plan, "robot": plan.name}
-        write_record(policy / PLAN, record | provenance())
+            policy = train_gym_ppo(config, out, report, partial(_GymNetworks, config, plan))
         return evaluate_policy(run_source(policy), plan, reporter, policy / EVALUATION)

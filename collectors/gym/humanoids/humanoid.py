@@ -202,8 +202,8 @@ def _reward(obs: np.ndarray, effort_shares: np.ndarray, progress_m_s: float) -> 
         reward += UPRIGHT
     for i in range(JOINTS):
         action, beyond = obs[_ACTION + i], max(0.0, abs(obs[_POS + i]) - LIMIT)
-        energy = ENERGY * abs(action * obs[_VEL + i]) + AT_LIMIT * beyond / (1.0 - LIMIT)
-        reward -= ACTIONS * action * action + energy * effort_shares[i]
+        cost = ENERGY * abs(action * obs[_VEL + i]) + AT_LIMIT * beyond / (1.0 - LIMIT)
+        reward -= ACTIONS * action * action + cost * effort_shares[i]
     return reward
 
 
