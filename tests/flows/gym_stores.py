@@ -6,6 +6,7 @@ import numpy as np
 
 from gaitforge.collectors.gym.tasks import GymTask, find_task
 from gaitforge.datasets import Field, Schema, Store, create_store
+from gaitforge.datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from gaitforge.datasets.formats.sources import catalog_columns
 from gaitforge.datasets.schema import TASK_AND_QUALITY
 from gaitforge.learners.training.config import TrainConfig
@@ -36,11 +37,11 @@ def make_gym_store(
 ) -> Path:
     """A part per quality; the last episode of medium-replay is cut off, the others terminated."""
     task = find_task(env)
-    obs_dim = max(stop for _, stop in task.facts.obs_slices.values())
+    obs_dim = max(stop for _, stop in D4RL_TASKS[task.name].obs_slices.values())
     attributes = {"task": task.name, "format": "gymnasium"}
     schema = Schema(
         fields=(
-            Field("obs", (obs_dim,), slices=dict(task.facts.obs_slices)),
+            Field("obs", (obs_dim,), slices=dict(D4RL_TASKS[task.name].obs_slices)),
             Field("action", (ACT_DIM,)),
             Field("reward"),
         ),
