@@ -15,15 +15,7 @@ from gaitforge.collectors.scenarios.skills import ALL_SKILLS, SKILLS
 from gaitforge.collectors.scenarios.terrains import ALL_TERRAINS, TERRAINS, UNSEEN, check_terrain
 from gaitforge.flows.experiments.summary import EXPERT, SUMMARY
 from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.plans import PLAN, plan_from_tree
-from gaitforge.flows.records.records import (
-    digest,
-    provenance,
-    read_plan,
-    read_record,
-    to_tree,
-    write_record,
-)
+from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.staging import Stage
 from gaitforge.flows.stages.status import ROBUSTNESS
@@ -135,16 +127,6 @@ def robustness_stages(
         Stage("report", key, run=partial(report, out), outputs=(page,), after=("compare",))
     )
     return stages
-
-
-def claim_robustness(plan: RobustnessPlan, out: Path) -> None:
-    """Write plan.json."""
-    write_record(out / PLAN, {"kind": ROBUSTNESS, "plan": to_tree(plan)} | provenance())
-
-
-def claimed_robustness(out: Path) -> RobustnessPlan:
-    """The plan of a folder; ValueError without one."""
-    return plan_from_tree(RobustnessPlan, read_plan(out / PLAN)[0])
 
 
 def _path(out: Path, source: PolicySource, quantity: str, value: float | str) -> Path:

@@ -28,7 +28,8 @@ RECENT_PARTS = 10
 QUIET_S = 60.0
 """A training run that wrote nothing for this long, or for five history rows, has stopped."""
 
-EXPERIMENT, ROBUSTNESS = "experiment", "robustness"
+EXPERIMENT, ROBUSTNESS, REINFORCEMENT = "experiment", "robustness", "reinforcement"
+"""Kinds of plans in stages, see `plan.json`."""
 """The `kind` in an experiment's plan.json."""
 
 RUN_CONFIG, RUN_CHECKPOINT = "config.json", "checkpoint.json"
@@ -138,10 +139,16 @@ def status(place: Path | str) -> CollectionStatus | TrainingStatus:
     )
 
 
-def is_experiment(place: Path | str, kind: str = EXPERIMENT) -> bool:
-    """Whether a folder is an experiment's, or one of another kind of plan in stages."""
+def is_experiment(place: Path | str) -> bool:
+    """Whether a folder is an experiment's."""
+    return staged_kind(place) == EXPERIMENT
+
+
+def staged_kind(place: Path | str) -> str:
+    """The kind of a folder's plan in stages, "" without one."""
     record = None if is_bucket_url(place) else read_record(Path(place) / PLAN)
-    return isinstance(record, dict) and record.get("kind") == kind
+    kind = record.get("kind") if isinstance(record, dict) else None
+    return kind if kind in (EXPERIMENT, ROBUSTNESS, REINFORCEMENT) else ""
 
 
 def as_tree(result: CollectionStatus | TrainingStatus) -> dict[str, object]:

@@ -2,13 +2,20 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gaitforge.flows.records.part_records import store_address
 from gaitforge.flows.records.records import read_record
-from gaitforge.flows.stages.status import ROBUSTNESS, is_experiment
+from gaitforge.flows.stages.status import (
+    EXPERIMENT,
+    REINFORCEMENT,
+    ROBUSTNESS,
+    is_experiment,
+    staged_kind,
+)
 from gaitforge.pipeline.cli.parsing.parser import (
     CELL_FIELDS,
     Option,
@@ -94,6 +101,7 @@ _CHOSEN: tuple[Option, ...] = (
     "gaitforge run d4rl hopper.zarr walker2d.zarr --out runs/d4rl --runner slurm\n"
     "          gaitforge run legged-mixed mixed.zarr --out runs/mixed --seeds 0-4\n"
     "          gaitforge run robustness runs/fcnet runs/bot --out runs/robust\n"
+    "          gaitforge run bot-rl --out runs/bot-rl --seeds 0\n"
     "          gaitforge run runs/mixed",
     option("what", "a preset; a plan's file; or the folder of an experiment, which is resumed"),
     option(
@@ -115,12 +123,14 @@ _CHOSEN: tuple[Option, ...] = (
 def run_command(arguments: argparse.Namespace) -> Work:
     """Run or resume an experiment: learners on sets of episodes, scored in closed loop."""
     from gaitforge.flows.experiments.stages import claimed
-    from gaitforge.pipeline.experiments.presets import preset
+    from gaitforge.pipeline.experiments.presets import REINFORCEMENT_PRESETS, preset
 
     place, stores = Path(arguments.what), arguments.stores
-    if arguments.what == ROBUSTNESS or is_experiment(place, ROBUSTNESS):
-        return _robustness_work(arguments, place)
-    if is_experiment(place):
+    kind = ROBUSTNESS if arguments.what == ROBUSTNESS else staged_kind(place)
+    kind = REINFORCEMENT if arguments.what in REINFORCEMENT_PRESETS else kind
+    if kind not in ("", EXPERIMENT):
+        return _kind_work(arguments, kind, place)
+    if kind == EXPERIMENT:
         claim, out = claimed(place), arguments.out or place
         return _work(arguments, claim.name, claim.experiment, stores or claim.stores, out)
     if arguments.out is None:
@@ -259,41 +269,39 @@ def _work(
     return Work(out, stages, partial(_result, out), ["run", str(out)], seconds or {})
 
 
-def _robustness_work(arguments: argparse.Namespace, place: Path) -> Work:
-    """Policies under other conditions, see `RobustnessPlan`; `place`: a folder to resume."""
-    from gaitforge.flows.experiments.robustness import (
-        RobustnessPlan,
-        claim_robustness,
-        claimed_robustness,
-        robustness_stages,
-    )
+def _kind_work(arguments: argparse.Namespace, kind: str, place: Path) -> Work:
+    """A plan of another kind than `Experiment`, see `PLAN_KINDS`; `place`: a folder to resume."""
     from gaitforge.flows.settings import override, with_named
-    from gaitforge.pipeline.report.robustness import robustness_rows, write_robustness_page
+    from gaitforge.pipeline.experiments.presets import REINFORCEMENT_PRESETS
+    from gaitforge.pipeline.report.experiment import PLAN_KINDS, claim_kind
 
-    out = arguments.out or place
-    if arguments.what == ROBUSTNESS and arguments.out is None:
-        raise ValueError("robustness needs --out, the folder of its results")
-    if arguments.what == ROBUSTNESS:
-        policies = (
-            each if ":" in each else str(Path(each).absolute()) for each in arguments.stores
-        )
-        plan = RobustnessPlan(tuple(policies))
+    out, new = arguments.out or place, not staged_kind(place)
+    if new and arguments.out is None:
+        raise ValueError(f"{arguments.what} needs --out, the folder of its results")
+    stores = [each if ":" in each else str(Path(each).absolute()) for each in arguments.stores]
+    if stores and (kind == REINFORCEMENT or not new):
+        raise ValueError(f"{arguments.what} takes no stores or policies, got {stores[0]}")
+    if not new:
+        plan = PLAN_KINDS[kind].claimed(place)
+    elif kind == REINFORCEMENT:
+        plan = REINFORCEMENT_PRESETS[arguments.what]()
     else:
-        plan = claimed_robustness(place)
+        plan = PLAN_KINDS[kind].plan(tuple(stores))
     fields = {**CELL_FIELDS, "episodes": "episodes", "threads": "threads"}
-    values = option_values(arguments, **fields)
-    plan = override(with_named(plan, values), arguments.settings)
+    if kind == REINFORCEMENT:
+        fields = {"seeds": "seeds"}
+        if arguments.learners is not None:
+            plan = replace(plan, learners={n: plan.learners.get(n, {}) for n in arguments.learners})
+    plan = override(with_named(plan, option_values(arguments, **fields)), arguments.settings)
 
     def result(_: object) -> Result:
-        summary = read_record(out / "summary.json") or {}
-        page = out / "report.html"
-        lines = (f"page: {page}",)
-        rows = robustness_rows(summary)
-        return Result(summary, rows, lines, title="robustness", about=out, pages=(page,))
+        summary, page = read_record(out / "summary.json") or {}, out / "report.html"
+        rows = PLAN_KINDS[kind].rows(summary)
+        return Result(summary, rows, (f"page: {page}",), title=kind, about=out, pages=(page,))
 
-    stages = robustness_stages(plan, out, write_robustness_page)
+    stages = PLAN_KINDS[kind].stages_of(plan, out)
     if not getattr(arguments, "dry_run", False):
-        claim_robustness(plan, out)
+        claim_kind(kind, plan, out)
     return Work(out, stages, result, ["run", str(out)])
 
 

@@ -12,12 +12,11 @@ from gaitforge.datasets.errors import amount
 from gaitforge.datasets.ranges import Range
 from gaitforge.flows.runners.slurm import jobs as slurm
 from gaitforge.flows.stages.status import (
-    ROBUSTNESS,
     ActivePart,
     CollectionStatus,
     TrainingStatus,
     as_tree,
-    is_experiment,
+    staged_kind,
     status,
 )
 from gaitforge.pipeline.cli.parsing.parser import command, flag, group, option, setting
@@ -66,8 +65,7 @@ Seen = tuple[dict[str, Any], list[str], bool]
 
 def _looked_at(place: Path | str) -> Seen:
     """The status of a store, run or experiment."""
-    staged = is_experiment(place) or is_experiment(place, ROBUSTNESS)
-    return _look_at_experiment(place) if staged else _look(place)
+    return _look_at_experiment(place) if staged_kind(place) else _look(place)
 
 
 def _overview(

@@ -12,6 +12,7 @@ from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.datasets import Selection, open_store
 from gaitforge.datasets.errors import listed
 from gaitforge.flows.experiments.plan import Corrections, Experiment, Learners, Settings
+from gaitforge.flows.experiments.reinforcement import ReinforcementPlan
 from gaitforge.flows.experiments.stages import Claim, claimed
 from gaitforge.flows.settings import override, with_chosen
 from gaitforge.flows.stages.status import ROBUSTNESS, is_experiment
@@ -192,10 +193,50 @@ PRESETS: Mapping[str, Callable[[], Experiment]] = {
 }
 
 
+# The adaptive rate of the experts' trainings falls too far for few robots. Without the filter and
+# the weight of the speed, noise carries a robot whose mean action stands.
+_A1_WALK: Settings = {
+    **{"robot": "a1", "terrains": ("rough",), "skills": ("walk",), "robots": 256},
+    **{"steps": 2_000_000, "tracking_weight": 3.0, "entropy": 0.0, "target_kl": 0.02},
+    **{"action_filter_hz": 5.0, "threads": 1, "learning_rate": 3e-4},
+}
+_A1_WALK_EVALUATION: Settings = {
+    "grid": {"terrains": ("rough",), "skills": ("walk",), "levels": (1, 4), "episodes": 100},
+    "threads": 1,
+}
+_THREE_LAYERS = {"n_layers": 3, "embed_dim": 32, "feedforward_dim": 64, "n_heads": 2}
+
+
+def _bot_rl() -> ReinforcementPlan:
+    """The Body Transformer paper's Figures 5, 10 and 11, small: about 30,000 parameters each."""
+    bot = {**_THREE_LAYERS, "positional_embedding": True}
+    kinds = {"none": "transformer", "hard": "bot-hard", "mix": "bot-mix"}
+    kinds |= {"mix-random": "bot-mix-random"}
+    learners: Learners = {
+        "mlp": {"model_overrides": {"hidden_dim": 128, "n_layers": 2}},
+        **{
+            name: {"model": "bot", "model_overrides": {**bot, "masking": masking}}
+            for masking, name in kinds.items()
+        },
+        "bot-shared": {
+            "model": "bot",
+            "model_overrides": {**bot, "masking": "mix", "shared_tokenizer": True},
+        },
+    }
+    return ReinforcementPlan(
+        learners,
+        tasks={"a1-walk": _A1_WALK, "humanoid-mod": {"env": "Humanoid-Mod-v0", "steps": 2_000_000}},
+        evaluate={"a1-walk": _A1_WALK_EVALUATION},
+    )
+
+
+REINFORCEMENT_PRESETS: Mapping[str, Callable[[], ReinforcementPlan]] = {"bot-rl": _bot_rl}
+
+
 def preset(name: str) -> Experiment:
     """A shipped experiment; ValueError lists them."""
     if name not in PRESETS:
-        names = listed([*PRESETS, ROBUSTNESS])
+        names = listed([*PRESETS, ROBUSTNESS, *REINFORCEMENT_PRESETS])
         raise ValueError(f"unknown preset '{name}'; allowed: {names}")
     return PRESETS[name]()
 

@@ -1,19 +1,32 @@
 """The pages of an experiment: its store's card, pictures, episodes, and the report."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gaitforge.datasets import open_store
-from gaitforge.flows.experiments.robustness import claimed_robustness, robustness_stages
+from gaitforge.flows.experiments.reinforcement import ReinforcementPlan, reinforcement_stages
+from gaitforge.flows.experiments.robustness import RobustnessPlan, robustness_stages
 from gaitforge.flows.experiments.stages import Claim, Pages, card_of, claimed, experiment_stages
 from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.records import write_file
+from gaitforge.flows.records.plans import PLAN, plan_from_tree
+from gaitforge.flows.records.records import (
+    provenance,
+    read_plan,
+    to_tree,
+    write_file,
+    write_record,
+)
 from gaitforge.flows.stages.staging import Stage
-from gaitforge.flows.stages.status import ROBUSTNESS, is_experiment
+from gaitforge.flows.stages.status import REINFORCEMENT, ROBUSTNESS, staged_kind
 from gaitforge.pipeline.report.card import write_card
 from gaitforge.pipeline.report.explorer.page import explorer_of
+from gaitforge.pipeline.report.pages import Record
 from gaitforge.pipeline.report.pictures import make_experiment_sheets
+from gaitforge.pipeline.report.reinforcement import reinforcement_rows, write_reinforcement_page
 from gaitforge.pipeline.report.report import write_report
-from gaitforge.pipeline.report.robustness import write_robustness_page
+from gaitforge.pipeline.report.robustness import robustness_rows, write_robustness_page
 from gaitforge.pipeline.view.page import write_page
 from gaitforge.pipeline.view.run_pages import write_evaluation_pages
 from gaitforge.pipeline.view.stored import spread_over_returns, stored_show
@@ -46,10 +59,47 @@ def write_experiment_report(out: Path, reporter: Reporter) -> Path:
     return write_report(out)
 
 
+@dataclass(frozen=True)
+class PlanKind:
+    """A kind of plan in stages beside `Experiment`.
+
+    Attributes:
+        plan: its class.
+        stages: its stages in a folder, given what writes the folder's page.
+        page: writes report.html; rows: the table of `summary.json`.
+    """
+
+    plan: type
+    stages: Callable[[Any, Path, Callable[[Path, Reporter], object]], list[Stage]]
+    page: Callable[[Path, Reporter], object]
+    rows: Callable[[Record], list[dict[str, str]]]
+
+    def stages_of(self, plan: object, out: Path) -> list[Stage]:
+        """The stages of a plan."""
+        return self.stages(plan, out, self.page)
+
+    def claimed(self, out: Path) -> Any:
+        """The plan of a folder; ValueError without one."""
+        return plan_from_tree(self.plan, read_plan(out / PLAN)[0])
+
+
+PLAN_KINDS = {
+    ROBUSTNESS: PlanKind(RobustnessPlan, robustness_stages, write_robustness_page, robustness_rows),
+    REINFORCEMENT: PlanKind(
+        ReinforcementPlan, reinforcement_stages, write_reinforcement_page, reinforcement_rows
+    ),
+}
+
+
+def claim_kind(kind: str, plan: object, out: Path) -> None:
+    """Write the plan.json of a plan of `PLAN_KINDS`."""
+    write_record(out / PLAN, {"kind": kind, "plan": to_tree(plan)} | provenance())
+
+
 def stages_in(out: Path) -> list[Stage]:
-    """The stages of an experiment's folder, robustness included; ValueError without one."""
-    if is_experiment(out, ROBUSTNESS):
-        return robustness_stages(claimed_robustness(out), out, write_robustness_page)
+    """The stages of an experiment's folder, of any kind; ValueError without one."""
+    if (kind := PLAN_KINDS.get(staged_kind(out))) is not None:
+        return kind.stages_of(kind.claimed(out), out)
     return stages_of(claimed(out), out)
 
 

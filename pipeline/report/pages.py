@@ -5,7 +5,7 @@ import math
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -13,6 +13,7 @@ from typing import Any, TypeGuard
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from gaitforge.datasets.errors import amount
+from gaitforge.flows.records.records import write_file
 from gaitforge.pipeline.tables import duration
 
 Record = Mapping[str, Any]
@@ -149,6 +150,23 @@ def render(
     environment.filters |= {each.__name__: each for each in shared}
     environment.filters |= {"duration": partial(duration, unknown=DASH), **(filters or {})}
     return environment.get_template(template).render(**shown)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of a page of tables and charts; `links`: address -> name."""
+
+    title: str
+    text: str = ""
+    rows: Sequence[Mapping[str, object]] = ()
+    charts: Sequence[Any] = ()
+    links: Mapping[str, str] = field(default_factory=dict)
+
+
+def write_sections(page: Path, title: str, abstract: str, shown: Sequence[Section]) -> None:
+    """Write a page of tables and charts."""
+    text = render("sections.html", title=title, abstract=abstract, shown=shown)
+    write_file(page, text.encode())
 
 
 def data_uri(path: Path) -> str:

@@ -7,11 +7,11 @@ from gaitforge.collectors.scenarios.randomisation import DRAWS, GROUPS
 from gaitforge.flows.experiments.robustness import DEFAULT, TERRAIN
 from gaitforge.flows.experiments.summary import EXPERT, SUMMARY
 from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.records import read_record, write_file
+from gaitforge.flows.records.records import read_record
 from gaitforge.pipeline.report import charts, pages
 from gaitforge.pipeline.report.charts import Curve
 from gaitforge.pipeline.report.figures import Panel
-from gaitforge.pipeline.report.pages import DASH, Record, fixed, interval
+from gaitforge.pipeline.report.pages import DASH, Record, Section, fixed, interval, write_sections
 
 _MEASURES = {
     "fastest joint target, rad/s (99 %)": ("action_rate_p99", 1),
@@ -25,15 +25,23 @@ def write_robustness_page(out: Path, reporter: Reporter) -> Path:
     summary = read_record(out / SUMMARY) or {}
     rows = summary["rows"]
     page = out / "report.html"
-    shown = {
-        "title": "Robustness",
-        "abstract": _abstract(rows),
-        "limits": limit_rows(summary),
-        "smooth": _smoothness(rows),
-        "charts": list(_charts(rows)),
-        "rows": robustness_rows(summary),
-    }
-    write_file(page, pages.render("robustness.html", None, **shown).encode())
+    shown = [
+        Section(
+            "How far",
+            "The last value, from mild to hard, at which a policy still succeeds in at least half "
+            "as many episodes as under default conditions.",
+            limit_rows(summary),
+        ),
+        Section("Smoothness", "Under default conditions.", _smoothness(rows)),
+        Section(
+            "Curves",
+            "The default conditions stand at the quantity's nominal value, though most are drawn "
+            "around it.",
+            charts=list(_charts(rows)),
+        ),
+        Section("All conditions", rows=robustness_rows(summary)),
+    ]
+    write_sections(page, "Robustness", _abstract(rows), shown)
     return page
 
 

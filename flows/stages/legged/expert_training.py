@@ -39,11 +39,17 @@ TABLE_EVERY = 20
 
 
 def run_expert_training(
-    config: ExpertTrainingConfig, out: Path, reporter: Reporter, grid: EvaluationGrid = CARD_GRID
+    config: ExpertTrainingConfig,
+    out: Path,
+    reporter: Reporter,
+    grid: EvaluationGrid | None = CARD_GRID,
 ) -> Path:
     """Train an expert in `out`, or resume the training there; returns its weights.
 
     The card lies beside the weights; `history.jsonl` has a line for each update.
+
+    Args:
+        grid: what the card's table is measured on; None for a card without one.
 
     Raises:
         ValueError: another process trains in `out`, or as `train_expert`.
@@ -51,9 +57,11 @@ def run_expert_training(
     """
     with training_lock(out):
         weights, card = _train(config, out, reporter)
-        cells = config.terrains or grid.terrains, config.skills or grid.skills
-        grid = replace(grid, terrains=cells[0], skills=cells[1])
-        _measure(weights, card, config.threads, reporter, grid)
+        write_record(weights.with_suffix(".json"), card | provenance())
+        if grid is not None:
+            cells = config.terrains or grid.terrains, config.skills or grid.skills
+            grid = replace(grid, terrains=cells[0], skills=cells[1])
+            _measure(weights, card, config.threads, reporter, grid)
     return weights
 
 

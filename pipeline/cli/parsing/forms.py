@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, WithJsonSchema
 
-from gaitforge.collectors.scenarios.skills import SKILLS
-from gaitforge.collectors.scenarios.terrains import N_LEVELS, TERRAINS
+from gaitforge.collectors.scenarios.skills import ALL_SKILLS
+from gaitforge.collectors.scenarios.terrains import ALL_TERRAINS, N_LEVELS
 from gaitforge.datasets.formats import FORMATS as DATA_FORMATS
 from gaitforge.flows.runners.dask_clusters import DaskSettings
 from gaitforge.flows.runners.slurm.script import SlurmForm
@@ -38,8 +38,8 @@ _TYPES: dict[Any, Any] = {
 """Type of an option -> type of the form's parameter."""
 
 _CHOICES: dict[str, Sequence[str]] = {
-    "terrain": tuple(TERRAINS),
-    "skill": tuple(SKILLS),
+    "terrain": tuple(ALL_TERRAINS),
+    "skill": tuple(ALL_SKILLS),
     "model": tuple(PRESETS),
     "objective": tuple(OBJECTIVES),
     "formats": tuple(PROGRAMS),

@@ -7,14 +7,14 @@ import pytest
 from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.flows.experiments.robustness import (
     RobustnessPlan,
-    claim_robustness,
-    claimed_robustness,
     robustness_stages,
 )
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record, to_tree
 from gaitforge.flows.stages.staging import is_done, run_stages
+from gaitforge.flows.stages.status import ROBUSTNESS
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.pipeline.report.experiment import PLAN_KINDS, claim_kind
 from gaitforge.pipeline.report.robustness import (
     limit_rows,
     robustness_rows,
@@ -32,8 +32,8 @@ def test_policies_are_evaluated_under_each_condition_once_and_the_page_shows_it(
     conditions = {"friction": (0.3, 0.02), "terrain": ("gravel",)}
     evaluation = LeggedEvaluation(grid=GRID, robots=4, threads=1)
     plan = RobustnessPlan((POLICY,), conditions, evaluation)
-    claim_robustness(plan, tmp_path)
-    assert to_tree(claimed_robustness(tmp_path)) == to_tree(plan)
+    claim_kind(ROBUSTNESS, plan, tmp_path)
+    assert to_tree(PLAN_KINDS[ROBUSTNESS].claimed(tmp_path)) == to_tree(plan)
     stages = robustness_stages(plan, tmp_path, write_robustness_page)
     run_stages(tmp_path, stages, Silent())
     assert all(is_done(tmp_path, stage) for stage in stages)

@@ -1,0 +1,215 @@
+"""Networks trained by reinforcement learning: learners × tasks × seeds, their curves and scores.
+
+plan.json, train/<run>/, evaluate/<run>.json, summary.json, report.html
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gaitforge.collectors.experts.ppo import ExpertTrainingConfig
+from gaitforge.collectors.experts.ppo_checkpoint import POLICY
+from gaitforge.collectors.gym.training.ppo import GymPPOConfig
+from gaitforge.datasets.history import HISTORY, read_history
+from gaitforge.flows.experiments.intervals import mean, mean_and_std, stratified_interval
+from gaitforge.flows.experiments.plan import Settings
+from gaitforge.flows.experiments.summary import SUMMARY
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
+from gaitforge.flows.stages.evaluate import evaluate_policy
+from gaitforge.flows.stages.gym_experts import run_gym_ppo
+from gaitforge.flows.stages.legged.expert_training import run_expert_training
+from gaitforge.flows.stages.staging import Stage
+from gaitforge.flows.tasks.evaluation import EvaluationPlan
+from gaitforge.flows.tasks.gym_evaluation import GymEvaluation
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.flows.tasks.policy_source import run_source
+from gaitforge.learners.models.registry import preset
+
+_POINTS = 60
+"""Most points of a run's learning curve."""
+_MEASURES = (
+    *("return", "success", "survival", "vx_error"),
+    *("train_s", "steps_per_s", "latency_us_median"),
+)
+
+
+@dataclass(frozen=True)
+class ReinforcementPlan:
+    """Which networks are trained on which tasks.
+
+    Attributes:
+        learners: name -> settings of its trainings in place of the task's; others are compared with
+            the first.
+        tasks: name -> settings of all its trainings: those of `GymPPOConfig` if `env` is among
+            them, else of `ExpertTrainingConfig`.
+        evaluate: name of a task -> settings of its evaluation, of held-out episodes.
+        seeds: of the trainings, a run each.
+    """
+
+    learners: Mapping[str, Settings]
+    tasks: Mapping[str, Settings]
+    evaluate: Mapping[str, Settings]
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+    def __post_init__(self) -> None:
+        if not self.learners or not self.tasks:
+            raise ValueError("reinforcement learning needs learners and tasks")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"it needs seeds, each once; got {list(self.seeds)}")
+        if unknown := self.evaluate.keys() - self.tasks.keys():
+            raise ValueError(f"evaluate: there is no task {min(unknown)}")
+        for run in self.runs():
+            config = run.config
+            preset(config.model, config.model_overrides)
+            assert run.evaluation
+
+    def runs(self) -> Iterator["Run"]:
+        """All trainings: tasks, then learners, then seeds."""
+        for task in self.tasks:
+            for learner in self.learners:
+                for seed in self.seeds:
+                    yield Run(self, task, learner, seed)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training of a learner on a task with a seed."""
+
+    plan: ReinforcementPlan
+    task: str
+    learner: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its folder and files."""
+        return f"{self.task}-{self.learner}-seed-{self.seed}"
+
+    @property
+    def config(self) -> ExpertTrainingConfig | GymPPOConfig:
+        """All settings of its training; ValueError for those that do not exist."""
+        settings = {**self.plan.tasks[self.task], **self.plan.learners[self.learner]}
+        kind = GymPPOConfig if "env" in settings else ExpertTrainingConfig
+        tree = {"model": self.learner, **settings, "seed": self.seed}
+        try:
+            return plan_from_tree(kind, to_tree(tree))
+        except ValueError as error:
+            raise ValueError(f"{self.learner} on {self.task}: {error}") from None
+
+    @property
+    def evaluation(self) -> EvaluationPlan:
+        """How its policy is scored."""
+        config, settings = self.config, to_tree(self.plan.evaluate.get(self.task, {}))
+        if isinstance(config, GymPPOConfig):
+            return plan_from_tree(GymEvaluation, {"env": config.env, **settings})
+        return plan_from_tree(LeggedEvaluation, {"robot": config.robot, **settings})
+
+    def train(self, out: Path, reporter: Reporter) -> None:
+        """Train it, or resume its training."""
+        config, folder = self.config, self.folder(out)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(config, GymPPOConfig):
+            run_gym_ppo(config, folder, reporter)
+        else:
+            run_expert_training(config, folder, reporter, grid=None)
+
+    def folder(self, out: Path) -> Path:
+        """Of the training."""
+        return out / "train" / self.name
+
+    def evaluated(self, out: Path) -> Path:
+        """The record of the evaluation."""
+        return out / "evaluate" / f"{self.name}.json"
+
+    def row(self, out: Path) -> dict[str, Any]:
+        """Its numbers in the summary."""
+        record, history = read_record(self.evaluated(out)), read_history(self.folder(out))
+        if record is None or not history:
+            raise ValueError(f"{self.name} was not trained and evaluated; run it again")
+        steps, rates = np.array([[row["steps"], row["steps_per_s"]] for row in history]).T
+        seconds = np.cumsum(np.diff(steps, prepend=0) / rates)
+        cells = record["cells"]
+        errors = [cell["vx_error"] for cell in cells if "vx_error" in cell]
+        kept = ("parameters", "return", "return_ci95", "success", "success_ci95", "survival")
+        return {
+            "run": self.name,
+            **{name: getattr(self, name) for name in ("task", "learner", "seed")},
+            **{name: record[name] for name in (*kept, "episodes", "latency_us_median")},
+            "vx_error": float(np.mean(errors)) if errors else None,
+            "steps": history[-1]["steps"],
+            "train_s": float(seconds[-1]),
+            "steps_per_s": history[-1]["steps"] / float(seconds[-1]),
+            "curve": _curve(history, seconds),
+        }
+
+
+def reinforcement_stages(
+    plan: ReinforcementPlan, out: Path, report: Callable[[Path, Reporter], object]
+) -> list[Stage]:
+    """Two stages for each run, then the summary and the page.
+
+    Args:
+        report: writes report.html of the folder.
+    """
+    stages: list[Stage] = []
+    for run in plan.runs():
+        train, policy = f"train {run.name}", run.folder(out) / POLICY
+        key = digest(to_tree(run.config))
+        outputs = (policy / "checkpoint.json", run.folder(out) / HISTORY)
+        work = partial(run.train, out)
+        stages.append(Stage(train, key, run=work, outputs=outputs, place=run.folder(out)))
+        work = partial(_evaluate, run, policy, run.evaluated(out))
+        stages.append(
+            Stage(f"evaluate {run.name}", digest([key, to_tree(run.evaluation)]), run=work,
+                  outputs=(run.evaluated(out),), after=(train,))
+        )  # fmt: skip
+    names, key = tuple(stage.name for stage in stages), digest([each.key for each in stages])
+    work = partial(_write_summary, plan, out)
+    stages.append(Stage("compare", key, run=work, outputs=(out / SUMMARY,), after=names))
+    page = out / "report.html"
+    stages.append(
+        Stage("report", key, run=partial(report, out), outputs=(page,), after=("compare",))
+    )
+    return stages
+
+
+def _evaluate(run: Run, policy: Path, path: Path, reporter: Reporter) -> None:
+    source = replace(run_source(policy), name=run.name)
+    evaluate_policy(source, run.evaluation, reporter, path)
+
+
+def _write_summary(plan: ReinforcementPlan, out: Path, reporter: Reporter) -> None:
+    rows = [run.row(out) for run in plan.runs()]
+    results = []
+    for task in plan.tasks:
+        first: float | None = None
+        for learner in plan.learners:
+            own = [row for row in rows if (row["task"], row["learner"]) == (task, learner)]
+            result = _result(own)
+            first = result["return"]["mean"] if first is None else first
+            results.append(result | {"of_first": result["return"]["mean"] / first})
+    record = {"plan": plan, "runs": rows, "results": results, **provenance()}
+    write_record(out / SUMMARY, record)
+
+
+def _result(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Means over the seeds; the interval of the return is over them, too."""
+    first = {name: rows[0][name] for name in ("task", "learner", "parameters", "steps")}
+    spread = {name: to_tree(mean_and_std([row[name] for row in rows])) for name in _MEASURES}
+    interval = stratified_interval([[row["return"] for row in rows]], mean)
+    return {**first, "seeds": [row["seed"] for row in rows], **spread, "return_ci95": interval}
+
+
+def _curve(history: Sequence[Mapping[str, Any]], seconds: np.ndarray) -> dict[str, list[float]]:
+    """Steps, seconds and the mean return of the episodes that ended, in equal pieces."""
+    rows = [(row["steps"], at, row["return"]) for row, at in zip(history, seconds, strict=True)]
+    ended = np.array([row for row in rows if row[2] is not None])
+    pieces = np.array_split(ended, min(_POINTS, len(ended))) if len(ended) else []
+    columns = np.array([piece.mean(axis=0) for piece in pieces]).reshape(-1, 3).T.tolist()
+    return dict(zip(("steps", "seconds", "return"), columns, strict=True))

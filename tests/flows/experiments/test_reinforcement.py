@@ -1,0 +1,88 @@
+"""Networks trained by PPO on a legged and a Gymnasium task, with seeds, scored and shown."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gaitforge.flows.experiments.reinforcement import ReinforcementPlan
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.records import read_record, to_tree
+from gaitforge.flows.stages.staging import is_done, run_stages
+from gaitforge.flows.stages.status import REINFORCEMENT
+from gaitforge.pipeline.experiments.presets import REINFORCEMENT_PRESETS
+from gaitforge.pipeline.report.experiment import PLAN_KINDS, claim_kind, stages_in
+
+SHORT = {"horizon": 8, "epochs": 1, "mini_batches": 2, "threads": 1}
+PLAN = ReinforcementPlan(
+    learners={
+        "mlp": {"model_overrides": {"hidden_dim": 8, "n_layers": 1}},
+        "flat": {"model": "mlp", "model_overrides": {"hidden_dim": 4, "n_layers": 1}},
+    },
+    tasks={
+        "walk": {**SHORT, "robot": "a1", "skills": ["walk"], "terrains": ["flat"],
+                 "robots": 16, "steps": 16 * 8 * 26},
+        "hopper": {**SHORT, "env": "Hopper-v5", "environments": 4, "steps": 4 * 8 * 4},
+    },
+    evaluate={
+        "walk": {"grid": {"terrains": ["flat"], "skills": ["walk"], "levels": [2], "episodes": 2},
+                 "robots": 2, "threads": 1},
+        "hopper": {"episodes": 2, "environments": 2},
+    },
+    seeds=(0, 1),
+)  # fmt: skip
+REPORT = "report.html"
+
+
+@pytest.mark.slow
+def test_every_run_is_trained_scored_once_and_on_the_page(tmp_path: Path) -> None:
+    kind = PLAN_KINDS[REINFORCEMENT]
+    claim_kind(REINFORCEMENT, PLAN, tmp_path)
+    assert to_tree(kind.claimed(tmp_path)) == to_tree(PLAN)
+    run_stages(tmp_path, stages_in(tmp_path), Silent())
+    stages = stages_in(tmp_path)
+    assert all(is_done(tmp_path, stage) for stage in stages)
+    summary: dict[str, Any] = read_record(tmp_path / "summary.json") or {}
+    runs = {row["run"]: row for row in summary["runs"]}
+    assert set(runs) == {run.name for run in PLAN.runs()}
+    assert len(runs) == 8
+    for row in runs.values():
+        assert row["steps"] == PLAN.tasks[row["task"]]["steps"]
+        assert sorted(row["curve"]["steps"]) == row["curve"]["steps"]
+        assert row["curve"]["seconds"][-1] <= row["train_s"]
+    assert any(row["curve"]["return"] for row in runs.values())
+    assert (runs["walk-mlp-seed-0"]["vx_error"] is None) == (
+        runs["hopper-mlp-seed-0"]["vx_error"] is not None
+    )
+    first = [row["of_first"] for row in summary["results"] if row["learner"] == "mlp"]
+    assert first == [1.0, 1.0]
+    page = (tmp_path / REPORT).read_text()
+    assert all(text in page for text in (*runs, "Return: hopper", "Return: walk"))
+
+    wider = replace(PLAN, seeds=(0, 1, 2))
+    left = [s.name for s in kind.stages_of(wider, tmp_path) if not is_done(tmp_path, s)]
+    new = [f"{what} {run.name}" for run in wider.runs() if run.seed == 2
+           for what in ("train", "evaluate")]  # fmt: skip
+    assert left == [*new, "compare", "report"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"learners": {}}, "needs learners and tasks"),
+        ({"seeds": (1, 1)}, "seeds, each once"),
+        ({"evaluate": {"swim": {}}}, "there is no task swim"),
+        ({"learners": {"fcnot": {}}}, "fcnot"),
+        ({"learners": {"mlp": {"depth": 3}}}, "mlp on walk: .* has no 'depth'"),
+    ],
+)
+def test_a_plan_that_cannot_be_run_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(PLAN, **change)
+
+
+def test_the_paper_s_networks_have_about_as_many_parameters() -> None:
+    plan = REINFORCEMENT_PRESETS["bot-rl"]()
+    assert len(list(plan.runs())) == 2 * 6 * 3
+    assert {run.config.model for run in plan.runs()} == {"mlp", "bot"}
