@@ -14,14 +14,12 @@ from gaitforge.collectors.gym.training.recipe import choose_policies, total_epis
 from gaitforge.collectors.gym.training.record import Row
 from gaitforge.collectors.gym.training.train_gym import Learner, train_gym, trained_gym_steps
 from gaitforge.flows.progress import Reporter, from_totals
-from gaitforge.flows.records.plans import PLAN
-from gaitforge.flows.records.records import provenance, read_record, training_lock, write_record
+from gaitforge.flows.records.records import provenance, read_record, training_lock
 from gaitforge.flows.stages.evaluate import EVALUATION, evaluate_policy
 from gaitforge.flows.tasks.evaluation import PolicyEvaluation
 from gaitforge.flows.tasks.gym_evaluation import GymEvaluation
 from gaitforge.flows.tasks.policy_source import run_source
-from gaitforge.learners.actor_critic import RegistryModel, RegistryNetworks
-from gaitforge.learners.policy.tokens import Slices
+from gaitforge.flows.tasks.task_networks import TaskNetworks
 
 
 def run_gym_training(
@@ -73,21 +71,6 @@ def _train(
         )
 
 
-class _GymNetworks(RegistryNetworks):
-    """Networks whose saved actor is a run that names its task."""
-
-    def __init__(
-        self, config: GymPPOConfig, plan: GymEvaluation, slices: Mapping[str, Slices], act_dim: int
-    ) -> None:
-        super().__init__(config.model, config.model_overrides, slices, act_dim)
-        self._record = {"task": plan.kind, "evaluation": plan, "robot": plan.name}
-
-    def save(self, actor: RegistryModel, folder: Path, card: Mapping[str, Any]) -> Path:
-        """See `RegistryNetworks.save`."""
-        write_record(folder / PLAN, self._record | provenance())
-        return super().save(actor, folder, card)
-
-
 def run_gym_ppo(config: GymPPOConfig, out: Path, reporter: Reporter) -> PolicyEvaluation:
     """Train a network in `out` by PPO, or resume the training there, and evaluate its mean action.
 
@@ -108,5 +91,6 @@ def run_gym_ppo(config: GymPPOConfig, out: Path, reporter: Reporter) -> PolicyEv
                 note = f"return {row['return']:.0f}, length {row['length']:.0f}" if some else ""
                 show(row["steps"], note)
 
-            policy = train_gym_ppo(config, out, report, partial(_GymNetworks, config, plan))
+            networks = partial(TaskNetworks, plan, plan.name, config.model, config.model_overrides)
+            policy = train_gym_ppo(config, out, report, networks)
         return evaluate_policy(run_source(policy), plan, reporter, policy / EVALUATION)

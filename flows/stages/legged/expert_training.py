@@ -26,7 +26,7 @@ from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.legged.bodies import evaluate_bodies
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.policy_source import EXPERT, RUN, PolicySource
-from gaitforge.learners.actor_critic import RegistryNetworks
+from gaitforge.flows.tasks.task_networks import TaskNetworks
 
 CARD_GRID = EvaluationGrid(tuple(TERRAINS), tuple(SKILLS), levels=(1, 4, 8), episodes=200)
 """Grid of the card's table: easy, middle and hard levels, fully randomised, held-out tiles."""
@@ -126,12 +126,25 @@ def _train(
                 reporter.say(table.take(row))
 
         networks = partial(
-            RegistryNetworks,
+            TaskNetworks,
+            _own_evaluation(config),
+            _place(config.robot),
             config.model,
             config.model_overrides,
             action_filter=config.action_filter,
         )
         return train_expert(config, out, report, networks)
+
+
+def _own_evaluation(config: ExpertTrainingConfig) -> LeggedEvaluation:
+    """On what it was trained on."""
+    cells = config.terrains or tuple(TERRAINS), config.skills or tuple(SKILLS)
+    return LeggedEvaluation(grid=EvaluationGrid(*cells), robot=_place(config.robot))
+
+
+def _place(robot: str) -> str:
+    """A robot's name, or its path from anywhere."""
+    return str(Path(robot).resolve()) if Path(robot).exists() else robot
 
 
 def progress_note(row: Mapping[str, Any]) -> str:

@@ -57,7 +57,11 @@ def test_a_blind_policy_is_trained_further_evaluated_collected_with_and_exported
     assert {cell["skill"] for cell in card["evaluation"]["cells"]} == {"walk"}
 
     assert run("export", policy, tmp_path / "robot").code == 0
-    share = json.loads((tmp_path / "robot" / "policy.json").read_text())["action"]["filter"]
+    scored = run("evaluate", policy, "--episodes", 1, "--json")
+    assert {cell["skill"] for cell in json.loads(scored.out)["cells"]} == {"walk"}
+    description = json.loads((tmp_path / "robot" / "policy.json").read_text())
+    assert description["control"]["robot"] == "a1"
+    share = description["action"]["filter"]
     assert share == pytest.approx(1 - np.exp(-2 * np.pi * 5.0 * 0.02))
     cells = ("--robot", "a1", "--terrain", "rough", "--skill", "walk", "--robots", 2)
     driven = ("--policy", policy, "--labeller", "a1-locomotion", "--parts", 1)
