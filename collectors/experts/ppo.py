@@ -43,7 +43,9 @@ from gaitforge.collectors.scenarios.randomisation import (
     set_randomisation,
 )
 from gaitforge.collectors.scenarios.terrains import N_LEVELS
+from gaitforge.collectors.simulators import BACKENDS
 from gaitforge.collectors.timing import CONTROL_DT_S
+from gaitforge.datasets.errors import listed
 from gaitforge.datasets.files import write_bytes_durably
 from gaitforge.datasets.ranges import Range
 
@@ -64,7 +66,7 @@ class ExpertTrainingConfig(PPOSettings):
     Attributes:
         robot: a robot's name, folder or card; or a folder of robots' folders, one family, for an
             expert that also reads the body.
-        robots: number of parallel robots.
+        robots: number of parallel robots; sim: the physics back end that steps them.
         model: a network of the registry, for actor and critic of a blind policy: it sees what a
             learner sees, and its actions are joint targets. Empty for an expert, an MLP of `hidden`
             layers that sees the simulator's state and corrects the kinematic gait.
@@ -88,6 +90,7 @@ class ExpertTrainingConfig(PPOSettings):
 
     robot: str = DEFAULT_ROBOT
     robots: int = 1024
+    sim: str = "mujoco"
     model: str = ""
     model_overrides: Mapping[str, Any] = field(default_factory=dict)
     action_filter_hz: Annotated[float, Range(0.0)] = 0.0
@@ -104,6 +107,8 @@ class ExpertTrainingConfig(PPOSettings):
         super().__post_init__()
         set_randomisation(self)
         TrainingScope.of(self.terrains, self.skills)
+        if self.sim not in BACKENDS:
+            raise ValueError(f"unknown simulator '{self.sim}'; allowed: {listed(BACKENDS)}")
         if self.model and self.start_from:
             raise ValueError(f"start_from is an expert's; training of {self.model} starts anew")
         if self.model_overrides and not self.model:
@@ -142,7 +147,7 @@ def train_expert(
     settings = config.robots, config.threads, config.seed, config.tracking_weight, first
     randomisation = Randomisation.parsed(config.randomisation)
     scope = TrainingScope.of(config.terrains, config.skills, blind=bool(config.model))
-    scope = replace(scope, action_filter=config.action_filter)
+    scope = replace(scope, action_filter=config.action_filter, sim=config.sim)
     if scope.blind and len(bodies) > 1:
         raise ValueError(f"{config.model} is trained on one robot, not on a family")
     with closing(ExpertTask(bodies, *settings, randomisation, scope)) as task:

@@ -45,7 +45,7 @@ CRITIC_DIM = 1 + (1 + len(TERRAIN_SHARES) + len(SKILL_SHARES)) + N_LEGS + 1
 
 @dataclass(frozen=True)
 class TrainingScope:
-    """The terrains and skills that are trained, with their shares, and what the actor sees.
+    """The terrains and skills that are trained, with their shares, what the actor sees, and where.
 
     Attributes:
         blind: the actor sees the stored observation alone, as a learner does, and its actions are
@@ -53,12 +53,14 @@ class TrainingScope:
             state, and its actions correct the kinematic gait.
         action_filter: the newest action's share in what a blind actor's robot executes, beside the
             last executed one.
+        sim: the physics back end.
     """
 
     terrains: Mapping[str, float] = field(default_factory=lambda: TERRAIN_SHARES)
     skills: Mapping[str, float] = field(default_factory=lambda: SKILL_SHARES)
     blind: bool = False
     action_filter: float = 1.0
+    sim: str = "mujoco"
 
     @classmethod
     def of(
@@ -120,7 +122,7 @@ class ExpertTask:
         self.cfg: dict[str, object] = {}
         self.speed_scale = 0.0
         rows = [bodies[i % len(bodies)] for i in range(robots)] if len(bodies) > 1 else bodies
-        self._env = LeggedEnvironment(rows, robots, threads, randomisation=randomisation)
+        self._env = LeggedEnvironment(rows, robots, threads, scope.sim, randomisation=randomisation)
         self._gait = GaitReference(*rows)
         self._bodies = None
         if len(bodies) > 1:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -204,16 +205,26 @@ _A1_WALK_EVALUATION: Settings = {
     "grid": {"terrains": ("rough",), "skills": ("walk",), "levels": (1, 4), "episodes": 100},
     "threads": 1,
 }
-_THREE_LAYERS = {"n_layers": 3, "embed_dim": 32, "feedforward_dim": 64, "n_heads": 2}
+# Sferrazza et al. 2024, Figure 12c: 2,048 environments, batches of 8,192; the MLP's last layers.
+_FULL: Settings = {"horizon": 24, "mini_batches": 6, "steps": 100_000_000}
+_FULL_A1: Settings = {**_A1_WALK, **_FULL, "robots": 2048, "sim": "mujoco_warp"}
 
 
-def _bot_rl() -> ReinforcementPlan:
-    """The Body Transformer paper's Figures 5, 10 and 11, small: about 30,000 parameters each."""
-    bot = {**_THREE_LAYERS, "positional_embedding": True}
+def _bot_rl(full: bool = False) -> ReinforcementPlan:
+    """The Body Transformer paper's Figures 5, 10 and 11: about 30,000 parameters each, 2 tasks.
+
+    Args:
+        full: the paper's size instead, 690,000 in actor and critic, four tasks and five seeds, for a
+            GPU. Deviation: the humanoids are stepped by the CPU; the paper tells no steps.
+    """
+    layers, width = (10, 64) if full else (3, 32)
+    bot = {"n_layers": layers, "embed_dim": width, "feedforward_dim": 2 * width, "n_heads": 2}
+    bot["positional_embedding"] = True
     kinds = {"none": "transformer", "hard": "bot-hard", "mix": "bot-mix"}
     kinds |= {"mix-random": "bot-mix-random"}
+    mlp = {"hidden_dim": 390, "n_layers": 3} if full else {"hidden_dim": 128, "n_layers": 2}
     learners: Learners = {
-        "mlp": {"model_overrides": {"hidden_dim": 128, "n_layers": 2}},
+        "mlp": {"model_overrides": mlp},
         **{
             name: {"model": "bot", "model_overrides": {**bot, "masking": masking}}
             for masking, name in kinds.items()
@@ -223,14 +234,21 @@ def _bot_rl() -> ReinforcementPlan:
             "model_overrides": {**bot, "masking": "mix", "shared_tokenizer": True},
         },
     }
+    names = ("Mod", "Board", "Hill") if full else ("Mod",)
+    own = {**_FULL, "environments": 2048} if full else {"steps": 2_000_000, "target_kl": 0.03}
+    humanoids = {f"humanoid-{n.lower()}": {"env": f"Humanoid-{n}-v0", **own} for n in names}
     return ReinforcementPlan(
         learners,
-        tasks={"a1-walk": _A1_WALK, "humanoid-mod": {"env": "Humanoid-Mod-v0", "steps": 2_000_000}},
+        tasks={"a1-walk": _FULL_A1 if full else _A1_WALK, **humanoids},
         evaluate={"a1-walk": _A1_WALK_EVALUATION},
+        seeds=tuple(range(5 if full else 3)),
     )
 
 
-REINFORCEMENT_PRESETS: Mapping[str, Callable[[], ReinforcementPlan]] = {"bot-rl": _bot_rl}
+REINFORCEMENT_PRESETS: Mapping[str, Callable[[], ReinforcementPlan]] = {
+    "bot-rl": _bot_rl,
+    "bot-rl-full": partial(_bot_rl, full=True),
+}
 
 
 def preset(name: str) -> Experiment:

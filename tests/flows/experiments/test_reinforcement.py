@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.flows.experiments.reinforcement import ReinforcementPlan
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record, to_tree
 from gaitforge.flows.stages.staging import is_done, run_stages
 from gaitforge.flows.stages.status import REINFORCEMENT
+from gaitforge.learners.models.registry import build_network, count_parameters, preset
+from gaitforge.learners.policy.tokens import TokenLayout
 from gaitforge.pipeline.experiments.presets import REINFORCEMENT_PRESETS
 from gaitforge.pipeline.report.experiment import PLAN_KINDS, claim_kind, stages_in
 
@@ -82,7 +85,18 @@ def test_a_plan_that_cannot_be_run_is_refused(change: dict[str, Any], message: s
         replace(PLAN, **change)
 
 
-def test_the_paper_s_networks_have_about_as_many_parameters() -> None:
-    plan = REINFORCEMENT_PRESETS["bot-rl"]()
-    assert len(list(plan.runs())) == 2 * 6 * 3
-    assert {run.config.model for run in plan.runs()} == {"mlp", "bot"}
+@pytest.mark.parametrize(
+    ("name", "runs", "parameters"), [("bot-rl", 36, 30_000), ("bot-rl-full", 120, 345_000)]
+)
+def test_the_paper_s_networks_have_about_as_many_parameters(
+    name: str, runs: int, parameters: int
+) -> None:
+    plan = REINFORCEMENT_PRESETS[name]()
+    assert len(list(plan.runs())) == runs
+    layout = TokenLayout("obs", POLICY_SLICES)
+    for run in plan.runs():
+        if run.task == "a1-walk" and run.seed == 0:
+            spec = preset(run.config.model, {**run.config.model_overrides, "history": 1}
+                          if run.config.model == "bot" else run.config.model_overrides)  # fmt: skip
+            own = count_parameters(build_network(spec, layout, 12))
+            assert own == pytest.approx(parameters, rel=0.11)
