@@ -214,8 +214,8 @@ def _bot_rl(full: bool = False) -> ReinforcementPlan:
     """The Body Transformer paper's Figures 5, 10 and 11: about 30,000 parameters each, 2 tasks.
 
     Args:
-        full: the paper's size instead, 690,000 in actor and critic, four tasks and five seeds, for a
-            GPU. Deviation: the humanoids are stepped by the CPU; the paper tells no steps.
+        full: the paper's size instead, 690,000 in actor and critic, its four tasks and five seeds,
+            for a GPU. Deviation: the CPU steps the humanoids; the paper tells no number of steps.
     """
     layers, width = (10, 64) if full else (3, 32)
     bot = {"n_layers": layers, "embed_dim": width, "feedforward_dim": 2 * width, "n_heads": 2}
