@@ -30,6 +30,7 @@ from gaitforge.pipeline.cli.work import Result, Work, work
 
 if TYPE_CHECKING:
     from gaitforge.flows.experiments.plan import Experiment
+    from gaitforge.flows.experiments.reinforcement import ReinforcementPlan
 
 _DEMO_S = {
     **{"collect": 107, "show collected": 2, "train first": 139, "collect corrections": 81},
@@ -103,7 +104,12 @@ _CHOSEN: tuple[Option, ...] = (
     "          gaitforge run robustness runs/fcnet runs/bot --out runs/robust\n"
     "          gaitforge run bot-rl --out runs/bot-rl --seeds 0\n"
     "          gaitforge run runs/mixed",
-    option("what", "a preset; a plan's file; or the folder of an experiment, which is resumed"),
+    option(
+        "what",
+        "a preset; a plan's file; or the folder of an experiment, which is resumed",
+        nargs="?",
+        default="",
+    ),
     option(
         "stores",
         "stores to learn from: folders, or s3://bucket/prefix; with robustness, folders of "
@@ -117,28 +123,49 @@ _CHOSEN: tuple[Option, ...] = (
     "--expert --where --selection",
     _TRAIN_TIME,
     _STAGE,
+    option(
+        "--size",
+        "of a preset: small, for two cores, or the papers' (default: small)",
+        choices=("small", "full"),
+        default="small",
+    ),
+    flag("--list", "show the presets"),
     setting("learners.fcnet.steps=500"),
     "--json",
 )
 def run_command(arguments: argparse.Namespace) -> Work:
     """Run or resume an experiment: learners on sets of episodes, scored in closed loop."""
+    from gaitforge.flows.experiments.plan import Experiment
     from gaitforge.flows.experiments.stages import claimed
-    from gaitforge.pipeline.experiments.presets import REINFORCEMENT_PRESETS, preset
+    from gaitforge.pipeline.experiments.presets import PRESETS, preset
 
-    place, stores = Path(arguments.what), arguments.stores
-    kind = ROBUSTNESS if arguments.what == ROBUSTNESS else staged_kind(place)
-    kind = REINFORCEMENT if arguments.what in REINFORCEMENT_PRESETS else kind
-    if kind not in ("", EXPERIMENT):
-        return _kind_work(arguments, kind, place)
-    if kind == EXPERIMENT:
-        claim, out = claimed(place), arguments.out or place
-        return _work(arguments, claim.name, claim.experiment, stores or claim.stores, out)
-    if arguments.out is None:
-        raise ValueError("an experiment needs --out, the folder of its results")
+    if arguments.list:
+        rows = [
+            {"preset": name, "shows": each.shows, "hours of two cores": each.hours,
+             "sizes": "small, full" if each.full else "small"}
+            for name, each in PRESETS.items()
+        ]  # fmt: skip
+        other = {"shows": "trained policies under other conditions", "sizes": "small"}
+        rows.append({**dict.fromkeys(rows[0]), "preset": ROBUSTNESS, **other})
+        return Work(Path(), (), lambda _: Result(rows, rows), ())
+    if not arguments.what:
+        raise ValueError("name a preset, a plan or a folder; gaitforge run --list shows presets")
+    place, stores, out = Path(arguments.what), arguments.stores, arguments.out
+    kind = "" if arguments.what in PRESETS else staged_kind(place)
+    if arguments.what == ROBUSTNESS or kind in (ROBUSTNESS, REINFORCEMENT):
+        return _kind_work(arguments, kind or ROBUSTNESS, place)
+    if kind == EXPERIMENT and place.is_dir():
+        claim = claimed(place)
+        return _work(arguments, claim.name, claim.experiment, stores or claim.stores, out or place)
+    if out is None:
+        raise ValueError(f"{arguments.what} needs --out, the folder of its results")
     if place.is_file():
         claim = claimed(place)
-        return _work(arguments, claim.name, claim.experiment, stores, arguments.out)
-    return _work(arguments, arguments.what, preset(arguments.what), stores, arguments.out)
+        return _work(arguments, claim.name, claim.experiment, stores, out)
+    plan = preset(arguments.what, arguments.size)
+    if isinstance(plan, Experiment):
+        return _work(arguments, arguments.what, plan, stores, out)
+    return _kind_work(arguments, REINFORCEMENT, place, plan)
 
 
 @work(
@@ -185,10 +212,10 @@ def pipeline_command(arguments: argparse.Namespace) -> Work:
 )
 def demo_command(arguments: argparse.Namespace) -> Work:
     """Run a small pipeline end to end: collect, train, evaluate, report."""
-    from gaitforge.pipeline.experiments.presets import DEMO, preset
+    from gaitforge.pipeline.experiments.presets import DEMO, experiment_preset
 
     arguments.runner = "prefect" if arguments.prefect else arguments.runner
-    return _work(arguments, DEMO, preset(DEMO), (), arguments.out, _DEMO_S)
+    return _work(arguments, DEMO, experiment_preset(DEMO), (), arguments.out, _DEMO_S)
 
 
 @work(
@@ -206,10 +233,10 @@ def demo_command(arguments: argparse.Namespace) -> Work:
 )
 def compare_command(arguments: argparse.Namespace) -> Work:
     """Train models with equal settings on the same episodes, or a suite's learners; evaluate."""
-    from gaitforge.pipeline.experiments.presets import COMPARE, preset
+    from gaitforge.pipeline.experiments.presets import COMPARE, experiment_preset
 
     name = arguments.suite or COMPARE
-    return _work(arguments, name, preset(name), arguments.stores, arguments.out)
+    return _work(arguments, name, experiment_preset(name), arguments.stores, arguments.out)
 
 
 @work(
@@ -229,10 +256,10 @@ def compare_command(arguments: argparse.Namespace) -> Work:
 )
 def dagger_command(arguments: argparse.Namespace) -> Work:
     """Train in rounds, with an expert's corrections on the policy's own states."""
-    from gaitforge.pipeline.experiments.presets import DAGGER, preset
+    from gaitforge.pipeline.experiments.presets import DAGGER, experiment_preset
 
     arguments.learners = (arguments.model,)
-    return _work(arguments, DAGGER, preset(DAGGER), (arguments.store,), arguments.out)
+    return _work(arguments, DAGGER, experiment_preset(DAGGER), (arguments.store,), arguments.out)
 
 
 def _choices(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -257,7 +284,7 @@ def _work(
 ) -> Work:
     """The stages of an experiment in `out`, which is claimed unless only a script is asked for."""
     from gaitforge.flows.experiments.stages import claim
-    from gaitforge.pipeline.experiments.presets import chosen_claim
+    from gaitforge.pipeline.experiments.choices import chosen_claim
     from gaitforge.pipeline.report.experiment import stages_of
 
     addresses = tuple(str(store_address(store)) for store in stores)
@@ -269,13 +296,14 @@ def _work(
     return Work(out, stages, partial(_result, out), ["run", str(out)], seconds or {})
 
 
-def _kind_work(arguments: argparse.Namespace, kind: str, place: Path) -> Work:
+def _kind_work(
+    arguments: argparse.Namespace, kind: str, place: Path, plan: "ReinforcementPlan | None" = None
+) -> Work:
     """A plan of another kind than `Experiment`, see `PLAN_KINDS`; `place`: a folder to resume."""
     from gaitforge.flows.settings import override, with_named
-    from gaitforge.pipeline.experiments.presets import REINFORCEMENT_PRESETS
     from gaitforge.pipeline.report.experiment import PLAN_KINDS, claim_kind
 
-    out, new = arguments.out or place, not staged_kind(place)
+    out, new = arguments.out or place, plan is not None or arguments.what == ROBUSTNESS
     if new and arguments.out is None:
         raise ValueError(f"{arguments.what} needs --out, the folder of its results")
     stores = [each if ":" in each else str(Path(each).absolute()) for each in arguments.stores]
@@ -283,9 +311,7 @@ def _kind_work(arguments: argparse.Namespace, kind: str, place: Path) -> Work:
         raise ValueError(f"{arguments.what} takes no stores or policies, got {stores[0]}")
     if not new:
         plan = PLAN_KINDS[kind].claimed(place)
-    elif kind == REINFORCEMENT:
-        plan = REINFORCEMENT_PRESETS[arguments.what]()
-    else:
+    elif kind == ROBUSTNESS:
         plan = PLAN_KINDS[kind].plan(tuple(stores))
     fields = {**CELL_FIELDS, "episodes": "episodes", "threads": "threads"}
     if kind == REINFORCEMENT:

@@ -126,7 +126,7 @@ def _perform(
         value = run_stages_on_dask(out, stages, reporter, settings)
     elif len(stages) == 1:
         value = run_stage(out, stages[0], reporter)
-    else:
+    elif stages:
         from gaitforge.flows.stages.side_by_side import run_side_by_side
 
         _say_stages(work, reporter)

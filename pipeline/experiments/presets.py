@@ -1,28 +1,23 @@
 """The experiments that ship: demo and pipelines, comparisons, suites, and rounds of corrections."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gaitforge.collectors.legged.data import COLLECTION_PRESETS, CollectionGrid
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.collectors.timing import EPISODE_STEPS
-from gaitforge.datasets import Selection, open_store
 from gaitforge.datasets.errors import listed
 from gaitforge.flows.experiments.plan import Corrections, Experiment, Learners, Settings
 from gaitforge.flows.experiments.reinforcement import ReinforcementPlan
-from gaitforge.flows.experiments.stages import Claim, claimed
-from gaitforge.flows.settings import override, with_chosen
-from gaitforge.flows.stages.status import ROBUSTNESS, is_experiment
+from gaitforge.flows.stages.status import ROBUSTNESS
 from gaitforge.flows.stages.train import SelectPlan
 from gaitforge.flows.tasks.legged import LeggedPlan, legged_plan
-from gaitforge.flows.tasks.registry import LEGGED, evaluation_of
 from gaitforge.learners.training.config import TrainConfig
 
 COMPARE, DAGGER, DEMO = "compare", "dagger", "demo"
+SIZES = SMALL, FULL = "small", "full"
 GRID_EPISODES = 20
 """Evaluated episodes per cell."""
 _COMPLETE = "terminated or truncated"
@@ -185,15 +180,6 @@ def _legged_mixed() -> Experiment:
     )
 
 
-PRESETS: Mapping[str, Callable[[], Experiment]] = {
-    DEMO: _demo,
-    COMPARE: _compare,
-    "d4rl": _d4rl,
-    "legged-mixed": _legged_mixed,
-    DAGGER: _dagger,
-}
-
-
 # The adaptive rate of the experts' trainings falls too far for few robots. Without the filter and
 # the weight of the speed, noise carries a robot whose mean action stands.
 _A1_WALK: Settings = {
@@ -245,18 +231,57 @@ def _bot_rl(full: bool = False) -> ReinforcementPlan:
     )
 
 
-REINFORCEMENT_PRESETS: Mapping[str, Callable[[], ReinforcementPlan]] = {
-    "bot-rl": _bot_rl,
-    "bot-rl-full": partial(_bot_rl, full=True),
+@dataclass(frozen=True)
+class Preset:
+    """An experiment that ships.
+
+    Attributes:
+        plan: makes it; with `full` at the papers' size, where it has one.
+        shows: what it shows, in a line.
+        hours: of two cores, at its small size and with given stores; None where nobody ran it all.
+    """
+
+    plan: Callable[..., Experiment | ReinforcementPlan]
+    shows: str
+    hours: float | None = None
+    full: bool = False
+
+
+PRESETS: Mapping[str, Preset] = {
+    DEMO: Preset(_demo, "collects a small dataset, corrects a policy, trains four learners", 0.23),
+    COMPARE: Preset(_compare, "models with equal settings on a store, on held-out episodes, too"),
+    "d4rl": Preset(_d4rl, "FCNet's Table 2: offline learners on D4RL's sets", 5.0),
+    "legged-mixed": Preset(
+        _legged_mixed, "imitation, conditions and values on data of mixed quality", 5.0
+    ),
+    DAGGER: Preset(_dagger, "rounds of corrections beside plain imitation"),
+    "bot-rl": Preset(_bot_rl, "BoT's Figures 5, 10 and 11: six networks trained by PPO", full=True),
 }
 
 
-def preset(name: str) -> Experiment:
-    """A shipped experiment; ValueError lists them."""
+def preset(name: str, size: str = SMALL) -> Experiment | ReinforcementPlan:
+    """A shipped experiment, small or at the papers' size.
+
+    Raises:
+        ValueError: there is none of this name or size; it lists them.
+    """
     if name not in PRESETS:
-        names = listed([*PRESETS, ROBUSTNESS, *REINFORCEMENT_PRESETS])
+        names = listed([*PRESETS, ROBUSTNESS])
         raise ValueError(f"unknown preset '{name}'; allowed: {names}")
-    return PRESETS[name]()
+    if size == SMALL:
+        return PRESETS[name].plan()
+    if not PRESETS[name].full:
+        sized = listed([each for each, preset in PRESETS.items() if preset.full])
+        raise ValueError(f"{name} has one size; those with two: {sized}")
+    return PRESETS[name].plan(full=True)
+
+
+def experiment_preset(name: str) -> Experiment:
+    """A shipped experiment on stores; ValueError as `preset`, or for one of another kind."""
+    plan = preset(name)
+    if not isinstance(plan, Experiment):
+        raise ValueError(f"{name} needs no stores; gaitforge run {name} --out FOLDER")
+    return plan
 
 
 def collecting_preset(name: str) -> Experiment:
@@ -268,120 +293,3 @@ def collecting_preset(name: str) -> Experiment:
     if name not in COLLECTION_PRESETS:
         raise ValueError(f"unknown preset '{name}'; allowed: {listed(COLLECTION_PRESETS)}")
     return _demo() if name == DEMO else _collecting(name)
-
-
-def chosen_claim(
-    name: str,
-    experiment: Experiment,
-    stores: Sequence[str],
-    choices: Mapping[str, Any],
-    settings: Sequence[str],
-    out: Path,
-) -> Claim:
-    """An experiment on stores, with some values replaced; None leaves a value as it is.
-
-    Args:
-        choices: those of `_with_choices`, and `terrains`, `skills`, `levels`, `where`, `saved`,
-            which select the stores' episodes.
-        settings: NAME=VALUE, see `override`.
-        out: the experiment's folder; a resumed one keeps its first call's parts for corrections.
-
-    Raises:
-        ValueError: a preset, store, or value that does not fit.
-    """
-    choices = {name: value for name, value in choices.items() if value is not None}
-    fields = {"terrain": "terrains", "skill": "skills", "level": "levels"}
-    cells = {name: choices.pop(name) for name in fields.values() if name in choices}
-    if stores:
-        select = {field: cells[name] for field, name in fields.items() if name in cells}
-        select |= {"saved": choices.pop("saved")} if "saved" in choices else {}
-        wheres = [each for each in (experiment.select.where, choices.pop("where", "")) if each]
-        where = " and ".join(f"({each})" for each in wheres) if len(wheres) > 1 else "".join(wheres)
-        experiment = replace(experiment, select=replace(experiment.select, where=where, **select))
-        cells = {}
-    experiment = _with_choices(experiment, cells, choices)
-    evaluation = evaluation_of(open_store(stores[0])) if stores else None
-    if stores and experiment.corrections is not None:
-        there = claimed(out).experiment.select.parts if is_experiment(out) else ()
-        parts = experiment.select.parts or there or tuple(open_store(stores[0]).parts())
-        experiment = replace(experiment, select=replace(experiment.select, parts=parts))
-    if getattr(evaluation, "kind", "") == LEGGED and "terrains" not in experiment.evaluate:
-        experiment = _fitted(experiment, experiment.select.select(stores[0]))
-    return Claim(name, override(experiment, settings), tuple(stores))
-
-
-def _with_choices(
-    experiment: Experiment, cells: Mapping[str, Any], choices: Mapping[str, Any]
-) -> Experiment:
-    """An experiment with some values replaced.
-
-    Args:
-        cells: terrains, skills and levels to collect, and to evaluate at the middle level.
-        choices: `parts` of a collection or round; `episodes` of an evaluation's cell; `learners`,
-            where a name that the experiment has keeps its settings and any other is a model;
-            `seeds`, `train_s`, `expert`, `threads`; `rounds`, `share`, `stretch`, `plain`;
-            `randomisation`, the preset of what is collected; and `config`, settings of every
-            training.
-    """
-    evaluate = dict(cells)
-    if "levels" in evaluate:
-        evaluate["levels"] = (middle(evaluate["levels"]),)
-    evaluate |= {name: choices[name] for name in ("episodes", "threads") if name in choices}
-    own, config = experiment.learners, choices.get("config", {})
-    learners = {name: own.get(name, {}) for name in choices.get("learners", own)}
-    changes = {name: choices[name] for name in ("seeds", "train_s") if name in choices}
-    if "randomisation" in choices and experiment.collect is None:
-        raise ValueError("a store has its own randomisation; --randomisation is for what collects")
-    if experiment.collect is not None:
-        changes["collect"] = _collection(experiment.collect, cells, choices, "parts")
-    elif "expert" in choices and experiment.corrections is None:
-        changes["expert"] = choices["expert"]
-    if (corrections := experiment.corrections) is not None:
-        parts = "" if experiment.collect is not None else "parts"
-        rounds = {name: choices.get(name) for name in ("rounds", "share", "stretch", "plain")}
-        collect = _collection(corrections.collect, cells, choices, parts)
-        changes["corrections"] = with_chosen(replace(corrections, collect=collect), rounds)
-    return replace(
-        experiment,
-        learners={name: {**each, **config} for name, each in learners.items()},
-        evaluate={**experiment.evaluate, **evaluate},
-        **changes,
-    )
-
-
-def _collection(
-    plan: LeggedPlan, cells: Mapping[str, Any], choices: Mapping[str, Any], parts: str
-) -> LeggedPlan:
-    grid = with_chosen(plan.grid, {**cells, "parts": choices.get(parts)})
-    works = {name: choices.get(name) for name in ("expert", "threads")}
-    if "randomisation" in choices:
-        works["randomisation"] = {"preset": choices["randomisation"]}
-    return with_chosen(plan, {"grid": grid, **works})
-
-
-def _fitted(experiment: Experiment, selection: Selection) -> Experiment:
-    """An experiment whose evaluation, and rounds, have the terrains and skills of some episodes.
-
-    Raises:
-        ValueError: terrains or skills that this program cannot simulate.
-    """
-    table = selection.episodes()
-
-    def present(column: str, order: Sequence[str]) -> tuple[str, ...]:
-        names = set(table.column(column).to_pylist())
-        return tuple(sorted(names, key=[*order, *sorted(names)].index))
-
-    levels = tuple(sorted(table.column("level").unique().to_pylist()))
-    cells = {"terrains": present("terrain", [*TERRAINS]), "skills": present("skill", [*SKILLS])}
-    evaluate = {**cells, "levels": (middle(levels),), "episodes": GRID_EPISODES}
-    experiment = replace(experiment, evaluate={**evaluate, **experiment.evaluate})
-    if (corrections := experiment.corrections) is None:
-        return experiment
-    grid = with_chosen(corrections.collect.grid, {**cells, "levels": levels})
-    collect = replace(corrections.collect, grid=grid)
-    return replace(experiment, corrections=replace(corrections, collect=collect))
-
-
-def middle(levels: Sequence[int]) -> int:
-    """The middle one of terrain levels; of an even number the lower one."""
-    return sorted(levels)[(len(levels) - 1) // 2]

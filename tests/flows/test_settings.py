@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.settings import override, setting_names
-from gaitforge.pipeline.experiments.presets import preset
+from gaitforge.pipeline.experiments.presets import experiment_preset
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def test_what_does_not_fit_is_refused_in_one_line(setting: str, complaint: str) 
 
 def test_names_are_those_that_override_accepts() -> None:
     assert setting_names(Outer())[-1] == "seed"
-    demo = preset("demo")
+    demo = experiment_preset("demo")
     names = setting_names(demo)
     assert {
         "collect.grid.parts",
@@ -131,10 +131,10 @@ def test_names_are_those_that_override_accepts() -> None:
 
 def test_entries_of_mappings_and_whole_groups_can_be_set() -> None:
     plan = override(
-        preset("demo"),
+        experiment_preset("demo"),
         ["learners.bot.steps=7", "learners.bot.model_overrides.n_layers=1", "corrections=none"],
     )
-    own = preset("demo").learners
+    own = experiment_preset("demo").learners
     assert plan.learners["bot"] == {**own["bot"], "steps": 7, "model_overrides": {"n_layers": 1}}
     assert plan.learners["fcnet"] == own["fcnet"]
     assert plan.corrections is None

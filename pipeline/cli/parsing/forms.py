@@ -51,7 +51,7 @@ _OTHER_TYPES: dict[str, Any] = {
     "level": list[Annotated[int, Field(ge=0, lt=N_LEVELS)]],
     "settings": list[Setting],
 }
-_NOT_SHOWN = {"help", "json", "stage", "prefect"}
+_NOT_SHOWN = {"help", "json", "stage", "prefect", "list"}
 
 
 @dataclass(frozen=True)

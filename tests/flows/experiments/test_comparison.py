@@ -26,7 +26,7 @@ from gaitforge.learners.models.registry import PRESETS
 from gaitforge.learners.training import pace
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.held_out import held_out_error, split_episodes
-from gaitforge.pipeline.experiments.presets import chosen_claim
+from gaitforge.pipeline.experiments.choices import chosen_claim
 from tests.flows.making import COLLECT, Counting, Interrupting, Stop, run_experiment
 from tests.learners import making
 from tests.learners.making import SMALL

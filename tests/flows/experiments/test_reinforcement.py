@@ -14,7 +14,7 @@ from gaitforge.flows.stages.staging import is_done, run_stages
 from gaitforge.flows.stages.status import REINFORCEMENT
 from gaitforge.learners.models.registry import build_network, count_parameters, preset
 from gaitforge.learners.policy.tokens import TokenLayout
-from gaitforge.pipeline.experiments.presets import REINFORCEMENT_PRESETS
+from gaitforge.pipeline.experiments.presets import preset as shipped
 from gaitforge.pipeline.report.experiment import PLAN_KINDS, claim_kind, stages_in
 
 SHORT = {"horizon": 8, "epochs": 1, "mini_batches": 2, "threads": 1}
@@ -86,12 +86,13 @@ def test_a_plan_that_cannot_be_run_is_refused(change: dict[str, Any], message: s
 
 
 @pytest.mark.parametrize(
-    ("name", "runs", "parameters"), [("bot-rl", 36, 30_000), ("bot-rl-full", 120, 345_000)]
+    ("size", "runs", "parameters"), [("small", 36, 30_000), ("full", 120, 345_000)]
 )
 def test_the_paper_s_networks_have_about_as_many_parameters(
-    name: str, runs: int, parameters: int
+    size: str, runs: int, parameters: int
 ) -> None:
-    plan = REINFORCEMENT_PRESETS[name]()
+    plan = shipped("bot-rl", size)
+    assert isinstance(plan, ReinforcementPlan)
     assert len(list(plan.runs())) == runs
     layout = TokenLayout("obs", POLICY_SLICES)
     for run in plan.runs():

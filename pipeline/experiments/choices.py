@@ -1,0 +1,134 @@
+"""An experiment on stores, with the values that a user chooses in place of its own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.terrains import TERRAINS
+from gaitforge.datasets import Selection, open_store
+from gaitforge.flows.experiments.plan import Experiment
+from gaitforge.flows.experiments.stages import Claim, claimed
+from gaitforge.flows.settings import override, with_chosen
+from gaitforge.flows.stages.status import is_experiment
+from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.flows.tasks.registry import LEGGED, evaluation_of
+from gaitforge.pipeline.experiments.presets import GRID_EPISODES
+
+
+def chosen_claim(
+    name: str,
+    experiment: Experiment,
+    stores: Sequence[str],
+    choices: Mapping[str, Any],
+    settings: Sequence[str],
+    out: Path,
+) -> Claim:
+    """An experiment on stores, with some values replaced; None leaves a value as it is.
+
+    Args:
+        choices: those of `_with_choices`, and `terrains`, `skills`, `levels`, `where`, `saved`,
+            which select the stores' episodes.
+        settings: NAME=VALUE, see `override`.
+        out: the experiment's folder; a resumed one keeps its first call's parts for corrections.
+
+    Raises:
+        ValueError: a preset, store, or value that does not fit.
+    """
+    choices = {name: value for name, value in choices.items() if value is not None}
+    fields = {"terrain": "terrains", "skill": "skills", "level": "levels"}
+    cells = {name: choices.pop(name) for name in fields.values() if name in choices}
+    if stores:
+        select = {field: cells[name] for field, name in fields.items() if name in cells}
+        select |= {"saved": choices.pop("saved")} if "saved" in choices else {}
+        wheres = [each for each in (experiment.select.where, choices.pop("where", "")) if each]
+        where = " and ".join(f"({each})" for each in wheres) if len(wheres) > 1 else "".join(wheres)
+        experiment = replace(experiment, select=replace(experiment.select, where=where, **select))
+        cells = {}
+    experiment = _with_choices(experiment, cells, choices)
+    evaluation = evaluation_of(open_store(stores[0])) if stores else None
+    if stores and experiment.corrections is not None:
+        there = claimed(out).experiment.select.parts if is_experiment(out) else ()
+        parts = experiment.select.parts or there or tuple(open_store(stores[0]).parts())
+        experiment = replace(experiment, select=replace(experiment.select, parts=parts))
+    if getattr(evaluation, "kind", "") == LEGGED and "terrains" not in experiment.evaluate:
+        experiment = _fitted(experiment, experiment.select.select(stores[0]))
+    return Claim(name, override(experiment, settings), tuple(stores))
+
+
+def _with_choices(
+    experiment: Experiment, cells: Mapping[str, Any], choices: Mapping[str, Any]
+) -> Experiment:
+    """An experiment with some values replaced.
+
+    Args:
+        cells: terrains, skills and levels to collect, and to evaluate at the middle level.
+        choices: `parts` of a collection or round; `episodes` of an evaluation's cell; `learners`,
+            where a name that the experiment has keeps its settings and any other is a model;
+            `seeds`, `train_s`, `expert`, `threads`; `rounds`, `share`, `stretch`, `plain`;
+            `randomisation`, the preset of what is collected; and `config`, settings of every
+            training.
+    """
+    evaluate = dict(cells)
+    if "levels" in evaluate:
+        evaluate["levels"] = (middle(evaluate["levels"]),)
+    evaluate |= {name: choices[name] for name in ("episodes", "threads") if name in choices}
+    own, config = experiment.learners, choices.get("config", {})
+    learners = {name: own.get(name, {}) for name in choices.get("learners", own)}
+    changes = {name: choices[name] for name in ("seeds", "train_s") if name in choices}
+    if "randomisation" in choices and experiment.collect is None:
+        raise ValueError("a store has its own randomisation; --randomisation is for what collects")
+    if experiment.collect is not None:
+        changes["collect"] = _collection(experiment.collect, cells, choices, "parts")
+    elif "expert" in choices and experiment.corrections is None:
+        changes["expert"] = choices["expert"]
+    if (corrections := experiment.corrections) is not None:
+        parts = "" if experiment.collect is not None else "parts"
+        rounds = {name: choices.get(name) for name in ("rounds", "share", "stretch", "plain")}
+        collect = _collection(corrections.collect, cells, choices, parts)
+        changes["corrections"] = with_chosen(replace(corrections, collect=collect), rounds)
+    return replace(
+        experiment,
+        learners={name: {**each, **config} for name, each in learners.items()},
+        evaluate={**experiment.evaluate, **evaluate},
+        **changes,
+    )
+
+
+def _collection(
+    plan: LeggedPlan, cells: Mapping[str, Any], choices: Mapping[str, Any], parts: str
+) -> LeggedPlan:
+    grid = with_chosen(plan.grid, {**cells, "parts": choices.get(parts)})
+    works = {name: choices.get(name) for name in ("expert", "threads")}
+    if "randomisation" in choices:
+        works["randomisation"] = {"preset": choices["randomisation"]}
+    return with_chosen(plan, {"grid": grid, **works})
+
+
+def _fitted(experiment: Experiment, selection: Selection) -> Experiment:
+    """An experiment whose evaluation, and rounds, have the terrains and skills of some episodes.
+
+    Raises:
+        ValueError: terrains or skills that this program cannot simulate.
+    """
+    table = selection.episodes()
+
+    def present(column: str, order: Sequence[str]) -> tuple[str, ...]:
+        names = set(table.column(column).to_pylist())
+        return tuple(sorted(names, key=[*order, *sorted(names)].index))
+
+    levels = tuple(sorted(table.column("level").unique().to_pylist()))
+    cells = {"terrains": present("terrain", [*TERRAINS]), "skills": present("skill", [*SKILLS])}
+    evaluate = {**cells, "levels": (middle(levels),), "episodes": GRID_EPISODES}
+    experiment = replace(experiment, evaluate={**evaluate, **experiment.evaluate})
+    if (corrections := experiment.corrections) is None:
+        return experiment
+    grid = with_chosen(corrections.collect.grid, {**cells, "levels": levels})
+    collect = replace(corrections.collect, grid=grid)
+    return replace(experiment, corrections=replace(corrections, collect=collect))
+
+
+def middle(levels: Sequence[int]) -> int:
+    """The middle one of terrain levels; of an even number the lower one."""
+    return sorted(levels)[(len(levels) - 1) // 2]
