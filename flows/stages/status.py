@@ -209,8 +209,9 @@ def training_status(run_dir: Path, now: float | None = None) -> TrainingStatus:
     saved = checkpoint.get("progress", {})
     rows = read_history(run_dir)
     last = rows[-1] if rows else {}
-    step = max(last.get("step", 0), saved.get("step", 0))
-    steps = int(config.get("steps", step))
+    # An expert's history counts environment steps.
+    step = max(last.get("step", last.get("steps", 0)), saved.get("step", 0))
+    steps = int(config.get("steps", last.get("total_steps", step)))
     elapsed = float(max(last.get("elapsed_s", 0.0), saved.get("train_s", 0.0)))
     quiet = _quiet_s(run_dir, now)
     state: State = "stopped" if step else "empty"

@@ -27,6 +27,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
 )
 from gaitforge.pipeline.cli.parsing.values import names, numbers, positive
 from gaitforge.pipeline.cli.work import Result, Work, work
+from gaitforge.pipeline.progress import own_reporter
 
 if TYPE_CHECKING:
     from gaitforge.flows.experiments.plan import Experiment
@@ -360,6 +361,10 @@ def _result(out: Path, _: object) -> Result:
 @command("gaitforge report runs/demo", option("folder", "folder of an experiment", Path))
 def report_command(arguments: argparse.Namespace) -> None:
     """Write report.html from an experiment's files."""
+    from gaitforge.pipeline.report.experiment import PLAN_KINDS
     from gaitforge.pipeline.report.report import write_report
 
-    print(write_report(arguments.folder))
+    if (kind := PLAN_KINDS.get(staged_kind(arguments.folder))) is not None:
+        print(kind.page(arguments.folder, own_reporter()))
+    else:
+        print(write_report(arguments.folder))

@@ -18,7 +18,10 @@ def write_reinforcement_page(out: Path, reporter: Reporter) -> Path:
     """Write report.html from a folder's summary, and the episodes of the best run of each task."""
     summary = read_record(out / SUMMARY) or {}
     best = best_runs(summary)
-    write_evaluation_pages(out, list(best.values()), reporter)
+    legged = [row["run"] for row in summary["runs"] if row["vx_error"] is not None]
+    write_evaluation_pages(
+        out, [run for run in best.values() if run in legged], reporter, ghosts=False
+    )
     links = {page_of(out, run): f"{task}: {run}" for task, run in best.items()}
     page = out / "report.html"
     tables = [

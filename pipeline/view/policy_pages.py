@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
+from gaitforge.collectors.experts.ppo_checkpoint import POLICY
 from gaitforge.collectors.legged.data import part_catalog
 from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.datasets.errors import amount
@@ -113,6 +114,7 @@ def evaluation_show(path: Path, reporter: Reporter) -> Show:
 def _evaluated(path: Path, weights: str | None) -> PolicySource:
     """The policy of OUT/evaluate/NAME.json: the run OUT/train/NAME, or the default expert."""
     run = path.parent.parent / "train" / path.stem
+    run = run / POLICY if (run / POLICY).is_dir() else run  # of reinforcement learning
     expert = PolicySource(path.stem, EXPERT, DEFAULT_EXPERT)
     source = run_source(run) if run.is_dir() else expert
     if LeggedEvaluation().key(source)["weights"] == weights:

@@ -14,11 +14,13 @@ PAGES = Path("episodes")
 _EXPERT = "expert"
 
 
-def write_evaluation_pages(run_dir: Path, names: Sequence[str], reporter: Reporter) -> None:
+def write_evaluation_pages(
+    run_dir: Path, names: Sequence[str], reporter: Reporter, ghosts: bool = True
+) -> None:
     """Write `episodes/NAME.html` for evaluations of a demo or comparison, where none is newer.
 
-    Each plays the worst, the median and the best episode of every cell, beside the expert's on the
-    same start and seed as a ghost. Where pages cannot be made, the reporter says why.
+    Each plays the worst, the median and the best episode of every cell, with `ghosts` beside the
+    expert's on the same start and seed. Where pages cannot be made, the reporter says why.
     """
     folder = run_dir / PAGES
     try:
@@ -29,7 +31,7 @@ def write_evaluation_pages(run_dir: Path, names: Sequence[str], reporter: Report
             if read_record(page.with_suffix(".json")) == key and page.is_file():
                 continue
             show = evaluation_show(evaluation, reporter)
-            if name != _EXPERT:
+            if ghosts and name != _EXPERT:
                 show = with_ghosts(show, ghost_source(_EXPERT), reporter)
             write_page(replace(show, title=f"{name}: episodes of its evaluation"), page)
             write_record(page.with_suffix(".json"), key)
