@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
+import mujoco
 import numpy as np
 
-from gaitforge.collectors.gym.tasks import GymTask, make_environment
+from gaitforge.collectors.gym.tasks import GymTask, make_environment, observed_fields
 from gaitforge.collectors.policies import StoredObservation
 from gaitforge.datasets.formats.d4rl.tasks import obs_slices
 
@@ -57,7 +59,7 @@ class TaskBatch:
     def obs_slices(self) -> dict[str, tuple[int, int]]:
         """Field of the observation -> (start, stop)."""
         if self.task.own is not None:
-            return dict(self._envs[0].unwrapped.obs_slices)
+            return observed_fields(self._envs[0])
         return obs_slices(self.task.name, (self.obs_dim,))
 
     def reset(self, ids: Sequence[int], seeds: Sequence[int]) -> None:
@@ -89,11 +91,16 @@ class TaskBatch:
             result.reward[row] = reward
             result.terminated[row] = terminated
             result.truncated[row] = truncated
-            result.success[row] = bool(info.get("success", False))
+            result.success[row] = bool(info.get("success", info.get("is_success", False)))
 
     def physics(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Generalised positions (nq,) and velocities (nv,) of one environment, float64 copies."""
-        data = self._envs[index].unwrapped.data
+        """Generalised positions (nq,) and velocities (nv,) of one environment, float64 copies.
+
+        ValueError for an environment that is not simulated by MuJoCo.
+        """
+        data: Any = getattr(self._envs[index].unwrapped, "data", None)
+        if not isinstance(data, mujoco.MjData):
+            raise ValueError(f"{self.task.env_id} has no state of MuJoCo to keep")
         return data.qpos.copy(), data.qvel.copy()
 
     def close(self) -> None:

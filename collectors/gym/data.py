@@ -16,7 +16,6 @@ from gaitforge.collectors.gym.batch import TaskBatch
 from gaitforge.collectors.gym.experts import (
     RECIPE,
     GymExpert,
-    RandomPolicy,
     Recipe,
     load_gym_expert,
     read_recipe,
@@ -79,11 +78,9 @@ def gym_schema(env: TaskBatch, recipe: Recipe | None, physics: bool) -> Schema:
     )
 
 
-def quality_actor(policies: Path, quality: str) -> GymExpert | RandomPolicy:
+def quality_actor(policies: Path, quality: str) -> GymExpert:
     """The policy of a quality, for medium-replay the medium policy; ValueError if it is missing."""
-    which = "medium" if quality in (MEDIUM, MEDIUM_REPLAY) else "expert"
-    expert = load_gym_expert(policies, which)
-    return RandomPolicy(expert.act_dim) if quality == RANDOM else expert
+    return load_gym_expert(policies, "medium" if quality in (MEDIUM, MEDIUM_REPLAY) else "expert")
 
 
 def open_replay(folder: Path, env: str, rows: int = 0) -> ReplayReader:

@@ -32,7 +32,7 @@ class Episode:
         seed: seed of its start and its actions; -1 if unknown.
         obs: (T, Do) float32, before each step; final_obs: (Do,) after the last.
         action: (T, A) float32 in [-1, 1]; log_prob: (T,) float32; reward: (T,) float32.
-        qpos, qvel: (T, nq), (T, nv) float64 before each step; None if unknown.
+        qpos, qvel: (T, nq), (T, nv) float64 before each step; None if they were not kept.
         terminated, truncated: how it ended; neither if it was cut off.
         success: whether the task reported it at any step; None if unknown.
     """
@@ -60,22 +60,29 @@ def run_episode(
     policy: DrawingPolicy,
     seed: int,
     progress: Callable[[int], None] = lambda steps: None,
+    physics: bool = False,
 ) -> Episode:
-    """Run one episode in the first environment; calls progress with 1 after every step."""
+    """Run one episode in the first environment; calls progress with 1 after every step.
+
+    With `physics` the simulator's state is kept, see `TaskBatch.physics`.
+    """
     rng = np.random.default_rng([_NOISE_STREAM, seed])
-    seen: list[tuple[np.ndarray, np.ndarray, float, float, np.ndarray, np.ndarray]] = []
+    seen: list[tuple[np.ndarray, np.ndarray, float, float]] = []
+    states: list[tuple[np.ndarray, np.ndarray]] = []
     terminated = truncated = success = False
     env.reset([0], [seed])
     while not (terminated or truncated):
         obs = env.observation.policy[0].copy()
-        qpos, qvel = env.physics(0)
+        if physics:
+            states.append(env.physics(0))
         action, log_prob = policy.draw(obs, rng)
         step = env.step([0], action[None])
-        seen.append((obs, action, log_prob, float(step.reward[0]), qpos, qvel))
+        seen.append((obs, action, log_prob, float(step.reward[0])))
         terminated, truncated = bool(step.terminated[0]), bool(step.truncated[0])
         success |= bool(step.success[0])
         progress(1)
-    obs, action, log_prob, reward, qpos, qvel = zip(*seen, strict=True)
+    obs, action, log_prob, reward = zip(*seen, strict=True)
+    qpos, qvel = map(np.stack, zip(*states, strict=True)) if states else (None, None)
     return Episode(
         seed=seed,
         obs=np.stack(obs),
@@ -83,8 +90,8 @@ def run_episode(
         action=np.stack(action),
         log_prob=np.array(log_prob, np.float32),
         reward=np.array(reward, np.float32),
-        qpos=np.stack(qpos),
-        qvel=np.stack(qvel),
+        qpos=qpos,
+        qvel=qvel,
         terminated=terminated,
         truncated=truncated,
         success=success,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -35,7 +35,13 @@ from gaitforge.datasets.ranges import Positive, Range, Whole
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation, Workers
-from gaitforge.flows.tasks.policy_source import PolicySource, is_run, run_source
+from gaitforge.flows.tasks.policy_source import (
+    CLASS,
+    PolicySource,
+    is_run,
+    named_source,
+    run_source,
+)
 from gaitforge.learners.deploy.control import LearnedPolicy
 
 REPLAY_PART_STEPS = 50_000
@@ -63,28 +69,42 @@ class GymPart:
 
 
 class DrawnPolicy:
-    """Actions drawn from the Gaussian policy of a run, for one environment.
+    """Actions of a run's policy for one environment, or of a class; drawn from a Gaussian one.
 
     Raises:
-        ValueError: no such run, or its policy has no noise.
+        ValueError: no such run or class.
     """
 
     def __init__(self, source: PolicySource) -> None:
-        network = source.network(None)
-        self._std = network.action_std().detach().numpy()
-        self._mean = LearnedPolicy(network, 1, source.name)
-        self.hash, self.act_dim = source.weights_hash(), network.act_dim
+        self._std: np.ndarray | None = None
+        if source.kind == CLASS:
+            self._mean: Any = source.policy_class()(1)
+        else:
+            network = source.network(None)
+            if network.gaussian is not None:
+                self._std = network.action_std().detach().numpy()
+            self._mean = LearnedPolicy(network, 1, source.name)
+        self.hash = source.weights_hash()
 
     def reset(self, ids: np.ndarray) -> None:
         """See `TaskPolicy.reset`."""
         self._mean.reset(ids)
 
     def draw(self, obs: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, float]:
-        """See `DrawingPolicy.draw`; the density is that before clipping."""
+        """See `DrawingPolicy.draw`; the density is that before clipping, 0 without noise."""
         mean = self._mean.act(StoredObservation(obs[None], np.zeros(1, np.float32)))[0]
-        noise = rng.standard_normal(self.act_dim, dtype=np.float32)
+        if self._std is None:
+            return np.clip(mean, -1.0, 1.0).astype(np.float32), 0.0
+        noise = rng.standard_normal(len(mean), dtype=np.float32)
         density = -0.5 * np.square(noise) - np.log(self._std) - 0.5 * np.log(2 * np.pi)
         return np.clip(mean + self._std * noise, -1.0, 1.0), float(density.sum())
+
+
+def one_policy(place: str) -> PolicySource | None:
+    """The policy of a run's folder or of "module:Class"; None for anything else."""
+    if ":" in place and not Path(place).exists():
+        return named_source(place)
+    return run_source(Path(place)) if place and is_run(Path(place)) else None
 
 
 @dataclass(frozen=True)
@@ -93,8 +113,9 @@ class GymPlan(CollectionPlan):
 
     Attributes:
         env: an environment's id of `gaitforge.collectors.gym.tasks`.
-        policies: a finished training's folder, or a run's, whose policy is the expert and has no
-            recorded returns; empty for the shipped policies, which have no replay buffer.
+        policies: a finished training's folder; a run's, or a class as "module:Class" that is called
+            with the number of environments, whose policy is the expert and has no recorded returns;
+            empty for the shipped policies, which have no replay buffer.
         qualities: of `QUALITIES`, in the order of the parts.
         steps: minimum per quality, in whole episodes; medium-replay has its own length.
         part_steps: minimum per part, in whole episodes; a replay buffer is cut after
@@ -147,24 +168,30 @@ class GymPlan(CollectionPlan):
         """The policies' folder; ValueError where none is given and none ships."""
         return policies_folder(self.env, self.policies)
 
+    @property
+    def source(self) -> PolicySource | None:
+        """The one policy of a run or class; None for a training's policies."""
+        return one_policy(self.policies)
+
     def recipe(self) -> Recipe | None:
-        """The record of the policies' training; None for a run's policy.
+        """The record of the policies' training; None for one policy.
 
         Raises:
             ValueError: no such training, another task's, or a run that lacks one of the qualities.
         """
-        if not is_run(self.folder):
+        if self.source is None:
             return known_recipe(self.env, self.policies)
         if not {*self.qualities} <= {data.RANDOM, data.EXPERT}:
-            raise ValueError(f"{self.folder} is one policy; its qualities are random and expert")
+            raise ValueError(f"{self.policies} is one policy; its qualities are random and expert")
         return None
 
     def actor(self, quality: str) -> GymExpert | RandomPolicy | DrawnPolicy:
         """The policy of a quality, see `quality_actor`. Raises ValueError if it is missing."""
-        if not is_run(self.folder):
-            return data.quality_actor(self.folder, quality)
-        drawn = DrawnPolicy(run_source(self.folder))
-        return RandomPolicy(drawn.act_dim) if quality == data.RANDOM else drawn
+        if quality == data.RANDOM:
+            with closing(TaskBatch(self.task, 1)) as env:
+                return RandomPolicy(env.act_dim)
+        source = self.source
+        return data.quality_actor(self.folder, quality) if source is None else DrawnPolicy(source)
 
     def parts(self) -> dict[str, GymPart]:
         """The parts by name, in the plan's order; more steps or qualities leave the others alone.
@@ -266,7 +293,7 @@ class GymSimulation(Simulation):
         while steps < part.steps:
             seed = int(hashed(*drawn, len(episodes))) >> 2
             actor.reset(np.arange(1))
-            episodes.append(run_episode(self._env, actor, seed, advance))
+            episodes.append(run_episode(self._env, actor, seed, advance, self._plan.physics))
             steps += episodes[-1].length
         return episodes
 

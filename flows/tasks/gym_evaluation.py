@@ -74,6 +74,8 @@ class GymEvaluation(EvaluationPlan):
     def of_store(cls, schema: Schema) -> Self | None:
         """See `EvaluationPlan.of_store`; with the references that the store keeps."""
         env = next((env for env, task in TASKS.items() if task.name == schema.robot), None)
+        if env is None and schema.attributes.get("format") == "gymnasium":
+            env = str(schema.attributes["env"])
         if env is None:
             return None
         kept = schema.attributes.get("reference_returns")

@@ -44,7 +44,7 @@ def _list(arguments: argparse.Namespace) -> None:
     "          gaitforge expert train --env Hopper-v5 --out runs/hopper\n"
     "          gaitforge expert train --env Humanoid-Mod-v0 --model bot --out runs/humanoid "
     "--set model_overrides.masking=mix",
-    option("--env", "a Gymnasium task instead of a robot: see gym list", metavar="TASK"),
+    option("--env", "a Gymnasium task instead of a robot, see gym collect", metavar="TASK"),
     option("--steps", "environment steps in all", positive),
     "--out --robot --terrain --skill SIMULATION --randomisation",
     option(

@@ -158,7 +158,7 @@ def test_policies_of_another_task_are_refused(policies: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
-        ({"env": "Ant-v5"}, "no task 'Ant-v5'"),
+        ({"env": "Bee-v5"}, "no task 'Bee-v5'"),
         ({"episodes": 0}, "at least 1 episode"),
         ({"environments": 0}, "environments must be at least 1"),
         ({"return_target": float("nan")}, "return_target must be a finite number"),

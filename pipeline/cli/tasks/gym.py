@@ -2,7 +2,6 @@
 
 import argparse
 from importlib.util import find_spec
-from pathlib import Path
 
 from gaitforge.pipeline.cli.collect import collection_work
 from gaitforge.pipeline.cli.parsing.parser import actions, command, flag, option, option_values
@@ -12,8 +11,8 @@ from gaitforge.pipeline.tables import show
 
 _SHIPPED = ("medium", "expert")
 _POLICIES = (
-    "output of gaitforge expert train --env, or a run's folder, whose policy is the expert "
-    "(default: the shipped policies)"
+    "output of gaitforge expert train --env; or a run's folder, or module:Class, whose policy is "
+    "the expert (default: the shipped policies)"
 )
 
 
@@ -42,7 +41,13 @@ def _list(arguments: argparse.Namespace) -> None:
 @work(
     "gaitforge gym collect hopper.zarr --env Hopper-v5 --policies runs/hopper",
     "store",
-    option("--env", "a task, see gaitforge gym list", metavar="TASK", required=True),
+    option(
+        "--env",
+        "a task of gaitforge gym list, or any of Gymnasium's registry, as module:ID if a module "
+        "registers it",
+        metavar="TASK",
+        required=True,
+    ),
     option("--policies", _POLICIES, default="", metavar="FOLDER"),
     option(
         "--quality",
@@ -64,14 +69,13 @@ def _list(arguments: argparse.Namespace) -> None:
 )
 def _collect(arguments: argparse.Namespace) -> Work:
     """Collect episodes of trained policies, or their replay buffer."""
-    from gaitforge.flows.tasks.gym import GymPlan, quality_summary
-    from gaitforge.flows.tasks.policy_source import is_run
+    from gaitforge.flows.tasks.gym import GymPlan, one_policy, quality_summary
 
     names = ("env", "policies", "steps", "part_steps", "physics", "processes", "seed")
     values = option_values(arguments, *names, "replay", "replay_steps", qualities="quality")
     if not (arguments.policies or arguments.replay):
         values.setdefault("qualities", _SHIPPED)
-    elif is_run(Path(arguments.policies)):
+    elif one_policy(arguments.policies or "") is not None:
         values.setdefault("qualities", _SHIPPED[1:])
     plan = GymPlan(**values)
     return collection_work(

@@ -37,8 +37,8 @@ def test_environments_of_a_batch_are_independent(env_id: str) -> None:
 
 
 def test_what_cannot_be_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="no task 'Ant-v5'; allowed: HalfCheetah-v5, Hopper-v5"):
-        find_task("Ant-v5")
+    with pytest.raises(ValueError, match=r"no task 'Bee-v5' .*allowed: HalfCheetah-v5, Hopper-v5"):
+        find_task("Bee-v5")
     with pytest.raises(ValueError, match="count and threads must be at least 1, got 0 and 1"):
         TaskBatch(find_task("Hopper-v5"), 0)
     monkeypatch.setitem(sys.modules, "gymnasium_robotics", None)

@@ -138,8 +138,8 @@ def test_the_recommended_settings_are_those_of_the_shipped_policies(env_id: str)
 
 def test_policies_of_ones_own_come_before_those_that_ship() -> None:
     assert policies_folder("AdroitHandRelocate-v1", "mine") == Path("mine")
-    with pytest.raises(ValueError, match="no task 'Ant-v5'"):
-        policies_folder("Ant-v5")
+    with pytest.raises(ValueError, match="no task 'Bee-v5'"):
+        policies_folder("Bee-v5")
     with pytest.raises(ValueError, match="no policies of Humanoid-Mod-v0 ship with gaitforge"):
         policies_folder("Humanoid-Mod-v0")
     assert known_recipe("Humanoid-Mod-v0") is None

@@ -40,13 +40,13 @@ def assert_same(a: Episode, b: Episode) -> None:
 
 def test_an_episode_is_the_same_alone_and_after_others(training: Path) -> None:
     first, actor = open_task(training)
-    alone = run_episode(first, actor, 11)
+    alone = run_episode(first, actor, 11, physics=True)
     other, actor_too = open_task(training)
     uniform = RandomPolicy(other.act_dim)
     for before, seed in ((actor_too, 3), (uniform, 11)):
         assert run_episode(other, before, seed).length > 0
-    assert_same(run_episode(other, actor_too, 11), alone)
-    assert_same(run_episode(first, actor, 11), alone)
+    assert_same(run_episode(other, actor_too, 11, physics=True), alone)
+    assert_same(run_episode(first, actor, 11, physics=True), alone)
     assert not np.array_equal(run_episode(first, actor, 12).obs[0], alone.obs[0])
     first.close()
     other.close()
@@ -54,7 +54,7 @@ def test_an_episode_is_the_same_alone_and_after_others(training: Path) -> None:
 
 def test_an_episode_can_be_stepped_again_from_what_is_kept(training: Path) -> None:
     batch, actor = open_task(training)
-    episode = run_episode(batch, actor, 4)
+    episode = run_episode(batch, actor, 4, physics=True)
     assert episode.terminated or episode.length == batch.task.facts.horizon
     batch.reset([0], [episode.seed])
     for step in range(episode.length):

@@ -176,14 +176,14 @@ view {store} --out {store}/page.html | inside the store
 view {store} --against {gone} --out {new} | no training run
 view {trained} --where 'return > 1' --out {new} | --where chooses episodes of a store
 
-gym collect {new} --env Ant-v5 --policies {hopper} | no task 'Ant-v5'
+gym collect {new} --env Bee-v5 --policies {hopper} | no task 'Bee-v5'
 gym collect {new} --env Walker2d-v5 --policies {hopper} | not of Walker2d-v5
 gym collect {new} --env Hopper-v5 --policies {gone} | no finished training in
 gym collect {new} --env Hopper-v5 --policies {hopper} --quality x | unknown quality 'x'
 gym collect {new} --env Hopper-v5 --policies {hopper} --physics | no simulator state
 gym collect {new} --env Hopper-v5 --policies {hopper} --steps 0 | at least 1, not '0'
 evaluate none --task gym | no policy 'none'; allowed: medium, expert
-evaluate random --task gym --set env=Ant-v5 | no task 'Ant-v5'
+evaluate random --task gym --set env=Bee-v5 | no task 'Bee-v5'
 evaluate random --task gym --set environments=0 | at least 1
 evaluate random --task gym --terrain flat | no 'terrains' here; allowed: env
 evaluate random --task drone | unknown task 'drone'; allowed: legged, gym
