@@ -130,7 +130,7 @@ _CHOSEN: tuple[Option, ...] = (
         choices=("small", "full"),
         default="small",
     ),
-    flag("--list", "show the presets"),
+    option("--list", "show the presets", action="store_true", dest="list_presets"),
     setting("learners.fcnet.steps=500"),
     "--json",
 )
@@ -140,7 +140,7 @@ def run_command(arguments: argparse.Namespace) -> Work:
     from gaitforge.flows.experiments.stages import claimed
     from gaitforge.pipeline.experiments.presets import PRESETS, preset
 
-    if arguments.list:
+    if arguments.list_presets:
         rows = [
             {"preset": name, "shows": each.shows, "hours of two cores": each.hours,
              "sizes": "small, full" if each.full else "small"}

@@ -51,7 +51,7 @@ _OTHER_TYPES: dict[str, Any] = {
     "level": list[Annotated[int, Field(ge=0, lt=N_LEVELS)]],
     "settings": list[Setting],
 }
-_NOT_SHOWN = {"help", "json", "stage", "prefect", "list"}
+_NOT_SHOWN = {"help", "json", "stage", "prefect", "list_presets"}
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def form_fields(parser: argparse.ArgumentParser) -> list[FormField]:
     for action in parser._actions:
         option = next((o for o in action.option_strings if o.startswith("--")), "")
         name = option[2:].replace("-", "_") or action.dest
-        if name not in hidden:
+        if hidden.isdisjoint((name, action.dest)):
             fields.append(FormField("settings" if name == "set" else name, option, action))
     return sorted(fields, key=lambda field: bool(field.option))
 
