@@ -17,7 +17,7 @@ from gaitforge.collectors.gym.training.ppo import GymPPOConfig
 from gaitforge.datasets.history import HISTORY, read_history
 from gaitforge.flows.experiments.intervals import mean, mean_and_std, stratified_interval
 from gaitforge.flows.experiments.plan import Settings
-from gaitforge.flows.experiments.summary import SUMMARY
+from gaitforge.flows.experiments.summary import SUMMARY, with_page
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
@@ -169,14 +169,7 @@ def reinforcement_stages(
             Stage(f"evaluate {run.name}", digest([key, to_tree(run.evaluation)]), run=work,
                   outputs=(run.evaluated(out),), after=(train,))
         )  # fmt: skip
-    names, key = tuple(stage.name for stage in stages), digest([each.key for each in stages])
-    work = partial(_write_summary, plan, out)
-    stages.append(Stage("compare", key, run=work, outputs=(out / SUMMARY,), after=names))
-    page = out / "report.html"
-    stages.append(
-        Stage("report", key, run=partial(report, out), outputs=(page,), after=("compare",))
-    )
-    return stages
+    return with_page(stages, out, partial(_write_summary, plan, out), partial(report, out))
 
 
 def _evaluate(run: Run, policy: Path, path: Path, reporter: Reporter) -> None:

@@ -13,7 +13,7 @@ from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.collectors.scenarios.randomisation import Randomisation
 from gaitforge.collectors.scenarios.skills import ALL_SKILLS, SKILLS
 from gaitforge.collectors.scenarios.terrains import ALL_TERRAINS, TERRAINS, UNSEEN, check_terrain
-from gaitforge.flows.experiments.summary import EXPERT, SUMMARY
+from gaitforge.flows.experiments.summary import EXPERT, SUMMARY, with_page
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
 from gaitforge.flows.stages.evaluate import evaluate_policy
@@ -119,14 +119,7 @@ def robustness_stages(
             work = partial(_evaluate, source, [each for *_, each in chosen], paths)
             key = digest([*keys, [to_tree(each) for each in chosen]])
             stages.append(Stage(f"{source.name} {quantity}", key, run=work, outputs=paths))
-    names, key = tuple(stage.name for stage in stages), digest([each.key for each in stages])
-    work = partial(_write_summary, plan, out)
-    stages.append(Stage("compare", key, run=work, outputs=(out / SUMMARY,), after=names))
-    page = out / "report.html"
-    stages.append(
-        Stage("report", key, run=partial(report, out), outputs=(page,), after=("compare",))
-    )
-    return stages
+    return with_page(stages, out, partial(_write_summary, plan, out), partial(report, out))
 
 
 def _path(out: Path, source: PolicySource, quantity: str, value: float | str) -> Path:

@@ -3,7 +3,7 @@
 Reading only: a lost file is an error that names it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -25,7 +25,7 @@ from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.experiments.runs import LEGGED, Row, Run, episode_returns, evaluations
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import collection_rate, part_records
-from gaitforge.flows.records.records import provenance, read_record, to_tree, write_record
+from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
 from gaitforge.flows.stages.staging import Stage, seconds_in_all, stage_seconds
 
 SUMMARY, WALL, EXPERT_CARD = "summary.json", "wall.json", "expert.json"
@@ -121,6 +121,22 @@ def write_summary(
         **provenance(),
     )
     write_record(out / SUMMARY, summary)
+
+
+def with_page(
+    stages: Sequence[Stage],
+    out: Path,
+    summarise: Callable[[Reporter], object],
+    report: Callable[[Reporter], object],
+) -> list[Stage]:
+    """Stages, then one that writes `summary.json` of them all, and one that writes the page."""
+    names, key = tuple(stage.name for stage in stages), digest([each.key for each in stages])
+    page = out / "report.html"
+    return [
+        *stages,
+        Stage("compare", key, run=summarise, outputs=(out / SUMMARY,), after=names),
+        Stage("report", key, run=report, outputs=(page,), after=("compare",)),
+    ]
 
 
 def _command(name: str, runs: Sequence[Run], out: Path) -> str:
