@@ -7,6 +7,7 @@ state's is their mean; the simulator's measurements belong to the nodes where th
 parameter per action.
 """
 
+import copy
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -111,17 +112,17 @@ class RegistryNetworks:
         normaliser, distribution = actor.obs_normalizer, actor.distribution
         assert isinstance(normaliser, EmpiricalNormalization), "`RegistryModel` has one"
         assert isinstance(distribution, GaussianDistribution), "`make_algorithm` gives one"
-        act_dim = distribution.std_param.numel()
-        spread = GaussianSpread(act_dim)
-        log_std = (self._filter * distribution.std_param.detach().clamp(min=0.0)).log()
+        std = distribution.std_param.detach().cpu()
+        spread = GaussianSpread(act_dim := std.numel())
+        log_std = (self._filter * std.clamp(min=0.0)).log()
         above = log_std.clamp(min=MIN_LOG_STD + 1e-3) - MIN_LOG_STD
         with torch.no_grad():
             spread.unbounded.copy_(MIN_LOG_STD + above.expm1().log())
-        mean, std = normaliser.mean, normaliser.std + normaliser.eps
+        mean, scale = normaliser.mean.cpu(), (normaliser.std + normaliser.eps).cpu()
         return PolicyNetwork(
-            actor.mlp,
+            copy.deepcopy(actor.mlp).cpu(),
             self.layout,
-            Normaliser(mean.numpy(), std.numpy()),
+            Normaliser(mean.numpy(), scale.numpy()),
             Normaliser.identity(act_dim),
             gaussian=spread,
         ).filtered(self._filter)

@@ -117,6 +117,11 @@ class ExpertTrainingConfig(PPOSettings):
             raise ValueError("action_filter_hz needs a model; an expert's actions follow the gait")
 
     @property
+    def processor(self) -> str:
+        """See `PPOSettings.processor`."""
+        return self.device if self.sim == "mujoco" else "cuda"
+
+    @property
     def action_filter(self) -> float:
         """The filter's share of the newest action, 1 - exp(-2 pi f dt); 1 without a filter."""
         cutoff_hz = self.action_filter_hz or math.inf

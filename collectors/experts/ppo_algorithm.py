@@ -18,10 +18,12 @@ from gaitforge.collectors.training_folder import (
     check_period,
     training_files,
 )
+from gaitforge.datasets.errors import listed
 from gaitforge.datasets.ranges import Positive, check_ranges
 
 FEATURES, CRITIC = "features", "critic"
 """Groups of observations: what the actor sees, and what the critic sees beside it."""
+_DEVICES = ("cpu", "cuda")
 
 
 class _CappedPPO(PPO):
@@ -47,6 +49,7 @@ class PPOSettings:
         max_learning_rate: ceiling of the adaptive schedule, which else reaches 4e-3;
             falling_steps: the last steps, over which the ceiling falls to 0.
         initial_std: std of the exploration noise, in units of the network's output.
+        device: "cpu" or "cuda", of the networks; a simulator's state is on the host.
         checkpoint_every_s: seconds between checkpoints, which wait for an update's end.
     """
 
@@ -67,11 +70,19 @@ class PPOSettings:
     seed: int = 0
     threads: Positive = 2
     learner_threads: Positive = 1
+    device: str = "cpu"
     checkpoint_every_s: float = CHECKPOINT_EVERY_S
 
     def __post_init__(self) -> None:
         check_ranges(self)
         check_period(self.checkpoint_every_s)
+        if self.device not in _DEVICES:
+            raise ValueError(f"unknown device '{self.device}'; allowed: {listed(_DEVICES)}")
+
+    @property
+    def processor(self) -> str:
+        """What the training runs on: "cuda" if any part of it uses a GPU, else "cpu"."""
+        return self.device
 
 
 @dataclass(frozen=True)
@@ -98,12 +109,15 @@ def ppo_updates(
 ) -> Iterator[Update]:
     """Roll out and update until `config.steps` environment steps; counts in `progress`."""
     algorithm.train_mode()
-    observations = task.get_observations()
+    device = torch.device(config.device)
+    observations = task.get_observations().to(device)
     while progress.steps < config.steps:
         started = time.perf_counter()
         with torch.inference_mode():
             for _ in range(config.horizon):
-                observations, reward, done, extras = task.step(algorithm.act(observations))
+                stepped = task.step(algorithm.act(observations).cpu())
+                observations, reward, done = (each.to(device) for each in stepped[:3])
+                extras = {name: value.to(device) for name, value in stepped[3].items()}
                 algorithm.process_env_step(observations, reward, done, extras)
             simulated = time.perf_counter()
             left = (config.steps - progress.steps) / max(1, config.falling_steps)
@@ -168,7 +182,12 @@ def make_algorithm(config: PPOSettings, task: Any, networks: Networks | None = N
 
     Without `networks` both are MLPs, and the actor's last layer is scaled by 0.01: training starts
     from the policy that it corrects.
+
+    Raises:
+        ValueError: torch sees no GPU for the device "cuda".
     """
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device cuda was asked for, but torch sees no GPU; use device=cpu")
     network: dict[str, Any] = {
         "class_name": "rsl_rl.models.MLPModel",
         "hidden_dims": list(config.hidden),
@@ -182,7 +201,7 @@ def make_algorithm(config: PPOSettings, task: Any, networks: Networks | None = N
         "class_name": "rsl_rl.modules.distribution.GaussianDistribution",
         "init_std": config.initial_std,
     }
-    observations = task.get_observations()
+    observations = task.get_observations().to(config.device)
     cfg: dict[str, object] = {
         "num_steps_per_env": config.horizon,
         "obs_groups": {"actor": [FEATURES], "critic": list(observations.keys())},
@@ -204,7 +223,7 @@ def make_algorithm(config: PPOSettings, task: Any, networks: Networks | None = N
     }
     _CappedPPO.ceiling = config.max_learning_rate
     with contextlib.redirect_stdout(io.StringIO()):  # rsl-rl prints its models
-        algorithm = _CappedPPO.construct_algorithm(observations, task, cfg, "cpu")
+        algorithm = _CappedPPO.construct_algorithm(observations, task, cfg, config.device)
     if networks is None:
         last = linear_layers(algorithm.get_policy())[-1]
         with torch.no_grad():

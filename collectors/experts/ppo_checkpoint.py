@@ -50,11 +50,11 @@ def network_weights(network: Any) -> dict[str, np.ndarray]:
     """Shipped weights: "mean", "std", and "layer{i}.weight" (out, in), "layer{i}.bias"."""
     normaliser = network.obs_normalizer
     assert isinstance(normaliser, EmpiricalNormalization), "experts are trained with one"
-    weights = {"mean": normaliser.mean.numpy(), "std": (normaliser.std + normaliser.eps).numpy()}
+    weights = {"mean": normaliser.mean, "std": normaliser.std + normaliser.eps}
     for i, linear in enumerate(linear_layers(network)):
-        weights[f"layer{i}.weight"] = linear.weight.detach().numpy()
-        weights[f"layer{i}.bias"] = linear.bias.detach().numpy()
-    return weights
+        weights[f"layer{i}.weight"] = linear.weight.detach()
+        weights[f"layer{i}.bias"] = linear.bias.detach()
+    return {name: tensor.cpu().numpy() for name, tensor in weights.items()}
 
 
 def set_actor(algorithm: PPO, weights: Mapping[str, np.ndarray]) -> None:

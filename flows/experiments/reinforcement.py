@@ -163,7 +163,10 @@ def reinforcement_stages(
         key = digest(to_tree(run.config))
         outputs = (policy / "checkpoint.json", run.folder(out) / HISTORY)
         work = partial(run.train, out)
-        stages.append(Stage(train, key, run=work, outputs=outputs, place=run.folder(out)))
+        stages.append(
+            Stage(train, key, run=work, outputs=outputs, place=run.folder(out),
+                  device=run.config.processor)
+        )  # fmt: skip
         work = partial(_evaluate, run, policy, run.evaluated(out))
         stages.append(
             Stage(f"evaluate {run.name}", digest([key, to_tree(run.evaluation)]), run=work,

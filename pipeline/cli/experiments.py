@@ -1,7 +1,7 @@
 """`gaitforge run`, `demo`, `pipeline`, `compare`, `dagger`, `report`: experiments in stages."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -63,6 +63,10 @@ _CHOICES = {
     "saved": "selection",
 }
 """Key of `chosen_claim`'s `choices` -> argument of the command line."""
+
+_TRAINED, _EVALUATED = ("steps", "device", "threads"), ("threads",)
+"""Options that are settings of every task's trainings, and of its evaluation."""
+_OF_REINFORCEMENT = ("learners", *_TRAINED)
 
 _LEARNERS = option(
     "--learners",
@@ -317,8 +321,12 @@ def _kind_work(
     fields = {**CELL_FIELDS, "episodes": "episodes", "threads": "threads"}
     if kind == REINFORCEMENT:
         fields = {"seeds": "seeds"}
+        plan = replace(plan, tasks=_with_all(arguments, plan.tasks, _TRAINED))
+        plan = replace(plan, evaluate=_with_all(arguments, plan.evaluate, _EVALUATED))
         if arguments.learners is not None:
             plan = replace(plan, learners={n: plan.learners.get(n, {}) for n in arguments.learners})
+    taken = {*fields.values(), *(_OF_REINFORCEMENT if kind == REINFORCEMENT else ())}
+    _check_unused(arguments, kind, taken)
     plan = override(with_named(plan, option_values(arguments, **fields)), arguments.settings)
 
     def result(_: object) -> Result:
@@ -330,6 +338,22 @@ def _kind_work(
     if not getattr(arguments, "dry_run", False):
         claim_kind(kind, plan, out)
     return Work(out, stages, result, ["run", str(out)])
+
+
+def _with_all(
+    arguments: argparse.Namespace, settings: Mapping[str, Mapping[str, Any]], options: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Name -> its settings and the values of `options` that the command line has."""
+    own = option_values(arguments, **{name: name for name in options})
+    return {name: {**each, **own} for name, each in settings.items()}
+
+
+def _check_unused(arguments: argparse.Namespace, kind: str, taken: Collection[str]) -> None:
+    """Raise ValueError for an option of experiments on stores that this kind does not take."""
+    for name in (*_CHOICES.values(), *_CONFIG):
+        if name not in taken and getattr(arguments, name, None) is not None:
+            flag_name = {"train_s": "train-time"}.get(name, name.replace("_", "-"))
+            raise ValueError(f"{kind} learning takes no --{flag_name}; use --set NAME=VALUE")
 
 
 def _result(out: Path, _: object) -> Result:

@@ -78,7 +78,8 @@ def _train(arguments: argparse.Namespace) -> Work:
         for warning in check_robot(robot).warnings:
             print(f"warning: {robot.name}: {warning}", file=sys.stderr)
     out = arguments.out
-    stage = Stage("train expert", run=partial(run_expert_training, config, out))
+    work = partial(run_expert_training, config, out)
+    stage = Stage("train expert", run=work, device=config.processor)
 
     def result(weights: Path | None) -> Result:
         return Result(lines=(str(weights or out / WEIGHTS),))
@@ -142,7 +143,8 @@ def _gym_ppo(arguments: argparse.Namespace) -> Work:
     names = ("env", "model", "steps", "seed", "threads")
     config = planned(GymPPOConfig(), arguments, *names)
     out = arguments.out
-    stage = Stage("train expert", run=partial(run_gym_ppo, config, out))
+    work = partial(run_gym_ppo, config, out)
+    stage = Stage("train expert", run=work, device=config.processor)
     result = Result(lines=(str(out / POLICY),))
     return Work(out, [stage], lambda _: result, arguments.words)
 

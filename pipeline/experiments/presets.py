@@ -192,7 +192,7 @@ _A1_WALK_EVALUATION: Settings = {
     "threads": 1,
 }
 # Sferrazza et al. 2024, Figure 12c: 2,048 environments, batches of 8,192; the MLP's last layers.
-_FULL: Settings = {"horizon": 24, "mini_batches": 6, "steps": 100_000_000}
+_FULL: Settings = {"horizon": 24, "mini_batches": 6, "steps": 100_000_000, "device": "cuda"}
 _FULL_A1: Settings = {**_A1_WALK, **_FULL, "robots": 2048, "sim": "mujoco_warp"}
 
 

@@ -72,9 +72,7 @@ def reinforcement_rows(summary: Record) -> list[dict[str, str]]:
             "success": pages.spread(row["success"], 2),
             "survival": pages.spread(row["survival"], 2),
             "speed error, m/s": _optional(row["vx_error"]),
-            "steps": count(row["steps"]),
             "training": duration(row["train_s"]["mean"]),
-            "steps/s": count(row["steps_per_s"]["mean"]),
         }
         for row in summary["results"]
     ]
@@ -93,6 +91,7 @@ def _run_rows(summary: Record) -> list[dict[str, str]]:
             "speed error, m/s": fixed(row["vx_error"]),
             "steps": count(row["steps"]),
             "training": duration(row["train_s"]),
+            "steps/s": count(row["steps_per_s"]),
             "control step, µs": fixed(row["latency_us_median"], 0),
         }
         for row in summary["runs"]

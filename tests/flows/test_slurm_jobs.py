@@ -256,7 +256,7 @@ def test_a_dry_run_shows_the_script_and_writes_nothing(
         (["collect", "s", "--partition", "p"], "--partition is for --runner slurm, not for"),
         (["collect", "s", "--runner", "cron"], "unknown runner 'cron'"),
         (["train", "s", "--out", "r", "--nodes", "2"], "--nodes is for --runner slurm, not for"),
-        (["collect", "s", "--runner", "slurm", "--gpus", "1"], "only a training uses several"),
+        (["collect", "s", "--runner", "slurm", "--gpus", "1"], "only a training with device=cuda"),
         (["jobs", "list", "nowhere"], "no folder nowhere"),
         (["jobs", "follow", "nowhere"], "no folder nowhere"),
         (["jobs", "cancel", "99"], "no job 99 below"),
@@ -395,6 +395,21 @@ def test_any_number_of_signals_ends_a_collecting_task_with_its_code(tmp_path: Pa
     assert done.stdout.split() == [b"130"] * ROUNDS + [b"143"] * ROUNDS
     for folder in folders:
         assert open_store(folder / "legged.zarr").verify() == []
+
+
+def test_an_experiment_asks_for_a_gpu_where_one_is_used(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = ["run", "bot-rl", "--learners", "mlp", "--seeds", "0", "--out", str(tmp_path / "rl")]
+    run += ["--device", "cuda", "--steps", "1000"]
+    assert main([*run, "--runner", "slurm", "--gpus", "4", "--dry-run"]) == 0
+    output = capfd.readouterr().out
+    with_gpu = ["gpus-per-node=1" in script for script in output.split("#!")[1:]]
+    # Training and evaluation on each of two tasks, then the summary and the page.
+    assert with_gpu == [True, False, True, False, False, False]
+    assert "torch.distributed" not in output
+    assert main([*run, "--where", "level < 3"]) == 2
+    assert "takes no --where" in capfd.readouterr().err
 
 
 def test_a_collection_has_no_gpus_and_no_second_node(tmp_path: Path) -> None:

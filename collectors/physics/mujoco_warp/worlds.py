@@ -71,7 +71,7 @@ def chosen_device() -> Any:
         raise ValueError(f"{DEVICE_VARIABLE} is '{name}'; allowed: {', '.join(devices)}")
     device = wp.get_device(name)
     if not any(Path(str(wp.config.kernel_cache_dir)).glob("wp_mujoco_warp*")):
-        _log.warning("mujoco_warp compiles its kernels now, once: this takes a minute or more")
+        _log.warning("mujoco_warp compiles its kernels now, once: this takes some minutes")
     if device.is_cpu:
         wp.config.cpu_compiler_flags = _CPU_FLAGS
     return device

@@ -95,7 +95,7 @@ def submit_stages(
             else:
                 after = sorted({number for name in stage.after for number in ids.get(name, ())})
                 line = [*words, "--stage", stage.name] if len(stages) > 1 else words
-                mine = settings if stage.trains else replace(settings, nodes=1, gpus=0)
+                mine = _resources(stage, settings)
                 new = [run_command_on_slurm(line, stage.name, out, mine, after)]
             all_new += new
             ids[stage.name] = [job.id for job in [*live, *new] if isinstance(job, jobs.Job)]
@@ -107,10 +107,22 @@ def submit_stages(
     return all_new
 
 
+def _resources(stage: Stage, settings: SlurmSettings) -> SlurmSettings:
+    """All nodes and GPUs for processes of torchrun, a GPU for another stage on one, else none."""
+    if stage.trains:
+        return settings
+    return replace(settings, nodes=1, gpus=min(settings.gpus, 0 if stage.device == "cpu" else 1))
+
+
 def _check_request(stages: Sequence[Stage], settings: SlurmSettings) -> None:
     """Raise ValueError if a request asks for what none of the stages can use."""
-    if (settings.nodes > 1 or settings.gpus) and not any(stage.trains for stage in stages):
-        raise ValueError("only a training uses several nodes or GPUs: nodes 1 and gpus 0")
+    shared = any(stage.trains for stage in stages)
+    if settings.nodes > 1 and not shared:
+        raise ValueError("only a learner's training uses several nodes: nodes 1")
+    if settings.gpus and not (shared or any(stage.device != "cpu" for stage in stages)):
+        raise ValueError(
+            "only a training with device=cuda, or on a GPU's simulator, uses GPUs: gpus 0"
+        )
     arrays = settings.max_parallel or settings.parts_per_task
     if arrays and not any(stage.collection for stage in stages):
         raise ValueError("only a collection is an array: no --max-parallel or --parts-per-task")

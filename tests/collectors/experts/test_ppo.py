@@ -132,6 +132,22 @@ def test_a_training_on_other_terrains_cannot_go_on(
         train_expert(replace(TINY, steps=9 * PER_UPDATE), trained.folder, lambda _: None)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_here_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="torch sees no GPU; use device=cpu"):
+        train_expert(replace(TINY, device="cuda"), tmp_path, lambda _: None)
+    with pytest.raises(ValueError, match="unknown device 'tpu'; allowed: cpu, cuda"):
+        replace(TINY, device="tpu")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_training_on_a_gpu_goes_on_and_is_saved_on_the_host(tmp_path: Path) -> None:
+    on_gpu = replace(TINY, device="cuda")
+    train_expert(on_gpu, tmp_path, lambda _: None)
+    weights, _ = train_expert(replace(on_gpu, steps=3 * PER_UPDATE), tmp_path, lambda _: None)
+    assert load_file(weights)["mean"].shape == (FEATURE_DIM,)
+
+
 @pytest.mark.parametrize(
     "changes", [{"hidden": (16, 16)}, {"horizon": 12}], ids=lambda c: next(iter(c))
 )
