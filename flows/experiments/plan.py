@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
+from gaitforge.flows.experiments.published import Published
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.stages.train import SelectPlan
@@ -100,6 +101,7 @@ class Experiment:
         curve: how many policies of a run are scored, evenly over its updates.
         evaluate: settings of the evaluation of each store's task, e.g. {"episodes": 20}.
         expert: whose return scores 100; empty for the one that collects, or else the task's own.
+        published: a paper's statements, which the runs' scores are held against.
     """
 
     learners: Learners = field(default_factory=lambda: {"fcnet": {}, "bot": {}})
@@ -117,6 +119,7 @@ class Experiment:
     curve: int = 1
     evaluate: Settings = field(default_factory=dict)
     expert: str = ""
+    published: tuple[Published, ...] = ()
 
     def __post_init__(self) -> None:
         self._check_names()

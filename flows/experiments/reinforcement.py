@@ -17,6 +17,7 @@ from gaitforge.collectors.gym.training.ppo import GymPPOConfig
 from gaitforge.datasets.history import HISTORY, read_history
 from gaitforge.flows.experiments.intervals import mean, mean_and_std, stratified_interval
 from gaitforge.flows.experiments.plan import Settings
+from gaitforge.flows.experiments.published import Published, verdicts
 from gaitforge.flows.experiments.summary import SUMMARY, with_page
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import plan_from_tree
@@ -50,12 +51,14 @@ class ReinforcementPlan:
             them, else of `ExpertTrainingConfig`.
         evaluate: name of a task -> settings of its evaluation, of held-out episodes.
         seeds: of the trainings, a run each.
+        published: a paper's statements, which the returns on every task are held against.
     """
 
     learners: Mapping[str, Settings]
     tasks: Mapping[str, Settings]
     evaluate: Mapping[str, Settings]
     seeds: tuple[int, ...] = (0, 1, 2)
+    published: tuple[Published, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.learners or not self.tasks:
@@ -182,15 +185,17 @@ def _evaluate(run: Run, policy: Path, path: Path, reporter: Reporter) -> None:
 
 def _write_summary(plan: ReinforcementPlan, out: Path, reporter: Reporter) -> None:
     rows = [run.row(out) for run in plan.runs()]
-    results = []
+    results, told = [], []
     for task in plan.tasks:
+        of_task = [row for row in rows if row["task"] == task]
+        told += [{"set": task, **row} for row in verdicts(plan.published, of_task, "return")]
         first: float | None = None
         for learner in plan.learners:
-            own = [row for row in rows if (row["task"], row["learner"]) == (task, learner)]
+            own = [row for row in of_task if row["learner"] == learner]
             result = _result(own)
             first = result["return"]["mean"] if first is None else first
             results.append(result | {"of_first": result["return"]["mean"] / first})
-    record = {"plan": plan, "runs": rows, "results": results, **provenance()}
+    record = {"plan": plan, "runs": rows, "results": results, "verdicts": told, **provenance()}
     write_record(out / SUMMARY, record)
 
 

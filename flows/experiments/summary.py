@@ -22,6 +22,7 @@ from gaitforge.flows.experiments.intervals import (
     stratified_interval,
 )
 from gaitforge.flows.experiments.plan import Experiment
+from gaitforge.flows.experiments.published import verdicts
 from gaitforge.flows.experiments.runs import LEGGED, Row, Run, episode_returns, evaluations
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import collection_rate, part_records
@@ -53,6 +54,7 @@ class Summary:
         expert: the expert's row on the cells of the runs; None for tasks without terrains.
         runs: a row each; results: means over the seeds of a learner on a set, with intervals.
         overall: means over all sets, of every learner.
+        verdicts: a row for each of the plan's published statements, see `published.verdicts`.
         cells: a row for each policy, terrain, skill and level of the legged task.
         largest_return: possible in a legged episode; wall_s: seconds in which some stage ran.
         command: repeats the experiment.
@@ -67,6 +69,7 @@ class Summary:
     runs: Sequence[Row]
     results: Sequence[Row]
     overall: Sequence[Row]
+    verdicts: Sequence[Row]
     cells: Sequence[Row]
     evaluated_episodes: int
     largest_return: float | None
@@ -113,6 +116,7 @@ def write_summary(
         runs=rows,
         results=[_result(group) for group in _grouped_by(rows, _RESULT)],
         overall=[_overall(group) for group in _grouped_by(rows, ("learner", "value"))],
+        verdicts=list(verdicts(experiment.published, rows, "score")),
         cells=[cell for each in names for cell in _evaluation(out, each)["cells"]],
         evaluated_episodes=sum(row["episodes"] for row in rows),
         largest_return=LARGEST_RETURN if legged else None,

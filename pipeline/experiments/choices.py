@@ -14,7 +14,7 @@ from gaitforge.flows.settings import override, with_chosen
 from gaitforge.flows.stages.status import is_experiment
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.registry import LEGGED, evaluation_of
-from gaitforge.pipeline.experiments.presets import GRID_EPISODES
+from gaitforge.pipeline.experiments.papers import GRID_EPISODES
 
 
 def chosen_claim(

@@ -1,27 +1,26 @@
 """The experiments that ship: demo and pipelines, comparisons, suites, and rounds of corrections."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from gaitforge.collectors.legged.data import COLLECTION_PRESETS, CollectionGrid
-from gaitforge.collectors.scenarios.skills import SKILLS
-from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.datasets.errors import listed
 from gaitforge.flows.experiments.plan import Corrections, Experiment, Learners, Settings
+from gaitforge.flows.experiments.published import Published
 from gaitforge.flows.experiments.reinforcement import ReinforcementPlan
 from gaitforge.flows.stages.status import ROBUSTNESS
 from gaitforge.flows.stages.train import SelectPlan
 from gaitforge.flows.tasks.legged import LeggedPlan, legged_plan
 from gaitforge.learners.training.config import TrainConfig
+from gaitforge.pipeline.experiments.papers import ALL_CELLS, PAPERS, Preset
 
 COMPARE, DAGGER, DEMO = "compare", "dagger", "demo"
 SIZES = SMALL, FULL = "small", "full"
-GRID_EPISODES = 20
-"""Evaluated episodes per cell."""
 _COMPLETE = "terminated or truncated"
 """Episodes that were cut off are left out: their return is unknown."""
+
 
 # A window is a whole episode, so every step has its full history. A training takes a minute.
 _WHOLE_EPISODES: Settings = {
@@ -31,13 +30,6 @@ _WHOLE_EPISODES: Settings = {
     "peak_lr": 8e-3,
     "warmup_fraction": 0.2,
     "ema_decay": 0.995,
-}
-_ALL_CELLS: Settings = {
-    "terrains": tuple(TERRAINS),
-    "skills": tuple(SKILLS),
-    "levels": (4,),
-    "episodes": GRID_EPISODES,
-    "robots": 240,
 }
 
 
@@ -56,13 +48,13 @@ def _demo() -> Experiment:
         corrections=Corrections(
             corrections, driver={"model": "fcnet", **_WHOLE_EPISODES, "steps": 1200}
         ),
-        evaluate=_ALL_CELLS,
+        evaluate=ALL_CELLS,
     )
 
 
 def _collecting(name: str) -> Experiment:
     """FCNet and BoT with three seeds on a collection of another size."""
-    return Experiment(collect=legged_plan(name), seeds=(0, 1, 2), evaluate=_ALL_CELLS)
+    return Experiment(collect=legged_plan(name), seeds=(0, 1, 2), evaluate=ALL_CELLS)
 
 
 def _compare() -> Experiment:
@@ -137,7 +129,11 @@ def _d4rl() -> Experiment:
         "medium-expert": ("medium", "expert"),
     }
     sets = {name: f"quality in ({', '.join(map(repr, each))})" for name, each in qualities.items()}
-    return Experiment(learners, sets=sets, targets=(1.0, 1.15), **_SUITE)
+    source, others = "FCNet, Table 2", {"dt": 74.7, "dt-retnet": 63.6, "bc": 46.4, "cql": 63.9}
+    published = tuple(
+        Published("fcnet", other, source, f"75.1 and {mean}") for other, mean in others.items()
+    )
+    return Experiment(learners, sets=sets, targets=(1.0, 1.15), published=published, **_SUITE)
 
 
 _OF_BEST = (0.92, 0.78, 0.64, 0.5, 0.37, 0.23)
@@ -169,7 +165,7 @@ def _legged_mixed() -> Experiment:
             "values": {"reward_scale": 16.0, "alpha": 0.02},
         },
     }
-    evaluate = {**_ALL_CELLS, "episodes": 4, "robots": 108, "threads": 1}
+    evaluate = {**ALL_CELLS, "episodes": 4, "robots": 108, "threads": 1}
     return Experiment(
         # The best episode returns 1.09 of the expert's mean: these ask for 100 % of it to 25 %.
         learners,
@@ -180,73 +176,6 @@ def _legged_mixed() -> Experiment:
     )
 
 
-# The adaptive rate of the experts' trainings falls too far for few robots. Without the filter and
-# the weight of the speed, noise carries a robot whose mean action stands.
-_A1_WALK: Settings = {
-    **{"robot": "a1", "terrains": ("rough",), "skills": ("walk",), "robots": 256},
-    **{"steps": 2_000_000, "tracking_weight": 3.0, "entropy": 0.0, "target_kl": 0.02},
-    **{"action_filter_hz": 5.0, "threads": 1, "learning_rate": 3e-4},
-}
-_A1_WALK_EVALUATION: Settings = {
-    "grid": {"terrains": ("rough",), "skills": ("walk",), "levels": (1, 4), "episodes": 100},
-    "threads": 1,
-}
-# Sferrazza et al. 2024, Figure 12c: 2,048 environments, batches of 8,192; the MLP's last layers.
-_FULL: Settings = {"horizon": 24, "mini_batches": 6, "steps": 100_000_000, "device": "cuda"}
-_FULL_A1: Settings = {**_A1_WALK, **_FULL, "robots": 2048, "sim": "mujoco_warp"}
-
-
-def _bot_rl(full: bool = False) -> ReinforcementPlan:
-    """The Body Transformer paper's Figures 5, 10 and 11: about 30,000 parameters each, 2 tasks.
-
-    Args:
-        full: the paper's size instead, 690,000 in actor and critic, its four tasks and five seeds,
-            for a GPU. Deviation: the CPU steps the humanoids; the paper tells no number of steps.
-    """
-    layers, width = (10, 64) if full else (3, 32)
-    bot = {"n_layers": layers, "embed_dim": width, "feedforward_dim": 2 * width, "n_heads": 2}
-    bot["positional_embedding"] = True
-    kinds = {"none": "transformer", "hard": "bot-hard", "mix": "bot-mix"}
-    kinds |= {"mix-random": "bot-mix-random"}
-    mlp = {"hidden_dim": 390, "n_layers": 3} if full else {"hidden_dim": 128, "n_layers": 2}
-    learners: Learners = {
-        "mlp": {"model_overrides": mlp},
-        **{
-            name: {"model": "bot", "model_overrides": {**bot, "masking": masking}}
-            for masking, name in kinds.items()
-        },
-        "bot-shared": {
-            "model": "bot",
-            "model_overrides": {**bot, "masking": "mix", "shared_tokenizer": True},
-        },
-    }
-    names = ("Mod", "Board", "Hill") if full else ("Mod",)
-    own = {**_FULL, "environments": 2048} if full else {"steps": 2_000_000, "target_kl": 0.03}
-    humanoids = {f"humanoid-{n.lower()}": {"env": f"Humanoid-{n}-v0", **own} for n in names}
-    return ReinforcementPlan(
-        learners,
-        tasks={"a1-walk": _FULL_A1 if full else _A1_WALK, **humanoids},
-        evaluate={"a1-walk": _A1_WALK_EVALUATION},
-        seeds=tuple(range(5 if full else 3)),
-    )
-
-
-@dataclass(frozen=True)
-class Preset:
-    """An experiment that ships.
-
-    Attributes:
-        plan: makes it; with `full` at the papers' size, where it has one.
-        shows: what it shows, in a line.
-        hours: of two cores, at its small size and with given stores; None where nobody ran it all.
-    """
-
-    plan: Callable[..., Experiment | ReinforcementPlan]
-    shows: str
-    hours: float | None = None
-    full: bool = False
-
-
 PRESETS: Mapping[str, Preset] = {
     DEMO: Preset(_demo, "collects a small dataset, corrects a policy, trains four learners", 0.23),
     COMPARE: Preset(_compare, "models with equal settings on a store, on held-out episodes, too"),
@@ -255,7 +184,7 @@ PRESETS: Mapping[str, Preset] = {
         _legged_mixed, "imitation, conditions and values on data of mixed quality", 5.0
     ),
     DAGGER: Preset(_dagger, "rounds of corrections beside plain imitation"),
-    "bot-rl": Preset(_bot_rl, "BoT's Figures 5, 10 and 11: six networks trained by PPO", full=True),
+    **PAPERS,
 }
 
 

@@ -10,6 +10,7 @@ from gaitforge.pipeline.report import charts, pages
 from gaitforge.pipeline.report.charts import Curve
 from gaitforge.pipeline.report.figures import Panel
 from gaitforge.pipeline.report.pages import DASH, Record, Section, count, fixed, write_sections
+from gaitforge.pipeline.report.results import VERDICTS, verdict_rows
 from gaitforge.pipeline.tables import duration
 from gaitforge.pipeline.view.run_pages import page_of, write_evaluation_pages
 
@@ -31,6 +32,7 @@ def write_reinforcement_page(out: Path, reporter: Reporter) -> Path:
             "episodes; in brackets the 95 % interval over the seeds.",
             reinforcement_rows(summary),
         ),
+        *([Section("Published", VERDICTS, rows)] if (rows := verdict_rows(summary)) else []),
         Section(
             "Learning curves",
             "Mean return of the training's own episodes, with exploration and curriculum; thin "

@@ -68,6 +68,8 @@ def _context(run: RunFiles, rows: Sequence[Mapping[str, str]]) -> dict[str, obje
         "source": results.SOURCE if "published" in rows[0] else "",
         "rows": rows,
         "overall": results.overall_rows(summary),
+        "verdicts": results.verdict_rows(summary),
+        "verdicts_text": results.VERDICTS,
         "charts": results.result_charts(summary),
         "linked": linked,
         "sheets": run.sheets,

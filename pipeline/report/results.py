@@ -25,6 +25,13 @@ PUBLISHED: dict[tuple[str, str], tuple[float, ...]] = {
 """(task, set) -> D4RL's normalised score of each of `PUBLISHED_LEARNERS`, means of three seeds."""
 
 
+VERDICTS = (
+    "The paper’s statements, and whether the seeds here tell the same: “by chance” is the p-value "
+    "of a one-sided permutation test over the seeds; at most 0.05 holds, at most 0.05 in the other "
+    "direction does not, anything else cannot be told."
+)
+
+
 def result_rows(record: Record) -> list[dict[str, str]]:
     """A row per learner on a set, and the expert's, as text; columns without a value are left out.
 
@@ -81,6 +88,25 @@ def published(task: str, set_name: str, learner: str) -> str:
     if scores is None or learner not in PUBLISHED_LEARNERS:
         return DASH
     return fixed(scores[PUBLISHED_LEARNERS.index(learner)], 1)
+
+
+def verdict_rows(record: Record) -> list[dict[str, str]]:
+    """A row per published statement, as text; columns without a value are left out."""
+    rows = [
+        {
+            "published": f"{policy(each['ahead'])} ahead of {policy(each['behind'])}",
+            "set": each.get("set", ""),
+            "value": "" if each["value"] is None else f"{each['value']:g}",
+            "source": each["source"],
+            "there": each["numbers"],
+            "here": " and ".join(fixed(mean) for mean in each["means"]),
+            "by chance": fixed(each["chance"]),
+            "verdict": each["verdict"],
+        }
+        for each in record.get("verdicts", ())
+    ]
+    shown = [name for name in (rows or [{}])[0] if any(row[name] for row in rows)]
+    return [{name: row[name] for name in shown} for row in rows]
 
 
 def overall_rows(record: Record) -> list[dict[str, str]]:

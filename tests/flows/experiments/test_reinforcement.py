@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gaitforge.collectors.legged.observations import POLICY_SLICES
+from gaitforge.flows.experiments.published import OPEN, Published
 from gaitforge.flows.experiments.reinforcement import ReinforcementPlan
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record, to_tree
@@ -34,6 +35,7 @@ PLAN = ReinforcementPlan(
         "hopper": {"episodes": 2, "environments": 2},
     },
     seeds=(0, 1),
+    published=(Published("flat", "mlp", "Paper, Figure 1"),),
 )  # fmt: skip
 REPORT = "report.html"
 
@@ -62,6 +64,8 @@ def test_every_run_is_trained_scored_once_and_on_the_page(tmp_path: Path) -> Non
     assert first == [1.0, 1.0]
     page = (tmp_path / REPORT).read_text()
     assert all(text in page for text in (*runs, "Return: hopper", "Return: walk"))
+    assert [row["set"] for row in summary["verdicts"]] == ["walk", "hopper"]
+    assert all(text in page for text in ("Paper, Figure 1", "flat ahead of mlp", OPEN))
 
     wider = replace(PLAN, seeds=(0, 1, 2))
     left = [s.name for s in kind.stages_of(wider, tmp_path) if not is_done(tmp_path, s)]

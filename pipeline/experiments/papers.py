@@ -1,0 +1,169 @@
+"""Presets of the papers' figures and tables, each with the statements that it is held against."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.terrains import TERRAINS
+from gaitforge.flows.experiments.plan import Experiment, Learners, Settings
+from gaitforge.flows.experiments.published import Published
+from gaitforge.flows.experiments.reinforcement import ReinforcementPlan
+
+GRID_EPISODES = 20
+"""Evaluated episodes per cell."""
+ALL_CELLS: Settings = {
+    "terrains": tuple(TERRAINS),
+    "skills": tuple(SKILLS),
+    "levels": (4,),
+    "episodes": GRID_EPISODES,
+    "robots": 240,
+}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """An experiment that ships.
+
+    Attributes:
+        plan: makes it; with `full` at the papers' size, where it has one.
+        shows: what it shows, in a line.
+        hours: of two cores, at its small size and with given stores; None where nobody ran it all.
+    """
+
+    plan: Callable[..., Experiment | ReinforcementPlan]
+    shows: str
+    hours: float | None = None
+    full: bool = False
+
+
+# The adaptive rate of the experts' trainings falls too far for few robots. Without the filter and
+# the weight of the speed, noise carries a robot whose mean action stands.
+_A1_WALK: Settings = {
+    **{"robot": "a1", "terrains": ("rough",), "skills": ("walk",), "robots": 256},
+    **{"steps": 2_000_000, "tracking_weight": 3.0, "entropy": 0.0, "target_kl": 0.02},
+    **{"action_filter_hz": 5.0, "threads": 1, "learning_rate": 3e-4},
+}
+_A1_WALK_EVALUATION: Settings = {
+    "grid": {"terrains": ("rough",), "skills": ("walk",), "levels": (1, 4), "episodes": 100},
+    "threads": 1,
+}
+# Sferrazza et al. 2024, Figure 12c: 2,048 environments, batches of 8,192; the MLP's last layers.
+_FULL: Settings = {"horizon": 24, "mini_batches": 6, "steps": 100_000_000, "device": "cuda"}
+_FULL_A1: Settings = {**_A1_WALK, **_FULL, "robots": 2048, "sim": "mujoco_warp"}
+
+
+def _bot_rl(full: bool = False) -> ReinforcementPlan:
+    """The Body Transformer paper's Figures 5, 10 and 11: about 30,000 parameters each, 2 tasks.
+
+    Args:
+        full: the paper's size instead, 690,000 in actor and critic, its four tasks and five seeds,
+            for a GPU. Deviation: the CPU steps the humanoids; the paper tells no number of steps.
+    """
+    layers, width = (10, 64) if full else (3, 32)
+    bot = {"n_layers": layers, "embed_dim": width, "feedforward_dim": 2 * width, "n_heads": 2}
+    bot["positional_embedding"] = True
+    kinds = {"none": "transformer", "hard": "bot-hard", "mix": "bot-mix"}
+    kinds |= {"mix-random": "bot-mix-random"}
+    mlp = {"hidden_dim": 390, "n_layers": 3} if full else {"hidden_dim": 128, "n_layers": 2}
+    learners: Learners = {
+        "mlp": {"model_overrides": mlp},
+        **{
+            name: {"model": "bot", "model_overrides": {**bot, "masking": masking}}
+            for masking, name in kinds.items()
+        },
+        "bot-shared": {
+            "model": "bot",
+            "model_overrides": {**bot, "masking": "mix", "shared_tokenizer": True},
+        },
+    }
+    names = ("Mod", "Board", "Hill") if full else ("Mod",)
+    own = {**_FULL, "environments": 2048} if full else {"steps": 2_000_000, "target_kl": 0.03}
+    humanoids = {f"humanoid-{n.lower()}": {"env": f"Humanoid-{n}-v0", **own} for n in names}
+    return ReinforcementPlan(
+        learners,
+        tasks={"a1-walk": _FULL_A1 if full else _A1_WALK, **humanoids},
+        evaluate={"a1-walk": _A1_WALK_EVALUATION},
+        seeds=tuple(range(5 if full else 3)),
+        published=(
+            *_pairs("bot-mix", {"mlp": "", "transformer": ""}, "BoT, Figure 5"),
+            *_pairs("bot-mix", {"bot-mix-random": ""}, "BoT, Figure 10"),
+            *_pairs("bot-mix", {"bot-shared": ""}, "BoT, Figure 11"),
+        ),
+    )
+
+
+def _pairs(learner: str, others: Mapping[str, str], source: str) -> tuple[Published, ...]:
+    """Statements that a learner is ahead of others; their numbers as text."""
+    return tuple(Published(learner, other, source, text) for other, text in others.items())
+
+
+def _fcnet_data_size(full: bool = False) -> Experiment:
+    """FCNet's Figure 4 on nested parts of one store, of 6 million steps or (`full`) of 60."""
+    shares = (0.0075, 0.0317, 0.1, 0.333, 1.0) if full else (0.075, 0.317, 1.0)
+    numbers = {"transformer": "at 60 million steps 10.060 of the expert's 10.589 (Table 7)"}
+    return Experiment(
+        {"fcnet": {}, "transformer": {}},
+        seeds=(0, 1, 2),
+        settings={"split_seed": 0, "steps": 20_000 if full else 3000},
+        vary={"data": shares},
+        evaluate={**ALL_CELLS, "episodes": 75 if full else GRID_EPISODES},
+        published=_pairs("fcnet", numbers, "FCNet, Figure 4"),
+    )
+
+
+def _fcnet_sizes(full: bool = False) -> Experiment:
+    """FCNet's Figure 8: widths, with the loss on held-out episodes of Table 7."""
+    widths = (64, 128, 256, 512) if full else (32, 64, 128, 256)
+    return Experiment(
+        {"fcnet": {}, "transformer": {}},
+        seeds=(0, 1, 2),
+        settings={"split_seed": 0, "steps": 20_000 if full else 2000},
+        tested=True,
+        vary={"model_overrides.hidden_dim": widths},
+        evaluate=ALL_CELLS,
+        published=_pairs("fcnet", {"transformer": ""}, "FCNet, Figure 8"),
+    )
+
+
+def _fcnet_context(full: bool = False) -> Experiment:
+    """FCNet's Figure 9: lengths of the context; as many modes as the shortest one has."""
+    return Experiment(
+        {"fcnet": {"model_overrides": {"n_modes": 5}}, "transformer": {}},
+        seeds=(0, 1, 2),
+        settings={"split_seed": 0, "steps": 20_000 if full else 2000},
+        vary={"model_overrides.context_len": (8, 16, 32, 64, 128)},
+        evaluate=ALL_CELLS,
+        published=_pairs("fcnet", {"transformer": ""}, "FCNet, Figure 9"),
+    )
+
+
+def _bot_masks() -> Experiment:
+    """BoT's Figure 9a where there is data: masks of the quadruped's body, equal time."""
+    maskings = {"bot-hard": "hard", "bot-mix": "mix", "bot-soft": "soft", "bot-random": "random",
+                "bot-mix-random": "mix-random", "bot-unmasked": "none"}  # fmt: skip
+    learners: dict[str, Any] = {
+        name: {"model": "bot-mix", "model_overrides": {"masking": masking}}
+        for name, masking in maskings.items()
+    }
+    further = {"bot-position": "positional_embedding", "bot-shared": "shared_tokenizer"}
+    for name, setting in further.items():
+        learners[name] = {"model": "bot-mix", "model_overrides": {"masking": "mix", setting: True}}
+    behind = dict.fromkeys(("bot-mix", "bot-soft", "bot-random", "bot-unmasked"), "")
+    return Experiment(
+        learners,
+        seeds=(0, 1, 2),
+        settings={"split_seed": 0, "ema_decay": 0.995},
+        train_s=60.0,
+        evaluate=ALL_CELLS,
+        published=_pairs("bot-hard", behind, "BoT, Figure 9a (MoCapAct)"),
+    )
+
+
+PAPERS: Mapping[str, Preset] = {
+    "fcnet-data-size": Preset(_fcnet_data_size, "FCNet's Figure 4: over the data", full=True),
+    "fcnet-sizes": Preset(_fcnet_sizes, "FCNet's Figure 8: over the width", full=True),
+    "fcnet-context": Preset(_fcnet_context, "FCNet's Figure 9: over the context", full=True),
+    "bot-masks": Preset(_bot_masks, "BoT's Figure 9a: masks, tokenizers and positions"),
+    "bot-rl": Preset(_bot_rl, "BoT's Figures 5, 10 and 11: six networks trained by PPO", full=True),
+}

@@ -1,0 +1,75 @@
+"""Verdicts on a paper's statements: laws of the test, and rows for what has run."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gaitforge.flows.experiments.plan import Experiment
+from gaitforge.flows.experiments.published import (
+    FAILS,
+    HOLDS,
+    OPEN,
+    Published,
+    chance,
+    verdict,
+    verdicts,
+)
+from gaitforge.pipeline.experiments.presets import PRESETS, preset
+
+SCORES = st.lists(st.integers(-50, 50).map(float), min_size=1, max_size=5)
+
+
+@given(SCORES, SCORES)
+def test_a_verdict_turns_with_the_statement_and_keeps_with_the_order_of_seeds(
+    ahead: list[float], behind: list[float]
+) -> None:
+    turned = {HOLDS: FAILS, FAILS: HOLDS, OPEN: OPEN}
+    told = verdict(ahead, behind)
+    assert verdict(behind, ahead) == turned[told]
+    assert verdict(ahead[::-1], sorted(behind)) == told
+    assert verdict([3 * x + 7 for x in ahead], [3 * x + 7 for x in behind]) == told
+    assert told == OPEN or np.mean(ahead) != np.mean(behind)
+    assert 0.0 < chance(ahead, behind) <= 1.0
+    assert chance(ahead, behind) + chance(behind, ahead) >= 1.0
+    if len(ahead) < 3 and len(behind) < 3:
+        assert told == OPEN
+
+
+def test_a_chance_is_the_share_of_orders_that_are_as_far_apart() -> None:
+    ahead, behind = [5.0, 2.0, 7.0], [1.0, 4.0, 3.0, 0.0]
+    seen = np.mean(ahead) - np.mean(behind)
+    orders = np.array(list(permutations([*ahead, *behind])))
+    apart = orders[:, :3].mean(axis=1) - orders[:, 3:].mean(axis=1)
+    assert chance(ahead, behind) == pytest.approx(np.mean(apart >= seen - 1e-9))
+    many = list(np.arange(30.0))
+    assert chance(many[15:], many[:15]) < 1e-4
+
+
+def test_every_value_and_statement_that_has_run_gets_a_row_of_means_over_its_sets() -> None:
+    runs = [
+        {"learner": learner, "seed": seed, "value": value, "score": score + seed + value + shift}
+        for learner, score in (("a", 10.0), ("b", 0.0))
+        for seed in range(3)
+        for value in (1.0, 2.0)
+        for shift in (-1.0, 1.0)
+    ]
+    said = (Published("a", "b", "Paper, Table 1", "2 and 1"), Published("a", "absent", "Paper"))
+    rows = list(verdicts(said, runs, "score"))
+    assert [(row["value"], row["verdict"]) for row in rows] == [(1.0, HOLDS), (2.0, HOLDS)]
+    assert rows[0]["means"] == [12.0, 2.0]
+    assert rows[0]["numbers"] == "2 and 1"
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_statements_of_presets_are_about_their_learners_and_can_be_told(name: str) -> None:
+    plan = preset(name)
+    for said in plan.published:
+        assert {said.ahead, said.behind} <= plan.learners.keys()
+        assert said.source
+        assert len(plan.seeds) >= 3
+    if isinstance(plan, Experiment) and PRESETS[name].full:
+        full = preset(name, "full")
+        assert full.published == plan.published
