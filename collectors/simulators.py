@@ -8,6 +8,11 @@ BACKENDS = {
 """Module and class by name."""
 
 
+def processor_of(name: str) -> str:
+    """What a back end runs on: "cuda" for a GPU, which `mujoco_warp` can do without, or "cpu"."""
+    return "cpu" if name == "mujoco" else "cuda"
+
+
 def check_backend(name: str) -> str:
     """Return the name; raises ValueError for an unknown one."""
     if name not in BACKENDS:

@@ -43,9 +43,8 @@ from gaitforge.collectors.scenarios.randomisation import (
     set_randomisation,
 )
 from gaitforge.collectors.scenarios.terrains import N_LEVELS
-from gaitforge.collectors.simulators import BACKENDS
+from gaitforge.collectors.simulators import check_backend, processor_of
 from gaitforge.collectors.timing import CONTROL_DT_S
-from gaitforge.datasets.errors import listed
 from gaitforge.datasets.files import write_bytes_durably
 from gaitforge.datasets.ranges import Range
 
@@ -107,8 +106,7 @@ class ExpertTrainingConfig(PPOSettings):
         super().__post_init__()
         set_randomisation(self)
         TrainingScope.of(self.terrains, self.skills)
-        if self.sim not in BACKENDS:
-            raise ValueError(f"unknown simulator '{self.sim}'; allowed: {listed(BACKENDS)}")
+        check_backend(self.sim)
         if self.model and self.start_from:
             raise ValueError(f"start_from is an expert's; training of {self.model} starts anew")
         if self.model_overrides and not self.model:
@@ -119,7 +117,7 @@ class ExpertTrainingConfig(PPOSettings):
     @property
     def processor(self) -> str:
         """See `PPOSettings.processor`."""
-        return self.device if self.sim == "mujoco" else "cuda"
+        return "cuda" if self.device == "cuda" else processor_of(self.sim)
 
     @property
     def action_filter(self) -> float:

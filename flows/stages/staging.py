@@ -96,7 +96,8 @@ def collection_stage(
 ) -> Stage:
     """The work of a command that collects: the missing ones of a plan's parts (None: all)."""
     names = None if parts is None else tuple(parts)
-    return Stage(name, place=store, collection=partial(itself, plan), parts=names)
+    made = partial(itself, plan)
+    return Stage(name, place=store, collection=made, parts=names, device=plan.processor)
 
 
 def itself(plan: CollectionPlan) -> CollectionPlan:

@@ -73,6 +73,11 @@ class CollectionPlan(ABC):
         """The workers of a local run: the plan's field that `parallelism` names."""
         return getattr(self, self.parallelism)
 
+    @property
+    def processor(self) -> str:
+        """What its simulator runs on: "cuda" for a GPU, else "cpu"."""
+        return "cpu"
+
     def with_workers(self, workers: int) -> Self:
         """The plan with another number of workers; its parts stay the same."""
         return replace(cast(Any, self), **{self.parallelism: workers})

@@ -24,7 +24,7 @@ from gaitforge.collectors.scenarios.randomisation import (
     Written,
     set_randomisation,
 )
-from gaitforge.collectors.simulators import check_backend
+from gaitforge.collectors.simulators import check_backend, processor_of
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.datasets import Schema
 from gaitforge.datasets.ranges import Range
@@ -72,6 +72,11 @@ class LeggedPlan(CollectionPlan):
         super().__post_init__()
         check_backend(self.sim)
         set_randomisation(self)
+
+    @property
+    def processor(self) -> str:
+        """See `CollectionPlan.processor`."""
+        return processor_of(self.sim)
 
     def expected_steps(self) -> dict[str, int]:
         """See `CollectionPlan.expected_steps`; the list grows with `grid.parts`."""

@@ -9,6 +9,7 @@ from functools import partial, update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gaitforge.datasets.errors import listed
 from gaitforge.flows.progress import Reporter, leads
 from gaitforge.flows.runners.dask_clusters import DaskSettings
 from gaitforge.flows.runners.slurm import jobs as slurm
@@ -145,9 +146,9 @@ def _say_stages(work: Work, reporter: Reporter) -> None:
     left = [stage.name for stage in stages if stage.name not in done]
     if left:
         about = f", about {_minutes(work.seconds, left)} min here" if work.seconds else ""
-        reporter.say(f"{len(stages)} stages{about}: {', '.join(stage.name for stage in stages)}")
+        reporter.say(f"{len(stages)} stages{about}: {listed(stage.name for stage in stages)}")
     if left and done:
-        reporter.say(f"skipped, since done before: {', '.join(done)}")
+        reporter.say(f"skipped, since done before: {listed(done)}")
 
 
 def _minutes(seconds: Mapping[str, float], left: Sequence[str]) -> int:

@@ -412,10 +412,19 @@ def test_an_experiment_asks_for_a_gpu_where_one_is_used(
     assert "takes no --where" in capfd.readouterr().err
 
 
-def test_a_collection_has_no_gpus_and_no_second_node(tmp_path: Path) -> None:
-    for settings in (SlurmSettings(gpus=1), SlurmSettings(nodes=2)):
-        with pytest.raises(ValueError, match="nodes 1 and gpus 0"):
-            run_slurm(PLAN, tmp_path / "legged.zarr", Silent(), None, settings)
+def test_a_collection_has_a_gpu_for_its_simulator_alone_and_no_second_node(tmp_path: Path) -> None:
+    on_gpu = replace(PLAN, sim="mujoco_warp")
+    for plan, settings in (
+        (PLAN, SlurmSettings(gpus=1)),
+        (PLAN, SlurmSettings(nodes=2)),
+        (on_gpu, SlurmSettings(gpus=2)),
+    ):
+        with pytest.raises(ValueError, match="nodes 1 and gpus 0, or 1 for"):
+            run_slurm(plan, tmp_path / "legged.zarr", Silent(), None, settings)
+    asked = SlurmSettings(gpus=1, dry_run=True)
+    script = run_slurm(on_gpu, tmp_path / "legged.zarr", Silent(), None, asked)
+    assert isinstance(script, str)
+    assert "gpus-per-node=1" in script
     assert list(tmp_path.iterdir()) == []
 
 

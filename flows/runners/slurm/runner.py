@@ -53,8 +53,11 @@ def run_slurm(
         ValueError: no Slurm, or its reason to refuse; nothing is left behind.
     """
     settings = settings or SlurmSettings()
-    if settings.nodes > 1 or settings.gpus:
-        raise ValueError("a part is collected on the cores of one node: nodes 1 and gpus 0")
+    if settings.nodes > 1 or settings.gpus > (plan.processor == "cuda"):
+        raise ValueError(
+            "a part is collected on the cores of one node: nodes 1 and gpus 0, or 1 for a "
+            "simulator on a GPU"
+        )
     store = store_address(store_path)
     place = jobs.jobs_folder(store)
     missing = _missing(plan, store, parts)

@@ -121,7 +121,7 @@ def _check_request(stages: Sequence[Stage], settings: SlurmSettings) -> None:
         raise ValueError("only a learner's training uses several nodes: nodes 1")
     if settings.gpus and not (shared or any(stage.device != "cpu" for stage in stages)):
         raise ValueError(
-            "only a training with device=cuda, or on a GPU's simulator, uses GPUs: gpus 0"
+            "only a training with device=cuda, or a simulator on a GPU, uses GPUs: gpus 0"
         )
     arrays = settings.max_parallel or settings.parts_per_task
     if arrays and not any(stage.collection for stage in stages):
@@ -136,8 +136,9 @@ def _array(
     assert stage.place is not None
     if not all(job.is_array for job in live):
         return []  # one job makes all of them
-    one_node = replace(settings, nodes=1, gpus=0)
-    job = run_slurm(stage.collection(), stage.place, reporter, stage.parts, one_node)
+    plan = stage.collection()
+    one_node = replace(settings, nodes=1, gpus=min(settings.gpus, plan.processor == "cuda"))
+    job = run_slurm(plan, stage.place, reporter, stage.parts, one_node)
     return [] if isinstance(job, list) else [job]
 
 

@@ -69,7 +69,10 @@ _OF_SOME: Options = {
     "--max-parallel": details("array tasks of a collection that run in parallel", positive),
     "--parts-per-task": details("parts per array task of a collection (default: --cpus)", positive),
     "--nodes": details("nodes of a training (default: 1)", positive),
-    "--gpus": details("GPUs per node of a training, one process each (default: 0)", whole),
+    "--gpus": details(
+        "GPUs per node of a training, one process each; 1 for a simulator on a GPU (default: 0)",
+        whole,
+    ),
 }
 _FOLLOW: Options = {
     "--follow": details("show states until all jobs have ended; exit 1 if one failed", **_ON),
