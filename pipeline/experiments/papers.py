@@ -141,7 +141,7 @@ def _fcnet_context(full: bool = False) -> Experiment:
 def _bot_masks() -> Experiment:
     """BoT's Figure 9a where there is data: masks of the quadruped's body.
 
-    Equal updates, which cost them about the same: time that is measured first varies by a fifth.
+    Equal updates, which cost them about the same; a time measured first varies with the machine.
     """
     maskings = {"bot-hard": "hard", "bot-mix": "mix", "bot-soft": "soft", "bot-random": "random",
                 "bot-mix-random": "mix-random", "bot-unmasked": "none"}  # fmt: skip
