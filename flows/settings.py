@@ -6,6 +6,8 @@ from dataclasses import fields, is_dataclass, replace
 from types import NoneType
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
+from gaitforge.flows.records.plans import plan_from_tree
+
 Plan = TypeVar("Plan")
 
 _NEEDS = {
@@ -21,8 +23,8 @@ _NEEDS = {
 def override(plan: Plan, settings: Sequence[str]) -> Plan:
     """A copy of a frozen dataclass tree with `path.to.field=value` settings applied.
 
-    Values are read by the field's type: tuples as comma-separated lists, mappings as JSON. Entries
-    of mappings are set by `path.to.field.entry=value`, as JSON or else as text.
+    Values are read by the field's type: tuples as comma-separated lists, mappings and tuples of
+    records as JSON. Entries of mappings are set by `path.to.field.entry=value`, as JSON or else as text.
 
     Raises:
         ValueError: an unknown field, or a value that does not fit it; it says what is allowed.
@@ -123,6 +125,8 @@ def _parsed(text: str, kind: Any, name: str) -> object:
     if text.lower() == "none" and NoneType in get_args(kind):
         return None
     try:
+        if get_origin(kind) is tuple and is_dataclass(get_args(kind)[0]):
+            return _records(text, get_args(kind)[0], name)
         if get_origin(kind) is tuple:  # the plan checks how many there are
             items = [item.strip() for item in text.split(",") if item.strip()]
             item_type = TypeAdapter(get_args(kind)[0], config=finite)
@@ -135,6 +139,16 @@ def _parsed(text: str, kind: Any, name: str) -> object:
         need = _NEEDS.get(first["type"])
         fault = f" needs {need}" if need else f": {first['msg']}"
         raise ValueError(f"setting '{name}'{fault}, not '{text}'") from None
+
+
+def _records(text: str, kind: Any, name: str) -> tuple[Any, ...]:
+    try:
+        tree = json.loads(text or "[]")
+    except ValueError:
+        raise ValueError(f"setting '{name}' needs {_NEEDS['json_invalid']}, not '{text}'") from None
+    if not isinstance(tree, list):
+        raise ValueError(f"setting '{name}' needs a list, not '{text}'")
+    return tuple(plan_from_tree(kind, each) for each in tree)
 
 
 def _small(value: object, name: str) -> object:

@@ -2,7 +2,7 @@
 
 import types
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Plan = TypeVar("Plan")
@@ -55,6 +55,9 @@ def _dataclass(kind: Any, tree: object, where: str) -> object:
     unknown = sorted(tree.keys() - names.keys())
     if unknown:
         raise ValueError(f"{where} has no '{unknown[0]}'; allowed: {', '.join(names)}")
+    needed = {f.name.rstrip("_") for f in fields(kind) if f.default is f.default_factory is MISSING}
+    if absent := sorted(needed - tree.keys()):
+        raise ValueError(f"{where} needs '{absent[0]}'")
     hints = get_type_hints(kind)
     values = {name: _value(hints[names[name]], tree[name], f"{where}.{name}") for name in tree}
     return kind(**{names[name]: value for name, value in values.items()})

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gaitforge.flows.experiments.published import Published
 from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.settings import override, setting_names
 from gaitforge.pipeline.experiments.presets import experiment_preset
@@ -144,6 +145,21 @@ def test_entries_of_mappings_and_whole_groups_can_be_set() -> None:
         override(plan, ["learners.fcnett.steps=7"])
     with pytest.raises(ValueError, match="'steps' has no settings of its own"):
         override(plan, ["learners.bot.steps.more=7"])
+
+
+def test_records_in_a_list_are_set_as_json() -> None:
+    demo = experiment_preset("demo")
+    said = [{"ahead": "fcnet", "behind": "bot", "source": "a guess"}]
+    plan = override(demo, [f"published={json.dumps(said)}"])
+    assert plan.published == (Published("fcnet", "bot", "a guess"),)
+    for text, complaint in (
+        ("[{", "needs JSON"),
+        ("{}", "needs a list"),
+        ('[{"ahead":"fcnet"}]', "Published needs 'behind'"),
+        ('[{"before":"fcnet"}]', "Published has no 'before'"),
+    ):
+        with pytest.raises(ValueError, match=complaint):
+            override(demo, [f"published={text}"])
 
 
 def as_text(value: Any) -> str:
