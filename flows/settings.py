@@ -24,7 +24,8 @@ def override(plan: Plan, settings: Sequence[str]) -> Plan:
     """A copy of a frozen dataclass tree with `path.to.field=value` settings applied.
 
     Values are read by the field's type: tuples as comma-separated lists, mappings and tuples of
-    records as JSON. Entries of mappings are set by `path.to.field.entry=value`, as JSON or else as text.
+    records as JSON. Entries of mappings are set by `path.to.field.entry=value`, as JSON or else as
+    text.
 
     Raises:
         ValueError: an unknown field, or a value that does not fit it; it says what is allowed.
