@@ -326,7 +326,7 @@ def _kind_work(
         if arguments.learners is not None:
             plan = replace(plan, learners={n: plan.learners.get(n, {}) for n in arguments.learners})
     taken = {*fields.values(), *(_OF_REINFORCEMENT if kind == REINFORCEMENT else ())}
-    _check_unused(arguments, kind, taken)
+    _check_unused(arguments, taken)
     plan = override(with_named(plan, option_values(arguments, **fields)), arguments.settings)
 
     def result(_: object) -> Result:
@@ -348,12 +348,12 @@ def _with_all(
     return {name: {**each, **own} for name, each in settings.items()}
 
 
-def _check_unused(arguments: argparse.Namespace, kind: str, taken: Collection[str]) -> None:
-    """Raise ValueError for an option of experiments on stores that this kind does not take."""
+def _check_unused(arguments: argparse.Namespace, taken: Collection[str]) -> None:
+    """Raise ValueError for an option of experiments on stores that this one does not take."""
     for name in (*_CHOICES.values(), *_CONFIG):
         if name not in taken and getattr(arguments, name, None) is not None:
             flag_name = {"train_s": "train-time"}.get(name, name.replace("_", "-"))
-            raise ValueError(f"{kind} learning takes no --{flag_name}; use --set NAME=VALUE")
+            raise ValueError(f"{arguments.what} takes no --{flag_name}; use --set NAME=VALUE")
 
 
 def _result(out: Path, _: object) -> Result:

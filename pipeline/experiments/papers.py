@@ -86,14 +86,14 @@ def _bot_rl(full: bool = False) -> ReinforcementPlan:
         evaluate={"a1-walk": _A1_WALK_EVALUATION},
         seeds=tuple(range(5 if full else 3)),
         published=(
-            *_pairs("bot-mix", {"mlp": "", "transformer": ""}, "BoT, Figure 5"),
-            *_pairs("bot-mix", {"bot-mix-random": ""}, "BoT, Figure 10"),
-            *_pairs("bot-mix", {"bot-shared": ""}, "BoT, Figure 11"),
+            *statements("bot-mix", {"mlp": "", "transformer": ""}, "BoT, Figure 5"),
+            *statements("bot-mix", {"bot-mix-random": ""}, "BoT, Figure 10"),
+            *statements("bot-mix", {"bot-shared": ""}, "BoT, Figure 11"),
         ),
     )
 
 
-def _pairs(learner: str, others: Mapping[str, str], source: str) -> tuple[Published, ...]:
+def statements(learner: str, others: Mapping[str, str], source: str) -> tuple[Published, ...]:
     """Statements that a learner is ahead of others; their numbers as text."""
     return tuple(Published(learner, other, source, text) for other, text in others.items())
 
@@ -108,7 +108,7 @@ def _fcnet_data_size(full: bool = False) -> Experiment:
         settings={"split_seed": 0, "steps": 20_000 if full else 3000},
         vary={"data": shares},
         evaluate={**ALL_CELLS, "episodes": 75 if full else GRID_EPISODES},
-        published=_pairs("fcnet", numbers, "FCNet, Figure 4"),
+        published=statements("fcnet", numbers, "FCNet, Figure 4"),
     )
 
 
@@ -122,7 +122,7 @@ def _fcnet_sizes(full: bool = False) -> Experiment:
         tested=True,
         vary={"model_overrides.hidden_dim": widths},
         evaluate=ALL_CELLS,
-        published=_pairs("fcnet", {"transformer": ""}, "FCNet, Figure 8"),
+        published=statements("fcnet", {"transformer": ""}, "FCNet, Figure 8"),
     )
 
 
@@ -134,7 +134,7 @@ def _fcnet_context(full: bool = False) -> Experiment:
         settings={"split_seed": 0, "steps": 20_000 if full else 2000},
         vary={"model_overrides.context_len": (8, 16, 32, 64, 128)},
         evaluate=ALL_CELLS,
-        published=_pairs("fcnet", {"transformer": ""}, "FCNet, Figure 9"),
+        published=statements("fcnet", {"transformer": ""}, "FCNet, Figure 9"),
     )
 
 
@@ -158,7 +158,7 @@ def _bot_masks() -> Experiment:
         seeds=(0, 1, 2),
         settings={"split_seed": 0, "ema_decay": 0.995, "steps": 1500},
         evaluate=ALL_CELLS,
-        published=_pairs("bot-hard", behind, "BoT, Figure 9a (MoCapAct)"),
+        published=statements("bot-hard", behind, "BoT, Figure 9a (MoCapAct)"),
     )
 
 

@@ -8,13 +8,12 @@ from gaitforge.collectors.legged.data import COLLECTION_PRESETS, CollectionGrid
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.datasets.errors import listed
 from gaitforge.flows.experiments.plan import Corrections, Experiment, Learners, Settings
-from gaitforge.flows.experiments.published import Published
 from gaitforge.flows.experiments.reinforcement import ReinforcementPlan
 from gaitforge.flows.stages.status import ROBUSTNESS
 from gaitforge.flows.stages.train import SelectPlan
 from gaitforge.flows.tasks.legged import LeggedPlan, legged_plan
 from gaitforge.learners.training.config import TrainConfig
-from gaitforge.pipeline.experiments.papers import ALL_CELLS, PAPERS, Preset
+from gaitforge.pipeline.experiments.papers import ALL_CELLS, PAPERS, Preset, statements
 
 COMPARE, DAGGER, DEMO = "compare", "dagger", "demo"
 SIZES = SMALL, FULL = "small", "full"
@@ -129,10 +128,9 @@ def _d4rl() -> Experiment:
         "medium-expert": ("medium", "expert"),
     }
     sets = {name: f"quality in ({', '.join(map(repr, each))})" for name, each in qualities.items()}
-    source, others = "FCNet, Table 2", {"dt": 74.7, "dt-retnet": 63.6, "bc": 46.4, "cql": 63.9}
-    published = tuple(
-        Published("fcnet", other, source, f"75.1 and {mean}") for other, mean in others.items()
-    )
+    means = {"dt": 74.7, "dt-retnet": 63.6, "bc": 46.4, "cql": 63.9}
+    numbers = {name: f"75.1 and {mean}" for name, mean in means.items()}
+    published = statements("fcnet", numbers, "FCNet, Table 2")
     return Experiment(learners, sets=sets, targets=(1.0, 1.15), published=published, **_SUITE)
 
 

@@ -98,7 +98,7 @@ def verdict_rows(record: Record) -> list[dict[str, str]]:
             "set": each.get("set", ""),
             "value": "" if each["value"] is None else f"{each['value']:g}",
             "source": each["source"],
-            "there": each["numbers"],
+            "the paper": each["numbers"],
             "here": " and ".join(fixed(mean) for mean in each["means"]),
             "by chance": fixed(each["chance"]),
             "verdict": each["verdict"],
