@@ -120,7 +120,7 @@ def _check_device(device: torch.device) -> None:
         )
     torch.cuda.set_device(device)
     # In bfloat16 cuDNN's attention refuses 65,536 sequences, which the Body Transformer makes of
-    # 1,024 windows of 64 steps; PyTorch's own is as fast, see docs/results.md.
+    # 1,024 windows of 64 steps; PyTorch's own is as fast, see docs/results/speed.md.
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 

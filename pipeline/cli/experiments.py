@@ -51,7 +51,7 @@ _DEMO_S = {
     },
     **{"show fcnet": 7, "show bot": 8, "show fcnet_rc": 5, "show bot_rc": 8, "report": 26},
 }
-"""Seconds of one core that the demo's stages took on the machine of docs/results.md."""
+"""Seconds of one core that the demo's stages took on the machine of docs/results/demo.md."""
 _CONFIG = ("objective", "steps", "batch_size", "device")
 _SAME = (
     *("learners", "seeds", "parts", "expert", "episodes", "threads", "train_s", "where"),

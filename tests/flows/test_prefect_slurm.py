@@ -43,7 +43,7 @@ def sized(parts: int, episodes: int) -> dict[str, list[Any]]:
 SMALL = sized(2, 12)
 SLURM = SlurmForm(cpus=1)
 PARTS = int(os.environ.get("GAITFORGE_SLURM_PARTS", "20"))
-"""Of the collection whose tasks are killed; the long run of docs/results.md has 1,000."""
+"""Of the collection whose tasks are killed; the long run of docs/results/speed.md has 1,000."""
 
 
 @pytest.fixture(scope="module")

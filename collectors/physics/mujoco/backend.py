@@ -30,8 +30,8 @@ class MujocoBackend(HostBackend):
 
     The PD law is MuJoCo's position actuator, evaluated at every substep. No solver warm start
     crosses a control step, so that a step is a function of the state alone. Replay is bit for bit
-    with the same MuJoCo version and a C library with the same `sin` and the like (docs/results.md,
-    Replay on other processors).
+    with the same MuJoCo version and a C library with the same `sin` and the like
+    (docs/results/collection.md, Replay on other processors).
 
     Attributes:
         pool: the `mujoco.rollout.Rollout` that steps; benchmarks wrap it.
