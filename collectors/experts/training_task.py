@@ -142,11 +142,15 @@ class ExpertTask:
     def begin(self, iteration: int, levels: np.ndarray, successes: np.ndarray) -> None:
         """Restart every robot at levels (N, skills); a resumed training draws new episodes.
 
+        It does not report those that end within an episode's length: only falls end so early, which
+        would make the learning curve dip.
+
         Args:
             successes: (terrains, skills) moving means of success.
         """
         self.levels, self.successes = levels.copy(), successes.copy()
         self._rng = np.random.default_rng([self._seed, iteration])
+        self._unreported_steps = EPISODE_STEPS if iteration else 0
         ids = np.arange(self.num_envs)
         self._restart(ids)
         # Robots start at different steps, so that updates see every phase of an episode.
@@ -186,6 +190,7 @@ class ExpertTask:
             self._restart(ids)
             self._end_at[ids] = EPISODE_STEPS
             observation = self._env.observe()
+        self._unreported_steps = max(0, self._unreported_steps - 1)
         self._look(observation)
         # A small penalty keeps the gait where it works.
         price = (0.0 if self._blind else 0.0005) * np.square(residual).sum(axis=1)
@@ -284,6 +289,8 @@ class ExpertTask:
             mastered = succeeded if track.command[C.LOCOMOTE] else not fell
             cell = self._terrains.index(spec.terrain), skill
             self.successes[cell] += _MEAN_RATE * (mastered - self.successes[cell])
+            if self._unreported_steps:
+                continue
             self.finished.append(
                 {
                     "cell": f"{spec.terrain}/{spec.skill}",

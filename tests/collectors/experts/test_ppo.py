@@ -370,3 +370,21 @@ def test_what_fails_is_practised_more() -> None:
     share = SKILLS["tilt"].share / sum(skill.share for skill in SKILLS.values())
     assert drawn.count("tilt") > 1.4 * share * len(drawn)
     assert set(drawn) >= {"stand", "run"}, "what succeeds is not forgotten"
+
+
+def test_a_resumed_training_reports_no_episodes_before_full_ones_can_end() -> None:
+    """Those that end earlier are falls, which would make the curve dip."""
+    with closing(ExpertTask([ROBOT], 8, 1, seed=0)) as task:
+        wild = torch.full((8, task.num_actions), 6.0)
+        counts = []
+        for iteration in (0, 1):
+            task.begin(iteration, task.levels, task.successes)
+            for _ in range(EPISODE_STEPS):
+                task.step(wild)
+            counts.append(len(task.finished))
+            task.finished.clear()
+        for _ in range(EPISODE_STEPS):
+            task.step(wild)
+        assert counts[0] > 0
+        assert counts[1] == 0
+        assert task.finished
