@@ -271,7 +271,9 @@ def abstract(record: Record) -> str:
     """The outcome in a few sentences, from the tables' numbers."""
     sets, results = record["sets"], record["results"]
     episodes = sum(each["episodes"] for each in sets)
-    learners = len({_label(each) for each in results})
+    values_of = len({each["value"] for each in results})
+    learners = amount(len({each["learner"] for each in results}), "learner")
+    learners += f" with {values_of} values each" if values_of > 1 else ""
     where = f"{len(sets)} sets of episodes" if len(sets) > 1 else f"{count(episodes)} episodes"
     learnt = [each for each in results if each["return_fraction"]["mean"] is not None]
     if len(sets) > 1:
@@ -286,7 +288,7 @@ def abstract(record: Record) -> str:
         outcome, values = "Score", [(each, spread(each["score"], 1)) for each in results]
     best = ", ".join(f"{_label(each)} {value}" for each, value in values)
     runs = len(record["runs"])
-    return f"{amount(learners, 'learner')} on {where}, {runs} trainings. {outcome}: {best}."
+    return f"{learners} on {where}, {runs} trainings. {outcome}: {best}."
 
 
 def first_runs(record: Record) -> list[str]:
