@@ -25,7 +25,7 @@ from gaitforge.learners.policy.tokens import TokenLayout
 from tests.learners.making import SMALL, make_policy
 
 LARGE = 3_000_000  # presets with more parameters take too long here, and run in torch
-COMPILED = ("fcnet", "bot", "body-mlp", "history-mlp", "mlp")
+COMPILED = ("fcnet", "bot", "body-mlp", "history-mlp", "mlp", "transformer", "dt")
 PICKED = [(name, 1) for name, each in PRESETS.items() if each.parameters < LARGE]
 PICKED += [(name, 5) for name in ("fcnet", "bot")]
 
