@@ -190,7 +190,10 @@ PRESETS: dict[str, Preset] = {
     "dt-legged": Preset("dt", 804_620, {"hidden_dim": 128}, "legged-return", "return"),
     "retnet": Preset("retnet", 256_980, {"hidden_dim": 72}, training=ATTENTION_WINDOWS),
     "retnet-legged": Preset("retnet", 800_908, {"hidden_dim": 128}),
-    "dt-retnet": Preset("dt-retnet", 257_340, {"hidden_dim": 72}, "legged-return", "return"),
+    "dt-retnet": Preset(
+        *("dt-retnet", 257_340, {"hidden_dim": 72}, "legged-return", "return"),
+        training=ATTENTION_WINDOWS,
+    ),
     "dt-retnet-legged": Preset(
         "dt-retnet", 801_548, {"hidden_dim": 128}, "legged-return", "return"
     ),
