@@ -1,5 +1,8 @@
 """The compiled control step of the Transformer and the Decision Transformer, see `CompiledStep`.
 
+Numba's cache does not see changes of a function in another file. So what calls such functions here
+is not cached, and the kernel depends on their text.
+
 Legend: N robots, D token, A action, K tokens a step, L layers, n context length, S = n x K slots of
 a layer's ring, H heads, w channels of a head, d = H x w.
 """
@@ -25,8 +28,10 @@ from gaitforge.learners.deploy.compiled_kernels import (
     restore,
 )
 
+_uncached = compiled(cache=False)
 
-@compiled()
+
+@_uncached
 def _norm_rows(weights: Array, place: int, x: Array, y: Array) -> int:
     """`layer_norm` for each row of x and y."""
     after = place
@@ -58,7 +63,7 @@ def _remember(parts: Array, turn: Array, start: int, keys: Array, values: Array)
                 values[head, start + token, c] = parts[token, 2, head, c]
 
 
-@compiled()
+@_uncached
 def _attend(
     query: Array, keys: Array, values: Array, hidden: Array, share: Array, y: Array
 ) -> None:
@@ -94,7 +99,7 @@ def _hide(slot: int, age: int, hidden: Array) -> None:
 
 
 def _transformer_step(source_of_parts: str) -> Callable[..., None]:
-    """The kernel. Numba's cache on disk sees constants, but not the functions of another file."""
+    """The kernel; numba's cache on disk holds it for this text of the functions that it calls."""
 
     @compiled(nogil=True, error_model="numpy")
     def transformer_step(
@@ -123,14 +128,11 @@ def _transformer_step(source_of_parts: str) -> Callable[..., None]:
         angles = clock * frequencies
         turn = np.empty((2, angles.size), np.float32)
         turn[0], turn[1] = np.cos(angles), np.sin(angles)
-        token, hidden = np.empty(source.size, np.float32), np.empty((k, slots), np.float32)
-        share, x, y = (
-            np.empty(slots, np.float32),
-            np.empty((k, d), np.float32),
-            np.empty((k, d), np.float32),
-        )
+        token, rows = np.empty(source.size, np.float32), np.empty((3, k, d), np.float32)
+        hidden, share = np.empty((k, slots), np.float32), np.empty(slots, np.float32)
         qkv, wide = np.empty((k, 3 * d), np.float32), np.empty((k, 4 * d), np.float32)
         parts, scratch = qkv.reshape((k, 3, heads, width)), np.empty((2, 4 * d), np.float32)
+        x, y, pooled = rows[0], rows[1], rows[2]
         for robot in range(first, last):
             keys, values, ages = state[0][robot], state[1][robot], state[2]
             ages[robot] += 1
@@ -145,10 +147,10 @@ def _transformer_step(source_of_parts: str) -> Callable[..., None]:
                 place = affine_rows(weights, place, y, qkv)
                 _remember(parts, turn, slot * k, keys[layer], values[layer])
                 for j in range(k):
-                    _attend(parts[j, 0], keys[layer], values[layer], hidden[j], share, y[j])
-                place = affine_rows(weights, place, y, qkv[:, :d])
+                    _attend(parts[j, 0], keys[layer], values[layer], hidden[j], share, pooled[j])
+                place = affine_rows(weights, place, pooled, y)
                 for j in range(k):
-                    add(x[j], qkv[j, :d])
+                    add(x[j], y[j])
                 place = _norm_rows(weights, place, x, y)
                 place = affine_rows(weights, place, y, wide)
                 for j in range(k):
