@@ -5,6 +5,11 @@ is not cached, and the kernel depends on their text.
 
 Legend: N robots, D token, A action, K tokens a step, L layers, n context length, S = n x K slots of
 a layer's ring, H heads, w channels of a head, d = H x w.
+
+network: `source` and weights as in `fcnet_step`; `gelu_polynomial`; (K + 1,) bounds of the parts of
+a token, each embedded as a token of its own; (w / 2,) rad per step. state: (N, L, H, w, S) rotated
+keys; (N, L, H, S, w) values; (N,) steps of the episode. clock: steps so far; only its differences
+matter.
 """
 
 import math
@@ -112,14 +117,7 @@ def _transformer_step(source_of_parts: str) -> Callable[..., None]:
         first: int,
         last: int,
     ) -> None:
-        """One control step as `fcnet_step`, with another `network` and `state`.
-
-        Args:
-            network: `source` and weights as there; `gelu_polynomial`; (K + 1,) bounds of the parts
-                of a token, each embedded as a token of its own; (w / 2,) rad per step.
-            state: (N, L, H, w, S) rotated keys; (N, L, H, S, w) values; (N,) steps of the episode.
-            clock: steps so far; only its differences matter.
-        """
+        """One control step as `fcnet_step`; for `network` and `state` see the module."""
         assert source_of_parts
         source, weights, coefficients, bounds, frequencies = network
         layers, heads, width, slots = state[0].shape[1:]
