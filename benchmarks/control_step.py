@@ -34,6 +34,7 @@ from gaitforge.learners.models.spaces import SPACES, Space
 
 FCNET = "fcnet-legged"
 COMPILED, TORCH, ONNX = "compiled", "torch", "onnx"
+COMPILED_KINDS = ("fcnet", "transformer", "dt", "bot", "body-mlp", "history-mlp", "mlp")
 LEGGED = "legged"
 OTHERS = ("dt-legged", "history-mlp-legged", "mlp-legged", "bot", "flow-1", "flow", "flow-4")
 DEMO = PRESETS["fcnet"].values  # what the demo's FCNet changes in the legged one
@@ -112,17 +113,20 @@ def candidates(config: ControlStepConfig) -> list[Candidate]:
     for setting in config.settings:
         for kind in ("transformer",) if setting else ("transformer", "retnet"):
             spec = preset(f"{kind}-legged", setting)
-            runtimes = (TORCH, *(() if setting else elsewhere))
+            runtimes = (*_compiled(kind), TORCH, *(() if setting else elsewhere))
             found += [Candidate(kind, setting, spec, space, each) for each in runtimes]
         if setting:
             widened = {**setting, "n_modes": paper_modes(setting["context_len"])}
             found.append(Candidate("fcnet", widened, preset(FCNET, widened), space, COMPILED))
     for name in config.others:
-        compiled = (COMPILED,) if PRESETS[name].kind == "bot" else ()
         spec, space = preset(name), SPACES[PRESETS[name].space]
-        runtimes = (*compiled, TORCH, *elsewhere)
+        runtimes = (*_compiled(PRESETS[name].kind), TORCH, *elsewhere)
         found += [Candidate(name, {}, spec, space, each) for each in runtimes]
     return found
+
+
+def _compiled(kind: str) -> tuple[str, ...]:
+    return (COMPILED,) if kind in COMPILED_KINDS else ()
 
 
 def by_runtime(figures: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -11,12 +11,12 @@ def compiled(**options: Any) -> Callable[[Any], Any]:
 
     fastmath may reorder sums and fuse products, but keeps NaN.
     """
-    options = {"fastmath": {"reassoc", "contract", "nsz"}, **options}
+    options = {"fastmath": {"reassoc", "contract", "nsz"}, "cache": True, **options}
 
     def compile_lazily(function: Any) -> Any:
         try:
-            return njit(cache=True, **options)(function)
-        except RuntimeError:  # no folder for the cache
             return njit(**options)(function)
+        except RuntimeError:  # no folder for the cache
+            return njit(**{**options, "cache": False})(function)
 
     return compile_lazily

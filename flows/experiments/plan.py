@@ -23,6 +23,8 @@ FIRST = "first"
 """The run of the policy that drives in the first round of corrections."""
 DATA = "data"
 """Name in `Experiment.vary` of the share of the episodes that a learner sees."""
+BUDGET = "budget"
+"""Name in `Experiment.vary` of what multiplies each learner's own steps, or `train_s`."""
 _RESERVED = ("expert", FIRST)
 
 
@@ -94,7 +96,8 @@ class Experiment:
         train_s: seconds of training of every run instead of its `steps`; as many steps as fit are
             measured before the first training.
         vary: a number's name -> the values that every learner has in turn: a setting of the
-            training (`steps`, `model_overrides.n_modes`), or "data", the share of the episodes.
+            training (`steps`, `model_overrides.n_modes`), "data", the share of the episodes, or
+            "budget", a factor of each learner's own steps or seconds.
         tested: whether policies are also tested on held-out episodes, the same for all.
         targets: what return-conditioned learners are asked for, in units of the best return of a
             set's episodes; the first one's is the score. Empty for the evaluation's own target.
@@ -178,6 +181,10 @@ class Experiment:
         """The values of the number that varies; (None,) where none does."""
         return next(iter(self.vary.values()), (None,))
 
+    def budget(self, value: float | None) -> float:
+        """What multiplies the steps, or `train_s`, of a run with this value."""
+        return value if BUDGET in self.vary and value is not None else 1.0
+
     def data_sets(self) -> list[DataSet]:
         """The sets, in order; where the learner drives, one per round, and of plain imitation."""
         if not self.own_rounds or self.corrections is None:
@@ -193,7 +200,7 @@ class Experiment:
         """All settings of one run's training. Raises ValueError for settings that do not exist."""
         try:
             return self._config(learner, seed, value)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"learners: {learner}: {error}") from None
 
     def _config(self, learner: str, seed: int, value: float | None) -> TrainConfig:
@@ -210,10 +217,11 @@ class Experiment:
             base = TrainConfig(**basics, seed=seed)
         tree = {**to_tree(base), **tree}
         for name in self.vary:
-            if value is not None and name != DATA:
+            if value is not None and name not in (DATA, BUDGET):
                 whole = int(value) if float(value).is_integer() else value
                 tree = _with_value(tree, name.split("."), whole)
         config = plan_from_tree(TrainConfig, tree)
+        config = replace(config, steps=round(config.steps * self.budget(value)))
         preset(config.model, config.model_overrides)
         if self.curve > 1:
             config = replace(config, keep_every=max(1, config.steps // self.curve))

@@ -69,12 +69,15 @@ class Run:
         """The name of the run's files and stages."""
         if self.learner == FIRST:
             return FIRST if self.data.rounds == 0 else f"{FIRST}-{self.data.rounds}"
-        task = self.task if self.data.name and self.task != LEGGED else ""
-        words = [task, self.data.name, self.learner]
-        words += [] if self.value is None else [f"{self.value:g}"]
         alone = self.experiment.fixed and len(self.experiment.seeds) == 1
-        words += [] if alone else [f"seed-{self.seed}"]
-        return "-".join(word for word in words if word)
+        return self.seeded if alone else f"{self.seeded}-seed-{self.seed}"
+
+    @property
+    def seeded(self) -> str:
+        """The name that its runs of all seeds share."""
+        task = self.task if self.data.name and self.task != LEGGED else ""
+        value = "" if self.value is None else f"{self.value:g}"
+        return "-".join(filter(None, (task, self.data.name, self.learner, value)))
 
     @property
     def folder(self) -> Path:
@@ -98,8 +101,8 @@ class Run:
 
     @property
     def pace(self) -> Path:
-        """The file of its learner's speed."""
-        return self.out / "pace" / f"{self.learner}.json"
+        """The file of its learner's speed on its set."""
+        return self.out / "pace" / f"{self.seeded}.json"
 
     def config(self) -> TrainConfig:
         """The training's settings, without those that its data determines."""
@@ -152,13 +155,13 @@ class Run:
 
     def measure(self, reporter: Reporter) -> Pace:
         """Its learner's speed, measured once, and the steps that fit into `train_s`."""
-        seconds = self.experiment.train_s
-        assert seconds is not None, "the experiment gives steps instead"
+        assert self.experiment.train_s is not None, "the experiment gives steps instead"
+        seconds = self.experiment.train_s * self.experiment.budget(self.value)
         selection = self.select().select(self.store)
         config = self.experiment.config(self.learner, self.experiment.seeds[0], self.value)
 
         def make() -> Pace:
-            with reporter.step(f"time {self.learner}", 1, "learner"):
+            with reporter.step(f"time {self.seeded}", 1, "learner"):
                 rate = updates_per_s(config, selection)
             return Pace(rate, max(1, round(rate * seconds)))
 

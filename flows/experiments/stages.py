@@ -2,7 +2,7 @@
 
 plan.json, stages/                what it is, and what is done
 legged.zarr, legged.card/         what it collects
-train/<run>/, pace/<learner>.json
+train/<run>/, pace/<set>-<learner>.json
 evaluate/<policy>.json            test/<run>.json    runs/<run>.json, a run's row
 episodes/<policy>.html            summary.json, wall.json, report.html
 """
@@ -293,9 +293,7 @@ def _add_run(listing: _Listing, run: Run, data: tuple[str, ...]) -> None:
     if listing.experiment.train_s is not None and run.seed == listing.experiment.seeds[0]:
         key = digest([listing.experiment.train_s, run.config(), _data_key(run)])
         work, outputs = run.measure, (run.pace,)
-        data += (
-            listing.add(f"time {run.learner}", key=key, run=work, outputs=outputs, after=data),
-        )
+        data += (listing.add(f"time {run.seeded}", key=key, run=work, outputs=outputs, after=data),)
     trained = _add_training(listing, run, data)
     key = digest([_train_key(run), run.evaluation, run.experiment.expert, run.experiment.targets,
                   run.experiment.curve, run.experiment.tested])  # fmt: skip
@@ -311,7 +309,7 @@ def _add_run(listing: _Listing, run: Run, data: tuple[str, ...]) -> None:
 
 
 def _add_training(listing: _Listing, run: Run, data: tuple[str, ...]) -> str:
-    paced = [f"time {run.learner}"] if run.experiment.train_s is not None else []
+    paced = [f"time {run.seeded}"] if run.experiment.train_s is not None else []
     names = {stage.name for stage in listing.stages}
     return listing.add(
         f"train {run.name}",

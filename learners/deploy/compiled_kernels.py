@@ -1,8 +1,8 @@
-"""The compiled loops of `CompiledStep`: a control step of FCNet and of the Body Transformer.
+"""The compiled loops of `CompiledStep`: a control step of FCNet, the MLPs and Body Transformers.
 
 Arrays are float32, unless said, and contiguous in the last axis; inner loops run along that axis,
-so that the compiler vectorises them. All kernels are in this file, because numba's cache on disk
-does not see changes of a function in another file.
+so that the compiler vectorises them. Numba's cache on disk does not see changes of a function in
+another file; `attention_kernel` shows how a kernel elsewhere does.
 
 Legend: N robots, Do observation, D token, A action, L layers, n context length, m modes; FCNet: d
 hidden channels, h decoder channels; others: F numbers of a channel that are remembered, V nodes, E
@@ -10,6 +10,7 @@ embedding.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.polynomial import Chebyshev, Polynomial
@@ -41,18 +42,9 @@ def gelu_polynomial() -> Array:
 
 
 @compiled(fastmath={"contract", "nsz"})
-def _affine(weights: Array, place: int, x: Array, y: Array) -> int:
-    """Compute y = x @ matrix + bias, both read from `place`; returns the place after them.
-
-    The matrix is stored as (inputs, outputs) and read eight rows at a time. Their sum is added to y
-    as a whole: with one addition a row, rounding errors grow with the number of inputs.
-    """
-    rows, columns = x.size, y.size
-    matrix = weights[place : place + rows * columns].reshape((rows, columns))
-    place += rows * columns
-    bias = weights[place : place + columns]
-    for o in range(columns):
-        y[o] = bias[o]
+def product(matrix: Array, x: Array, y: Array) -> None:
+    """Add x @ matrix to y, eight rows summed first, since rounding errors grow with each sum."""
+    rows, columns = matrix.shape
     whole = rows - rows % 8
     for i in range(0, whole, 8):
         a, b, c, d = x[i], x[i + 1], x[i + 2], x[i + 3]
@@ -69,27 +61,39 @@ def _affine(weights: Array, place: int, x: Array, y: Array) -> int:
         a = x[i]
         for o in range(columns):
             y[o] += matrix[i, o] * a
-    return place + columns
 
 
 @compiled()
-def _add(x: Array, y: Array) -> None:
+def affine(weights: Array, place: int, x: Array, y: Array) -> int:
+    """Compute y = x @ matrix + bias, both read from `place`; returns the place after them.
+
+    The matrix is stored as (inputs, outputs).
+    """
+    bias = place + x.size * y.size
+    for o in range(y.size):
+        y[o] = weights[bias + o]
+    product(weights[place:bias].reshape((x.size, y.size)), x, y)
+    return bias + y.size
+
+
+@compiled()
+def add(x: Array, y: Array) -> None:
     """Add y to x, in place."""
     for c in range(x.size):
         x[c] += y[c]
 
 
 @compiled()
-def _affine_rows(weights: Array, place: int, x: Array, y: Array) -> int:
-    """`_affine` for each row of x and y."""
+def affine_rows(weights: Array, place: int, x: Array, y: Array) -> int:
+    """`affine` for each row of x and y."""
     after = place
     for row in range(len(x)):
-        after = _affine(weights, place, x[row], y[row])
+        after = affine(weights, place, x[row], y[row])
     return after
 
 
 @compiled()
-def _layer_norm(weights: Array, place: int, x: Array, y: Array) -> int:
+def layer_norm(weights: Array, place: int, x: Array, y: Array) -> int:
     """LayerNorm with scale and offset read from `place`; returns the place after them."""
     size = x.size
     mean = np.float32(0.0)
@@ -107,7 +111,7 @@ def _layer_norm(weights: Array, place: int, x: Array, y: Array) -> int:
 
 
 @compiled()
-def _gelu(coefficients: Array, x: Array, w: Array, g: Array) -> None:
+def gelu(coefficients: Array, x: Array, w: Array, g: Array) -> None:
     """The exact (erf) GELU of x, in place; w and g are scratch of at least x's size."""
     for c in range(x.size):
         w[c] = min(abs(x[c]), _GELU_LIMIT) * (np.float32(2.0) / _GELU_LIMIT) - _ONE
@@ -154,7 +158,7 @@ def _spectral(
 
 
 @compiled()
-def _read_token(source: Array, weights: Array, obs: Array, condition: Array, token: Array) -> int:
+def read_token(source: Array, weights: Array, obs: Array, condition: Array, token: Array) -> int:
     """Compute the normalised token (D,) from obs (Do,); returns the place after mean and std.
 
     source (D,): the observation index of each token index; -1, -2, ... for the condition's numbers.
@@ -168,7 +172,7 @@ def _read_token(source: Array, weights: Array, obs: Array, condition: Array, tok
 
 
 @compiled()
-def _restore(weights: Array, place: int, action: Array) -> None:
+def restore(weights: Array, place: int, action: Array) -> None:
     """Turn normalised actions (A,) into the units of the data, in place."""
     for i in range(action.size):
         action[i] = weights[place + i] + action[i] * weights[place + action.size + i]
@@ -189,37 +193,37 @@ def fcnet_step(
 
     Args:
         condition: (N, C), for tokens that have one.
-        network: `source` of `_read_token`; all weights in the order in which they are read (see
+        network: `source` of `read_token`; all weights in the order in which they are read (see
             `compiled_step`); cos and sin of u_k (2, m); `gelu_polynomial`; h.
         state: (N, n, L, d) the last n inputs of every spectral block; (N, L, 2m, d) their modes;
             zeros at first.
         slot: steps so far modulo n.
     """
-    source, weights, turn, gelu, h = network
+    source, weights, turn, coefficients, h = network
     layers, d = state[0].shape[2:]
     scratch, change = np.empty((6, max(source.size, d, h)), np.float32), np.empty(d)
     token, x = scratch[0, : source.size], scratch[1, :d]
     normed, inner, w, g = scratch[2, :d], scratch[3, :d], scratch[4], scratch[5]
     for robot in range(first, last):
         ring, modes = state[0][robot], state[1][robot]
-        place = _read_token(source, weights, obs[robot], condition[robot], token)
-        place = _affine(weights, place, token, x)
+        place = read_token(source, weights, obs[robot], condition[robot], token)
+        place = affine(weights, place, token, x)
         for layer in range(layers):
-            place = _layer_norm(weights, place, x, normed)
+            place = layer_norm(weights, place, x, normed)
             oldest = ring[slot, layer]
             place = _spectral(weights, place, normed, oldest, modes[layer], turn, change, inner)
-            _gelu(gelu, inner, w, g)
-            _add(x, inner)
-            place = _layer_norm(weights, place, x, normed)
-            place = _affine(weights, place, normed, inner)
-            _gelu(gelu, inner, w, g)
-            place = _affine(weights, place, inner, normed)
-            _add(x, normed)
+            gelu(coefficients, inner, w, g)
+            add(x, inner)
+            place = layer_norm(weights, place, x, normed)
+            place = affine(weights, place, normed, inner)
+            gelu(coefficients, inner, w, g)
+            place = affine(weights, place, inner, normed)
+            add(x, normed)
         hidden = scratch[2, :h]
-        place = _affine(weights, place, x, hidden)
-        _gelu(gelu, hidden, w, g)
-        place = _affine(weights, place, hidden, action[robot])
-        _restore(weights, place, action[robot])
+        place = affine(weights, place, x, hidden)
+        gelu(coefficients, hidden, w, g)
+        place = affine(weights, place, hidden, action[robot])
+        restore(weights, place, action[robot])
 
 
 @compiled()
@@ -227,8 +231,8 @@ def _add_and_norm(weights: Array, place: int, x: Array, y: Array) -> int:
     """Compute x = LayerNorm(x + y) for each row; returns the place after scale and offset."""
     after = place
     for row in range(len(x)):
-        _add(y[row], x[row])
-        after = _layer_norm(weights, place, y[row], x[row])
+        add(y[row], x[row])
+        after = layer_norm(weights, place, y[row], x[row])
     return after
 
 
@@ -298,7 +302,7 @@ def _embed(weights: Array, place: int, features: Array, nodes: Array, x: Array) 
 def dense_step(
     obs: Array,
     condition: Array,
-    network: tuple[Array, Array, tuple[Array, Array], Array, Array, Array, tuple[int, int, int]],
+    network: tuple[Any, ...],
     state: tuple[Array, Array],
     slot: int,
     action: Array,
@@ -313,14 +317,14 @@ def dense_step(
             and whether an activation follows; numbers F of a channel, V and E.
         state: (N, n, D) and (N, 2m - 1, D) as in `_remember`.
     """
-    source, weights, waves, nodes, gelu, layers, sizes = network
+    source, weights, waves, nodes, coefficients, layers, sizes = network
     numbers, v, e = sizes
     features = np.empty((numbers, source.size), np.float32)
     token, body = np.empty(source.size, np.float32), np.empty((v, e), np.float32)
     widest = max(layers[:, 0].max(), 1)
     scratch = np.empty((4, widest), np.float32)
     for robot in range(first, last):
-        place = _read_token(source, weights, obs[robot], condition[robot], token)
+        place = read_token(source, weights, obs[robot], condition[robot], token)
         _remember(token, waves, state[0][robot], state[1][robot], slot, features)
         x = features.reshape(-1)
         if nodes.size:
@@ -328,24 +332,22 @@ def dense_step(
             x = body.reshape(-1)
         for layer in range(len(layers)):
             y = scratch[layer % 2, : layers[layer, 0]]
-            place = _affine(weights, place, x, y)
-            if layers[layer, 1] and gelu.size:
-                _gelu(gelu, y, scratch[2], scratch[3])
+            place = affine(weights, place, x, y)
+            if layers[layer, 1] and coefficients.size:
+                gelu(coefficients, y, scratch[2], scratch[3])
             elif layers[layer, 1]:
                 for c in range(y.size):  # NaN stays
                     y[c] = np.float32(0.0) if y[c] < 0 else y[c]
             x = y
         action[robot] = x
-        _restore(weights, place, action[robot])
+        restore(weights, place, action[robot])
 
 
 @compiled(nogil=True, error_model="numpy")
 def bot_step(
     obs: Array,
     condition: Array,
-    network: tuple[
-        Array, Array, tuple[Array, Array], Array, Array, Array, Array, tuple[int, int, int, int]
-    ],
+    network: tuple[Any, ...],
     state: tuple[Array, Array],
     slot: int,
     action: Array,
@@ -372,19 +374,19 @@ def bot_step(
     parts, sums = qkv.reshape((1, 3 * v * heads, width)), pooled.reshape((1, v * heads, width))
     for robot in range(first, last):
         out = action[robot]
-        place = _read_token(source, weights, obs[robot], condition[robot], token)
+        place = read_token(source, weights, obs[robot], condition[robot], token)
         _remember(token, waves, state[0][robot], state[1][robot], slot, remembered)
         place = _embed(weights, place, remembered, token_nodes, x)
         for layer in range(len(starts)):
-            place = _affine_rows(weights, place, x, qkv)
+            place = affine_rows(weights, place, x, qkv)
             forward_loops(parts, starts[layer], columns, sums, shares, 0, 1)
-            place = _affine_rows(weights, place, pooled, y)
+            place = affine_rows(weights, place, pooled, y)
             place = _add_and_norm(weights, place, x, y)
-            place = _affine_rows(weights, place, x, hidden)
+            place = affine_rows(weights, place, x, hidden)
             for node in range(v):
                 for c in range(f):  # NaN stays
                     hidden[node, c] = np.float32(0.0) if hidden[node, c] < 0 else hidden[node, c]
-            place = _affine_rows(weights, place, hidden, y)
+            place = affine_rows(weights, place, hidden, y)
             place = _add_and_norm(weights, place, x, y)
         bias = place + out.size * e
         for i in range(out.size):
@@ -393,4 +395,4 @@ def bot_step(
                 total += features[c] * weights[place + c]
             out[i] = total
             place += e
-        _restore(weights, bias + out.size, out)
+        restore(weights, bias + out.size, out)

@@ -1,4 +1,4 @@
-"""The control step of an FCNet or a Body Transformer on one CPU thread, compiled with numba."""
+"""The control step of most networks on one CPU thread, compiled with numba."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gaitforge.learners.deploy.attention_kernel import transformer_step
 from gaitforge.learners.deploy.compiled_kernels import (
     bot_step,
     dense_step,
@@ -19,11 +20,14 @@ from gaitforge.learners.models.bot.body_policy import node_of_index
 from gaitforge.learners.models.bot.bot import BoT
 from gaitforge.learners.models.bot.compiled_attention import in_threads
 from gaitforge.learners.models.bounded import BoundedNetwork
+from gaitforge.learners.models.causal_attention import CausalNetwork, CausalTrunk
+from gaitforge.learners.models.decision_transformer import DecisionTransformer
 from gaitforge.learners.models.fcnet.fcnet import FCNet
 from gaitforge.learners.models.fcnet.spectral_basis import dft_angles
 from gaitforge.learners.models.memory import SpectralMemory, StackedMemory
 from gaitforge.learners.models.mlp import HistoryMLP
 from gaitforge.learners.models.observation_history import HistoryNetwork
+from gaitforge.learners.models.rotary import rotary_frequencies
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.policy.tokens import CONDITION, LAST_ACTION, TokenLayout
 
@@ -83,7 +87,7 @@ class CompiledStep:
 def compiled_step(policy: PolicyNetwork, num_robots: int) -> CompiledStep | None:
     """The compiled step of a float32 policy on the CPU; None for kinds that have none.
 
-    FCNet and the MLPs have one, and BoT unless its masking is "soft".
+    FCNet, the Transformers and the MLPs have one, and BoT unless its masking is "soft".
     """
     network = policy.network
     if isinstance(network, BoundedNetwork):
@@ -94,6 +98,8 @@ def compiled_step(policy: PolicyNetwork, num_robots: int) -> CompiledStep | None
         return _bot(policy, network, num_robots)
     if isinstance(network, HistoryMLP | BodyMLP):
         return _dense(policy, network, num_robots)
+    if isinstance(network, CausalNetwork) and isinstance(network.trunk, CausalTrunk):
+        return _causal(policy, network, network.trunk, num_robots)
     return None
 
 
@@ -175,6 +181,36 @@ def _dense(policy: PolicyNetwork, network: HistoryMLP | BodyMLP, robots: int) ->
     constants = (source, weights, _waves(network.memory), nodes, gelu, layers, sizes)
     state = _memory_state(network, robots)
     return CompiledStep(policy, dense_step, constants, state, network.memory.steps)
+
+
+def _causal(
+    policy: PolicyNetwork, network: CausalNetwork, trunk: CausalTrunk, robots: int
+) -> CompiledStep:
+    widths, parts = (policy.layout.dim,), list[Tensor]()
+    if isinstance(network, DecisionTransformer):
+        widths, norm = network.widths, network.embedding_norm
+        for each in (network.embed_action, network.embed_return, network.embed_state):
+            parts += [*_linear(each), norm.weight, norm.bias]
+    else:
+        parts += _linear(network.get_submodule("encoder"))
+    for block in trunk.blocks:
+        parts += [block.attention_norm.weight, block.attention_norm.bias]
+        parts += [*_linear(block.qkv), *_linear(block.out)]
+        parts += [block.feedforward_norm.weight, block.feedforward_norm.bias]
+        parts += [*_linear(block.widen), *_linear(block.narrow)]
+    parts += [trunk.last_norm.weight, trunk.last_norm.bias, *_linear(network.decoder)]
+    source, weights = _source_and_weights(policy, None, parts)
+    w, slots = trunk.head_dim, trunk.context_len * trunk.tokens_per_step
+    frequencies = rotary_frequencies(w, torch.device("cpu"))[w // 2 :].numpy().copy()
+    constants = source, weights, gelu_polynomial(), np.cumsum([0, *widths]), frequencies
+    shape = robots, len(trunk.blocks), trunk.last_norm.weight.numel() // w
+    state = (
+        np.zeros((*shape, w, slots), np.float32),
+        np.zeros((*shape, slots, w), np.float32),
+        np.zeros(robots, np.int64),
+    )
+    # The slot is a clock. It starts again after some decades, once for n steps with wrong lags.
+    return CompiledStep(policy, transformer_step, constants, state, trunk.context_len * 10**9)
 
 
 def _waves(memory: StackedMemory | SpectralMemory) -> tuple[np.ndarray, np.ndarray]:

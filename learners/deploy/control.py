@@ -65,6 +65,8 @@ def fastest_step(policy: PolicyNetwork, num_robots: int) -> CompiledStep | Torch
         BoT                 17 M        0.7 to 0.9
         body MLP            0.26 M      8 to 12 1.2 to 2.1  0.3 to 0.7
         MLP                 0.25 M      12      1.4         0.5
+
+    The Transformers have the bounds of BoT and the MLPs; several robots were not measured there.
     """
     small = count_parameters(policy) <= _CACHED_WEIGHTS
     if not isinstance(policy.network, FCNet):

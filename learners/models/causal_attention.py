@@ -159,13 +159,14 @@ class CausalTrunk(nn.Module):
 
 
 class CausalNetwork(nn.Module, ABC):
-    """Maps a sequence of tokens to a sequence of actions; each layer reads the last n steps.
+    """Maps a sequence of tokens to a sequence of actions.
 
     The action is read out at the last of a step's K tokens, at the index `readout`.
     """
 
     readout: ClassVar[int] = -1
-    trunk: CausalTrunk
+    trunk: Any
+    """A `CausalTrunk`, or one of its interface."""
     decoder: nn.Linear
 
     @abstractmethod
@@ -178,16 +179,34 @@ class CausalNetwork(nn.Module, ABC):
         each = self.trunk.tokens_per_step
         return self.decoder(hidden[:, each - 1 :: each])
 
-    def init_state(self, batch_size: int) -> AttentionState:
-        """An empty cache for `batch_size` robots."""
+    def init_state(self, batch_size: int) -> Any:
+        """The trunk's state of `batch_size` robots before an episode."""
         return self.trunk.init_state(batch_size)
 
     @torch.no_grad()
-    def step(self, token: Tensor, state: AttentionState) -> tuple[Tensor, AttentionState]:
+    def step(self, token: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One control step: token (B, D) -> action (B, A) as in `forward`; updates `state`."""
         hidden = self.trunk.step(self.embed(token), state)
         return self.decoder(hidden[:, self.readout]), state
 
-    def reset_state(self, state: AttentionState, rows: Tensor) -> None:
+    def reset_state(self, state: Any, rows: Tensor) -> None:
         """Reset the state of the robots `rows` (indices), in place."""
         self.trunk.reset_state(state, rows)
+
+
+class SingleTokenNetwork(CausalNetwork):
+    """One token a step: a linear encoder, the config's trunk and a linear readout."""
+
+    readout = 0  # its one token; exported files have this index
+
+    def __init__(self, config: Any, token_dim: int, act_dim: int) -> None:
+        """`config` has `hidden_dim` and `trunk(tokens_per_step)`."""
+        super().__init__()
+        self.config = config
+        self.encoder = nn.Linear(token_dim, config.hidden_dim)
+        self.trunk = config.trunk(tokens_per_step=1)
+        self.decoder = nn.Linear(config.hidden_dim, act_dim)
+
+    def embed(self, token: Tensor) -> Tensor:
+        """(..., D) -> (..., 1, d)."""
+        return self.encoder(token)[..., None, :]

@@ -1,4 +1,4 @@
-"""Decision Transformer (DT), Chen et al. 2021, Section 3.
+"""Decision Transformer (DT), Chen et al. 2021, Section 3, and DT-RetNet.
 
 Return-to-go, state and action are separate tokens, each with its own linear embedding. The sequence
 is R_1, s_1, a_1, R_2, s_2, a_2, ... The action is read out at the state's token, which attends to
@@ -10,6 +10,11 @@ context is counted in steps (n steps, 3 n tokens). Deviations: rotary positions 
 `causal_attention`; no tanh on the action, since actions are normalised by mean and std, not to
 [-1, 1]; every layer attends to the last n steps, not to one window of n steps.
 
+DT-RetNet of Tan et al. 2024, Section 4.1, "replaces the Transformer architecture in DT into
+RetNet": the same tokens in `retnet`'s layers, which count positions and decay in tokens, as
+published. The paper tells nothing more. Deviation from DT: the memory covers the whole episode,
+with weights that decay, where DT sees n steps.
+
 Legend: B batch, T time, D token of the layout, A action, d hidden channels.
 """
 
@@ -19,7 +24,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from gaitforge.learners.models.causal_attention import CausalNetwork, CausalTrunk
+from gaitforge.learners.models.causal_attention import CausalNetwork
+from gaitforge.learners.models.retnet import RetNetConfig
 from gaitforge.learners.models.transformer import TransformerConfig
 from gaitforge.learners.policy.tokens import CONDITION, TokenLayout
 
@@ -32,39 +38,41 @@ class DecisionTransformerConfig(TransformerConfig):
 
     title: ClassVar[str] = "DT"
 
-    def build(self, layout: TokenLayout, act_dim: int) -> "DecisionTransformer":
+    def build(self, layout: TokenLayout, act_dim: int) -> CausalNetwork:
         """The network for return tokens: last action, return-to-go, state.
 
         Raises ValueError for tokens of another kind.
         """
-        if layout.kind != "return":
-            raise ValueError(
-                f"the model kind dt needs tokens of kind 'return', not {layout.kind!r}; train it "
-                "with the return objective"
-            )
-        last_action_dim, condition_stop = layout.slices[CONDITION]
-        state_dim = layout.dim - condition_stop
-        if state_dim < 1:
-            raise ValueError("the model kind dt needs observation fields besides the last action")
-        widths = (last_action_dim, layout.condition_dim, state_dim)
-        return DecisionTransformer(self, widths, act_dim)
+        return DecisionTransformer(self, layout, act_dim)
+
+
+@dataclass(frozen=True)
+class DTRetNetConfig(RetNetConfig):
+    """RetNet's sizes."""
+
+    title: ClassVar[str] = "DT-RetNet"
+
+    def build(self, layout: TokenLayout, act_dim: int) -> CausalNetwork:
+        """As `DecisionTransformerConfig.build`."""
+        return DecisionTransformer(self, layout, act_dim)
 
 
 class DecisionTransformer(CausalNetwork):
     """Maps a sequence of (last action, return-to-go, state) tokens to a sequence of actions."""
 
     def __init__(
-        self, config: DecisionTransformerConfig, widths: tuple[int, int, int], act_dim: int
+        self,
+        config: DecisionTransformerConfig | DTRetNetConfig,
+        layout: TokenLayout,
+        act_dim: int,
     ) -> None:
-        """`widths` are those of last action, condition and state."""
         super().__init__()
         self.config = config
-        self.widths = widths
-        embeddings = (nn.Linear(width, config.hidden_dim) for width in widths)
+        self.widths = _token_widths(config.title, layout)
+        embeddings = (nn.Linear(width, config.hidden_dim) for width in self.widths)
         self.embed_action, self.embed_return, self.embed_state = embeddings
         self.embedding_norm = nn.LayerNorm(config.hidden_dim)
-        sizes = (config.hidden_dim, config.n_heads, config.n_layers, config.context_len)
-        self.trunk = CausalTrunk(*sizes, TOKENS_PER_STEP)
+        self.trunk = config.trunk(TOKENS_PER_STEP)
         self.decoder = nn.Linear(config.hidden_dim, act_dim)
 
     def embed(self, token: Tensor) -> Tensor:
@@ -73,3 +81,17 @@ class DecisionTransformer(CausalNetwork):
         parts = token.split(self.widths, dim=-1)
         embedded = [embed(part) for embed, part in zip(embeddings, parts, strict=True)]
         return self.embedding_norm(torch.stack(embedded, dim=-2))
+
+
+def _token_widths(model: str, layout: TokenLayout) -> tuple[int, int, int]:
+    """The widths of last action, condition and state; ValueError for other tokens."""
+    if layout.kind != "return":
+        raise ValueError(
+            f"the model {model} needs tokens of kind 'return', not {layout.kind!r}; train it with "
+            "the return objective"
+        )
+    last_action_dim, condition_stop = layout.slices[CONDITION]
+    state_dim = layout.dim - condition_stop
+    if state_dim < 1:
+        raise ValueError(f"the model {model} needs observation fields besides the last action")
+    return last_action_dim, layout.condition_dim, state_dim

@@ -28,6 +28,7 @@ KINDS: dict[str, str] = {
     "transformer": "gaitforge.learners.models.transformer:TransformerConfig",
     "dt": "gaitforge.learners.models.decision_transformer:DecisionTransformerConfig",
     "retnet": "gaitforge.learners.models.retnet:RetNetConfig",
+    "dt-retnet": "gaitforge.learners.models.decision_transformer:DTRetNetConfig",
     "history-mlp": "gaitforge.learners.models.mlp:HistoryMLPConfig",
     "mlp": "gaitforge.learners.models.mlp:MLPConfig",
     "flow": "gaitforge.learners.models.flow:FlowConfig",
@@ -189,6 +190,13 @@ PRESETS: dict[str, Preset] = {
     "dt-legged": Preset("dt", 804_620, {"hidden_dim": 128}, "legged-return", "return"),
     "retnet": Preset("retnet", 256_980, {"hidden_dim": 72}, training=ATTENTION_WINDOWS),
     "retnet-legged": Preset("retnet", 800_908, {"hidden_dim": 128}),
+    "dt-retnet": Preset(
+        *("dt-retnet", 257_340, {"hidden_dim": 72}, "legged-return", "return"),
+        training=ATTENTION_WINDOWS,
+    ),
+    "dt-retnet-legged": Preset(
+        "dt-retnet", 801_548, {"hidden_dim": 128}, "legged-return", "return"
+    ),
     "history-mlp": Preset("history-mlp", 258_004, {"hidden_dim": 56}, training=MLP_STEPS),
     "history-mlp-legged": Preset("history-mlp", 790_984, {"hidden_dim": 164}),
     "mlp": Preset("mlp", 254_364, {"hidden_dim": 336}, training=MLP_STEPS),

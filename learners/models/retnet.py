@@ -4,24 +4,25 @@ Retention replaces attention's softmax by a fixed exponential decay with one rat
 rotated queries and keys; each head's output is normalised and gated by swish. It is computed in
 parallel within a chunk, and recurrently from chunk to chunk or from step to step. The recurrent
 state has a constant size and covers the whole episode, with weights that decay with the lag: there
-is no context length.
+is no context length. Positions and decay count tokens, of which a step may have several.
 
 As in the paper, values, gate and feed-forward have twice the model's width; a layer then has as
 many parameters as a Transformer's. Deviation: the paper rescales scores for low precision; we do
 not, because the factor cancels in each head's normalisation. Initial weights as in the authors'
 published code: Xavier uniform, gain 2^-2.5 into the heads and 2^-1 out of them.
 
-Legend: B batch, T time, D token, A action, d hidden channels, H heads, w = d / H channels of a
+Legend: B batch, T tokens, K tokens per step, d hidden channels, H heads, w = d / H channels of a
 query or key, 2w of a value.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from gaitforge.learners.models.causal_attention import CausalNetwork, SingleTokenNetwork
 from gaitforge.learners.models.config_checks import NoPrefix, check_counts, check_rotary_heads
 from gaitforge.learners.models.rotary import Rotation, rotary_frequencies, rotation
 from gaitforge.learners.policy.tokens import TokenLayout
@@ -35,17 +36,22 @@ CHUNK_LEN = 128  # steps computed in parallel; longer sequences are computed chu
 class RetNetConfig(NoPrefix):
     """Sizes; the defaults have about as many parameters as the legged FCNet."""
 
+    title: ClassVar[str] = "RetNet"
     hidden_dim: int = 128
     n_heads: int = 4
     n_layers: int = 4
 
     def __post_init__(self) -> None:
-        check_counts("RetNet", self, "hidden_dim", "n_heads", "n_layers")
-        check_rotary_heads("RetNet", self.hidden_dim, self.n_heads)
+        check_counts(self.title, self, "hidden_dim", "n_heads", "n_layers")
+        check_rotary_heads(self.title, self.hidden_dim, self.n_heads)
 
-    def build(self, layout: TokenLayout, act_dim: int) -> "RetNet":
+    def trunk(self, tokens_per_step: int) -> "RetentionTrunk":
+        """The layers for sequences of so many tokens per step."""
+        return RetentionTrunk(self, tokens_per_step)
+
+    def build(self, layout: TokenLayout, act_dim: int) -> CausalNetwork:
         """The network for tokens of `layout`."""
-        return RetNet(self, layout.dim, act_dim)
+        return SingleTokenNetwork(self, layout.dim, act_dim)
 
 
 @dataclass
@@ -53,7 +59,7 @@ class RetNetState:
     """Recurrent state of B robots.
 
     memories: (B, H, w, 2w) for each layer, the decayed sum of key-value products. clock (1,) int64:
-    steps so far, shared by all robots. decay (H, 1, 1): per step. frequencies (w,): rad per step.
+    tokens so far, shared by all robots. decay (H, 1, 1), frequencies (w,) in rad: per token.
     """
 
     memories: list[Tensor]
@@ -127,10 +133,13 @@ class RetentionLayer(nn.Module):
         return self._finish(x, retained, gate), added
 
     def step(self, x: Tensor, turn: Rotation, decay: Tensor, memory: Tensor) -> Tensor:
-        """(B, 1, d) -> (B, 1, d); updates `memory` in place."""
+        """(B, K, d) -> (B, K, d), token by token; updates `memory` in place."""
         query, key, value, gate = self._heads(x, turn)
-        memory.mul_(decay).addcmul_(key.transpose(-1, -2), value)
-        return self._finish(x, query @ memory, gate)
+        retained = []
+        for q, k, v in zip(*(each.split(1, dim=2) for each in (query, key, value)), strict=True):
+            memory.mul_(decay).addcmul_(k.transpose(-1, -2), v)
+            retained.append(q @ memory)
+        return self._finish(x, torch.cat(retained, dim=2), gate)
 
     def _heads(self, x: Tensor, turn: Rotation) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Rotated queries and keys (B, H, T, w), values (B, H, T, 2w), gate (B, T, 2d)."""
@@ -149,58 +158,53 @@ class RetentionLayer(nn.Module):
         return x + self.narrow(functional.gelu(self.widen(self.feedforward_norm(x))))
 
 
-class RetNet(nn.Module):
-    """Maps a sequence of tokens to a sequence of actions; each depends on all tokens so far."""
+class RetentionTrunk(nn.Module):
+    """L layers and a final LayerNorm; the interface of `CausalTrunk`."""
 
-    def __init__(self, config: RetNetConfig, token_dim: int, act_dim: int) -> None:
+    def __init__(self, config: RetNetConfig, tokens_per_step: int) -> None:
         super().__init__()
-        self.config = config
-        self.encoder = nn.Linear(token_dim, config.hidden_dim)
-        self.head_dim = config.hidden_dim // config.n_heads
+        self.tokens_per_step = tokens_per_step
+        self.n_heads, self.head_dim = config.n_heads, config.hidden_dim // config.n_heads
         self.layers: Any = nn.ModuleList(
             RetentionLayer(config.hidden_dim, config.n_heads) for _ in range(config.n_layers)
         )
         self.last_norm = nn.LayerNorm(config.hidden_dim)
-        self.decoder = nn.Linear(config.hidden_dim, act_dim)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(B, T, D) -> (B, T, A) for any T."""
-        x = self.encoder(tokens)
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, d) -> (B, T, d) for any T; each token depends on all tokens so far."""
         times = torch.arange(x.shape[1], device=x.device)
         frequencies = rotary_frequencies(self.head_dim, x.device)
         chunks, start = [], 0
-        memories: list[Tensor | None] = [None] * self.config.n_layers
+        memories: list[Tensor | None] = [None] * len(self.layers)
         for chunk in x.split(CHUNK_LEN, dim=1):
             stop = start + chunk.shape[1]
             turn = rotation(times[start:stop], frequencies, x.dtype)
-            decay = chunk_decay(self.config.n_heads, stop - start, x)
+            decay = chunk_decay(self.n_heads, stop - start, x)
             for index, layer in enumerate(self.layers):
                 chunk, memories[index] = layer(chunk, turn, decay, memories[index])
             chunks.append(chunk)
             start = stop
-        return self.decoder(self.last_norm(torch.cat(chunks, dim=1)))
+        return self.last_norm(torch.cat(chunks, dim=1))
 
     def init_state(self, batch_size: int) -> RetNetState:
         """Empty memories for `batch_size` robots."""
-        like = self.last_norm.weight
-        heads, width = self.config.n_heads, self.head_dim
-        shape = (batch_size, heads, width, VALUE_FACTOR * width)
+        like, width = self.last_norm.weight, self.head_dim
+        shape = (batch_size, self.n_heads, width, VALUE_FACTOR * width)
         return RetNetState(
             memories=[like.new_zeros(shape) for _ in self.layers],
             clock=torch.zeros(1, dtype=torch.int64, device=like.device),
-            decay=head_decay(heads, like.device).to(like.dtype),
+            decay=head_decay(self.n_heads, like.device).to(like.dtype),
             frequencies=rotary_frequencies(width, like.device),
         )
 
-    @torch.no_grad()
-    def step(self, token: Tensor, state: RetNetState) -> tuple[Tensor, RetNetState]:
-        """One control step: token (B, D) -> action (B, A) as in `forward`; updates `state`."""
-        x = self.encoder(token)[:, None]
-        turn = rotation(state.clock, state.frequencies, x.dtype)
+    def step(self, x: Tensor, state: RetNetState) -> Tensor:
+        """The K tokens (B, K, d) of one step -> (B, K, d); updates `state` in place."""
+        times = state.clock + torch.arange(x.shape[1], device=x.device)
+        turn = rotation(times, state.frequencies, x.dtype)
         for layer, memory in zip(self.layers, state.memories, strict=True):
             x = layer.step(x, turn, state.decay, memory)
-        state.clock += 1
-        return self.decoder(self.last_norm(x[:, 0])), state
+        state.clock += self.tokens_per_step
+        return self.last_norm(x)
 
     def reset_state(self, state: RetNetState, rows: Tensor) -> None:
         """Reset the state of the robots `rows` (indices), in place."""

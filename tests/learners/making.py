@@ -34,6 +34,8 @@ SMALL = {
     "flow": {"hidden_dim": 32, "n_layers": 2, "context_len": 4},
 }
 CONTEXT = 6
+RETURN_KINDS = ("dt", "dt-retnet")
+"""Kinds that need return tokens."""
 _ATTENTION: dict[str, Any] = {"hidden_dim": 16, "n_heads": 2, "n_layers": 2}
 KIND_SETTINGS: dict[str, dict[str, Any]] = {
     "fcnet": {"hidden_dim": 16, "decoder_dim": 8, "n_layers": 2, "n_modes": 3},
@@ -42,6 +44,7 @@ KIND_SETTINGS: dict[str, dict[str, Any]] = {
     "transformer": _ATTENTION,
     "dt": _ATTENTION,
     "retnet": _ATTENTION,
+    "dt-retnet": _ATTENTION,
     "history-mlp": {"hidden_dim": 16, "n_layers": 2},
     "mlp": {"hidden_dim": 16, "n_layers": 2},
     "flow": {"hidden_dim": 16, "n_layers": 2, "temperature": 0.5},

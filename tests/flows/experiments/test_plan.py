@@ -6,11 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gaitforge.flows.experiments.plan import Corrections, Experiment
 from gaitforge.flows.experiments.stages import Claim, claim, claimed
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import to_tree
+from gaitforge.learners.models.registry import PRESETS as MODELS
+from gaitforge.learners.models.registry import preset as model_preset
+from gaitforge.learners.models.sizes import parameter_count
+from gaitforge.learners.models.spaces import SPACES
 from gaitforge.learners.training.objectives import OBJECTIVES
 from gaitforge.pipeline.experiments.choices import chosen_claim
 from gaitforge.pipeline.experiments.presets import (
@@ -21,6 +27,7 @@ from gaitforge.pipeline.experiments.presets import (
 )
 from gaitforge.pipeline.report.results import PUBLISHED, published
 
+BUDGETS = (1, 5, 20)
 PLAN = Experiment({"mlp": {"steps": 3}, "fcnet": {"objective": "return"}})
 
 
@@ -48,6 +55,8 @@ def learner(**settings: Any) -> Experiment:
         (lambda: replace(PLAN, train_s=0.0), "train_s must be above 0, got 0.0"),
         (lambda: replace(PLAN, vary={"steps": (1,), "data": (0.5,)}), "one number may vary"),
         (lambda: replace(PLAN, vary={"steps": (0,)}), "steps must be"),
+        (lambda: replace(PLAN, vary={"budget": (1, 0)}), "steps must be"),
+        (lambda: replace(PLAN, vary={"budget": (float("inf"),)}), "cannot convert float infinity"),
         (lambda: replace(PLAN, tested=True), "a split_seed"),
         (lambda: replace(PLAN, corrections=Corrections()), "one learner with one seed"),
         (lambda: Corrections(rounds=0), "0 rounds: needs at least 1"),
@@ -76,6 +85,39 @@ def test_a_number_that_varies_reaches_nested_settings() -> None:
     plan = replace(PLAN, learners={"fcnet": {}}, vary={"model_overrides.n_modes": (4, 8)})
     configs = [plan.config("fcnet", 0, value) for value in plan.values()]
     assert [dict(config.model_overrides) for config in configs] == [{"n_modes": 4}, {"n_modes": 8}]
+
+
+@given(st.lists(st.floats(1, 50), min_size=1, max_size=4), st.integers(1, 10_000))
+def test_a_budget_that_varies_multiplies_each_learners_own_steps(
+    factors: list[float], steps: int
+) -> None:
+    plan = Experiment({"mlp": {"steps": steps}, "fcnet": {"steps": 10}}, vary={"budget": factors})
+    for value in plan.values():
+        assert plan.budget(value) == value
+        assert plan.config("mlp", 0, value).steps == round(steps * value)
+        assert plan.config("fcnet", 0, value).steps == round(10 * value)
+    without = replace(plan, vary={})
+    assert (without.budget(None), without.config("mlp", 0).steps) == (1.0, steps)
+
+
+def test_d4rl_at_the_papers_size_has_networks_of_equal_size_and_three_budgets() -> None:
+    small, full = experiment_preset("d4rl"), preset("d4rl", "full")
+    assert isinstance(full, Experiment)
+    assert len(full.seeds) == 5
+    for name in full.learners:
+        steps = small.config(name, 0).steps
+        assert [full.config(name, 0, v).steps for v in full.values()] == [
+            k * steps for k in BUDGETS
+        ]
+    for task in ("hopper", "halfcheetah", "walker2d"):
+        space, sizes = SPACES[f"d4rl-{task}"], []
+        for name in ("fcnet", "dt", "dt-retnet"):
+            config = full.config(name, 0)
+            spec = model_preset(config.model, config.model_overrides)
+            sizes.append(parameter_count(spec, space.layout, space.act_dim))
+        assert sizes[0] == MODELS[f"fcnet-d4rl-{task}"].parameters
+        assert max(sizes) <= 1.02 * min(sizes)
+    assert full.config("dt-retnet", 0).model == "dt-retnet"
 
 
 ON_STORES = [name for name in PRESETS if isinstance(preset(name), Experiment)]

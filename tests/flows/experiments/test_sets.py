@@ -132,6 +132,22 @@ def test_a_finished_suite_does_nothing_and_a_lost_row_is_made_from_what_is_kept(
     assert record_in(done)["runs"] == before["runs"]
 
 
+def test_every_set_and_budget_is_timed_once_before_its_trainings(
+    store: Path, tmp_path: Path
+) -> None:
+    plan = replace(PLAN, train_s=2.0, vary={"budget": (1, 5)}, learners={"bc": MLP})
+    stages = {
+        stage.name: stage for stage in stages_of(Claim("mine", plan, (str(store),)), tmp_path)
+    }
+    timed = [name for name in stages if name.startswith("time ")]
+    assert timed == [f"time hopper-{data}-bc-{k}" for data in PLAN.sets for k in plan.values()]
+    trained = [name for name in stages if name.startswith("train ")]
+    assert len(trained) == len(timed) * len(plan.seeds)
+    for name in trained:
+        run, _, _ = name.removeprefix("train ").rpartition("-seed-")
+        assert f"time {run}" in stages[name].after
+
+
 def test_more_seeds_keep_the_runs_there_are(done: Path, store: Path) -> None:
     plan = replace(PLAN, seeds=(0, 1, 2))
     more = stages_of(Claim("mine", plan, (str(store),)), done)

@@ -10,7 +10,7 @@ from gaitforge.learners.checkpoint import policy_card
 from gaitforge.learners.deploy.export import ExportOptions, ExportResult, export_policy
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from tests.learners.making import CONTEXT, KIND_SETTINGS, make_policy
+from tests.learners.making import CONTEXT, KIND_SETTINGS, RETURN_KINDS, make_policy
 
 FACTS = robot_facts(load_robot())
 RETURN_SCALE = 7.0
@@ -20,7 +20,7 @@ LONG = 2 * CONTEXT + 5
 @cache
 def small_policy(kind: str, tokens: str = "obs") -> tuple[PolicyNetwork, dict[str, Any]]:
     """An untrained policy with uneven normalisers, and its checkpoint's card."""
-    tokens, settings = "return" if kind == "dt" else tokens, KIND_SETTINGS[kind]
+    tokens, settings = "return" if kind in RETURN_KINDS else tokens, KIND_SETTINGS[kind]
     policy = make_policy(kind, tokens, RETURN_SCALE, return_zero=-2.0, settings=settings).eval()
     return policy, policy_card(policy, preset(kind, settings)) | {"parameters": 12345}
 

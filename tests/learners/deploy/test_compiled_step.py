@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gaitforge.collectors.experts.expert import load_expert
 from gaitforge.collectors.legged.environment import LeggedEnvironment
@@ -17,15 +19,16 @@ from gaitforge.learners.deploy.export_formats import onnx_step, to_onnx, trace
 from gaitforge.learners.deploy.step_modules import PolicyStep
 from gaitforge.learners.models.bot.bodies import BODIES
 from gaitforge.learners.models.bot.bot import MASKINGS
-from gaitforge.learners.models.registry import PRESETS, build_network, preset
+from gaitforge.learners.models.registry import KINDS, PRESETS, build_network, preset
 from gaitforge.learners.models.spaces import SPACES, Space
 from gaitforge.learners.policy.normalisation import Normaliser
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.policy.tokens import TokenLayout
-from tests.learners.making import SMALL, make_policy
+from tests.learners.making import KIND_SETTINGS, SMALL, make_policy
 
 LARGE = 3_000_000  # presets with more parameters take too long here, and run in torch
-COMPILED = ("fcnet", "bot", "body-mlp", "history-mlp", "mlp")
+COMPILED = ("fcnet", "bot", "body-mlp", "history-mlp", "mlp", "transformer", "dt")
+WITH_CACHE = ("transformer", "dt")
 PICKED = [(name, 1) for name, each in PRESETS.items() if each.parameters < LARGE]
 PICKED += [(name, 5) for name in ("fcnet", "bot")]
 
@@ -72,6 +75,33 @@ def test_the_step_that_is_picked_equals_torchs(name: str, robots: int) -> None:
     assert isinstance(step, CompiledStep) == (PRESETS[name].kind in COMPILED)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_compiled_step_equals_torchs_beyond_the_context(kind: str) -> None:
+    """A state of return tokens, several robots, and episodes that start at different times."""
+    returns = SPACES["legged-return"] if kind != "flow" else SPACES["legged"]
+    policy = random_policy(kind, KIND_SETTINGS[kind], returns)
+    step = compiled_step(policy, 3)
+    assert (step is None) == (kind not in COMPILED)
+    if step is not None:
+        assert_equals_torch(step, policy, 3, 40)
+
+
+@given(
+    st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 9), st.integers(1, 9)),
+    st.sampled_from(WITH_CACHE),
+    st.integers(1, 3),
+)
+@settings(max_examples=15, deadline=None)
+def test_attention_of_any_size_is_compiled(
+    sizes: tuple[int, int, int, int], kind: str, robots: int
+) -> None:
+    layers, heads, half, context = sizes
+    chosen = {"hidden_dim": 2 * heads * half, "n_heads": heads, "n_layers": layers}
+    policy = random_policy(kind, {**chosen, "context_len": context}, SPACES["legged-return"])
+    step = compiled_step(policy, robots)
+    assert_equals_torch(step, policy, robots, 3 * context + 2)
+
+
 @pytest.mark.parametrize("name", ["bot", "mlp"])
 def test_a_filtered_action_lies_between_the_last_one_and_the_networks(name: str) -> None:
     space = SPACES[PRESETS[name].space]
@@ -97,10 +127,10 @@ def test_every_body_transformer_equals_torchs(masking: str, history: int) -> Non
     body = BODIES["adroit-door"]
     width = sum(map(len, body.fields.values()))
     layout = TokenLayout("obs", {"unknown": (0, 4), **shifted(body.slices, 4)})
-    settings = {"body": "adroit-door", "masking": masking, "history": history}
-    settings |= SMALL["bot"] | {"n_layers": 3, "n_heads": 2, "positional_embedding": True}
-    settings |= {"shared_tokenizer": history == 3}
-    policy = random_policy("bot", settings, Space(layout, body.act_dim))
+    chosen = {"body": "adroit-door", "masking": masking, "history": history}
+    chosen |= SMALL["bot"] | {"n_layers": 3, "n_heads": 2, "positional_embedding": True}
+    chosen |= {"shared_tokenizer": history == 3}
+    policy = random_policy("bot", chosen, Space(layout, body.act_dim))
     assert policy.layout.obs_dim == width + 4
     step = compiled_step(policy, 3)
     assert (step is None) == (masking == "soft")
@@ -139,10 +169,10 @@ def test_later_training_does_not_change_a_compiled_policy() -> None:
         np.testing.assert_array_equal(compiled.step(each, None), twin.step(each, None))
 
 
-@pytest.mark.parametrize("model", ["fcnet", "bot"])
+@pytest.mark.parametrize("model", ["fcnet", "bot", "transformer"])
 @pytest.mark.parametrize("value", [1e-3, 1.0, 30.0])
 def test_activations_are_exact_at_every_size(model: str, value: float) -> None:
-    policy = make_policy(model)
+    policy = make_policy(model, settings=KIND_SETTINGS[model])
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.mul_(value)
@@ -153,9 +183,9 @@ def test_activations_are_exact_at_every_size(model: str, value: float) -> None:
         np.testing.assert_allclose(got, wanted, atol=1e-5 * most, rtol=1e-5)
 
 
-@pytest.mark.parametrize("model", ["fcnet", "bot"])
+@pytest.mark.parametrize("model", ["fcnet", "bot", "transformer"])
 def test_a_nan_in_the_observation_is_not_hidden_and_a_reset_cures_it(model: str) -> None:
-    compiled = fastest_step(make_policy(model), 2)
+    compiled = fastest_step(make_policy(model, settings=KIND_SETTINGS[model]), 2)
     obs = np.random.default_rng(0).standard_normal((2, 70), dtype=np.float32)
     spoiled = obs.copy()
     spoiled[0, 5] = np.nan

@@ -28,11 +28,11 @@ from gaitforge.learners.policy.normalisation import Normaliser
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.policy.tokens import TokenLayout
 from tests.learners.deploy.exporting import FACTS, LONG, RETURN_SCALE, export_small, small_policy
-from tests.learners.making import OBS_SLICES, Seen
+from tests.learners.making import OBS_SLICES, RETURN_KINDS, Seen
 
 ROOT = Path(__file__).resolve().parents[3]
 PT2_ONLY, PT2_FILES = ExportOptions(("pt2",)), {"policy.pt2", "policy.json"}
-VARIANTS = [(kind, "return" if kind in ("fcnet", "dt") else "obs") for kind in KINDS]
+VARIANTS = [(kind, "return" if kind in ("fcnet", *RETURN_KINDS) else "obs") for kind in KINDS]
 
 
 @pytest.fixture(scope="module")

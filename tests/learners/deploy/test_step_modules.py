@@ -10,9 +10,10 @@ from gaitforge.learners.deploy.step_modules import PolicyStep
 from gaitforge.learners.models.fcnet.fcnet import FCNet, FCNetConfig
 from gaitforge.learners.models.registry import KINDS
 from tests.learners.deploy.exporting import LONG, RETURN_SCALE, small_policy
+from tests.learners.making import RETURN_KINDS
 
-VARIANTS = [(kind, "obs") for kind in KINDS if kind != "dt"]
-VARIANTS += [(kind, "return") for kind in ("fcnet", "bot", "dt")]
+VARIANTS = [(kind, "obs") for kind in KINDS if kind not in RETURN_KINDS]
+VARIANTS += [(kind, "return") for kind in ("fcnet", "bot", *RETURN_KINDS)]
 
 
 @pytest.mark.parametrize("batch", [1, 3])

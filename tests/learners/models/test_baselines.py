@@ -8,6 +8,7 @@ import torch
 from gaitforge.learners.models import retnet
 from gaitforge.learners.models.decision_transformer import (
     DecisionTransformerConfig,
+    DTRetNetConfig,
 )
 from gaitforge.learners.models.mlp import HistoryMLPConfig, MLPConfig
 from gaitforge.learners.models.registry import count_parameters
@@ -56,8 +57,9 @@ def test_the_cache_is_allocated_once() -> None:
         (TransformerConfig(8, 2, 2, N).build(OBS, 12), OBS.dim),
         (DecisionTransformerConfig(8, 2, 2, N).build(RETURN, 12), RETURN.dim),
         (RetNetConfig(8, 2, 2).build(OBS, 12), OBS.dim),
+        (DTRetNetConfig(8, 2, 2).build(RETURN, 12), RETURN.dim),
     ],
-    ids=["transformer", "dt", "retnet"],
+    ids=["transformer", "dt", "retnet", "dt-retnet"],
 )
 def test_control_after_ten_million_steps_is_as_at_first(network: Any, width: int) -> None:
     """Only lags matter, so what the clock says must not."""
@@ -70,18 +72,20 @@ def test_control_after_ten_million_steps_is_as_at_first(network: Any, width: int
 
 
 def test_what_the_attention_models_cannot_be_is_refused() -> None:
-    for kind in (TransformerConfig, DecisionTransformerConfig, RetNetConfig):
+    for kind in (TransformerConfig, DecisionTransformerConfig, RetNetConfig, DTRetNetConfig):
         with pytest.raises(ValueError, match=r"multiple of 2 \* n_heads = 8, got 12"):
             kind(hidden_dim=12, n_heads=4)
-    with pytest.raises(ValueError, match="needs tokens of kind 'return', not 'obs'"):
-        DecisionTransformerConfig().build(OBS, 12)
     layout = TokenLayout("return", {"last_action": (0, 3)})
-    with pytest.raises(ValueError, match="besides the last action"):
-        DecisionTransformerConfig().build(layout, 3)
+    for config in (DecisionTransformerConfig(), DTRetNetConfig()):
+        with pytest.raises(ValueError, match="needs tokens of kind 'return', not 'obs'"):
+            config.build(OBS, 12)
+        with pytest.raises(ValueError, match="besides the last action"):
+            config.build(layout, 3)
 
 
-def test_decision_transformer_embeds_action_return_and_state_apart() -> None:
-    network = DecisionTransformerConfig(8, 2, 1, N).build(RETURN, 12)
+@pytest.mark.parametrize("config", [DecisionTransformerConfig(8, 2, 1, N), DTRetNetConfig(8, 2, 1)])
+def test_action_return_and_state_are_embedded_apart(config: Any) -> None:
+    network = config.build(RETURN, 12)
     token = torch.randn(RETURN.dim)
     base = network.embed(token)
     for index, (start, stop) in enumerate([(0, 12), (12, 13), (13, 71)]):
@@ -126,6 +130,20 @@ def test_chunks_of_any_length(chunk_len: int, monkeypatch: pytest.MonkeyPatch) -
 
 def test_retnet_sees_the_whole_episode() -> None:
     assert reach(RetNetConfig(8, 2, 1).build(OBS, 12), OBS.dim, 200) == 200
+    assert reach(DTRetNetConfig(8, 2, 1).build(RETURN, 12), RETURN.dim, 200) == 200
+
+
+def test_dt_retnet_has_the_layers_of_retnet_over_three_tokens_a_step() -> None:
+    """With the same weights, its memory after 5 steps is that of 15 of RetNet's tokens."""
+    network, plain = (c(8, 2, 2).trunk(k) for c, k in ((DTRetNetConfig, 3), (RetNetConfig, 1)))
+    plain.load_state_dict(network.state_dict())
+    tokens = torch.randn(2, 15, 8)
+    steps, singly = network.init_state(2), plain.init_state(2)
+    by_step = [network.step(each, steps) for each in tokens.split(3, dim=1)]
+    by_token = [plain.step(each, singly) for each in tokens.split(1, dim=1)]
+    torch.testing.assert_close(torch.cat(by_step, 1), torch.cat(by_token, 1))
+    torch.testing.assert_close(steps.memories, singly.memories)
+    assert steps.clock == singly.clock == 15
 
 
 def test_mlp_treats_every_step_on_its_own() -> None:

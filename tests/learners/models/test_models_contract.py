@@ -21,7 +21,7 @@ from gaitforge.learners.models.registry import (
 from gaitforge.learners.models.spaces import SPACES
 from gaitforge.learners.policy.normalisation import Normaliser
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from tests.learners.making import CONTEXT, KIND_SETTINGS
+from tests.learners.making import CONTEXT, KIND_SETTINGS, RETURN_KINDS
 
 LONG = 3 * CONTEXT + 1
 SIZES = {"hidden_dim", "decoder_dim", "embed_dim", "feedforward_dim", "n_heads", "n_layers"}
@@ -32,7 +32,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 def make(kind: str, dtype: torch.dtype = torch.float64) -> tuple[Any, int]:
     """A small network of random weights, none of them zero, and the width of its token."""
-    layout = SPACES["legged-return" if kind == "dt" else "legged"].layout
+    layout = SPACES["legged-return" if kind in RETURN_KINDS else "legged"].layout
     spec = ModelSpec(kind, config_class(kind)(**KIND_SETTINGS[kind]))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -86,7 +86,7 @@ def test_a_window_with_its_prefix_gives_the_actions_of_control(kind: str, window
     layers = getattr(settings, "n_layers", 0)
     reach = {  # layers that see n steps each; a memory of everything
         **dict.fromkeys(("fcnet", "transformer", "dt"), layers * (CONTEXT - 1)),
-        "retnet": LONG,
+        **dict.fromkeys(("retnet", "dt-retnet"), LONG),
     }.get(kind, settings.prefix_len)
     tokens = make_tokens(1, LONG, width, dtype=torch.float32)
     expected = run_steps(network, tokens)[0][0]
@@ -188,7 +188,7 @@ def test_one_seed_gives_one_network_and_one_answer(kind: str) -> None:
 @every_kind
 def test_a_checkpoint_brings_the_network_back(kind: str, tmp_path: Path) -> None:
     network, _ = make(kind, torch.float32)
-    layout = SPACES["legged-return" if kind == "dt" else "legged"].layout
+    layout = SPACES["legged-return" if kind in RETURN_KINDS else "legged"].layout
     policy = PolicyNetwork(
         network, layout, Normaliser.identity(layout.obs_dim), Normaliser.identity(12)
     )

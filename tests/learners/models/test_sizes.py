@@ -20,8 +20,9 @@ from gaitforge.learners.models.registry import (
 )
 from gaitforge.learners.models.sizes import parameter_count
 from gaitforge.learners.models.spaces import OBS_SLICES, SPACES
+from tests.learners.making import RETURN_KINDS
 
-BASELINES = ("transformer", "dt", "retnet", "history-mlp", "mlp", "flow")
+BASELINES = ("transformer", "dt", "retnet", "dt-retnet", "history-mlp", "mlp", "flow")
 PUBLISHED = {
     "fcnet-legged": 787_852,  # Tan et al. 2024, Table 7
     "fcnet-d4rl-hopper": 2_593_283,  # the published models
@@ -48,7 +49,7 @@ PUBLISHED = {
 
 
 def space_of(kind: str) -> str:
-    return "legged-return" if kind == "dt" else "legged"
+    return "legged-return" if kind in RETURN_KINDS else "legged"
 
 
 def count(name: str) -> int:
