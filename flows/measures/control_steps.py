@@ -1,7 +1,7 @@
 """Control steps of one robot in every runtime: Figure 6 of the FCNet paper (Tan et al. 2024)."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
@@ -107,49 +107,41 @@ class ControlStep:
         """A series for each network in each runtime that it has here."""
         works: dict[str, Callable[[], float]] = {}
         parameters: dict[str, int] = {}
+        runtimes = RUNTIMES if self.exported and has_onnx() else (TORCH, COMPILED)
         with tempfile.TemporaryDirectory() as folder:
             for model in self._models(point):
                 spec, space = sized(model, *point), SPACES[PRESETS[model].space]
                 policy = untrained_policy(spec, space).eval()
-                target = Path(folder, model) if self.exported else None
-                rng = np.random.default_rng(0)
-                shape = (self.steps, space.layout.obs_dim)
-                observations = rng.standard_normal(shape, dtype=np.float32)
+                shape = self.steps, space.layout.obs_dim
+                seen = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
                 warm_up = max(self.warm_up, getattr(spec.config, "context_len", 0))
-                for runtime, step in steps_by_runtime(policy, spec, target).items():
-                    for obs in islice(cycle(observations), warm_up):
+                for runtime in runtimes:
+                    step = step_in(runtime, policy, spec, Path(folder, model))
+                    if step is None:
+                        continue
+                    for obs in islice(cycle(seen), warm_up):
                         step(obs)
-                    works[f"{model} {runtime}"] = partial(turn_us, step, observations)
+                    works[f"{model} {runtime}"] = partial(_median_us, step, seen)
                     parameters[f"{model} {runtime}"] = count_parameters(policy.network)
             times = in_turns(works, repeats, lambda: advance(1, point[0]))
         for name, values in times.items():
             yield Series(name, values, {"parameters": parameters[name]})
 
 
-def steps_by_runtime(
-    policy: PolicyNetwork, spec: ModelSpec, folder: Path | None
-) -> Mapping[str, StepOfOne]:
-    """The control step of one robot in every runtime that the network has.
+def step_in(runtime: str, policy: PolicyNetwork, spec: ModelSpec, folder: Path) -> StepOfOne | None:
+    """The control step of one robot in a runtime; None where the network has no such step.
 
     Args:
-        folder: where it is exported to for ONNX Runtime, if its packages are installed; None for
-            no export.
+        folder: new, for the exported files of `ONNX`; its packages must be installed.
     """
-    target = np.ones((1, 1), np.float32) if policy.conditioned else None
-    plain = {TORCH: TorchStep(policy, 1), COMPILED: compiled_step(policy, 1)}
-    steps: dict[str, StepOfOne] = {
-        name: partial(_step, step, target) for name, step in plain.items() if step is not None
-    }
-    if folder is not None and has_onnx():
+    if runtime == ONNX:
         options = ExportOptions(formats=("onnx",))
         export_policy(policy, policy_card(policy, spec), robot_facts(load_robot()), folder, options)
         exported = OnnxPolicy(folder)
-        steps[ONNX] = lambda obs: exported.act(StoredObservation(obs[None], obs[:1]))
-    return steps
-
-
-def _step(step: Any, target: np.ndarray | None, obs: np.ndarray) -> np.ndarray:
-    return step.step(obs[None], target)
+        return lambda obs: exported.act(StoredObservation(obs[None], obs[:1]))
+    step = compiled_step(policy, 1) if runtime == COMPILED else TorchStep(policy, 1)
+    target = np.ones((1, 1), np.float32) if policy.conditioned else None
+    return None if step is None else lambda obs: step.step(obs[None], target)
 
 
 def has_onnx() -> bool:
@@ -161,8 +153,12 @@ def has_onnx() -> bool:
     return True
 
 
-def turn_us(step: StepOfOne, observations: np.ndarray) -> float:
-    """The median time of one step in µs; some untimed ones come first."""
+def turn_s(step: StepOfOne, observations: np.ndarray) -> list[float]:
+    """The seconds of one step for each observation; some untimed ones come first."""
     for obs in observations[:_REENTRY_STEPS]:
         step(obs)
-    return 1e6 * float(np.median([seconds_of(partial(step, obs)) for obs in observations]))
+    return [seconds_of(partial(step, obs)) for obs in observations]
+
+
+def _median_us(step: StepOfOne, observations: np.ndarray) -> float:
+    return 1e6 * float(np.median(turn_s(step, observations)))

@@ -11,6 +11,7 @@ from gaitforge.flows.experiments.plan import Corrections, Experiment
 from gaitforge.flows.experiments.stages import Claim, claim, claimed
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import to_tree
+from gaitforge.flows.stages.status import ROBUSTNESS
 from gaitforge.learners.training.objectives import OBJECTIVES
 from gaitforge.pipeline.experiments.choices import chosen_claim
 from gaitforge.pipeline.experiments.presets import (
@@ -78,7 +79,9 @@ def test_a_number_that_varies_reaches_nested_settings() -> None:
     assert [dict(config.model_overrides) for config in configs] == [{"n_modes": 4}, {"n_modes": 8}]
 
 
-ON_STORES = [name for name in PRESETS if isinstance(preset(name), Experiment)]
+ON_STORES = [
+    name for name in PRESETS if name != ROBUSTNESS and isinstance(preset(name), Experiment)
+]
 
 
 @pytest.mark.parametrize("name", [*ON_STORES, "legged-1m9"])
