@@ -12,7 +12,13 @@ from gaitforge.flows.measures.control_steps import sized
 from gaitforge.flows.measures.interface import Point, Series
 from gaitforge.flows.measures.timing import in_turns, seconds_of, untrained_policy
 from gaitforge.flows.progress import Advance
-from gaitforge.learners.models.registry import PRESETS, count_parameters
+from gaitforge.learners.models.registry import (
+    PRESETS,
+    ModelSpec,
+    count_parameters,
+    default_settings,
+    preset,
+)
 from gaitforge.learners.models.spaces import SPACES
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.training.config import TrainConfig
@@ -45,7 +51,7 @@ class TrainStep:
         if self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
         for value in self.context_len:
-            assert [sized(name, "context_len", value) for name in self.networks]
+            assert [_of_length(name, value) for name in self.networks]
             yield "context_len", value
 
     def series(
@@ -55,7 +61,8 @@ class TrainStep:
         works: dict[str, Callable[[], float]] = {}
         parameters: dict[str, int] = {}
         for model in self.networks:
-            policy = untrained_policy(sized(model, *point), SPACES[PRESETS[model].space])
+            spec = _of_length(model, point[1])
+            policy = untrained_policy(spec, SPACES[PRESETS[model].space])
             batch = random_batch(policy, self.batch_size, int(point[1] or 0))
             updater = Updater(policy, TrainConfig(model=model), Ranks())
             works[model] = partial(self._figure, updater, batch)
@@ -93,6 +100,12 @@ class TrainMemory(TrainStep):
             loss = updater.summed_loss(updater.policy, batch)
         del loss
         return sum(kept.values()) / 2**20
+
+
+def _of_length(model: str, context_len: float | None) -> ModelSpec:
+    """A preset with this context; networks without such a size, as RetNet, read every window."""
+    whole = "context_len" not in default_settings(preset(model).kind)
+    return sized(model, "context_len", None if whole else context_len)
 
 
 def random_batch(policy: PolicyNetwork, batch_size: int, window_len: int) -> dict[str, Tensor]:

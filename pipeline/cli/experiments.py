@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gaitforge.flows.records.part_records import store_address
-from gaitforge.flows.records.records import read_record
+from gaitforge.flows.records.records import read_plan, read_record
 from gaitforge.flows.stages.status import is_experiment, staged_kind
 from gaitforge.pipeline.cli.parsing.parser import (
     CELL_FIELDS,
@@ -146,9 +146,10 @@ def run_command(arguments: argparse.Namespace) -> Work:
     if not arguments.what:
         raise ValueError("name a preset, a plan or a folder; gaitforge run --list shows presets")
     place, stores, out = Path(arguments.what), arguments.stores, arguments.out
-    shipped = arguments.what in PRESETS
-    kind = "" if shipped else staged_kind(place)
-    if out is None and (shipped or not kind):
+    shipped, kind = arguments.what in PRESETS, ""
+    if not shipped:
+        kind = (read_plan(place)[1] or "") if place.is_file() else staged_kind(place)
+    if out is None and not (kind and place.is_dir()):
         raise ValueError(f"{arguments.what} needs --out, the folder of its results")
     if other := PLAN_KINDS.get(kind):
         return _kind_work(arguments, other, other.claimed(place), out or place)

@@ -87,9 +87,9 @@ class PlanKind:
         """The stages of a plan."""
         return self.stages(plan, out, self.page)
 
-    def claimed(self, out: Path) -> Any:
-        """The plan of a folder; ValueError without one."""
-        return plan_from_tree(self.plan, read_plan(out / PLAN)[0])
+    def claimed(self, place: Path) -> Any:
+        """The plan of a folder, or of a plan's file; ValueError without one."""
+        return plan_from_tree(self.plan, read_plan(place if place.is_file() else place / PLAN)[0])
 
     def claim(self, plan: object, out: Path) -> None:
         """Write the plan.json of a plan."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ from gaitforge.flows.measures.attention import (
 class Counted:
     """A number that counts what the paper counts: no difference and no maximum (appendix H)."""
 
-    done: Counter[str] = Counter()
+    done: ClassVar[Counter[str]] = Counter()
 
     def __init__(self, value: float):
         self.value = value
