@@ -148,7 +148,7 @@ def run_command(arguments: argparse.Namespace) -> Work:
     place, stores, out = Path(arguments.what), arguments.stores, arguments.out
     shipped, kind = arguments.what in PRESETS, ""
     if not shipped:
-        kind = (read_plan(place)[1] or "") if place.is_file() else staged_kind(place)
+        kind = str(read_plan(place)[1] or "") if place.is_file() else staged_kind(place)
     if out is None and not (kind and place.is_dir()):
         raise ValueError(f"{arguments.what} needs --out, the folder of its results")
     if other := PLAN_KINDS.get(kind):
