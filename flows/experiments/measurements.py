@@ -15,7 +15,7 @@ from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.plan import Settings
 from gaitforge.flows.experiments.published import Published, verdicts
 from gaitforge.flows.experiments.summary import SUMMARY, grouped_by, with_page
-from gaitforge.flows.measures.attention import Attention, AttentionTraining
+from gaitforge.flows.measures.attention import Attention
 from gaitforge.flows.measures.control_steps import ControlStep
 from gaitforge.flows.measures.interface import Measure, Point
 from gaitforge.flows.measures.spectra import Spectra
@@ -32,7 +32,6 @@ MEASURES: Mapping[str, type[Measure]] = {
     "train-step": TrainStep,
     "train-memory": TrainMemory,
     "attention": Attention,
-    "attention-training": AttentionTraining,
 }
 Row = Mapping[str, Any]
 

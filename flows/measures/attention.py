@@ -12,23 +12,15 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from gaitforge.flows.measures.interface import Point, Series
-from gaitforge.flows.measures.timing import in_turns, seconds_of
+from gaitforge.flows.measures.interface import Measure, Point, Series
+from gaitforge.flows.measures.timing import seconds_of
 from gaitforge.flows.progress import Advance
-from gaitforge.learners.models.bot.bodies import QUADRUPED, body_view
-from gaitforge.learners.models.bot.body_attention import (
-    AttentionMask,
-    compiled,
-    dense_masked,
-    prefers_compiled,
-)
-from gaitforge.learners.models.spaces import SPACES
+from gaitforge.learners.models.bot.body_attention import AttentionMask, compiled, dense_masked
 
 PAPER_SPARSITY = 0.908
 """Share of zeros in the mask of MoCapAct's humanoid (Section 5.4)."""
 NUMPY_DENSE, NUMPY_MASKED = "dense NumPy", "masked NumPy"
 TORCH_DENSE, COMPILED = "dense torch", "masked compiled"
-_BODY_SPACES = {QUADRUPED: "legged", "adroit-door": "adroit-door", "cmu-humanoid": "mocapact"}
 
 
 def random_mask(nodes: int, rng: np.random.Generator, sparsity: float = PAPER_SPARSITY) -> Any:
@@ -76,7 +68,7 @@ def operations(name: str, nodes: int, pairs: int, width: int) -> int:
 
 
 @dataclass(frozen=True)
-class Attention:
+class Attention(Measure):
     """Time of one forward pass of one head on one sample, with random masks.
 
     A repeat has masks, queries, keys and values of its own; its figure is the median over them.
@@ -90,9 +82,6 @@ class Attention:
 
     title: ClassVar[str] = "Forward pass of one head"
     unit: ClassVar[str] = "µs"
-    less_is_better: ClassVar[bool] = True
-    timed: ClassVar[bool] = True
-    reads_stores: ClassVar[bool] = False
 
     nodes: tuple[int, ...] = (8, 16, 32, 64, 128)
     sparsity: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -156,64 +145,3 @@ def forward_passes(qkv: np.ndarray, mask: np.ndarray) -> Mapping[str, Callable[[
         TORCH_DENSE: partial(dense_masked, packed, allowed),
         COMPILED: partial(compiled, packed, allowed),
     }
-
-
-@dataclass(frozen=True)
-class AttentionTraining:
-    """Time of a layer's attention with its gradient, on batches of equally many nodes.
-
-    Attributes:
-        bodies: whose masks are measured; nodes: of random masks.
-        tokens: nodes of a batch over all sequences.
-        heads, width: of the layer.
-    """
-
-    title: ClassVar[str] = "Attention with its gradient"
-    unit: ClassVar[str] = "ms"
-    less_is_better: ClassVar[bool] = True
-    timed: ClassVar[bool] = True
-    reads_stores: ClassVar[bool] = False
-
-    bodies: tuple[str, ...] = tuple(_BODY_SPACES)
-    nodes: tuple[int, ...] = (16, 32, 64, 128)
-    tokens: int = 13_312
-    heads: int = 2
-    width: int = 32
-
-    def points(self, stores: Sequence[str]) -> Iterator[Point]:
-        """Bodies, and node counts."""
-        for body in self.bodies:
-            if body not in _BODY_SPACES:
-                raise ValueError(f"no body {body}; allowed: {', '.join(_BODY_SPACES)}")
-            yield body, None
-        if min((*self.nodes, self.heads, self.width)) < 1 or self.tokens < max(self.nodes):
-            raise ValueError("nodes, heads and width must be at least 1, tokens at least the nodes")
-        yield from (("nodes", value) for value in self.nodes)
-
-    def series(
-        self, point: Point, repeats: int, stores: Sequence[str], advance: Advance
-    ) -> Iterator[Series]:
-        """Dense and compiled; "used" tells what trainings use."""
-        name, value = point
-        if value is None:
-            space = SPACES[_BODY_SPACES[name]]
-            graph, _ = body_view(name, space.layout.slices, space.act_dim)
-            mask = AttentionMask(graph.embodiment_mask())
-        else:
-            random = random_mask(int(value), np.random.default_rng(0))
-            mask = AttentionMask(torch.from_numpy(random))
-        shape = (-(-self.tokens // mask.nodes), mask.nodes, 3, self.heads, self.width)
-        learned = torch.randn(*shape).requires_grad_()
-
-        def train(attention: Callable[..., torch.Tensor]) -> None:
-            learned.grad = None
-            attention(learned, mask=mask).sum().backward()
-
-        works = {
-            each: lambda attention=attention: 1e3 * seconds_of(partial(train, attention))
-            for each, attention in ((TORCH_DENSE, dense_masked), (COMPILED, compiled))
-        }
-        used = COMPILED if prefers_compiled(mask) else TORCH_DENSE
-        for each, values in in_turns(works, repeats, lambda: advance(1, name)).items():
-            facts = {"nodes": mask.nodes, "degree": mask.degree, "used": each == used}
-            yield Series(each, values, facts)

@@ -12,7 +12,7 @@ import numpy as np
 
 from gaitforge.collectors.policies import StoredObservation
 from gaitforge.collectors.robots.robot import load_robot
-from gaitforge.flows.measures.interface import Point, Series
+from gaitforge.flows.measures.interface import Measure, Point, Series
 from gaitforge.flows.measures.timing import in_turns, seconds_of, untrained_policy
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.stages.export import robot_facts
@@ -54,7 +54,7 @@ def sized(model: str, axis: str, value: float | None) -> ModelSpec:
 
 
 @dataclass(frozen=True)
-class ControlStep:
+class ControlStep(Measure):
     """Time of one control step, from a NumPy observation to an action, with random weights.
 
     As in Section 4.3 of the paper, whose other sizes are unknown: here the presets', which have
@@ -71,9 +71,6 @@ class ControlStep:
 
     title: ClassVar[str] = "Control step"
     unit: ClassVar[str] = "µs"
-    less_is_better: ClassVar[bool] = True
-    timed: ClassVar[bool] = True
-    reads_stores: ClassVar[bool] = False
 
     networks: tuple[str, ...] = (
         *("fcnet-legged", "transformer-legged", "retnet-legged", "dt-legged"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from gaitforge.flows.progress import Advance
 
@@ -25,8 +25,8 @@ class Series:
     spectrum: dict[str, Any] | None = None
 
 
-class Measure(Protocol):
-    """A frozen dataclass of settings, axes among them.
+class Measure:
+    """Base of the measures: frozen dataclasses of settings, axes among them.
 
     Attributes:
         title, unit: of its figures; less_is_better: which series is ahead.
@@ -36,16 +36,16 @@ class Measure(Protocol):
 
     title: ClassVar[str]
     unit: ClassVar[str]
-    less_is_better: ClassVar[bool]
-    timed: ClassVar[bool]
-    reads_stores: ClassVar[bool]
+    less_is_better: ClassVar[bool] = True
+    timed: ClassVar[bool] = True
+    reads_stores: ClassVar[bool] = False
 
     def points(self, stores: Sequence[str]) -> Iterator[Point]:
         """All points; ValueError for settings or stores that do not fit."""
-        ...
+        raise NotImplementedError
 
     def series(
         self, point: Point, repeats: int, stores: Sequence[str], advance: Advance
     ) -> Iterator[Series]:
         """Measure at a point; a turn of all candidates advances by 1, `repeats` + 1 in all."""
-        ...
+        raise NotImplementedError

@@ -10,7 +10,7 @@ import numpy as np
 from gaitforge.collectors.timing import CONTROL_DT_S
 from gaitforge.datasets import Selection, open_store
 from gaitforge.datasets.analysis.spectrum import block_spectra, mode_energy
-from gaitforge.flows.measures.interface import Point, Series
+from gaitforge.flows.measures.interface import Measure, Point, Series
 from gaitforge.flows.progress import Advance
 from gaitforge.learners.models.fcnet.spectral_basis import paper_modes
 
@@ -19,7 +19,7 @@ ACCELERATION, HARMONIC = "constant angular acceleration", "simple harmonic motio
 
 
 @dataclass(frozen=True)
-class Spectra:
+class Spectra(Measure):
     """Share of a signal's energy in the modes that FCNet keeps, and in all others.
 
     Section 4.3 of the paper keeps min(2.5 ln n, n // 2 + 1) of n // 2 + 1 modes. The mean of a

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gaitforge.flows.measures.control_steps import sized
-from gaitforge.flows.measures.interface import Point, Series
+from gaitforge.flows.measures.interface import Measure, Point, Series
 from gaitforge.flows.measures.timing import in_turns, seconds_of, untrained_policy
 from gaitforge.flows.progress import Advance
 from gaitforge.learners.models.registry import (
@@ -27,7 +27,7 @@ from gaitforge.learners.training.update import Updater
 
 
 @dataclass(frozen=True)
-class TrainStep:
+class TrainStep(Measure):
     """Time of one training step on windows as long as the context: loss, gradient and optimiser.
 
     Attributes:
@@ -38,9 +38,6 @@ class TrainStep:
 
     title: ClassVar[str] = "Training step"
     unit: ClassVar[str] = "ms"
-    less_is_better: ClassVar[bool] = True
-    timed: ClassVar[bool] = True
-    reads_stores: ClassVar[bool] = False
 
     networks: tuple[str, ...] = ("fcnet-legged", "transformer-legged", "retnet-legged")
     context_len: tuple[int, ...] = (64, 128, 256)

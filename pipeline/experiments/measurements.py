@@ -52,9 +52,8 @@ def _fcnet_latency(full: bool = False) -> MeasurementPlan:
 
 def _bot_attention(full: bool = False) -> MeasurementPlan:
     """BoT's Figures 6 and 13: masked attention over nodes and sparsity."""
-    sizes = {"masks": 10_000} if full else {}
     return MeasurementPlan(
-        {"attention": sizes, "attention-training": {}},
+        {"attention": {"masks": 10_000} if full else {}},
         published=(
             Published(NUMPY_MASKED, NUMPY_DENSE, _BOT, _SPARSE),
             Published(COMPILED, TORCH_DENSE, f"{_BOT}, our networks"),
