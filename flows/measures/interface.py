@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from gaitforge.flows.progress import Advance
 
@@ -25,7 +25,7 @@ class Series:
     spectrum: dict[str, Any] | None = None
 
 
-class Measure:
+class Measure(Protocol):
     """Base of the measures: frozen dataclasses of settings, axes among them.
 
     Attributes:
@@ -42,10 +42,10 @@ class Measure:
 
     def points(self, stores: Sequence[str]) -> Iterator[Point]:
         """All points; ValueError for settings or stores that do not fit."""
-        raise NotImplementedError
+        ...
 
     def series(
         self, point: Point, repeats: int, stores: Sequence[str], advance: Advance
     ) -> Iterator[Series]:
         """Measure at a point; a turn of all candidates advances by 1, `repeats` + 1 in all."""
-        raise NotImplementedError
+        ...
