@@ -73,7 +73,7 @@ class MeasurementPlan:
             raise ValueError(f"no measure '{name}'; allowed: {', '.join(MEASURES)}")
         settings = self.measures[name]
         if not isinstance(settings, Mapping):
-            raise ValueError(f'{name} needs settings like {{"repeats": 3}}, not {settings!r}')
+            raise ValueError(f'{name} needs settings like {{"steps": 3}}, not {settings!r}')
         return plan_from_tree(MEASURES[name], to_tree(settings))
 
     def points(self) -> list[tuple[str, Point]]:
@@ -81,7 +81,8 @@ class MeasurementPlan:
         points = []
         for name in self.measures:
             try:
-                points += [(name, point) for point in self.measure(name).points(self.stores)]
+                own = dict.fromkeys(self.measure(name).points(self.stores))
+                points += [(name, point) for point in own]
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
         return points
@@ -101,7 +102,8 @@ def measurement_stages(
         measure, title = plan.measure(name), _title(name, point)
         stores = plan.stores if measure.reads_stores else ()
         hashes = [open_store(store).info().hash for store in stores]
-        key = digest([name, measure, point, plan.repeats, plan.threads, stores, hashes])
+        settings = {k: v for k, v in to_tree(measure).items() if k not in measure.axes}
+        key = digest([name, settings, point, plan.repeats, plan.threads, stores, hashes])
         path = _path(out, name, point)
         work = partial(_measure, plan, name, point, path)
         after = (stages[-1].name,) if timed and stages else ()

@@ -82,6 +82,7 @@ class Attention(Measure):
 
     title: ClassVar[str] = "Forward pass of one head"
     unit: ClassVar[str] = "µs"
+    axes: ClassVar[tuple[str, ...]] = ("nodes", "sparsity", "sparsity_nodes")
 
     nodes: tuple[int, ...] = (8, 16, 32, 64, 128)
     sparsity: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)

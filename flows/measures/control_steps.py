@@ -71,6 +71,7 @@ class ControlStep(Measure):
 
     title: ClassVar[str] = "Control step"
     unit: ClassVar[str] = "µs"
+    axes: ClassVar[tuple[str, ...]] = ("n_layers", "hidden_dim", "context_len")
 
     networks: tuple[str, ...] = (
         *("fcnet-legged", "transformer-legged", "retnet-legged", "dt-legged"),
@@ -89,10 +90,10 @@ class ControlStep(Measure):
         if self.steps < 1 or self.warm_up < 0:
             raise ValueError("a control step needs steps of at least 1 and a warm_up of at least 0")
         places: list[Point] = [(OWN_SIZE, None)] if self.networks else []
-        for axis in ("n_layers", "hidden_dim", "context_len"):
-            places += [(axis, value) for value in getattr(self, axis)]
+        places += [(axis, value) for axis in self.axes for value in getattr(self, axis)]
         for place in places:
-            assert [sized(name, *place) for name in self._models(place)]
+            for name in self._models(place):
+                sized(name, *place)
             yield place
 
     def _models(self, point: Point) -> tuple[str, ...]:

@@ -30,12 +30,14 @@ class Measure(Protocol):
 
     Attributes:
         title, unit: of its figures; less_is_better: which series is ahead.
+        axes: settings whose values are points, each measured by itself.
         timed: whether its points must not be measured side by side.
         reads_stores: whether it measures stores.
     """
 
     title: ClassVar[str]
     unit: ClassVar[str]
+    axes: ClassVar[tuple[str, ...]]
     less_is_better: ClassVar[bool] = True
     timed: ClassVar[bool] = True
     reads_stores: ClassVar[bool] = False

@@ -34,6 +34,7 @@ class Spectra(Measure):
 
     title: ClassVar[str] = "Share of the energy"
     unit: ClassVar[str] = "%"
+    axes: ClassVar[tuple[str, ...]] = ("n",)
     less_is_better: ClassVar[bool] = False
     timed: ClassVar[bool] = False
     reads_stores: ClassVar[bool] = True

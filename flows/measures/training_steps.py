@@ -38,6 +38,7 @@ class TrainStep(Measure):
 
     title: ClassVar[str] = "Training step"
     unit: ClassVar[str] = "ms"
+    axes: ClassVar[tuple[str, ...]] = ("context_len",)
 
     networks: tuple[str, ...] = ("fcnet-legged", "transformer-legged", "retnet-legged")
     context_len: tuple[int, ...] = (64, 128, 256)
@@ -48,7 +49,8 @@ class TrainStep(Measure):
         if self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
         for value in self.context_len:
-            assert [_of_length(name, value) for name in self.networks]
+            for name in self.networks:
+                _of_length(name, value)
             yield "context_len", value
 
     def series(
