@@ -150,7 +150,8 @@ def _write_summary(plan: MeasurementPlan, out: Path, reporter: Reporter) -> None
         ]
         first, less = group[0], plan.measure(group[0]["measure"]).less_is_better
         for row in verdicts(plan.published, runs, "figure", less_is_better=less):
-            told.append({"set": f"{first['title'].lower()}: {first['axis']}", **row})
+            place = f"{first['title'].lower()}, {first['unit']}: {first['axis']}"
+            told.append({"set": place, **row})
     record = {"plan": plan, "rows": rows, "verdicts": told, "machines": list(machines.values())}
     write_record(out / SUMMARY, {**record, **provenance()})
 

@@ -43,8 +43,9 @@ def measurement_rows(summary: Record) -> list[dict[str, str]]:
 def _abstract(summary: Record) -> str:
     plan = summary["plan"]
     machines = "; ".join(
-        f"{each['processor']}, {each['cores']} cores, load {each['load']:g}"
-        for each in summary["machines"]
+        f"{group[0]['processor']}, {group[0]['cores']} cores, load "
+        + interval([min(each["load"] for each in group), max(each["load"] for each in group)], 1)
+        for group in grouped_by(summary["machines"], ("processor", "cores"))
     )
     return (
         f"{plan['repeats']} repeats of every figure, in which the candidates take turns; "
@@ -108,7 +109,7 @@ def _panel(
     for name in dict.fromkeys(row["series"] for row in rows):
         own = zip(rows, figures, strict=True)
         points = sorted((row["value"], y) for row, y in own if row["series"] == name)
-        lines.append(Curve(name, *zip(*points, strict=True)))
+        lines.append(Curve(name.replace("-legged", ""), *zip(*points, strict=True)))
     return charts.curves(title, lines, axis, unit, log=min(figures) > 0)
 
 

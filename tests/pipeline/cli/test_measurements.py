@@ -78,7 +78,7 @@ def test_latency_is_measured_in_every_runtime_along_every_axis(run: Run, tmp_pat
         assert 1.5 < long["median"] / short["median"] < 3
         assert short["quartiles"] == [short["median"]] * 2, "counted, not timed"
     told = {(row["set"], row["ahead"]) for row in record["verdicts"]}
-    assert ("control step: n_layers", "fcnet-legged torch") in told
+    assert ("control step, µs: n_layers", "fcnet-legged torch") in told
     page = (out / "report.html").read_text()
     assert "Control step: n layers" in page
     assert "3 to 5 times" in page
