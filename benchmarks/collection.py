@@ -8,18 +8,19 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
-from functools import wraps
+from functools import partial, wraps
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import in_turns, median
+from benchmarks.harness import median
 from gaitforge.collectors.legged import environment
 from gaitforge.collectors.physics.mujoco.backend import MujocoBackend
 from gaitforge.collectors.policies import Observation
 from gaitforge.datasets import open_store
+from gaitforge.flows.measures.timing import in_turns, seconds_of
 from gaitforge.flows.progress import Advance, no_progress
 from gaitforge.flows.stages.collect import prepare
 from gaitforge.flows.tasks.legged import LeggedPlan
@@ -104,7 +105,8 @@ def measure_collection(
             advance(1, "")
 
         stack.callback(ask, "close")
-        works = {"collect": lambda: ask("collect", next(left)), "bare": lambda: ask("repeat")}
+        asked = {"collect": lambda: ask("collect", next(left)), "bare": lambda: ask("repeat")}
+        works = {name: partial(seconds_of, work) for name, work in asked.items()}
         seconds = in_turns(works, rounds, after_round=end_round)
         made = ask("made")
     ratios = (np.array(seconds["bare"]) / np.array(seconds["collect"])).tolist()

@@ -5,44 +5,38 @@ several seeds. A step goes from a NumPy observation to an action and includes bo
 Candidates take turns in short blocks, which spreads other load over all of them.
 """
 
-import math
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from benchmarks.harness import one_thread, seconds_of, untrained_policy
-from gaitforge.collectors.policies import StoredObservation
-from gaitforge.collectors.robots.robot import load_robot
+from gaitforge.flows.measures.control_steps import (
+    COMPILED,
+    ONNX,
+    TORCH,
+    StepOfOne,
+    step_in,
+    turn_s,
+)
+from gaitforge.flows.measures.timing import torch_threads, untrained_policy
 from gaitforge.flows.progress import Advance
-from gaitforge.flows.stages.export import robot_facts
-from gaitforge.learners.checkpoint import policy_card
-from gaitforge.learners.deploy.compiled_step import compiled_step
-from gaitforge.learners.deploy.control import TorchStep
-from gaitforge.learners.deploy.export import ExportOptions, export_policy
 from gaitforge.learners.deploy.export_formats import onnx_packages
-from gaitforge.learners.deploy.onnx_policy import OnnxPolicy
+from gaitforge.learners.models.fcnet.spectral_basis import paper_modes
 from gaitforge.learners.models.registry import PRESETS, ModelSpec, preset
 from gaitforge.learners.models.sizes import parameter_count
 from gaitforge.learners.models.spaces import SPACES, Space
 
 FCNET = "fcnet-legged"
-COMPILED, TORCH, ONNX = "compiled", "torch", "onnx"
 COMPILED_KINDS = ("fcnet", "transformer", "dt", "bot", "body-mlp", "history-mlp", "mlp")
 LEGGED = "legged"
 OTHERS = ("dt-legged", "history-mlp-legged", "mlp-legged", "bot", "flow-1", "flow", "flow-4")
 DEMO = PRESETS["fcnet"].values  # what the demo's FCNet changes in the legged one
-_REENTRY_STEPS = 5  # untimed at the start of a block: they refill the caches with the weights
 
 Key = tuple[str, str]
-ControlStep = Callable[[np.ndarray], Any]
-"""An observation (Do,) float32 -> an action."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +85,6 @@ class Candidate:
 def setting_name(setting: Mapping[str, Any]) -> str:
     """A setting as text: what it changes, or "legged"."""
     return ",".join(f"{name}={value}" for name, value in setting.items()) or LEGGED
-
-
-def paper_modes(context_len: int) -> int:
-    """Modes that the FCNet paper's Section 4.3 keeps: min(2.5 ln n, n // 2 + 1)."""
-    return max(1, min(int(2.5 * math.log(context_len)), context_len // 2 + 1))
 
 
 def candidates(config: ControlStepConfig) -> list[Candidate]:
@@ -159,19 +148,25 @@ def control_step_us(
         notes.append(f"ONNX Runtime left out: {error}")
         chosen = [each for each in chosen if each.runtime != ONNX]
     obs_dim = SPACES[LEGGED].layout.obs_dim
-    with tempfile.TemporaryDirectory() as folder, one_thread():
-        exports = _exports(chosen, Path(folder), advance)
+    with tempfile.TemporaryDirectory() as folder, torch_threads(1):
+        exported: dict[Key, StepOfOne] = {}
+        for each in (each for each in chosen if each.runtime == ONNX):
+            exported[each.key] = _control_step(each, 0, Path(folder, "-".join(each.key)))
+            advance(1, f"export, {'-'.join(each.key)}")
         samples: dict[Key, list[float]] = {each.key: [] for each in chosen}
         for seed in range(config.seeds):
             rng = np.random.default_rng(seed)
             observations = rng.standard_normal((config.block_steps, obs_dim), dtype=np.float32)
-            steps = {each.key: _control_step(each, seed, exports) for each in chosen}
+            steps = {
+                each.key: exported.get(each.key) or _control_step(each, seed, Path(folder))
+                for each in chosen
+            }
             for step in steps.values():
                 for obs in islice(cycle(observations), config.warm_up):
                     step(obs)
             for _ in range(config.blocks):
                 for key, step in steps.items():
-                    samples[key] += _block(step, observations)
+                    samples[key] += turn_s(step, observations)
                 advance(1, "control step")
     records: dict[str, dict[str, object]] = {}
     for each in chosen:
@@ -189,31 +184,8 @@ def _record(candidate: Candidate, samples: list[float]) -> dict[str, object]:
     }
 
 
-def _exports(chosen: list[Candidate], folder: Path, advance: Advance) -> dict[Key, Path]:
-    """The exported folders, with the weights of the first seed for all."""
-    facts, options = robot_facts(load_robot()), ExportOptions(formats=("onnx",))
-    paths = {}
-    for each in (each for each in chosen if each.runtime == ONNX):
-        paths[each.key] = folder / "-".join(each.key)
-        with torch.inference_mode(False):
-            policy = untrained_policy(each.spec, each.space).eval()
-            export_policy(policy, policy_card(policy, each.spec), facts, paths[each.key], options)
-        advance(1, f"export, {'-'.join(each.key)}")
-    return paths
-
-
-def _control_step(candidate: Candidate, seed: int, exports: Mapping[Key, Path]) -> ControlStep:
-    if candidate.runtime == ONNX:
-        exported = OnnxPolicy(exports[candidate.key])
-        return lambda obs: exported.act(StoredObservation(obs[None], obs[:1]))
+def _control_step(candidate: Candidate, seed: int, folder: Path) -> StepOfOne:
     policy = untrained_policy(candidate.spec, candidate.space, seed).eval()
-    step = compiled_step(policy, 1) if candidate.runtime == COMPILED else TorchStep(policy, 1)
+    step = step_in(candidate.runtime, policy, candidate.spec, folder)
     assert step is not None, "chosen by its kind"
-    target = np.ones((1, 1), np.float32) if policy.conditioned else None
-    return lambda obs: step.step(obs[None], target)
-
-
-def _block(step: ControlStep, observations: np.ndarray) -> list[float]:
-    for obs in observations[:_REENTRY_STEPS]:
-        step(obs)
-    return [seconds_of(partial(step, obs)) for obs in observations]
+    return step

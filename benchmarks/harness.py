@@ -1,31 +1,23 @@
-"""The harness of the benchmarks: from sizes to a JSON record and tables; timing in turns."""
+"""The harness of the benchmarks: from sizes to a JSON record and tables."""
 
 import json
 import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-import torch
 
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import provenance, to_tree, write_record
-from gaitforge.learners.models.registry import ModelSpec, build_network
-from gaitforge.learners.models.spaces import Space
-from gaitforge.learners.policy.normalisation import Normaliser
-from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.pipeline.tables import show_one, table
 
 Figures = Mapping[str, Any]
 Rows = list[dict[str, Any]]
-Key = TypeVar("Key")
 
 _QUIET_LOAD = 0.5
 """Busy processes, averaged over the last minute."""
@@ -105,35 +97,9 @@ def bar(
     return {"bar": name, "value": value, "wanted": f"{wanted} {limit:g} {unit}", "met": met}
 
 
-def seconds_of(work: Callable[[], Any]) -> float:
-    """Wall time of one call."""
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
-
-
 def median(values: Iterable[float]) -> float:
     """The median as a plain float."""
     return float(np.median(list(values)))
-
-
-def in_turns(
-    works: Mapping[Key, Callable[[], Any]],
-    rounds: int,
-    after_round: Callable[[], None] = lambda: None,
-) -> dict[Key, list[float]]:
-    """Seconds of each work in each round; taking turns spreads other load over all of them.
-
-    The order changes from round to round. A first round, to warm up, does not count.
-    """
-    seconds: dict[Key, list[float]] = {key: [] for key in works}
-    for number in range(rounds + 1):
-        for key, work in list(works.items())[:: -1 if number % 2 else 1]:
-            took = seconds_of(work)
-            if number > 0:
-                seconds[key].append(took)
-        after_round()
-    return seconds
 
 
 def run_alone(program: str, *arguments: object) -> tuple[str, float]:
@@ -147,23 +113,3 @@ def run_alone(program: str, *arguments: object) -> tuple[str, float]:
         raise ValueError(f"a process of the benchmark failed: {done.stderr[-300:]}")
     *printed, peak = done.stdout.splitlines()
     return "\n".join(printed), float(peak)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """PyTorch on one thread and without gradients."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def untrained_policy(spec: ModelSpec, space: Space, seed: int = 0) -> PolicyNetwork:
-    """A policy with random weights and identity normalisers."""
-    torch.manual_seed(seed)
-    network = build_network(spec, space.layout, space.act_dim)
-    obs, action = Normaliser.identity(space.layout.obs_dim), Normaliser.identity(space.act_dim)
-    return PolicyNetwork(network, space.layout, obs, action)

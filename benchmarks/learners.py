@@ -1,4 +1,4 @@
-"""Speed of the models: training steps, control steps and attention, beside baselines and limits.
+"""Speed of the models: training and control steps, beside baselines and limits.
 
 Most bars are ratios of two times of the same run; the times themselves are for two quiet cores.
 """
@@ -10,14 +10,12 @@ from typing import Any
 
 import torch
 
-from benchmarks.attention import AttentionConfig, attention_layers
 from benchmarks.control_step import (
     DEMO,
     LEGGED,
     ControlStepConfig,
     by_runtime,
     control_step_us,
-    paper_modes,
     setting_name,
     turns,
 )
@@ -31,6 +29,7 @@ from benchmarks.train_step import (
     train_step_ms,
 )
 from gaitforge.flows.progress import Reporter
+from gaitforge.learners.models.fcnet.spectral_basis import paper_modes
 
 
 @dataclass(frozen=True)
@@ -39,17 +38,15 @@ class LearnerBenchConfig:
 
     training: TrainStepConfig
     control: ControlStepConfig
-    attention: AttentionConfig
 
 
 def _measure(config: LearnerBenchConfig, folder: Path, reporter: Reporter) -> dict[str, Any]:
-    all_turns = config.training.rounds + 1 + turns(config.control) + config.attention.turns
+    all_turns = config.training.rounds + 1 + turns(config.control)
     with reporter.step("bench learners", all_turns, "turn") as advance:
         training = train_step_ms(config.training, advance)
         control, notes = control_step_us(config.control, advance)
-        attention = attention_layers(config.attention, advance)
     note = f"threads: {torch.get_num_threads()} in training, 1 in control"
-    figures = {"train_step_ms": training, "control_step_us": control, "attention": attention}
+    figures = {"train_step_ms": training, "control_step_us": control}
     return figures | {"bars": check_bars(figures), "notes": [note, *notes]}
 
 
@@ -113,13 +110,6 @@ def _tables(record: Figures) -> Iterator[tuple[str, Rows]]:
     beside = "median µs; compare networks within a runtime"
     yield f"Control step of one robot on one thread, {beside}", by_runtime(control)
     yield "All control steps", _rows(control, "parameters", "median_us", "p99_us")
-    yield (
-        "Attention forward and backward, ms per batch of equally many nodes",
-        [
-            {name: each[name] for name in ("mask", "nodes", "degree", "default")} | each["train_ms"]
-            for each in record["attention"]
-        ],
-    )
     yield "Bars", record["bars"]
 
 
@@ -133,13 +123,12 @@ def _rows(figures: Figures, *columns: str) -> Rows:
 
 BENCH = Bench(
     "bench_learners.json",
-    LearnerBenchConfig(TrainStepConfig(), ControlStepConfig(), AttentionConfig()),
+    LearnerBenchConfig(TrainStepConfig(), ControlStepConfig()),
     LearnerBenchConfig(
         TrainStepConfig(batch_size=2, window_len=8, rounds=1),
         ControlStepConfig(
             (512, 1024), seeds=1, warm_up=2, blocks=2, block_steps=5, export_all=False
         ),
-        AttentionConfig(nodes=(16, 128), tokens=256, rounds=1),
     ),
     _measure,
     _tables,

@@ -16,13 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.catalog import catalog_figures
-from benchmarks.harness import Bench, bar, in_turns, run_alone
+from benchmarks.harness import Bench, bar, run_alone
 from benchmarks.peers import PEERS, PeerData, Work
 from gaitforge.collectors.legged.data import CollectionGrid, StoredForm
 from gaitforge.collectors.modelling.varying import vary_robots
 from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.datasets import Schema, Selection, Store, open_store
 from gaitforge.datasets.errors import install_extra
+from gaitforge.flows.measures.timing import in_turns, seconds_of
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.records.part_records import collection_rate
 from gaitforge.flows.stages.collect import collect
@@ -185,7 +186,8 @@ def _rates(candidates: Mapping[str, Work], rounds: int) -> dict[str, np.ndarray]
     def work(name: str) -> None:
         steps[name] = candidates[name]()
 
-    seconds = in_turns({name: partial(work, name) for name in candidates}, rounds)
+    works = {name: partial(seconds_of, partial(work, name)) for name in candidates}
+    seconds = in_turns(works, rounds)
     return {name: steps[name] / np.array(taken) for name, taken in seconds.items()}
 
 

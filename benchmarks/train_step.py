@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.harness import in_turns, median, untrained_policy
+from benchmarks.harness import median
+from gaitforge.flows.measures.timing import in_turns, seconds_of, untrained_policy
+from gaitforge.flows.measures.training_steps import random_batch
 from gaitforge.flows.progress import Advance
 from gaitforge.learners.models.registry import PRESETS, count_parameters, preset
 from gaitforge.learners.models.spaces import SPACES
-from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
 from gaitforge.learners.training.update import Updater
@@ -53,7 +53,7 @@ def train_step_ms(config: TrainStepConfig, advance: Advance) -> dict[str, dict[s
     of it.
     """
     device = torch.device(config.device)
-    steps: dict[tuple[str, str], Callable[[], Any]] = {}
+    steps: dict[tuple[str, str], Callable[[], float]] = {}
     parameters: dict[tuple[str, str], int] = {}
     fcnet = ((FCNET, convolution) for convolution in config.convolutions)
     for model, setting in (*fcnet, *((model, AS_PRESET) for model in config.models)):
@@ -61,7 +61,9 @@ def train_step_ms(config: TrainStepConfig, advance: Advance) -> dict[str, dict[s
         policy = untrained_policy(preset(model, overrides), SPACES[PRESETS[model].space])
         how = {"precision": config.precision, "compile": config.compile}
         updater = Updater(policy, TrainConfig(model=model, **how), Ranks(device=device))
-        steps[model, setting] = partial(_one_step, updater, _random_batch(policy, config))
+        steps[model, setting] = partial(
+            _one_step, updater, random_batch(policy, config.batch_size, config.window_len)
+        )
         parameters[model, setting] = count_parameters(policy)
     times = in_turns(steps, config.rounds, lambda: advance(1, "train step"))
     records: dict[str, dict[str, object]] = {}
@@ -76,19 +78,10 @@ def train_step_ms(config: TrainStepConfig, advance: Advance) -> dict[str, dict[s
     return records
 
 
-def _one_step(updater: Updater, batch: dict[str, Tensor]) -> None:
-    updater.step(batch, 0, 1e-3)
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+def _one_step(updater: Updater, batch: dict[str, Tensor]) -> float:
+    def step() -> None:
+        updater.step(batch, 0, 1e-3)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
 
-
-def _random_batch(policy: PolicyNetwork, config: TrainStepConfig) -> dict[str, Tensor]:
-    """Full windows of noise: the values do not change the time."""
-    shape = (config.batch_size, config.window_len)
-    act_dim = policy.action_normaliser.mean.numel()
-    batch = {
-        "obs": torch.randn(*shape, policy.layout.obs_dim),
-        "action": torch.randn(*shape, act_dim),
-        "mask": torch.ones(shape, dtype=torch.bool),
-    }
-    return batch | ({"condition": torch.rand(*shape, 1)} if policy.conditioned else {})
+    return seconds_of(step)

@@ -114,7 +114,17 @@ def _of_unit(
     energy = np.zeros((n // 2 + 1, *rows.shape[1:]))
     for start in range(0, len(firsts), BLOCK_WINDOWS):
         index = firsts[start : start + BLOCK_WINDOWS, None] + np.arange(n)
-        modes = np.fft.rfft(rows[index].astype(np.float64), axis=1)
-        energy += np.square(np.abs(modes)).sum(axis=0)
-    energy[1 : (n + 1) // 2] *= 2
+        energy += mode_energy(rows[index])
     return SpectralEnergy(frequency_hz, energy, len(firsts))
+
+
+def mode_energy(windows: np.ndarray) -> np.ndarray:
+    """(W, n, ...) -> (n // 2 + 1, ...): the energy of each mode, summed over windows.
+
+    Over the modes it sums to n times that of the squares of all steps (Parseval's theorem).
+    """
+    n = windows.shape[1]
+    modes = np.fft.rfft(windows.astype(np.float64), axis=1)
+    energy = np.square(np.abs(modes)).sum(axis=0)
+    energy[1 : (n + 1) // 2] *= 2
+    return energy

@@ -55,14 +55,18 @@ def verdict(ahead: Sequence[float], behind: Sequence[float]) -> str:
 
 
 def verdicts(
-    statements: Sequence[Published], runs: Sequence[Row], measure: str
+    statements: Sequence[Published],
+    runs: Sequence[Row],
+    measure: str,
+    less_is_better: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """A row for each statement whose learners have run, and each value of a number that varies.
 
     A seed counts with its mean over all sets.
 
     Args:
-        measure: the number of a run that is compared, the higher the better.
+        measure: the number of a run that is compared.
+        less_is_better: whether the learner with the lower number is ahead.
     """
     for value in dict.fromkeys(row.get("value") for row in runs):
         for statement in statements:
@@ -72,13 +76,14 @@ def verdicts(
                 for name in (statement.ahead, statement.behind)
             ]  # fmt: skip
             if all(pair):
+                higher, lower = pair[::-1] if less_is_better else pair
                 yield {
                     **{name: getattr(statement, name) for name in ("ahead", "behind")},
                     **{name: getattr(statement, name) for name in ("source", "numbers")},
                     "value": value,
                     "means": [float(np.mean(each)) for each in pair],
-                    "chance": chance(*pair),
-                    "verdict": verdict(*pair),
+                    "chance": chance(higher, lower),
+                    "verdict": verdict(higher, lower),
                 }
 
 

@@ -114,8 +114,8 @@ def write_summary(
         sets=[_described(run, reporter) for run in _one_a_set(runs)],
         expert=_expert_row(expert, legged[0]) if expert else None,
         runs=rows,
-        results=[_result(group) for group in _grouped_by(rows, _RESULT)],
-        overall=[_overall(group) for group in _grouped_by(rows, ("learner", "value"))],
+        results=[_result(group) for group in grouped_by(rows, _RESULT)],
+        overall=[_overall(group) for group in grouped_by(rows, ("learner", "value"))],
         verdicts=list(verdicts(experiment.published, rows, "score")),
         cells=[cell for each in names for cell in _evaluation(out, each)["cells"]],
         evaluated_episodes=sum(row["episodes"] for row in rows),
@@ -238,7 +238,7 @@ def _described(run: Run, reporter: Reporter) -> Row:
     return row | {"score": scores.mean(), "score_std": scores.std(), "score_best": scores.max()}
 
 
-def _grouped_by(rows: Iterable[Row], names: Sequence[str]) -> list[list[Row]]:
+def grouped_by(rows: Iterable[Row], names: Sequence[str]) -> list[list[Row]]:
     """Rows with equal values of these names, in the order in which they first come."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
@@ -288,7 +288,7 @@ def _mean_limits(intervals: Sequence[Any]) -> list[float] | None:
 
 def _overall(rows: Sequence[Row]) -> Row:
     """Mean and interquartile mean of a learner over all sets, with their intervals."""
-    scores = [[row["score"] for row in group] for group in _grouped_by(rows, ("task", "set"))]
+    scores = [[row["score"] for row in group] for group in grouped_by(rows, ("task", "set"))]
     every = np.concatenate(scores)
     return {
         "learner": rows[0]["learner"],

@@ -29,8 +29,9 @@ QUIET_S = 60.0
 """A training run that wrote nothing for this long, or for five history rows, has stopped."""
 
 EXPERIMENT, ROBUSTNESS, REINFORCEMENT = "experiment", "robustness", "reinforcement"
-"""Kinds of plans in stages, see `plan.json`."""
-"""The `kind` in an experiment's plan.json."""
+MEASUREMENT = "measurement"
+KINDS = (EXPERIMENT, ROBUSTNESS, REINFORCEMENT, MEASUREMENT)
+"""Kinds of plans in stages: the `kind` in their plan.json."""
 
 RUN_CONFIG, RUN_CHECKPOINT = "config.json", "checkpoint.json"
 
@@ -148,7 +149,7 @@ def staged_kind(place: Path | str) -> str:
     """The kind of a folder's plan in stages, "" without one."""
     record = None if is_bucket_url(place) else read_record(Path(place) / PLAN)
     kind = record.get("kind") if isinstance(record, dict) else None
-    return kind if kind in (EXPERIMENT, ROBUSTNESS, REINFORCEMENT) else ""
+    return kind if kind in KINDS else ""
 
 
 def as_tree(result: CollectionStatus | TrainingStatus) -> dict[str, object]:

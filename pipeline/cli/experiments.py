@@ -8,14 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gaitforge.flows.records.part_records import store_address
-from gaitforge.flows.records.records import read_record
-from gaitforge.flows.stages.status import (
-    EXPERIMENT,
-    REINFORCEMENT,
-    ROBUSTNESS,
-    is_experiment,
-    staged_kind,
-)
+from gaitforge.flows.records.records import read_plan, read_record
+from gaitforge.flows.stages.status import is_experiment, staged_kind
 from gaitforge.pipeline.cli.parsing.parser import (
     CELL_FIELDS,
     Option,
@@ -31,7 +25,7 @@ from gaitforge.pipeline.progress import own_reporter
 
 if TYPE_CHECKING:
     from gaitforge.flows.experiments.plan import Experiment
-    from gaitforge.flows.experiments.reinforcement import ReinforcementPlan
+    from gaitforge.pipeline.report.experiment import PlanKind
 
 _DEMO_S = {
     **{"collect": 107, "show collected": 2, "train first": 139, "collect corrections": 81},
@@ -63,10 +57,6 @@ _CHOICES = {
     "saved": "selection",
 }
 """Key of `chosen_claim`'s `choices` -> argument of the command line."""
-
-_TRAINED, _EVALUATED = ("steps", "device", "threads"), ("threads",)
-"""Options that are settings of every task's trainings, and of its evaluation."""
-_OF_REINFORCEMENT = ("learners", *_TRAINED)
 
 _LEARNERS = option(
     "--learners",
@@ -108,6 +98,7 @@ _CHOSEN: tuple[Option, ...] = (
     "          gaitforge run legged-mixed mixed.zarr --out runs/mixed --seeds 0-4\n"
     "          gaitforge run robustness runs/fcnet runs/bot --out runs/robust\n"
     "          gaitforge run bot-rl --out runs/bot-rl --seeds 0\n"
+    "          gaitforge run fcnet-spectra legged.zarr --out runs/spectra\n"
     "          gaitforge run runs/mixed",
     option(
         "what",
@@ -143,6 +134,7 @@ def run_command(arguments: argparse.Namespace) -> Work:
     from gaitforge.flows.experiments.plan import Experiment
     from gaitforge.flows.experiments.stages import claimed
     from gaitforge.pipeline.experiments.presets import PRESETS, preset
+    from gaitforge.pipeline.report.experiment import PLAN_KINDS
 
     if arguments.list_presets:
         rows = [
@@ -150,27 +142,26 @@ def run_command(arguments: argparse.Namespace) -> Work:
              "sizes": "small, full" if each.full else "small"}
             for name, each in PRESETS.items()
         ]  # fmt: skip
-        other = {"shows": "trained policies under other conditions", "sizes": "small"}
-        rows.append({**dict.fromkeys(rows[0]), "preset": ROBUSTNESS, **other})
         return Work(Path(), (), lambda _: Result(rows, rows), ())
     if not arguments.what:
         raise ValueError("name a preset, a plan or a folder; gaitforge run --list shows presets")
     place, stores, out = Path(arguments.what), arguments.stores, arguments.out
-    kind = "" if arguments.what in PRESETS else staged_kind(place)
-    if arguments.what == ROBUSTNESS or kind in (ROBUSTNESS, REINFORCEMENT):
-        return _kind_work(arguments, kind or ROBUSTNESS, place)
-    if kind == EXPERIMENT and place.is_dir():
-        claim = claimed(place)
-        return _work(arguments, claim.name, claim.experiment, stores or claim.stores, out or place)
-    if out is None:
+    shipped, kind = arguments.what in PRESETS, ""
+    if not shipped:
+        kind = str(read_plan(place)[1] or "") if place.is_file() else staged_kind(place)
+    if out is None and not (kind and place.is_dir()):
         raise ValueError(f"{arguments.what} needs --out, the folder of its results")
-    if place.is_file():
+    if other := PLAN_KINDS.get(kind):
+        return _kind_work(arguments, other, other.claimed(place), out or place)
+    if kind or place.is_file():
         claim = claimed(place)
-        return _work(arguments, claim.name, claim.experiment, stores, out)
-    plan = preset(arguments.what, arguments.size)
+        stores = stores or (claim.stores if place.is_dir() else ())
+        return _work(arguments, claim.name, claim.experiment, stores, out or place)
+    plan = preset(arguments.what, arguments.size, stores)
     if isinstance(plan, Experiment):
         return _work(arguments, arguments.what, plan, stores, out)
-    return _kind_work(arguments, REINFORCEMENT, place, plan)
+    kinds = [each for each in PLAN_KINDS.values() if isinstance(plan, each.plan)]
+    return _kind_work(arguments, kinds[0], plan, out)
 
 
 @work(
@@ -301,51 +292,32 @@ def _work(
     return Work(out, stages, partial(_result, out), ["run", str(out)], seconds or {})
 
 
-def _kind_work(
-    arguments: argparse.Namespace, kind: str, place: Path, plan: "ReinforcementPlan | None" = None
-) -> Work:
-    """A plan of another kind than `Experiment`, see `PLAN_KINDS`; `place`: a folder to resume."""
+def _kind_work(arguments: argparse.Namespace, kind: "PlanKind", plan: Any, out: Path) -> Work:
+    """A plan of another kind than `Experiment`, with the values of the command line."""
     from gaitforge.flows.settings import override, with_named
-    from gaitforge.pipeline.report.experiment import PLAN_KINDS, claim_kind
+    from gaitforge.pipeline.experiments.presets import PRESETS
 
-    out, new = arguments.out or place, plan is not None or arguments.what == ROBUSTNESS
-    if new and arguments.out is None:
-        raise ValueError(f"{arguments.what} needs --out, the folder of its results")
-    stores = [each if ":" in each else str(Path(each).absolute()) for each in arguments.stores]
-    if stores and (kind == REINFORCEMENT or not new):
-        raise ValueError(f"{arguments.what} takes no stores or policies, got {stores[0]}")
-    if not new:
-        plan = PLAN_KINDS[kind].claimed(place)
-    elif kind == ROBUSTNESS:
-        plan = PLAN_KINDS[kind].plan(tuple(stores))
-    fields = {**CELL_FIELDS, "episodes": "episodes", "threads": "threads"}
-    if kind == REINFORCEMENT:
-        fields = {"seeds": "seeds"}
-        plan = replace(plan, tasks=_with_all(arguments, plan.tasks, _TRAINED))
-        plan = replace(plan, evaluate=_with_all(arguments, plan.evaluate, _EVALUATED))
-        if arguments.learners is not None:
-            plan = replace(plan, learners={n: plan.learners.get(n, {}) for n in arguments.learners})
-    taken = {*fields.values(), *(_OF_REINFORCEMENT if kind == REINFORCEMENT else ())}
-    _check_unused(arguments, taken)
-    plan = override(with_named(plan, option_values(arguments, **fields)), arguments.settings)
+    if arguments.stores and arguments.what not in PRESETS:
+        raise ValueError(f"{arguments.what} has its stores or policies, got {arguments.stores[0]}")
+    for name, options in kind.shared.items():
+        own = option_values(arguments, *options)
+        plan = replace(plan, **{name: {k: {**v, **own} for k, v in getattr(plan, name).items()}})
+    if kind.picked and arguments.learners is not None:
+        every = getattr(plan, kind.picked)
+        plan = replace(plan, **{kind.picked: {n: every.get(n, {}) for n in arguments.learners}})
+    shared = (option for options in kind.shared.values() for option in options)
+    _check_unused(arguments, {*kind.options.values(), *shared, *(["learners"] * bool(kind.picked))})
+    plan = override(with_named(plan, option_values(arguments, **kind.options)), arguments.settings)
 
     def result(_: object) -> Result:
         summary, page = read_record(out / "summary.json") or {}, out / "report.html"
-        rows = PLAN_KINDS[kind].rows(summary)
-        return Result(summary, rows, (f"page: {page}",), title=kind, about=out, pages=(page,))
+        rows, lines = kind.rows(summary), (f"page: {page}",)
+        return Result(summary, rows, lines, title=kind.name, about=out, pages=(page,))
 
-    stages = PLAN_KINDS[kind].stages_of(plan, out)
+    stages = kind.stages_of(plan, out)
     if not getattr(arguments, "dry_run", False):
-        claim_kind(kind, plan, out)
+        kind.claim(plan, out)
     return Work(out, stages, result, ["run", str(out)])
-
-
-def _with_all(
-    arguments: argparse.Namespace, settings: Mapping[str, Mapping[str, Any]], options: Sequence[str]
-) -> dict[str, dict[str, Any]]:
-    """Name -> its settings and the values of `options` that the command line has."""
-    own = option_values(arguments, **{name: name for name in options})
-    return {name: {**each, **own} for name, each in settings.items()}
 
 
 def _check_unused(arguments: argparse.Namespace, taken: Collection[str]) -> None:

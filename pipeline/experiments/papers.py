@@ -6,9 +6,11 @@ from typing import Any
 
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
+from gaitforge.flows.experiments.measurements import MeasurementPlan
 from gaitforge.flows.experiments.plan import Experiment, Learners, Settings
 from gaitforge.flows.experiments.published import Published
 from gaitforge.flows.experiments.reinforcement import ReinforcementPlan
+from gaitforge.flows.experiments.robustness import RobustnessPlan
 
 GRID_EPISODES = 20
 """Evaluated episodes per cell."""
@@ -29,12 +31,18 @@ class Preset:
         plan: makes it; with `full` at the papers' size, where it has one.
         shows: what it shows, in a line.
         hours: of two cores, at its small size and with given stores; None where nobody ran it all.
+        places: argument of `plan` that takes the stores or runs of the command line; "" for an
+            `Experiment`, whose stages get them, or if it takes none.
     """
 
-    plan: Callable[..., Experiment | ReinforcementPlan]
+    plan: "Callable[..., AnyPlan]"
     shows: str
     hours: float | None = None
     full: bool = False
+    places: str = ""
+
+
+AnyPlan = Experiment | ReinforcementPlan | RobustnessPlan | MeasurementPlan
 
 
 # The adaptive rate of the experts' trainings falls too far for few robots. Without the filter and

@@ -1,19 +1,21 @@
 """The experiments that ship: demo and pipelines, comparisons, suites, and rounds of corrections."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from gaitforge.collectors.legged.data import COLLECTION_PRESETS, CollectionGrid
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.datasets.errors import listed
 from gaitforge.flows.experiments.plan import Corrections, Experiment, Learners, Settings
-from gaitforge.flows.experiments.reinforcement import ReinforcementPlan
+from gaitforge.flows.experiments.robustness import RobustnessPlan
 from gaitforge.flows.stages.status import ROBUSTNESS
 from gaitforge.flows.stages.train import SelectPlan
 from gaitforge.flows.tasks.legged import LeggedPlan, legged_plan
 from gaitforge.learners.training.config import TrainConfig
-from gaitforge.pipeline.experiments.papers import ALL_CELLS, PAPERS, Preset, statements
+from gaitforge.pipeline.experiments.measurements import MEASUREMENTS
+from gaitforge.pipeline.experiments.papers import ALL_CELLS, PAPERS, AnyPlan, Preset, statements
 
 COMPARE, DAGGER, DEMO = "compare", "dagger", "demo"
 SIZES = SMALL, FULL = "small", "full"
@@ -194,24 +196,36 @@ PRESETS: Mapping[str, Preset] = {
     ),
     DAGGER: Preset(_dagger, "rounds of corrections beside plain imitation"),
     **PAPERS,
+    **MEASUREMENTS,
+    ROBUSTNESS: Preset(
+        RobustnessPlan, "trained policies under other conditions", places="policies"
+    ),
 }
 
 
-def preset(name: str, size: str = SMALL) -> Experiment | ReinforcementPlan:
+def preset(name: str, size: str = SMALL, places: Sequence[str] = ()) -> AnyPlan:
     """A shipped experiment, small or at the papers' size.
 
+    Args:
+        places: stores or runs that it reads; an `Experiment` gets them later.
+
     Raises:
-        ValueError: there is none of this name or size; it lists them.
+        ValueError: there is none of this name or size, it lists them; or it takes no such places.
     """
     if name not in PRESETS:
-        names = listed([*PRESETS, ROBUSTNESS])
-        raise ValueError(f"unknown preset '{name}'; allowed: {names}")
-    if size == SMALL:
-        return PRESETS[name].plan()
-    if not PRESETS[name].full:
+        raise ValueError(f"unknown preset '{name}'; allowed: {listed(PRESETS)}")
+    entry = PRESETS[name]
+    if size != SMALL and not entry.full:
         sized = listed([each for each, preset in PRESETS.items() if preset.full])
         raise ValueError(f"{name} has one size; those with two: {sized}")
-    return PRESETS[name].plan(full=True)
+    settings: dict[str, Any] = {} if size == SMALL else {"full": True}
+    if entry.places:
+        whole = (each if ":" in each else str(Path(each).absolute()) for each in places)
+        settings[entry.places] = tuple(whole)
+    plan = entry.plan(**settings)
+    if places and not entry.places and not isinstance(plan, Experiment):
+        raise ValueError(f"{name} takes no stores or policies, got {places[0]}")
+    return plan
 
 
 def experiment_preset(name: str) -> Experiment:

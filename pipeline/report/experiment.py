@@ -1,11 +1,12 @@
 """The pages of an experiment: its store's card, pictures, episodes, and the report."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gaitforge.datasets import open_store
+from gaitforge.flows.experiments.measurements import MeasurementPlan, measurement_stages
 from gaitforge.flows.experiments.reinforcement import ReinforcementPlan, reinforcement_stages
 from gaitforge.flows.experiments.robustness import RobustnessPlan, robustness_stages
 from gaitforge.flows.experiments.stages import Claim, Pages, card_of, claimed, experiment_stages
@@ -19,9 +20,10 @@ from gaitforge.flows.records.records import (
     write_record,
 )
 from gaitforge.flows.stages.staging import Stage
-from gaitforge.flows.stages.status import REINFORCEMENT, ROBUSTNESS, staged_kind
+from gaitforge.flows.stages.status import MEASUREMENT, REINFORCEMENT, ROBUSTNESS, staged_kind
 from gaitforge.pipeline.report.card import write_card
 from gaitforge.pipeline.report.explorer.page import explorer_of
+from gaitforge.pipeline.report.measurements import measurement_rows, write_measurement_page
 from gaitforge.pipeline.report.pages import Record
 from gaitforge.pipeline.report.pictures import make_experiment_sheets
 from gaitforge.pipeline.report.reinforcement import reinforcement_rows, write_reinforcement_page
@@ -64,36 +66,55 @@ class PlanKind:
     """A kind of plan in stages beside `Experiment`.
 
     Attributes:
-        plan: its class.
+        name: in plan.json; plan: its class.
         stages: its stages in a folder, given what writes the folder's page.
         page: writes report.html; rows: the table of `summary.json`.
+        options: field of the plan, wherever it is in its tree -> option of the command line.
+        shared: field of named settings -> options that all of them get.
+        picked: field whose entries --learners picks; "" for none.
     """
 
+    name: str
     plan: type
     stages: Callable[[Any, Path, Callable[[Path, Reporter], object]], list[Stage]]
     page: Callable[[Path, Reporter], object]
     rows: Callable[[Record], list[dict[str, str]]]
+    options: Mapping[str, str] = field(default_factory=dict)
+    shared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    picked: str = ""
 
     def stages_of(self, plan: object, out: Path) -> list[Stage]:
         """The stages of a plan."""
         return self.stages(plan, out, self.page)
 
-    def claimed(self, out: Path) -> Any:
-        """The plan of a folder; ValueError without one."""
-        return plan_from_tree(self.plan, read_plan(out / PLAN)[0])
+    def claimed(self, place: Path) -> Any:
+        """The plan of a folder, or of a plan's file; ValueError without one."""
+        return plan_from_tree(self.plan, read_plan(place if place.is_file() else place / PLAN)[0])
+
+    def claim(self, plan: object, out: Path) -> None:
+        """Write the plan.json of a plan."""
+        write_record(out / PLAN, {"kind": self.name, "plan": to_tree(plan)} | provenance())
 
 
-PLAN_KINDS = {
-    ROBUSTNESS: PlanKind(RobustnessPlan, robustness_stages, write_robustness_page, robustness_rows),
-    REINFORCEMENT: PlanKind(
-        ReinforcementPlan, reinforcement_stages, write_reinforcement_page, reinforcement_rows
+_KINDS = (
+    PlanKind(
+        ROBUSTNESS, RobustnessPlan, robustness_stages, write_robustness_page, robustness_rows,
+        options={"terrains": "terrain", "skills": "skill", "levels": "level",
+                 "episodes": "episodes", "threads": "threads"},
     ),
-}
-
-
-def claim_kind(kind: str, plan: object, out: Path) -> None:
-    """Write the plan.json of a plan of `PLAN_KINDS`."""
-    write_record(out / PLAN, {"kind": kind, "plan": to_tree(plan)} | provenance())
+    PlanKind(
+        REINFORCEMENT, ReinforcementPlan, reinforcement_stages, write_reinforcement_page,
+        reinforcement_rows,
+        options={"seeds": "seeds"},
+        shared={"tasks": ("steps", "device", "threads"), "evaluate": ("threads",)},
+        picked="learners",
+    ),
+    PlanKind(
+        MEASUREMENT, MeasurementPlan, measurement_stages, write_measurement_page, measurement_rows,
+        options={"threads": "threads"},
+    ),
+)  # fmt: skip
+PLAN_KINDS: Mapping[str, PlanKind] = {kind.name: kind for kind in _KINDS}
 
 
 def stages_in(out: Path) -> list[Stage]:

@@ -8,17 +8,14 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.attention import PAPER_SPARSITY, random_mask
 from benchmarks.control_step import (
     DEMO,
     ControlStepConfig,
     by_runtime,
     control_step_us,
-    paper_modes,
     setting_name,
 )
 from benchmarks.learners import BENCH, check_bars
@@ -170,17 +167,5 @@ def test_a_setting_that_the_benchmark_lacks_is_one_line(
 ) -> None:
     assert main(["learners", "--set", "parts=3", "--out", str(tmp_path)]) == 2
     printed = capsys.readouterr()
-    assert "unknown setting 'parts'; allowed: attention, control, training" in printed.err
+    assert "unknown setting 'parts'; allowed: control, training" in printed.err
     assert (printed.err.count("\n"), printed.out) == (1, "")
-
-
-@pytest.mark.parametrize("nodes", [1, 5, 32, 128])
-def test_random_masks_are_the_papers(nodes: int) -> None:
-    mask = random_mask(nodes, np.random.default_rng(0))
-    assert mask.diagonal().all()
-    assert mask.sum() == max(nodes, round((1 - PAPER_SPARSITY) * nodes**2))
-
-
-@pytest.mark.parametrize(("context_len", "modes"), [(4, 3), (64, 10), (128, 12), (1024, 17)])
-def test_modes_of_the_paper(context_len: int, modes: int) -> None:
-    assert paper_modes(context_len) == modes

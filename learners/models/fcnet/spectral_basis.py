@@ -14,6 +14,11 @@ import torch
 from torch import Tensor
 
 
+def paper_modes(context_len: int) -> int:
+    """Modes that the paper's Section 4.3 keeps: min(2.5 ln n, n // 2 + 1)."""
+    return max(1, min(int(2.5 * math.log(context_len)), context_len // 2 + 1))
+
+
 def dft_angles(rows: int, columns: int, period: int) -> Tensor:
     """(rows, columns) float64 angles 2 pi r c / period, rad; r c is first reduced modulo period."""
     product = torch.arange(rows)[:, None] * torch.arange(columns)[None, :]

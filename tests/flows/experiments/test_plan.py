@@ -17,6 +17,7 @@ from gaitforge.learners.models.registry import PRESETS as MODELS
 from gaitforge.learners.models.registry import preset as model_preset
 from gaitforge.learners.models.sizes import parameter_count
 from gaitforge.learners.models.spaces import SPACES
+from gaitforge.flows.stages.status import ROBUSTNESS
 from gaitforge.learners.training.objectives import OBJECTIVES
 from gaitforge.pipeline.experiments.choices import chosen_claim
 from gaitforge.pipeline.experiments.presets import (
@@ -120,7 +121,9 @@ def test_d4rl_at_the_papers_size_has_networks_of_equal_size_and_three_budgets() 
     assert full.config("dt-retnet", 0).model == "dt-retnet"
 
 
-ON_STORES = [name for name in PRESETS if isinstance(preset(name), Experiment)]
+ON_STORES = [
+    name for name in PRESETS if name != ROBUSTNESS and isinstance(preset(name), Experiment)
+]
 
 
 @pytest.mark.parametrize("name", [*ON_STORES, "legged-1m9"])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaitforge.flows.experiments.plan import Experiment
+from gaitforge.flows.experiments.measurements import MeasurementPlan
 from gaitforge.flows.experiments.published import (
     FAILS,
     HOLDS,
@@ -17,6 +17,8 @@ from gaitforge.flows.experiments.published import (
     verdict,
     verdicts,
 )
+from gaitforge.flows.experiments.robustness import RobustnessPlan
+from gaitforge.flows.stages.status import ROBUSTNESS
 from gaitforge.pipeline.experiments.presets import PRESETS, preset
 
 SCORES = st.lists(st.integers(-50, 50).map(float), min_size=1, max_size=5)
@@ -63,13 +65,32 @@ def test_every_value_and_statement_that_has_run_gets_a_row_of_means_over_its_set
     assert rows[0]["numbers"] == "2 and 1"
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@given(SCORES, SCORES)
+def test_less_is_better_turns_every_verdict(ahead: list[float], behind: list[float]) -> None:
+    runs = [
+        {"learner": learner, "seed": seed, "figure": figure}
+        for learner, figures in (("a", ahead), ("b", behind))
+        for seed, figure in enumerate(figures)
+    ]
+    said = (Published("a", "b", "Paper"),)
+    (more,) = verdicts(said, runs, "figure")
+    (less,) = verdicts(said, runs, "figure", less_is_better=True)
+    assert less["verdict"] == {HOLDS: FAILS, FAILS: HOLDS, OPEN: OPEN}[more["verdict"]]
+    assert less["means"] == more["means"]
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name != ROBUSTNESS])
 def test_statements_of_presets_are_about_their_learners_and_can_be_told(name: str) -> None:
     plan = preset(name)
+    assert not isinstance(plan, RobustnessPlan)
     for said in plan.published:
-        assert {said.ahead, said.behind} <= plan.learners.keys()
         assert said.source
-        assert len(plan.seeds) >= 3
-    if isinstance(plan, Experiment) and PRESETS[name].full:
+        if isinstance(plan, MeasurementPlan):
+            assert plan.repeats >= 3
+        else:
+            assert {said.ahead, said.behind} <= plan.learners.keys()
+            assert len(plan.seeds) >= 3
+    if PRESETS[name].full:
         full = preset(name, "full")
+        assert not isinstance(full, RobustnessPlan)
         assert full.published == plan.published

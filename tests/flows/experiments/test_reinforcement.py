@@ -16,7 +16,7 @@ from gaitforge.flows.stages.status import REINFORCEMENT
 from gaitforge.learners.models.registry import build_network, count_parameters, preset
 from gaitforge.learners.policy.tokens import TokenLayout
 from gaitforge.pipeline.experiments.presets import preset as shipped
-from gaitforge.pipeline.report.experiment import PLAN_KINDS, claim_kind, stages_in
+from gaitforge.pipeline.report.experiment import PLAN_KINDS, stages_in
 
 SHORT = {"horizon": 8, "epochs": 1, "mini_batches": 2, "threads": 1}
 PLAN = ReinforcementPlan(
@@ -43,7 +43,7 @@ REPORT = "report.html"
 @pytest.mark.slow
 def test_every_run_is_trained_scored_once_and_on_the_page(tmp_path: Path) -> None:
     kind = PLAN_KINDS[REINFORCEMENT]
-    claim_kind(REINFORCEMENT, PLAN, tmp_path)
+    kind.claim(PLAN, tmp_path)
     assert to_tree(kind.claimed(tmp_path)) == to_tree(PLAN)
     run_stages(tmp_path, stages_in(tmp_path), Silent())
     stages = stages_in(tmp_path)

@@ -14,7 +14,7 @@ from gaitforge.flows.records.records import read_record, to_tree
 from gaitforge.flows.stages.staging import is_done, run_stages
 from gaitforge.flows.stages.status import ROBUSTNESS
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-from gaitforge.pipeline.report.experiment import PLAN_KINDS, claim_kind
+from gaitforge.pipeline.report.experiment import PLAN_KINDS
 from gaitforge.pipeline.report.robustness import (
     limit_rows,
     robustness_rows,
@@ -32,7 +32,7 @@ def test_policies_are_evaluated_under_each_condition_once_and_the_page_shows_it(
     conditions = {"friction": (0.3, 0.02), "terrain": ("gravel",)}
     evaluation = LeggedEvaluation(grid=GRID, robots=4, threads=1)
     plan = RobustnessPlan((POLICY,), conditions, evaluation)
-    claim_kind(ROBUSTNESS, plan, tmp_path)
+    PLAN_KINDS[ROBUSTNESS].claim(plan, tmp_path)
     assert to_tree(PLAN_KINDS[ROBUSTNESS].claimed(tmp_path)) == to_tree(plan)
     stages = robustness_stages(plan, tmp_path, write_robustness_page)
     run_stages(tmp_path, stages, Silent())

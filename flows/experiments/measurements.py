@@ -1,0 +1,173 @@
+"""Measurements: figures of a paper that need no training, each at the points of its axes.
+
+plan.json, measure/<measure>-<axis>-<value>.json, summary.json, report.html
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gaitforge.datasets import open_store
+from gaitforge.flows.experiments.plan import Settings
+from gaitforge.flows.experiments.published import Published, verdicts
+from gaitforge.flows.experiments.summary import SUMMARY, grouped_by, with_page
+from gaitforge.flows.measures.attention import Attention
+from gaitforge.flows.measures.control_steps import ControlStep
+from gaitforge.flows.measures.interface import Measure, Point
+from gaitforge.flows.measures.spectra import Spectra
+from gaitforge.flows.measures.timing import machine, torch_threads
+from gaitforge.flows.measures.training_steps import TrainMemory, TrainStep
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
+from gaitforge.flows.stages.staging import Stage
+
+MEASURES: Mapping[str, type[Measure]] = {
+    "spectra": Spectra,
+    "control-step": ControlStep,
+    "train-step": TrainStep,
+    "train-memory": TrainMemory,
+    "attention": Attention,
+}
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class MeasurementPlan:
+    """What is measured, and how often.
+
+    Attributes:
+        measures: names of `MEASURES` -> settings in place of the measure's own; its axes are
+            settings, too.
+        stores: datasets, for measures that read them.
+        repeats: figures of every candidate at a point; it counts with their median.
+        threads: of PyTorch.
+        published: a paper's statements about candidates, told at every point that has both; a
+            repeat counts as a seed.
+    """
+
+    measures: Mapping[str, Settings]
+    stores: tuple[str, ...] = ()
+    repeats: int = 7
+    threads: int = 1
+    published: tuple[Published, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.measures:
+            raise ValueError(f"measurements need measures; allowed: {', '.join(MEASURES)}")
+        if self.repeats < 1 or self.threads < 1:
+            raise ValueError("repeats and threads must be at least 1")
+        measures = [self.measure(name) for name in self.measures]
+        if self.stores and not any(each.reads_stores for each in measures):
+            raise ValueError(f"{', '.join(self.measures)}: these measure no stores")
+        if not self.points():
+            raise ValueError("there is nothing to measure: no axis has values")
+
+    def measure(self, name: str) -> Measure:
+        """A measure with its settings; ValueError for one that does not exist."""
+        if name not in MEASURES:
+            raise ValueError(f"no measure '{name}'; allowed: {', '.join(MEASURES)}")
+        settings = self.measures[name]
+        if not isinstance(settings, Mapping):
+            raise ValueError(f'{name} needs settings like {{"steps": 3}}, not {settings!r}')
+        return plan_from_tree(MEASURES[name], to_tree(settings))
+
+    def points(self) -> list[tuple[str, Point]]:
+        """Every measure with each of its points."""
+        points = []
+        for name in self.measures:
+            try:
+                own = dict.fromkeys(self.measure(name).points(self.stores))
+                points += [(name, point) for point in own]
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        return points
+
+
+def measurement_stages(
+    plan: MeasurementPlan, out: Path, report: Callable[[Path, Reporter], object]
+) -> list[Stage]:
+    """A stage for each point, then the summary and the page; times are taken one after another.
+
+    Args:
+        report: writes report.html of the folder.
+    """
+    stages: list[Stage] = []
+    timed = any(plan.measure(name).timed for name in plan.measures)
+    for name, point in plan.points():
+        measure, title = plan.measure(name), _title(name, point)
+        stores = plan.stores if measure.reads_stores else ()
+        hashes = [open_store(store).info().hash for store in stores]
+        settings = {k: v for k, v in to_tree(measure).items() if k not in measure.axes}
+        key = digest([name, settings, point, plan.repeats, plan.threads, stores, hashes])
+        path = _path(out, name, point)
+        work = partial(_measure, plan, name, point, path)
+        after = (stages[-1].name,) if timed and stages else ()
+        stages.append(Stage(title, key, run=work, outputs=(path,), after=after))
+    return with_page(stages, out, partial(_write_summary, plan, out), partial(report, out))
+
+
+def _title(name: str, point: Point) -> str:
+    axis, value = point
+    return f"{name} {axis}" if value is None else f"{name} {axis} {value:g}"
+
+
+def _path(out: Path, name: str, point: Point) -> Path:
+    return out / "measure" / f"{_title(name, point).replace(' ', '-')}.json"
+
+
+def _measure(
+    plan: MeasurementPlan, name: str, point: Point, path: Path, reporter: Reporter
+) -> None:
+    measure = plan.measure(name)
+    with (
+        torch_threads(plan.threads),
+        reporter.step(_title(name, point), plan.repeats + 1, "turn") as advance,
+    ):
+        series = list(measure.series(point, plan.repeats, plan.stores, advance))
+    write_record(path, {"series": series, "machine": machine()})
+
+
+def _write_summary(plan: MeasurementPlan, out: Path, reporter: Reporter) -> None:
+    rows: list[Row] = []
+    told: list[Row] = []
+    machines: dict[str, Row] = {}
+    for name, point in plan.points():
+        record = read_record(_path(out, name, point))
+        if record is None:
+            raise ValueError(f"{_path(out, name, point)} is missing; run it again")
+        machines[str(record["machine"])] = record["machine"]
+        rows += [_row(plan.measure(name), name, point, each) for each in record["series"]]
+    for group in grouped_by(rows, ("measure", "axis")):
+        runs = [
+            {"learner": row["series"], "value": row["value"], "seed": repeat, "figure": figure}
+            for row in group
+            for repeat, figure in enumerate(row["figures"])
+        ]
+        first, less = group[0], plan.measure(group[0]["measure"]).less_is_better
+        for row in verdicts(plan.published, runs, "figure", less_is_better=less):
+            place = f"{first['title'].lower()}, {first['unit']}: {first['axis']}"
+            told.append({"set": place, **row})
+    record = {"plan": plan, "rows": rows, "verdicts": told, "machines": list(machines.values())}
+    write_record(out / SUMMARY, {**record, **provenance()})
+
+
+def _row(measure: Measure, name: str, point: Point, series: Row) -> Row:
+    low, median, high = np.percentile(series["values"], [25, 50, 75])
+    return {
+        "measure": name,
+        "title": measure.title,
+        "unit": measure.unit,
+        "axis": point[0],
+        "value": point[1],
+        "series": series["name"],
+        "median": median,
+        "quartiles": [low, high],
+        "figures": series["values"],
+        "facts": series["facts"],
+        "spectrum": series["spectrum"],
+    }

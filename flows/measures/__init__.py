@@ -1,0 +1,1 @@
+"""Measures: energy by frequency, times of control and training steps, masked attention."""

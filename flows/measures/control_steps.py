@@ -1,0 +1,162 @@
+"""Control steps of one robot in every runtime: Figure 6 of the FCNet paper (Tan et al. 2024)."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gaitforge.collectors.policies import StoredObservation
+from gaitforge.collectors.robots.robot import load_robot
+from gaitforge.flows.measures.interface import Measure, Point, Series
+from gaitforge.flows.measures.timing import in_turns, seconds_of, untrained_policy
+from gaitforge.flows.progress import Advance
+from gaitforge.flows.stages.export import robot_facts
+from gaitforge.learners.checkpoint import policy_card
+from gaitforge.learners.deploy.compiled_step import compiled_step
+from gaitforge.learners.deploy.control import TorchStep
+from gaitforge.learners.deploy.export import ExportOptions, export_policy
+from gaitforge.learners.deploy.export_formats import onnx_packages
+from gaitforge.learners.deploy.onnx_policy import OnnxPolicy
+from gaitforge.learners.models.fcnet.spectral_basis import paper_modes
+from gaitforge.learners.models.registry import (
+    PRESETS,
+    ModelSpec,
+    count_parameters,
+    default_settings,
+    preset,
+)
+from gaitforge.learners.models.spaces import SPACES
+from gaitforge.learners.policy.policy_network import PolicyNetwork
+
+RUNTIMES = TORCH, COMPILED, ONNX = "torch", "compiled", "onnx"
+OWN_SIZE = "own size"
+_REENTRY_STEPS = 5  # untimed at the start of a turn: they refill the caches with the weights
+
+StepOfOne = Callable[[np.ndarray], Any]
+"""An observation (Do,) float32 -> an action."""
+
+
+def sized(model: str, axis: str, value: float | None) -> ModelSpec:
+    """A preset with one size changed; its modes go with the context as in the paper's Section 4.3.
+
+    Raises:
+        ValueError: the model has no such size, or not this one.
+    """
+    sizes = {} if value is None else {axis: int(value)}
+    if value and axis == "context_len" and "n_modes" in default_settings(preset(model).kind):
+        sizes["n_modes"] = paper_modes(int(value))
+    return preset(model, sizes)
+
+
+@dataclass(frozen=True)
+class ControlStep(Measure):
+    """Time of one control step, from a NumPy observation to an action, with random weights.
+
+    As in Section 4.3 of the paper, whose other sizes are unknown: here the presets', which have
+    about as many parameters as each other.
+
+    Attributes:
+        networks: presets that are measured at their own size.
+        scaled: presets that are measured along each axis, one size changed at a time.
+        n_layers, hidden_dim, context_len: the axes.
+        warm_up: untimed steps; the context at least, so that caches are full.
+        steps: timed in a turn, whose figure is their median.
+        exported: whether to measure ONNX Runtime, too; each network takes seconds to export.
+    """
+
+    title: ClassVar[str] = "Control step"
+    unit: ClassVar[str] = "µs"
+    axes: ClassVar[tuple[str, ...]] = ("n_layers", "hidden_dim", "context_len")
+
+    networks: tuple[str, ...] = (
+        *("fcnet-legged", "transformer-legged", "retnet-legged", "dt-legged"),
+        *("history-mlp-legged", "mlp-legged", "bot-hard", "flow"),
+    )
+    scaled: tuple[str, ...] = ("fcnet-legged", "transformer-legged")
+    n_layers: tuple[int, ...] = (2, 4, 8)
+    hidden_dim: tuple[int, ...] = (64, 128, 256)
+    context_len: tuple[int, ...] = (64, 128, 256)
+    warm_up: int = 500
+    steps: int = 50
+    exported: bool = True
+
+    def points(self, stores: Sequence[str]) -> Iterator[Point]:
+        """All networks at their own size, then each value of each axis."""
+        if self.steps < 1 or self.warm_up < 0:
+            raise ValueError("a control step needs steps of at least 1 and a warm_up of at least 0")
+        places: list[Point] = [(OWN_SIZE, None)] if self.networks else []
+        places += [(axis, value) for axis in self.axes for value in getattr(self, axis)]
+        for place in places:
+            for name in self._models(place):
+                sized(name, *place)
+            yield place
+
+    def _models(self, point: Point) -> tuple[str, ...]:
+        return self.networks if point[1] is None else self.scaled
+
+    def series(
+        self, point: Point, repeats: int, stores: Sequence[str], advance: Advance
+    ) -> Iterator[Series]:
+        """A series for each network in each runtime that it has here."""
+        works: dict[str, Callable[[], float]] = {}
+        parameters: dict[str, int] = {}
+        runtimes = RUNTIMES if self.exported and has_onnx() else (TORCH, COMPILED)
+        with tempfile.TemporaryDirectory() as folder:
+            for model in self._models(point):
+                spec, space = sized(model, *point), SPACES[PRESETS[model].space]
+                policy = untrained_policy(spec, space).eval()
+                shape = self.steps, space.layout.obs_dim
+                seen = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+                warm_up = max(self.warm_up, getattr(spec.config, "context_len", 0))
+                for runtime in runtimes:
+                    step = step_in(runtime, policy, spec, Path(folder, model))
+                    if step is None:
+                        continue
+                    for obs in islice(cycle(seen), warm_up):
+                        step(obs)
+                    works[f"{model} {runtime}"] = partial(_median_us, step, seen)
+                    parameters[f"{model} {runtime}"] = count_parameters(policy.network)
+            times = in_turns(works, repeats, lambda: advance(1, point[0]))
+        for name, values in times.items():
+            yield Series(name, values, {"parameters": parameters[name]})
+
+
+def step_in(runtime: str, policy: PolicyNetwork, spec: ModelSpec, folder: Path) -> StepOfOne | None:
+    """The control step of one robot in a runtime; None where the network has no such step.
+
+    Args:
+        folder: new, for the exported files of `ONNX`; its packages must be installed.
+    """
+    if runtime == ONNX:
+        options = ExportOptions(formats=("onnx",))
+        export_policy(policy, policy_card(policy, spec), robot_facts(load_robot()), folder, options)
+        exported = OnnxPolicy(folder)
+        return lambda obs: exported.act(StoredObservation(obs[None], obs[:1]))
+    step = compiled_step(policy, 1) if runtime == COMPILED else TorchStep(policy, 1)
+    target = np.ones((1, 1), np.float32) if policy.conditioned else None
+    return None if step is None else lambda obs: step.step(obs[None], target)
+
+
+def has_onnx() -> bool:
+    """Whether the packages of the extra onnx are installed."""
+    try:
+        onnx_packages()
+    except ValueError:
+        return False
+    return True
+
+
+def turn_s(step: StepOfOne, observations: np.ndarray) -> list[float]:
+    """The seconds of one step for each observation; some untimed ones come first."""
+    for obs in observations[:_REENTRY_STEPS]:
+        step(obs)
+    return [seconds_of(partial(step, obs)) for obs in observations]
+
+
+def _median_us(step: StepOfOne, observations: np.ndarray) -> float:
+    return 1e6 * float(np.median(turn_s(step, observations)))

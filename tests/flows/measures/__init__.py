@@ -1,0 +1,1 @@
+"""Measures of the papers' figures that need no training."""
