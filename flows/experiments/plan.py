@@ -21,8 +21,8 @@ Learners = Mapping[str, Settings]
 
 FIRST = "first"
 """The run of the policy that drives in the first round of corrections."""
-DATA = "data"
-"""Name in `Experiment.vary` of the share of the episodes that a learner sees."""
+OF_DATA = {"data": "share", "episodes": "first"}
+"""Name in `Experiment.vary` -> field of `SelectPlan`: how much of a set a learner sees."""
 _RESERVED = ("expert", FIRST)
 
 
@@ -94,7 +94,8 @@ class Experiment:
         train_s: seconds of training of every run instead of its `steps`; as many steps as fit are
             measured before the first training.
         vary: a number's name -> the values that every learner has in turn: a setting of the
-            training (`steps`, `model_overrides.n_modes`), or "data", the share of the episodes.
+            training (`steps`, `model_overrides.n_modes`), "data", the share of the episodes, or
+            "episodes", the first ones of the set.
         tested: whether policies are also tested on held-out episodes, the same for all.
         targets: what return-conditioned learners are asked for, in units of the best return of a
             set's episodes; the first one's is the score. Empty for the evaluation's own target.
@@ -210,7 +211,7 @@ class Experiment:
             base = TrainConfig(**basics, seed=seed)
         tree = {**to_tree(base), **tree}
         for name in self.vary:
-            if value is not None and name != DATA:
+            if value is not None and name not in OF_DATA:
                 whole = int(value) if float(value).is_integer() else value
                 tree = _with_value(tree, name.split("."), whole)
         config = plan_from_tree(TrainConfig, tree)
