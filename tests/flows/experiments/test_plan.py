@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
+from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.plan import Corrections, Experiment
+from gaitforge.flows.experiments.runs import Run
 from gaitforge.flows.experiments.stages import Claim, claim, claimed
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import to_tree
+from gaitforge.flows.stages.train import SelectPlan
+from gaitforge.flows.tasks.registry import evaluation_of
 from gaitforge.learners.training.objectives import OBJECTIVES
 from gaitforge.pipeline.experiments.choices import chosen_claim
 from gaitforge.pipeline.experiments.presets import (
@@ -20,6 +24,7 @@ from gaitforge.pipeline.experiments.presets import (
     preset,
 )
 from gaitforge.pipeline.report.results import PUBLISHED, published
+from tests.flows.gym_stores import make_gym_store
 
 PLAN = Experiment({"mlp": {"steps": 3}, "fcnet": {"objective": "return"}})
 
@@ -76,6 +81,26 @@ def test_a_number_that_varies_reaches_nested_settings() -> None:
     plan = replace(PLAN, learners={"fcnet": {}}, vary={"model_overrides.n_modes": (4, 8)})
     configs = [plan.config("fcnet", 0, value) for value in plan.values()]
     assert [dict(config.model_overrides) for config in configs] == [{"n_modes": 4}, {"n_modes": 8}]
+
+
+def test_the_number_of_episodes_takes_the_first_ones_and_refuses_more_than_there_are(
+    tmp_path: Path,
+) -> None:
+    store = make_gym_store(tmp_path / "hopper.zarr", episodes=6)
+    plan = replace(PLAN, sets={"expert": "quality = 'expert'"}, vary={"episodes": (2, 5, 7)})
+    task = evaluation_of(open_store(store))
+    assert task is not None
+    [data] = plan.data_sets()
+    few, more, most = (
+        Run(plan, tmp_path, store, "hopper", task, data, "mlp", 0, value).select()
+        for value in plan.values()
+    )
+    every = SelectPlan(where="quality = 'expert'").select(store)
+    assert few.select(store).rows.tolist() == every.rows[:2].tolist()
+    assert more.select(store).rows.tolist() == every.rows[:5].tolist()
+    with pytest.raises(ValueError, match="the first 7 episodes are asked for, and 6 of"):
+        most.select(store)
+    assert plan.config("mlp", 0, 5) == plan.config("mlp", 0)
 
 
 ON_STORES = [name for name in PRESETS if isinstance(preset(name), Experiment)]
