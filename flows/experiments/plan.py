@@ -21,8 +21,8 @@ Learners = Mapping[str, Settings]
 
 FIRST = "first"
 """The run of the policy that drives in the first round of corrections."""
-OF_DATA = {"data": "share", "episodes": "first"}
-"""Name in `Experiment.vary` -> field of `SelectPlan`: how much of a set a learner sees."""
+OF_DATA = {"data": ("share", float), "episodes": ("first", int)}
+"""Name in `Experiment.vary` -> field of `SelectPlan`, which says how much of a set a learner sees."""
 _RESERVED = ("expert", FIRST)
 
 
@@ -134,6 +134,8 @@ class Experiment:
             raise ValueError(f"curve must be at least 1 policy, got {self.curve}")
         if len(self.vary) > 1 or not all(self.vary.values()):
             raise ValueError("one number may vary, and it needs values")
+        if not all(n >= 1 and float(n).is_integer() for n in self.vary.get("episodes", ())):
+            raise ValueError(f"episodes must be whole numbers from 1, got {self.vary['episodes']}")
         if self.own_rounds and (len(self.learners) > 1 or len(self.seeds) > 1 or self.vary):
             raise ValueError("one learner with one seed drives in the rounds; or give a driver")
         if self.corrections is not None and self.select.saved:

@@ -109,9 +109,9 @@ class Run:
     def select(self) -> SelectPlan:
         """Its episodes. Raises ValueError while a policy that collects some is missing."""
         varied: dict[str, Any] = {
-            OF_DATA[name]: self.value
-            for name in self.experiment.vary.keys() & OF_DATA.keys()
-            if self.value is not None
+            field: kind(self.value)
+            for name, (field, kind) in OF_DATA.items()
+            if name in self.experiment.vary and self.value is not None
         }
         best = 1.0 if self.learner == FIRST else self.experiment.best(self.learner)
         return self.selects(best=best, **varied)

@@ -20,6 +20,7 @@ from gaitforge.collectors.humanoid.observation import OBSERVATION_SLICES
 from gaitforge.collectors.humanoid.rollout import EpisodeResult, EpisodeSpec, run_episode
 from gaitforge.collectors.policies import StoredObservation, TaskPolicy
 from gaitforge.datasets import Selection
+from gaitforge.datasets.errors import listed
 from gaitforge.datasets.ranges import Positive, Range, Whole
 from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.records.records import digest
@@ -84,13 +85,23 @@ class HumanoidEvaluation(EvaluationPlan):
         return [(group, parsed(name)) for group, names in groups.items() for name in names]
 
     def fitted(self, among: Selection, learned: Sequence[Selection]) -> dict[str, Any]:
-        """See `EvaluationPlan.fitted`: validation is on the snippets that no set has."""
-        every, seen = (
-            {str(name) for each in of for name in each.episodes("snippet").column(0).to_pylist()}
-            for of in ([among], learned)
+        """See `EvaluationPlan.fitted`: validation is on the snippets that no set has.
+
+        Raises:
+            ValueError: clips or snippets of `validation` are in a set.
+        """
+        columns = [each.episodes("clip", "snippet") for each in learned]
+        clips, seen = (
+            {str(name) for table in columns for name in table.column(kind).to_pylist()}
+            for kind in ("clip", "snippet")
         )
+        if both := sorted((clips | seen) & {*self.validation}):
+            raise ValueError(f"a set has {listed(both)}, which is for validation; leave it out")
         files = [record["plan"].get("reference") for record in plan_records(among.store.address)]
         found = {"reference": next(filter(None, files), "")}
+        if self.train or self.validation:
+            return found
+        every = {*among.episodes("snippet").column(0).to_pylist()}
         return found | {"train": tuple(sorted(seen)), "validation": tuple(sorted(every - seen))}
 
     def versions(self) -> dict[str, str]:

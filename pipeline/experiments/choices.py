@@ -10,7 +10,7 @@ from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.datasets import Selection, open_store
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.experiments.stages import Claim, claimed
-from gaitforge.flows.settings import override, with_chosen
+from gaitforge.flows.settings import override, with_chosen, with_named
 from gaitforge.flows.stages.status import is_experiment
 from gaitforge.flows.tasks.evaluation import EvaluationPlan
 from gaitforge.flows.tasks.legged import LeggedPlan
@@ -139,7 +139,7 @@ def _evaluated_on(experiment: Experiment, evaluation: EvaluationPlan, store: str
     learned = [
         among.where(condition) if condition else among for condition in experiment.sets.values()
     ]
-    fitted = evaluation.fitted(among, learned)
+    fitted = with_named(evaluation, experiment.evaluate).fitted(among, learned)
     return replace(experiment, evaluate={**fitted, **experiment.evaluate})
 
 

@@ -77,13 +77,12 @@ def _row(result: Record, several: bool, legged: bool = False) -> dict[str, str]:
 
 def _own(measures: Mapping[str, Record]) -> dict[str, str]:
     """The task's own measures: the highest of the kept policies and their mean over them."""
-    return {
-        words(
-            name
-        ): f"{fixed(measures[f'highest {name}']['mean'])} / {spread(measures[f'mean {name}'], 2)}"
-        for name in measures
-        if f"highest {name}" in measures
-    }
+    texts = {}
+    for name in measures:
+        if f"highest {name}" in measures:
+            highest, mean = (measures[f"{kind} {name}"] for kind in ("highest", "mean"))
+            texts[words(name)] = f"{fixed(highest['mean'])} / {spread(mean, 2)}"
+    return texts
 
 
 def _expert_row(expert: Record) -> dict[str, str]:

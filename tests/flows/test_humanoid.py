@@ -261,6 +261,9 @@ def test_an_experiment_is_scored_on_the_snippets_that_no_set_has(
     evaluate = made.experiment.evaluate
     assert evaluate["reference"] == str(humanoid_reference), "that of the collection"
     assert (evaluate["train"], evaluate["validation"]) == (SNIPPETS[:1], SNIPPETS[1:])
+    taught = replace(made.experiment, sets={"": ""})
+    with pytest.raises(ValueError, match="a set has step_00-5-25, which is for validation"):
+        chosen_claim("mocapact", taught, [str(store)], {}, (), tmp_path)
     record = run_experiment(made, tmp_path / "out", Silent())
     for run in record["runs"]:
         cells = read_record(tmp_path / "out" / "evaluate" / f"{run['run']}.json")["cells"]

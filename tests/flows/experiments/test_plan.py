@@ -53,6 +53,7 @@ def learner(**settings: Any) -> Experiment:
         (lambda: replace(PLAN, train_s=0.0), "train_s must be above 0, got 0.0"),
         (lambda: replace(PLAN, vary={"steps": (1,), "data": (0.5,)}), "one number may vary"),
         (lambda: replace(PLAN, vary={"steps": (0,)}), "steps must be"),
+        (lambda: replace(PLAN, vary={"episodes": (2.5,)}), "episodes must be whole numbers from 1"),
         (lambda: replace(PLAN, tested=True), "a split_seed"),
         (lambda: replace(PLAN, corrections=Corrections()), "one learner with one seed"),
         (lambda: Corrections(rounds=0), "0 rounds: needs at least 1"),
@@ -87,7 +88,7 @@ def test_the_number_of_episodes_takes_the_first_ones_and_refuses_more_than_there
     tmp_path: Path,
 ) -> None:
     store = make_gym_store(tmp_path / "hopper.zarr", episodes=6)
-    plan = replace(PLAN, sets={"expert": "quality = 'expert'"}, vary={"episodes": (2, 5, 7)})
+    plan = replace(PLAN, sets={"expert": "quality = 'expert'"}, vary={"episodes": (2.0, 5, 7)})
     task = evaluation_of(open_store(store))
     assert task is not None
     [data] = plan.data_sets()
