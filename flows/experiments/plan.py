@@ -22,7 +22,7 @@ Learners = Mapping[str, Settings]
 FIRST = "first"
 """The run of the policy that drives in the first round of corrections."""
 OF_DATA = {"data": ("share", float), "episodes": ("first", int)}
-"""Name in `Experiment.vary` -> field of `SelectPlan`, how much of a set a learner sees, and type."""
+"""Name in `Experiment.vary` -> field and type in `SelectPlan`: how much of a set is seen."""
 _RESERVED = ("expert", FIRST)
 
 
