@@ -14,6 +14,7 @@ from gaitforge.collectors.humanoid.clips.snippets import Snippet
 from gaitforge.collectors.humanoid.observation import OBSERVATION_SLICES
 from gaitforge.collectors.humanoid.snippet_grid import SnippetGrid, humanoid_schema
 from gaitforge.datasets import open_store
+from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.experiments.published import Published
 from gaitforge.flows.progress import Advance, Silent
 from gaitforge.flows.records.part_records import records_folder, records_of_commits
@@ -28,7 +29,8 @@ from gaitforge.flows.tasks.policy_source import run_source
 from gaitforge.flows.tasks.registry import run_evaluation
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.pipeline.experiments.choices import chosen_claim
-from gaitforge.pipeline.experiments.presets import experiment_preset
+from gaitforge.pipeline.experiments.presets import experiment_preset, preset
+from gaitforge.pipeline.report.experiment import stages_of
 from gaitforge.pipeline.report.results import result_rows
 from tests.flows.making import run_experiment
 
@@ -286,3 +288,18 @@ def test_an_experiment_is_scored_on_the_snippets_that_no_set_has(
     shown = result_rows(record)
     assert shown[-1]["learner"] == "Expert"
     assert " / " in shown[0]["validation normalised length"]
+
+
+@pytest.mark.parametrize(
+    ("name", "runs"), [("mocapact", 35), ("mocapact-sizes", 40), ("mocapact-layers", 25)]
+)
+def test_full_sizes_of_the_humanoids_presets_list_every_run(
+    store: Path, tmp_path: Path, name: str, runs: int
+) -> None:
+    held_out = ['sets={"": "clip = \'squat_00\'"}']
+    plan = preset(name, "full")
+    assert isinstance(plan, Experiment)
+    made = chosen_claim(name, plan, [str(store)], {}, held_out, tmp_path)
+    names = [stage.name for stage in stages_of(made, tmp_path)]
+    assert len(names) == 2 * runs + 3, "the expert, each run twice, the summary and the page"
+    assert made.experiment.evaluate["validation"] == SNIPPETS[1:]

@@ -23,6 +23,7 @@ from gaitforge.pipeline.experiments.presets import (
     experiment_preset,
     preset,
 )
+from gaitforge.pipeline.report.experiment import stages_of
 from gaitforge.pipeline.report.results import PUBLISHED, published
 from tests.flows.gym_stores import make_gym_store
 
@@ -117,6 +118,20 @@ def test_presets_survive_their_files(name: str) -> None:
         if name == "legged-mixed":  # imitators of executed actions imitate the noise, and fall
             config = plan.config(learner, 1)
             assert config.executed_actions == bool(OBJECTIVES[config.objective].values)
+
+
+@pytest.mark.parametrize(("name", "runs"), [("adroit", 60), ("adroit-demonstrations", 45)])
+def test_full_sizes_of_the_hands_presets_list_every_run(
+    name: str, runs: int, tmp_path: Path
+) -> None:
+    qualities = ("human", "cloned", "expert")
+    store = make_gym_store(tmp_path / "door.zarr", "AdroitHandDoor-v1", qualities, episodes=25)
+    plan = preset(name, "full")
+    assert isinstance(plan, Experiment)
+    made = chosen_claim(name, plan, [str(store)], {}, (), tmp_path / "out")
+    names = [stage.name for stage in stages_of(made, tmp_path / "out")]
+    assert len(names) == 2 * runs + 2
+    assert len([each for each in names if each.startswith("train ")]) == runs
 
 
 def test_the_demo_holds_at_least_400_000_steps_in_several_parts() -> None:
