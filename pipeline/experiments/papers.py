@@ -195,7 +195,10 @@ def _adroit(full: bool = False) -> Experiment:
         learners,
         seeds=tuple(range(5 if full else 3)),
         select=SelectPlan(where="terminated or truncated"),  # the return of others is unknown
-        sets={name: f"quality = '{name}'" for name in ("human", "cloned", "expert")},
+        sets={
+            **{name: f"quality = '{name}'" for name in ("human", "cloned")},
+            "by-expert": "quality = 'expert'",
+        },
         settings={"split_seed": 0, "held_out_fraction": 0.0},
         targets=(1.0,),
         published=statements("fcnet", numbers, "FCNet, Table 3"),
