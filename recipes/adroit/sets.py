@@ -143,13 +143,14 @@ class AdroitSimulation(Simulation):
 
 def _stored(planned: demonstrations.Episode) -> Episode:
     """A planned episode as a store has it; a planner's actions have no density."""
-    arrays = {name: getattr(planned, name).astype(np.float32) for name in ("obs", "action")}
+    arrays: dict[str, Any] = {
+        name: getattr(planned, name).astype(np.float32)
+        for name in ("obs", "action", "reward", "final_obs")
+    }
     return Episode(
         seed=planned.seed,
         **arrays,
-        final_obs=planned.final_obs.astype(np.float32),
         log_prob=np.zeros(len(planned.reward), np.float32),
-        reward=planned.reward.astype(np.float32),
         terminated=False,
         truncated=True,
         success=bool(planned.success.any()),
