@@ -240,8 +240,8 @@ def test_impossible_evaluations_are_refused(humanoid_reference: Path, trained: P
 
 
 TINY_LEARNERS = {
-    name: {"model": "bot-mocapact", "model_overrides": {**TINY_BOT, "masking": masking}}
-    for name, masking in (("bot-hard", "hard"), ("transformer", "none"))
+    f"mlp-{width}": {"model": "mlp", "model_overrides": {"hidden_dim": width, "n_layers": 1}}
+    for width in (4, 8)
 }
 
 
@@ -249,13 +249,13 @@ TINY_LEARNERS = {
 def test_an_experiment_is_scored_on_the_snippets_that_no_set_has(
     store: Path, humanoid_reference: Path, tmp_path: Path
 ) -> None:
-    said = Published("bot-hard", "transformer", "Paper", "", "mean validation normalised_length")
+    said = Published("mlp-4", "mlp-8", "Paper", "", "mean validation normalised_length")
     plan = replace(
         experiment_preset("mocapact"),
         learners=TINY_LEARNERS,
         seeds=(0,),
         sets={"": "clip not in ('step_00')"},
-        settings={"steps": 4, "batch_size": 2, "held_out_fraction": 0.0},
+        settings={"steps": 4, "batch_size": 2, "window_len": 4, "held_out_fraction": 0.0},
         curve=2,
         published=(said,),
     )
@@ -280,7 +280,7 @@ def test_an_experiment_is_scored_on_the_snippets_that_no_set_has(
         for name in ("train normalised_return", "validation normalised_return"):
             kept = [measures[name], 2 * measures[f"mean {name}"] - measures[name]]
             assert measures[f"highest {name}"] == pytest.approx(max(kept))
-    seen = read_record(tmp_path / "out" / "train" / "bot-hard-seed-0" / "plan.json") or {}
+    seen = read_record(tmp_path / "out" / "train" / "mlp-4-seed-0" / "plan.json") or {}
     learned = open_store(store).select(snippet=SNIPPETS[0])
     assert seen["selection"] == learned.hash, "and learned from no other"
     [verdict] = record["verdicts"]

@@ -89,7 +89,7 @@ def test_the_number_of_episodes_takes_the_first_ones_and_refuses_more_than_there
     tmp_path: Path,
 ) -> None:
     store = make_gym_store(tmp_path / "hopper.zarr", episodes=6)
-    plan = replace(PLAN, sets={"expert": "quality = 'expert'"}, vary={"episodes": (2.0, 5, 7)})
+    plan = replace(PLAN, sets={"best": "quality = 'expert'"}, vary={"episodes": (2.0, 5, 7)})
     task = evaluation_of(open_store(store))
     assert task is not None
     [data] = plan.data_sets()
