@@ -21,10 +21,10 @@ Learners = Mapping[str, Settings]
 
 FIRST = "first"
 """The run of the policy that drives in the first round of corrections."""
-DATA = "data"
-"""Name in `Experiment.vary` of the share of the episodes that a learner sees."""
 BUDGET = "budget"
 """Name in `Experiment.vary` of what multiplies each learner's own steps, or `train_s`."""
+OF_DATA = {"data": ("share", float), "episodes": ("first", int)}
+"""Name in `Experiment.vary` -> field and type in `SelectPlan`: how much of a set is seen."""
 _RESERVED = ("expert", FIRST)
 
 
@@ -96,8 +96,9 @@ class Experiment:
         train_s: seconds of training of every run instead of its `steps`; as many steps as fit are
             measured before the first training.
         vary: a number's name -> the values that every learner has in turn: a setting of the
-            training (`steps`, `model_overrides.n_modes`), "data", the share of the episodes, or
-            "budget", a factor of each learner's own steps or seconds.
+            training (`steps`, `model_overrides.n_modes`), "data", the share of the episodes,
+            "episodes", the first ones of the set, or "budget", a factor of each learner's own
+            steps or seconds.
         tested: whether policies are also tested on held-out episodes, the same for all.
         targets: what return-conditioned learners are asked for, in units of the best return of a
             set's episodes; the first one's is the score. Empty for the evaluation's own target.
@@ -136,6 +137,8 @@ class Experiment:
             raise ValueError(f"curve must be at least 1 policy, got {self.curve}")
         if len(self.vary) > 1 or not all(self.vary.values()):
             raise ValueError("one number may vary, and it needs values")
+        if not all(n >= 1 and float(n).is_integer() for n in self.vary.get("episodes", ())):
+            raise ValueError(f"episodes must be whole numbers from 1, got {self.vary['episodes']}")
         if self.own_rounds and (len(self.learners) > 1 or len(self.seeds) > 1 or self.vary):
             raise ValueError("one learner with one seed drives in the rounds; or give a driver")
         if self.corrections is not None and self.select.saved:
@@ -217,7 +220,7 @@ class Experiment:
             base = TrainConfig(**basics, seed=seed)
         tree = {**to_tree(base), **tree}
         for name in self.vary:
-            if value is not None and name not in (DATA, BUDGET):
+            if value is not None and name not in (*OF_DATA, BUDGET):
                 whole = int(value) if float(value).is_integer() else value
                 tree = _with_value(tree, name.split("."), whole)
         config = plan_from_tree(TrainConfig, tree)

@@ -22,12 +22,15 @@ class Published:
         ahead, behind: learners of the experiment.
         source: paper, and figure or table.
         numbers: the paper's, as text; "" for a figure without any.
+        measure: what is compared, the higher the better, such as "success"; "" for the score of an
+            experiment on stores, or the return.
     """
 
     ahead: str
     behind: str
     source: str
     numbers: str = ""
+    measure: str = ""
 
 
 def chance(ahead: Sequence[float], behind: Sequence[float]) -> float:
@@ -65,21 +68,21 @@ def verdicts(
     A seed counts with its mean over all sets.
 
     Args:
-        measure: the number of a run that is compared.
-        less_is_better: whether the learner with the lower number is ahead.
+    X
     """
     for value in dict.fromkeys(row.get("value") for row in runs):
         for statement in statements:
             pair = [
                 _by_seed([row for row in runs
-                          if (row["learner"], row.get("value")) == (name, value)], measure)
+                          if (row["learner"], row.get("value")) == (name, value)],
+                         statement.measure or measure)
                 for name in (statement.ahead, statement.behind)
             ]  # fmt: skip
             if all(pair):
                 higher, lower = pair[::-1] if less_is_better else pair
                 yield {
                     **{name: getattr(statement, name) for name in ("ahead", "behind")},
-                    **{name: getattr(statement, name) for name in ("source", "numbers")},
+                    **{name: getattr(statement, name) for name in ("source", "numbers", "measure")},
                     "value": value,
                     "means": [float(np.mean(each)) for each in pair],
                     "chance": chance(higher, lower),
@@ -90,4 +93,9 @@ def verdicts(
 def _by_seed(runs: Sequence[Row], measure: str) -> list[float]:
     """The mean of each seed's runs."""
     seeds = dict.fromkeys(row["seed"] for row in runs)
-    return [float(np.mean([r[measure] for r in runs if r["seed"] == seed])) for seed in seeds]
+    measured = [{**row, **row.get("measures", {})} for row in runs]
+    for row in measured:
+        if not isinstance(row.get(measure), float | int):
+            numbers = [name for name, each in row.items() if isinstance(each, float)]
+            raise ValueError(f"runs have no measure '{measure}'; allowed: {', '.join(numbers)}")
+    return [float(np.mean([r[measure] for r in measured if r["seed"] == seed])) for seed in seeds]

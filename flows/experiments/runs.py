@@ -1,9 +1,10 @@
 """The trainings of an experiment: what each learns from, and its row of results."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from gaitforge.collectors.legged.data import StoredForm
 from gaitforge.collectors.legged.replaying import stored_randomisation
 from gaitforge.datasets import Selection, open_store
-from gaitforge.flows.experiments.plan import DATA, FIRST, Corrections, DataSet, Experiment
+from gaitforge.flows.experiments.plan import FIRST, OF_DATA, Corrections, DataSet, Experiment
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import kept_record, write_record
 from gaitforge.flows.stages.evaluate import evaluate_policy, with_references
@@ -110,13 +111,15 @@ class Run:
 
     def select(self) -> SelectPlan:
         """Its episodes. Raises ValueError while a policy that collects some is missing."""
-        shares = {DATA: self.value} if DATA in self.experiment.vary else {}
-        return self.selects(
-            best=1.0 if self.learner == FIRST else self.experiment.best(self.learner),
-            share=shares.get(DATA) or 1.0,
-        )
+        varied: dict[str, Any] = {
+            field: kind(self.value)
+            for name, (field, kind) in OF_DATA.items()
+            if name in self.experiment.vary and self.value is not None
+        }
+        best = 1.0 if self.learner == FIRST else self.experiment.best(self.learner)
+        return self.selects(best=best, **varied)
 
-    def selects(self, **shares: float) -> SelectPlan:
+    def selects(self, **shares: Any) -> SelectPlan:
         """The episodes of its set; `shares` replaces fields of the selection, such as `best`."""
         select = replace(self.experiment.select, **shares)
         if self.data.condition:
@@ -186,10 +189,11 @@ class Run:
             scores.append({"target": target, "asked": share and 100.0 * share, **score})
         share = scores[0]["asked"] and scores[0]["asked"] / 100.0
         kept = config.keep_every or trained.steps
-        curve = [
-            [step, self._score(reporter, share, f"step-{step}", f"-step-{step}")["score"]]
+        curve = {
+            step: self._score(reporter, share, f"step-{step}", f"-step-{step}")
             for step in range(kept, trained.steps, kept)
-        ]
+        }
+        curve[trained.steps] = scores[0]
         tested = self._tested(reporter)
         row = {
             "run": self.name,
@@ -207,9 +211,10 @@ class Run:
             "validation_loss": trained.validation_loss,
             "test_mse": tested and tested.mse,
             **{name: value for name, value in scores[0].items() if name not in _OF_ASKING},
-            "episodes": (len(scores) + len(curve)) * scores[0]["episodes"],
+            "measures": _over_kept([each["measures"] for each in curve.values()]),
+            "episodes": (len(scores) + len(curve) - 1) * scores[0]["episodes"],
             "asked": scores if asked != (None,) else [],
-            "curve": [*curve, [trained.steps, scores[0]["score"]]],
+            "curve": [[step, each["score"]] for step, each in curve.items()],
         }
         write_record(self.record, row)
 
@@ -230,7 +235,8 @@ class Run:
         path = self.evaluated.with_stem(f"{self.name}{suffix}")
         evaluation = evaluate_policy(source, plan, reporter, path)
         row = {name.rstrip("_"): getattr(evaluation, name) for name in SCORED}
-        return row | {"score": references.score(evaluation.return_)}
+        measures = own_measures(plan, evaluation.cells)
+        return row | {"score": references.score(evaluation.return_), "measures": measures}
 
     @cached_property
     def held_out(self) -> Selection:
@@ -255,6 +261,27 @@ class Run:
 
 
 _OF_ASKING = ("target", "asked")
+
+
+def own_measures(plan: EvaluationPlan, cells: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Means of the task's own measures over an evaluation's cells, of each group of cells."""
+    groups = dict.fromkeys(cell.get("group", "") for cell in cells)
+    return {
+        f"{group} {name}".strip(): fmean(
+            cell[name] for cell in cells if cell.get("group", "") == group
+        )
+        for name in plan.measures
+        for group in groups
+    }
+
+
+def _over_kept(policies: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The last policy's measures, and the highest and the mean of all that a run kept."""
+    measures = dict(policies[-1])
+    for name in policies[-1]:
+        every = [policy[name] for policy in policies]
+        measures |= {f"highest {name}": max(every), f"mean {name}": fmean(every)}
+    return measures
 
 
 def evaluations(out: Path) -> Path:

@@ -23,7 +23,14 @@ from gaitforge.flows.experiments.intervals import (
 )
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.experiments.published import verdicts
-from gaitforge.flows.experiments.runs import LEGGED, Row, Run, episode_returns, evaluations
+from gaitforge.flows.experiments.runs import (
+    LEGGED,
+    Row,
+    Run,
+    episode_returns,
+    evaluations,
+    own_measures,
+)
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import collection_rate, part_records
 from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
@@ -50,7 +57,8 @@ class Summary:
         name: of the preset; plan: the experiment.
         dataset: the store that it collected, or None.
         collect: "steps_per_s" of its collection; empty without one.
-        sets: a row each: the episodes, their scores, and the returns that score 0 and 100.
+        sets: a row each: the episodes, their scores, the returns that score 0 and 100, and the
+            measures of the expert.
         expert: the expert's row on the cells of the runs; None for tasks without terrains.
         runs: a row each; results: means over the seeds of a learner on a set, with intervals.
         overall: means over all sets, of every learner.
@@ -232,7 +240,9 @@ def _described(run: Run, reporter: Reporter) -> Row:
             "steps": held_out.steps,
             "selection": held_out.hash,
         }
-    _, references = run.referred(reporter)
+    plan, references = run.referred(reporter)
+    expert = read_record(run.references_folder / f"{EXPERT}.json") if plan.measures else None
+    row["measures"] = own_measures(plan, expert["cells"]) if expert else {}
     scores = np.array([references.score(each) for each in episode_returns(selection)])
     row |= {"zero": references.zero, "expert": references.hundred}
     return row | {"score": scores.mean(), "score_std": scores.std(), "score_best": scores.max()}
@@ -261,6 +271,10 @@ def _result(rows: Sequence[Row]) -> Row:
         "seeds": [row["seed"] for row in rows],
         "control_steps": fmean(row["control_steps"] for row in rows),
         **to_tree(measures),
+        "measures": {
+            name: to_tree(mean_and_std([row["measures"][name] for row in rows]))
+            for name in first.get("measures", ())
+        },
         "score_ci95": stratified_interval([[row["score"] for row in rows]], mean),
         **{name: _mean_limits([row.get(name) for row in rows]) for name in _INTERVALS},
         "asked": [

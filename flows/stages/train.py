@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gaitforge.datasets import Selection, open_store
+from gaitforge.datasets.ranges import Whole, check_ranges
 from gaitforge.flows.progress import Reporter, from_totals, leads
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import provenance, training_lock, write_record
@@ -24,8 +25,9 @@ class SelectPlan:
 
     `where` is a boolean SQL expression over the catalog's columns; `best` the share with the
     highest returns of each terrain, skill and level, see `Selection.best`; `share` a random share
-    of the episodes, which contains any smaller one; `saved` a file of `Selection.save`, instead of
-    terrain, skill and level; `parts` the names of parts.
+    of the episodes, which contains any smaller one; `first` takes so many episodes in the store's
+    order; `saved` is a file of `Selection.save`, instead of terrain, skill and level; `parts` are
+    the names of parts.
     """
 
     terrain: tuple[str, ...] = ()
@@ -35,7 +37,11 @@ class SelectPlan:
     saved: str = ""
     best: float = 1.0
     share: float = 1.0
+    first: Whole = 0
     parts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
     def select(self, store_path: Path | str) -> Selection:
         """Open the store and select.
@@ -63,6 +69,13 @@ class SelectPlan:
             selection = selection.best(self.best)
         if self.share != 1.0:
             _, selection = selection.split(self.share, _SHARE_SEED)
+        if self.first > len(selection):
+            raise ValueError(
+                f"the first {self.first} episodes are asked for, and {len(selection)} of "
+                f"{store_path} are selected"
+            )
+        if self.first:
+            selection = selection.with_rows(selection.rows[: self.first])
         if len(selection) == 0:
             raise ValueError(f"no episode of {store_path} is selected; widen the selection")
         return selection

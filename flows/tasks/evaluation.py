@@ -19,7 +19,7 @@ from gaitforge.collectors.intervals import (
     success_interval,
 )
 from gaitforge.collectors.policies import StoredObservation
-from gaitforge.datasets import Schema
+from gaitforge.datasets import Schema, Selection
 from gaitforge.datasets.ranges import Range, Whole, check_ranges
 from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.tasks.policy_source import (
@@ -68,11 +68,13 @@ class Cell:
         episodes: in the order of their seeds, with `episode_return`, `length` in control steps,
             `success` and `terminated`, which a time limit is not.
         measures: means of the task's own, such as the speed error.
+        beside: whether it is only told, and not one of those that the plan's means are over.
     """
 
     where: Mapping[str, object]
     episodes: Sequence[Any]
     measures: Mapping[str, float] = field(default_factory=dict)
+    beside: bool = False
 
     def row(self, policy: str) -> dict[str, Any]:
         """The cell as JSON values: what names it, its means and their 95 % intervals."""
@@ -148,6 +150,7 @@ class EvaluationPlan(ABC):
         unit: of progress; obs_slices: blocks of the observation that trained policies must read;
             None for any.
         action_limit: trained policies' actions are clipped to it.
+        measures: the cells' own measures that an experiment tells, of each "group" of cells.
         return_target: of a return-conditioned policy, in units of the return that scores 100, or
             without references of the return that it was trained with.
         references: the returns that score 0 and 100.
@@ -162,6 +165,7 @@ class EvaluationPlan(ABC):
     unit: ClassVar[str] = "step"
     obs_slices: ClassVar[Mapping[str, tuple[int, int]] | None] = None
     action_limit: ClassVar[float] = inf
+    measures: ClassVar[tuple[str, ...]] = ()
 
     return_target: Annotated[float, Range()] = 1.0
     references: References | None = None
@@ -180,6 +184,10 @@ class EvaluationPlan(ABC):
     def of_store(cls, schema: Schema) -> Self | None:
         """The plan for policies that learn from such a store; None for another task's store."""
         return cls() if schema.field("obs").slices == cls.obs_slices else None
+
+    def fitted(self, among: Selection, learned: Sequence[Selection]) -> Mapping[str, Any]:
+        """Settings for policies that learn from some sets of episodes `among` a store's."""
+        return {}
 
     @abstractmethod
     def expert_hash(self, name: str) -> str:
@@ -269,10 +277,11 @@ def measured(
 ) -> PolicyEvaluation:
     """The record of a plan's episodes."""
     rows, references = [cell.row(source.name) for cell in cells], plan.known_references()
-    means = {name: float(np.mean([row[name] for row in rows])) for name in _MEANS}
+    counted = [row for row, cell in zip(rows, cells, strict=True) if not cell.beside]
+    means = {name: float(np.mean([row[name] for row in counted])) for name in _MEANS}
     return_ = means.pop("return")
     low_high, success_ci95 = (
-        combined_interval([row[name] for row in rows], [row[f"{name}_ci95"] for row in rows])
+        combined_interval([row[name] for row in counted], [row[f"{name}_ci95"] for row in counted])
         for name in ("return", "success")
     )
     episodes = [each for cell in cells for each in cell.episodes]

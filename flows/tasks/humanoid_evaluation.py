@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -19,10 +19,15 @@ from gaitforge.collectors.humanoid.experts.experts import PD, load_expert
 from gaitforge.collectors.humanoid.observation import OBSERVATION_SLICES
 from gaitforge.collectors.humanoid.rollout import EpisodeResult, EpisodeSpec, run_episode
 from gaitforge.collectors.policies import StoredObservation, TaskPolicy
+from gaitforge.datasets import Selection
+from gaitforge.datasets.errors import listed
 from gaitforge.datasets.ranges import Positive, Range, Whole
+from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan
 from gaitforge.flows.tasks.policy_source import EXPERT, PolicySource
+
+TRAIN, VALIDATION = "train", "validation"
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class HumanoidEvaluation(EvaluationPlan):
         reference: file with the clips.
         train, validation: clips (the whole clip), or snippets as CLIP-START-END. Deviation: the
             published evaluation stops at the end of a clip's first snippet. Without either, all
-            clips are validation.
+            clips are validation. Means are over the validation clips where there are some.
         episodes: of each; more than one makes sense only with noise.
         action_noise: standard deviation of the noise on executed actions; seed: of that
             noise.
@@ -43,6 +48,7 @@ class HumanoidEvaluation(EvaluationPlan):
     kind = "humanoid"
     expert = PD
     obs_slices = OBSERVATION_SLICES
+    measures = ("normalised_return", "normalised_length")
 
     reference: str = ""
     train: tuple[str, ...] = ()
@@ -62,7 +68,7 @@ class HumanoidEvaluation(EvaluationPlan):
         return f"the clips of {self.reference}"
 
     def snippets(self) -> list[tuple[str, Snippet]]:
-        """("train" or "validation", snippet) of every snippet.
+        """(TRAIN or VALIDATION, snippet) of every snippet.
 
         Raises:
             ValueError: no reference file, or no such clip.
@@ -75,8 +81,28 @@ class HumanoidEvaluation(EvaluationPlan):
         def parsed(name: str) -> Snippet:
             return whole_clip(name, frames[name]) if name in frames else Snippet.parse(name)
 
-        groups = {"train": self.train, "validation": validation}
+        groups = {TRAIN: self.train, VALIDATION: validation}
         return [(group, parsed(name)) for group, names in groups.items() for name in names]
+
+    def fitted(self, among: Selection, learned: Sequence[Selection]) -> dict[str, Any]:
+        """See `EvaluationPlan.fitted`: validation is on the snippets that no set has.
+
+        Raises:
+            ValueError: clips or snippets of `validation` are in a set.
+        """
+        columns = [each.episodes("clip", "snippet") for each in learned]
+        clips, seen = (
+            {str(name) for table in columns for name in table.column(kind).to_pylist()}
+            for kind in ("clip", "snippet")
+        )
+        if both := sorted((clips | seen) & {*self.validation}):
+            raise ValueError(f"a set has {listed(both)}, which is for validation; leave it out")
+        files = [record["plan"].get("reference") for record in plan_records(among.store.address)]
+        found = {"reference": next(filter(None, files), "")}
+        if self.train or self.validation:
+            return found
+        every = {*among.episodes("snippet").column(0).to_pylist()}
+        return found | {"train": tuple(sorted(seen)), "validation": tuple(sorted(every - seen))}
 
     def versions(self) -> dict[str, str]:
         """See `EvaluationPlan.versions`."""
@@ -112,7 +138,8 @@ class HumanoidEvaluation(EvaluationPlan):
                 policy = policies[index % several][0]
                 results = [run_episode(env, policy, spec, advance) for spec in specs]
                 where = {"group": group, "snippet": snippet.name}
-                cells.append(Cell(where, results, _measures(results)))
+                beside = group == TRAIN and len(self.train) < len(grouped)
+                cells.append(Cell(where, results, _measures(results), beside))
         return cells, policies[0][1]
 
     def observations(self, source: PolicySource) -> list[StoredObservation]:
@@ -129,5 +156,5 @@ class HumanoidEvaluation(EvaluationPlan):
 
 
 def _measures(results: Sequence[EpisodeResult]) -> dict[str, float]:
-    names = ("normalised_return", "normalised_length")
+    names = HumanoidEvaluation.measures
     return {name: float(np.mean([getattr(each, name) for each in results])) for name in names}

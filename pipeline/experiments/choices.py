@@ -10,8 +10,9 @@ from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.datasets import Selection, open_store
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.experiments.stages import Claim, claimed
-from gaitforge.flows.settings import override, with_chosen
+from gaitforge.flows.settings import override, with_chosen, with_named
 from gaitforge.flows.stages.status import is_experiment
+from gaitforge.flows.tasks.evaluation import EvaluationPlan
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.registry import LEGGED, evaluation_of
 from gaitforge.pipeline.experiments.papers import GRID_EPISODES
@@ -54,7 +55,10 @@ def chosen_claim(
         experiment = replace(experiment, select=replace(experiment.select, parts=parts))
     if getattr(evaluation, "kind", "") == LEGGED and "terrains" not in experiment.evaluate:
         experiment = _fitted(experiment, experiment.select.select(stores[0]))
-    return Claim(name, override(experiment, settings), tuple(stores))
+    experiment = override(experiment, settings)
+    if evaluation is not None and experiment.corrections is None:
+        experiment = _evaluated_on(experiment, evaluation, stores[0])
+    return Claim(name, experiment, tuple(stores))
 
 
 def _with_choices(
@@ -127,6 +131,16 @@ def _fitted(experiment: Experiment, selection: Selection) -> Experiment:
     grid = with_chosen(corrections.collect.grid, {**cells, "levels": levels})
     collect = replace(corrections.collect, grid=grid)
     return replace(experiment, corrections=replace(corrections, collect=collect))
+
+
+def _evaluated_on(experiment: Experiment, evaluation: EvaluationPlan, store: str) -> Experiment:
+    """An experiment whose evaluation suits its sets, as the store's task has it."""
+    among = experiment.select.select(store)
+    learned = [
+        among.where(condition) if condition else among for condition in experiment.sets.values()
+    ]
+    fitted = with_named(evaluation, experiment.evaluate).fitted(among, learned)
+    return replace(experiment, evaluate={**fitted, **experiment.evaluate})
 
 
 def middle(levels: Sequence[int]) -> int:

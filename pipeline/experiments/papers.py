@@ -11,6 +11,7 @@ from gaitforge.flows.experiments.plan import Experiment, Learners, Settings
 from gaitforge.flows.experiments.published import Published
 from gaitforge.flows.experiments.reinforcement import ReinforcementPlan
 from gaitforge.flows.experiments.robustness import RobustnessPlan
+from gaitforge.flows.stages.train import SelectPlan
 
 GRID_EPISODES = 20
 """Evaluated episodes per cell."""
@@ -101,9 +102,11 @@ def _bot_rl(full: bool = False) -> ReinforcementPlan:
     )
 
 
-def statements(learner: str, others: Mapping[str, str], source: str) -> tuple[Published, ...]:
+def statements(
+    learner: str, others: Mapping[str, str], source: str, measure: str = ""
+) -> tuple[Published, ...]:
     """Statements that a learner is ahead of others; their numbers as text."""
-    return tuple(Published(learner, other, source, text) for other, text in others.items())
+    return tuple(Published(learner, other, source, text, measure) for other, text in others.items())
 
 
 def _fcnet_data_size(full: bool = False) -> Experiment:
@@ -170,10 +173,166 @@ def _bot_masks() -> Experiment:
     )
 
 
+_MLP: Settings = {"model": "mlp", "model_overrides": {"hidden_dim": 256, "n_layers": 2}}
+
+
+def _adroit(full: bool = False) -> Experiment:
+    """FCNet's Table 3 on sets of a planner (in place of people), of its clone and of an expert.
+
+    Small: about half a minute of a core each. Full: the updates of Decision Transformer's paper
+    and of D4RL's, and FCNet's width.
+    """
+    window = {"model_overrides": {"context_len": 20}, "window_len": 20}
+    fcnet = {"model_overrides": {"hidden_dim": 512}} if full else {}
+    learners: Learners = {
+        "fcnet": {"objective": "return", "steps": 100_000 if full else 500, **fcnet},
+        "dt": {"objective": "return", "steps": 100_000 if full else 500, **window},
+        "bc": {
+            **{**_MLP, "steps": 1_000_000 if full else 4000, "window_len": 1, "batch_size": 256},
+            **{"optimiser": "adam", "peak_lr": 3e-4, "schedule": "constant"},
+            **{"warmup_fraction": 0.0, "weight_decay": 0.0},
+        },
+        "cql": {
+            **{**_MLP, "objective": "cql", "batch_size": 256},
+            "steps": 1_000_000 if full else 250,
+        },
+    }
+    numbers = {"dt": "means 41.0 and 27.8; ahead on 9 of 12 sets"}
+    numbers |= {"bc": "means 41.0 and 36.7", "cql": "means 41.0 and 40.3"}
+    return Experiment(
+        learners,
+        seeds=tuple(range(5 if full else 3)),
+        select=SelectPlan(where="terminated or truncated"),  # the return of others is unknown
+        sets={
+            **{name: f"quality = '{name}'" for name in ("human", "cloned")},
+            "by-expert": "quality = 'expert'",
+        },
+        settings={"split_seed": 0, "held_out_fraction": 0.0},
+        targets=(1.0,),
+        published=statements("fcnet", numbers, "FCNet, Table 3"),
+    )
+
+
+def _body_learners(model: str, mlp: str, sizes: Settings, mlp_sizes: Settings) -> dict[str, Any]:
+    """BoT-Hard, the Transformer without a mask, and the MLP: the paper's, with other sizes."""
+    hard, none = ({**sizes, "masking": masking} for masking in ("hard", "none"))
+    return {
+        "bot-hard": {"model": model, "model_overrides": hard},
+        "transformer": {"model": model, "model_overrides": none},
+        "mlp": {"model": mlp, "model_overrides": mlp_sizes},
+    }
+
+
+# The published rate, 1e-4 throughout, is for a hundred times as many updates.
+_FEW_UPDATES: Settings = {"peak_lr": 1e-3, "schedule": "cosine", "warmup_fraction": 0.1}
+
+
+def _adroit_demonstrations(full: bool = False) -> Experiment:
+    """BoT's Figure 9c: success after the first 5, 10 and 25 demonstrations; door, hammer, relocate.
+
+    About 90,000 parameters each, or (`full`) the paper's 17 million for 200 epochs of 25.
+    """
+    sizes = {"embed_dim": 32, "n_heads": 2, "n_layers": 10, "feedforward_dim": 64}
+    small, mlp = ({}, {}) if full else (sizes, {"embed_dim": 8, "feedforward_dim": 144})
+    names = ("bot-adroit-door", "mlp-adroit-door")
+    said = {"transformer": "consistently", "mlp": "competitive or ahead"}
+    return Experiment(
+        _body_learners(*names, {**small, "body": "own"}, {**mlp, "body": "own"}),
+        seeds=tuple(range(5 if full else 3)),
+        sets={"human": "quality = 'human'"},
+        settings={
+            **{"split_seed": 0, "held_out_fraction": 0.0, "steps": 4000 if full else 500},
+            **({} if full else _FEW_UPDATES),
+        },
+        vary={"episodes": (5, 10, 25)},
+        published=statements("bot-hard", said, "BoT, Figure 9c", "success"),
+    )
+
+
+_HELD_OUT = ", ".join(
+    f"'{motion}_{variant:02d}'"
+    for motion in ("stand", "squat", "arm_swing", "step")
+    for variant in (8, 9)
+)
+"""Two of ten variants of each motion of `gaitforge humanoid reference`."""
+_BOT_SMALL: Settings = {"embed_dim": 48, "n_heads": 4, "n_layers": 16, "feedforward_dim": 96}
+_BODY_MLP_SMALL: Settings = {"embed_dim": 16, "feedforward_dim": 256}
+
+
+def _tracking(
+    learners: Learners, full: bool, published: tuple[Published, ...], **own: Any
+) -> Experiment:
+    """Imitation of MoCapAct's task, scored on clips that no learner has seen."""
+    few = {"steps": 400, **_FEW_UPDATES}
+    return Experiment(
+        learners,
+        seeds=tuple(range(5 if full else 3)),
+        sets={"": f"clip not in ({_HELD_OUT})"},
+        settings={"split_seed": 0, **({"steps": 2_000_000} if full else few)},  # 100 epochs of 5 M
+        curve=20 if full else 4,
+        published=published,
+        **own,
+    )
+
+
+_KEPT_RETURN = "mean validation normalised_return"
+
+
+def _mocapact(full: bool = False) -> Experiment:
+    """BoT's Figures 3a and 9a: masks and the MLP, 0.4 million parameters or the paper's 17."""
+    sizes = {} if full else _BOT_SMALL
+    mlp = {} if full else _BODY_MLP_SMALL
+    learners = _body_learners("bot-mocapact", "mlp-mocapact", sizes, mlp)
+    for masking in ("mix", "soft", "random"):
+        overrides = {**sizes, "masking": masking}
+        learners[f"bot-{masking}"] = {"model": "bot-mocapact", "model_overrides": overrides}
+    learners["bot-stochastic"] = {**learners["bot-hard"], "objective": "gaussian-bc"}
+    means = {"transformer": "0.650 and 0.576", "mlp": "0.650 and 0.534"}
+    masks = {"bot-mix": "0.65 and 0.63", "bot-soft": "0.65 and 0.58", "bot-random": "0.65 and 0.60"}
+    return _tracking(
+        learners,
+        full,
+        (
+            *statements("bot-hard", means, "BoT, Figure 3a", _KEPT_RETURN),
+            *statements("bot-hard", masks, "BoT, Figure 9a", _KEPT_RETURN),
+            *statements(
+                "bot-stochastic", {"bot-hard": "0.66 and 0.65"}, "BoT, Figure 9a", _KEPT_RETURN
+            ),
+        ),
+    )
+
+
+def _mocapact_sizes(full: bool = False) -> Experiment:
+    """BoT's Figure 3b: over the width; (`full`) to the paper's 17 million parameters."""
+    sizes = {"n_heads": 5} if full else _BOT_SMALL
+    learners = _body_learners("bot-mocapact", "mlp-mocapact", sizes, _BODY_MLP_SMALL)
+    widths = (10, 40, 160, 320) if full else (16, 32, 48, 64)
+    return _tracking(
+        {name: learners[name] for name in ("bot-hard", "transformer")},
+        full,
+        statements("bot-hard", {"transformer": ""}, "BoT, Figure 3b", _KEPT_RETURN),
+        vary={"model_overrides.embed_dim": widths},
+    )
+
+
+def _mocapact_layers(full: bool = False) -> Experiment:
+    """BoT's Figure 9b: over the layers; the body's graph has a diameter of 14."""
+    sizes = {"masking": "hard", **({} if full else _BOT_SMALL)}
+    learners = {"bot-hard": {"model": "bot-mocapact", "model_overrides": sizes}}
+    return _tracking(learners, full, (), vary={"model_overrides.n_layers": (2, 4, 8, 12, 16)})
+
+
 PAPERS: Mapping[str, Preset] = {
     "fcnet-data-size": Preset(_fcnet_data_size, "FCNet's Figure 4: over the data", full=True),
     "fcnet-sizes": Preset(_fcnet_sizes, "FCNet's Figure 8: over the width", full=True),
     "fcnet-context": Preset(_fcnet_context, "FCNet's Figure 9: over the context", full=True),
     "bot-masks": Preset(_bot_masks, "BoT's Figure 9a: masks, tokenizers and positions"),
+    "adroit": Preset(_adroit, "FCNet's Table 3: the Adroit hand's sets", full=True),
+    "adroit-demonstrations": Preset(
+        _adroit_demonstrations, "BoT's Figure 9c: over the number of demonstrations", full=True
+    ),
+    "mocapact": Preset(_mocapact, "BoT's Figures 3a and 9a: masks on held-out clips", full=True),
+    "mocapact-sizes": Preset(_mocapact_sizes, "BoT's Figure 3b: over the width", full=True),
+    "mocapact-layers": Preset(_mocapact_layers, "BoT's Figure 9b: over the layers", full=True),
     "bot-rl": Preset(_bot_rl, "BoT's Figures 5, 10 and 11: six networks trained by PPO", full=True),
 }

@@ -1,6 +1,6 @@
 """The results of an experiment as tables and charts, from its `summary.json` alone."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from gaitforge.datasets.errors import amount
@@ -41,8 +41,13 @@ def result_rows(record: Record) -> list[dict[str, str]]:
     rows = [_row(result, len(record["sets"]) > 1) for result in record["results"]]
     if record["expert"] is not None:
         rows.append(_expert_row(record["expert"]))
-    shown = [name for name in rows[0] if any(row[name] not in (DASH, "") for row in rows)]
-    return [{name: row[name] for name in shown} for row in rows]
+    for each in record["sets"]:
+        if own := each.get("measures"):
+            names = {"task": each["task"], "set": each["set"], "learner": policy("expert")}
+            rows.append(names | {words(name): fixed(value) for name, value in own.items()})
+    every = dict.fromkeys(name for row in rows for name in row)
+    shown = [n for n in every if any(row.get(n, DASH) not in (DASH, "") for row in rows)]
+    return [{name: row.get(name, DASH) for name in shown} for row in rows]
 
 
 def _row(result: Record, several: bool, legged: bool = False) -> dict[str, str]:
@@ -60,6 +65,7 @@ def _row(result: Record, several: bool, legged: bool = False) -> dict[str, str]:
         "return": spread(result["return"], 2 if legged else 0, result["return_ci95"]),
         "success": spread(result["success"], 3, result["success_ci95"]),
         "survival": spread(result["survival"], 3),
+        **_own(result.get("measures", {})),
         "test MSE": spread(result["test_mse"], 4),
         "parameters": count(result["parameters"]),
         "updates": count(result["steps"]),
@@ -67,6 +73,16 @@ def _row(result: Record, several: bool, legged: bool = False) -> dict[str, str]:
         "control step, µs": count(result["latency_us_median"]["mean"]),
         "its 99th percentile": count(result["latency_us_p99"]["mean"]),
     }
+
+
+def _own(measures: Mapping[str, Record]) -> dict[str, str]:
+    """The task's own measures: the highest of the kept policies and their mean over them."""
+    texts = {}
+    for name in measures:
+        if f"highest {name}" in measures:
+            highest, mean = (measures[f"{kind} {name}"] for kind in ("highest", "mean"))
+            texts[words(name)] = f"{fixed(highest['mean'])} / {spread(mean, 2)}"
+    return texts
 
 
 def _expert_row(expert: Record) -> dict[str, str]:
@@ -97,6 +113,7 @@ def verdict_rows(record: Record) -> list[dict[str, str]]:
             "published": f"{policy(each['ahead'])} ahead of {policy(each['behind'])}",
             "set": each.get("set", ""),
             "value": "" if each["value"] is None else f"{each['value']:g}",
+            "measure": words(each.get("measure", "")),
             "source": each["source"],
             "the paper": each["numbers"],
             "here": " and ".join(fixed(mean) for mean in each["means"]),

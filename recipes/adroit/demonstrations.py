@@ -54,7 +54,10 @@ class Demonstrations:
 
 @dataclass(frozen=True)
 class Episode:
-    """A planned episode: seeds of its start and of its plans' noise, and (T, …) of its steps."""
+    """A planned episode: seeds of its start and of its plans' noise, and (T, …) of its steps.
+
+    final_obs: (Do,) after the last step.
+    """
 
     seed: int
     noise: int
@@ -62,6 +65,7 @@ class Episode:
     action: np.ndarray
     reward: np.ndarray
     success: np.ndarray
+    final_obs: np.ndarray
 
     @property
     def total(self) -> float:
@@ -94,8 +98,7 @@ def demonstrate(
                     f"{out} has demonstrations of other settings; choose another folder"
                 )
             return Demonstrations(stored["obs"], stored["action"], stored["reward"])
-    with closing(_planner(config)) as planner:
-        episodes = _plan(config, planner, progress)
+    episodes = planned(config, progress)
     found = Demonstrations(
         *(
             np.stack([getattr(each, name) for each in episodes]).astype(np.float32)
@@ -107,6 +110,12 @@ def demonstrate(
     out.mkdir(parents=True, exist_ok=True)
     write_bytes_durably(out / FILE, content.getvalue())
     return found
+
+
+def planned(config: AdroitConfig, progress: Callable[[int, str], None]) -> list[Episode]:
+    """The demonstrations' episodes, the reference first; arguments and errors as `demonstrate`."""
+    with closing(_planner(config)) as planner:
+        return _plan(config, planner, progress)
 
 
 def _settings(config: AdroitConfig) -> str:
@@ -164,7 +173,7 @@ def play(planner: Planner, seed: int, reference: Reference) -> Episode:
         following, reward, _, _, info = planner.env.step(action)
         rows.append((obs, action, float(reward), bool(info["success"])))
         obs = following
-    return Episode(seed, reference.noise, *map(np.array, zip(*rows, strict=True)))
+    return Episode(seed, reference.noise, *map(np.array, zip(*rows, strict=True)), final_obs=obs)
 
 
 def _least_known_start(planner: Planner, episodes: list[Episode], rng: np.random.Generator) -> int:

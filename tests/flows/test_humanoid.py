@@ -14,8 +14,11 @@ from gaitforge.collectors.humanoid.clips.snippets import Snippet
 from gaitforge.collectors.humanoid.observation import OBSERVATION_SLICES
 from gaitforge.collectors.humanoid.snippet_grid import SnippetGrid, humanoid_schema
 from gaitforge.datasets import open_store
+from gaitforge.flows.experiments.plan import Experiment
+from gaitforge.flows.experiments.published import Published
 from gaitforge.flows.progress import Advance, Silent
 from gaitforge.flows.records.part_records import records_folder, records_of_commits
+from gaitforge.flows.records.records import read_record
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.humanoid_experts import train_humanoid_expert
@@ -25,6 +28,11 @@ from gaitforge.flows.tasks.humanoid_evaluation import HumanoidEvaluation
 from gaitforge.flows.tasks.policy_source import run_source
 from gaitforge.flows.tasks.registry import run_evaluation
 from gaitforge.learners.training.config import TrainConfig
+from gaitforge.pipeline.experiments.choices import chosen_claim
+from gaitforge.pipeline.experiments.presets import experiment_preset, preset
+from gaitforge.pipeline.report.experiment import stages_of
+from gaitforge.pipeline.report.results import result_rows
+from tests.flows.making import run_experiment
 
 pytest.importorskip("dm_control")
 
@@ -229,3 +237,69 @@ def test_impossible_evaluations_are_refused(humanoid_reference: Path, trained: P
         plan.snippets()
     with pytest.raises(ValueError, match="needs the file with the clips"):
         HumanoidEvaluation().work()
+
+
+TINY_LEARNERS = {
+    f"mlp-{width}": {"model": "mlp", "model_overrides": {"hidden_dim": width, "n_layers": 1}}
+    for width in (4, 8)
+}
+
+
+@pytest.mark.slow
+def test_an_experiment_is_scored_on_the_snippets_that_no_set_has(
+    store: Path, humanoid_reference: Path, tmp_path: Path
+) -> None:
+    said = Published("mlp-4", "mlp-8", "Paper", "", "mean validation normalised_length")
+    plan = replace(
+        experiment_preset("mocapact"),
+        learners=TINY_LEARNERS,
+        seeds=(0,),
+        sets={"": "clip not in ('step_00')"},
+        settings={"steps": 4, "batch_size": 2, "window_len": 4, "held_out_fraction": 0.0},
+        curve=2,
+        published=(said,),
+    )
+    made = chosen_claim("mocapact", plan, [str(store)], {}, ["evaluate.max_steps=4"], tmp_path)
+    evaluate = made.experiment.evaluate
+    assert evaluate["reference"] == str(humanoid_reference), "that of the collection"
+    assert (evaluate["train"], evaluate["validation"]) == (SNIPPETS[:1], SNIPPETS[1:])
+    taught = replace(made.experiment, sets={"": ""})
+    with pytest.raises(ValueError, match="a set has step_00-5-25, which is for validation"):
+        chosen_claim("mocapact", taught, [str(store)], {}, (), tmp_path)
+    record = run_experiment(made, tmp_path / "out", Silent())
+    for run in record["runs"]:
+        cells = read_record(tmp_path / "out" / "evaluate" / f"{run['run']}.json")["cells"]
+        [trained], [held_out] = (
+            [c for c in cells if c["group"] == g] for g in ("train", "validation")
+        )
+        assert (trained["snippet"], held_out["snippet"]) == SNIPPETS
+        assert run["return"] == held_out["return"] != trained["return"], "training clips are beside"
+        measures = run["measures"]
+        assert measures["validation normalised_length"] == held_out["normalised_length"]
+        assert len(run["curve"]) == 2
+        for name in ("train normalised_return", "validation normalised_return"):
+            kept = [measures[name], 2 * measures[f"mean {name}"] - measures[name]]
+            assert measures[f"highest {name}"] == pytest.approx(max(kept))
+    seen = read_record(tmp_path / "out" / "train" / "mlp-4-seed-0" / "plan.json") or {}
+    learned = open_store(store).select(snippet=SNIPPETS[0])
+    assert seen["selection"] == learned.hash, "and learned from no other"
+    [verdict] = record["verdicts"]
+    assert verdict["measure"] == said.measure
+    shown = result_rows(record)
+    assert shown[-1]["learner"] == "Expert"
+    assert " / " in shown[0]["validation normalised length"]
+
+
+@pytest.mark.parametrize(
+    ("name", "runs"), [("mocapact", 35), ("mocapact-sizes", 40), ("mocapact-layers", 25)]
+)
+def test_full_sizes_of_the_humanoids_presets_list_every_run(
+    store: Path, tmp_path: Path, name: str, runs: int
+) -> None:
+    held_out = ['sets={"": "clip = \'squat_00\'"}']
+    plan = preset(name, "full")
+    assert isinstance(plan, Experiment)
+    made = chosen_claim(name, plan, [str(store)], {}, held_out, tmp_path)
+    names = [stage.name for stage in stages_of(made, tmp_path)]
+    assert len(names) == 2 * runs + 3, "the expert, each run twice, the summary and the page"
+    assert made.experiment.evaluate["validation"] == SNIPPETS[1:]

@@ -10,11 +10,18 @@ import pytest
 pytest.importorskip("gymnasium_robotics")
 
 from gaitforge.collectors.gym.tasks import find_task
+from gaitforge.datasets import open_store
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.tasks.gym import GymPlan
+from gaitforge.flows.tasks.gym_evaluation import GymEvaluation
+from gaitforge.flows.tasks.registry import evaluation_of
 from recipes.adroit import demonstrations
 from recipes.adroit.config import AdroitConfig, recommended
 from recipes.adroit.demonstrations import Episode, demonstrate, play
 from recipes.adroit.mppi import Planner, PlannerConfig, Reference
 from recipes.adroit.objectives import OBJECTIVES
+from recipes.adroit.sets import AdroitSets
 
 POOR = PlannerConfig(horizon=4, knots=2, samples=2, rounds=1)
 SMALL = AdroitConfig(
@@ -32,10 +39,29 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Reference]]:
         steps = np.full(200, next(rewards, 8.0))
         obs = np.tile(planner.env.reset(seed=seed)[0], (200, 1))
         actions = np.full((200, 30), len(asked) / 10, np.float32)
-        return Episode(seed, reference.noise, obs, actions, steps, np.ones(200, bool))
+        return Episode(seed, reference.noise, obs, actions, steps, np.ones(200, bool), obs[0])
 
     monkeypatch.setattr(demonstrations, "play", succeeding)
     return asked
+
+
+def test_sets_of_people_and_clone_are_stored_as_gym_collect_stores_an_expert(
+    tmp_path: Path, played: list[tuple[int, Reference]]
+) -> None:
+    plan = AdroitSets("AdroitHandRelocate-v1", demonstrations=2, free_demonstrations=1, samples=2)
+    human, cloned = plan.part_ids()
+    collect(plan, tmp_path / "relocate.zarr", Silent(), [human])
+    store = open_store(tmp_path / "relocate.zarr")
+    expert = GymPlan(plan.env, qualities=("expert",))
+    assert store.schema == expert.schema()
+    assert evaluation_of(store) == GymEvaluation.of_store(store.schema)
+    rows = store.select(quality="human").episodes().to_pylist()
+    assert [row["seed"] for row in rows] == [played[1][0], played[2][0]]
+    assert all(row["success"] and row["truncated"] for row in rows)
+    with pytest.raises(ValueError, match="no planner for AdroitHandPen-v1"):
+        AdroitSets("AdroitHandPen-v1")
+    other = replace(plan, seed=1).part_ids()
+    assert not {human, cloned} & set(other), "parts are named by what is in them"
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import mujoco
 import numpy as np
 
 from gaitforge.collectors.humanoid.clips.posing import UPRIGHT_QUAT, LegKinematics
@@ -69,7 +70,8 @@ MOTIONS: dict[str, Motion] = {
 def synthetic_clip(motion: str, frames: int = 96, variant: int = 0) -> ReferenceClip:
     """A clip called `<motion>_<variant>`, 0.03 s per frame; a pure function of its arguments.
 
-    Variant 0 is the nominal motion; others differ in period (±15 %) and size (±20 %).
+    Variant 0 is the nominal motion, along the x axis; others differ in period (±15 %), size (±20 %)
+    and heading (any).
     """
     if motion not in MOTIONS:
         raise ValueError(f"unknown motion '{motion}'; allowed: {', '.join(MOTIONS)}")
@@ -78,7 +80,8 @@ def synthetic_clip(motion: str, frames: int = 96, variant: int = 0) -> Reference
     humanoid = load_humanoid()
     nominal = MOTIONS[motion]
     rng = np.random.default_rng([list(MOTIONS).index(motion), variant])
-    speed, size = (rng.uniform([0.85, 0.8], [1.15, 1.2])) if variant else (1.0, 1.0)
+    low, high = (0.85, 0.8, -np.pi), (1.15, 1.2, np.pi)
+    speed, size, heading = rng.uniform(low, high) if variant else (1.0, 1.0, 0.0)
     poser = _Poser(humanoid)
     poses = np.empty((frames, humanoid.model.nq))
     for frame in range(frames):
@@ -87,7 +90,18 @@ def synthetic_clip(motion: str, frames: int = 96, variant: int = 0) -> Reference
         grown = size * min(1.0, time_s / _RAMP_S) ** 2
         pose = nominal.pose(time_s * speed / nominal.period_s, grown)
         poses[frame] = poser.qpos(pose, poses[frame - 1] if frame else None)
-    return ReferenceClip.of_poses(f"{motion}_{variant:02d}", poses)
+    return ReferenceClip.of_poses(f"{motion}_{variant:02d}", _turned(poses, heading))
+
+
+def _turned(poses: np.ndarray, heading: float) -> np.ndarray:
+    """Poses (T, 63) turned about the world's vertical axis by `heading`, in rad."""
+    turned, cos, sin = poses.copy(), np.cos(heading), np.sin(heading)
+    turned[:, :2] = poses[:, :2] @ np.array([[cos, sin], [-sin, cos]])
+    turn, root = np.array([np.cos(heading / 2), 0.0, 0.0, np.sin(heading / 2)]), np.empty(4)
+    for row, pose in zip(turned, poses, strict=True):
+        mujoco.mju_mulQuat(root, turn, pose[3:7])
+        row[3:7] = root
+    return turned
 
 
 class _Poser:

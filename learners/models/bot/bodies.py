@@ -233,7 +233,9 @@ BODIES: Mapping[str, Body] = {
 }
 QUADRUPED = "quadruped"
 _NAMED = {QUADRUPED: _quadruped(), **BODIES}
-BODY_NAMES = tuple(_NAMED)
+OWN = "own"
+"""In place of a body's name: the one that the data are of, see `body_of`."""
+BODY_NAMES = (*_NAMED, OWN)
 
 
 def check_body(name: str) -> None:
@@ -259,13 +261,17 @@ def body_of(slices: Slices, act_dim: int) -> str:
 def body_view(
     name: str, slices: Slices, act_dim: int
 ) -> tuple[EmbodimentGraph, tuple[int, ...] | None]:
-    """A named body's graph for tokens with `slices`, and the token's channels that it reads.
+    """A body's graph for tokens with `slices`, and the token's channels that it reads.
 
-    None for all channels. If the token has all fields of the body, other fields are left out (of
-    MoCapAct's 35 fields the paper's policy reads 13). Raises ValueError as `Body.graph`, and for
-    "quadruped" if the data come from another known body.
+    Args:
+        name: one of `BODY_NAMES`.
+
+    None stands for all channels. If the token has all fields of the body, other fields are left out
+    (of MoCapAct's 35 fields the paper's policy reads 13). Raises ValueError as `Body.graph`, and
+    for "quadruped" if the data come from another known body.
     """
     other = body_of(slices, act_dim)
+    name = other if name == OWN else name
     if name == QUADRUPED != other:
         raise ValueError(
             f"these data are of the body {other}, not {name}; "

@@ -91,6 +91,28 @@ def test_synthetic_motions_stay_within_the_body(motion: str, variant: int, frame
     np.testing.assert_array_equal(longer.poses.qpos[:frames], clip.poses.qpos)
 
 
+def test_variants_face_anywhere_and_are_alike_from_their_root() -> None:
+    humanoid, clips = (
+        load_humanoid(),
+        [synthetic_clip("step", 12, variant) for variant in (0, 1, 2)],
+    )
+    headings = []
+    for clip in clips:
+        frame = np.empty(9)
+        mujoco.mju_quat2Mat(frame, clip.poses.qpos[0, 3:7])
+        ahead = frame.reshape(3, 3)[:, 2]  # of the root that stands upright
+        assert abs(ahead[2]) < 1e-9
+        headings.append(np.arctan2(ahead[1], ahead[0]))
+        np.testing.assert_allclose(clip.poses.qpos[0, 7:], clips[0].poses.qpos[0, 7:], atol=1e-6)
+        np.testing.assert_allclose(
+            clip.poses.appendages[0], clips[0].poses.appendages[0], atol=1e-6
+        )
+        feet = clip.poses.body_pos[:, [humanoid.bodies.tolist().index(humanoid.body("lfoot"))]]
+        assert np.ptp(feet[:3, 0, :2], axis=0).max() < 1e-3
+    assert headings[0] == pytest.approx(0.0, abs=1e-9)
+    assert len({round(each, 3) for each in headings}) == 3
+
+
 def test_feet_stand_where_the_centre_of_mass_is(humanoid_reference: Path) -> None:
     humanoid = load_humanoid()
     names = [humanoid.model.body(int(each)).name for each in humanoid.bodies]

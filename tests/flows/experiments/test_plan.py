@@ -9,15 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.plan import Corrections, Experiment
+from gaitforge.flows.experiments.runs import Run
 from gaitforge.flows.experiments.stages import Claim, claim, claimed
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import to_tree
+from gaitforge.flows.stages.status import ROBUSTNESS
+from gaitforge.flows.stages.train import SelectPlan
+from gaitforge.flows.tasks.registry import evaluation_of
 from gaitforge.learners.models.registry import PRESETS as MODELS
 from gaitforge.learners.models.registry import preset as model_preset
 from gaitforge.learners.models.sizes import parameter_count
 from gaitforge.learners.models.spaces import SPACES
-from gaitforge.flows.stages.status import ROBUSTNESS
 from gaitforge.learners.training.objectives import OBJECTIVES
 from gaitforge.pipeline.experiments.choices import chosen_claim
 from gaitforge.pipeline.experiments.presets import (
@@ -26,7 +30,9 @@ from gaitforge.pipeline.experiments.presets import (
     experiment_preset,
     preset,
 )
+from gaitforge.pipeline.report.experiment import stages_of
 from gaitforge.pipeline.report.results import PUBLISHED, published
+from tests.flows.gym_stores import make_gym_store
 
 BUDGETS = (1, 5, 20)
 PLAN = Experiment({"mlp": {"steps": 3}, "fcnet": {"objective": "return"}})
@@ -58,6 +64,7 @@ def learner(**settings: Any) -> Experiment:
         (lambda: replace(PLAN, vary={"steps": (0,)}), "steps must be"),
         (lambda: replace(PLAN, vary={"budget": (1, 0)}), "steps must be"),
         (lambda: replace(PLAN, vary={"budget": (float("inf"),)}), "cannot convert float infinity"),
+        (lambda: replace(PLAN, vary={"episodes": (2.5,)}), "episodes must be whole numbers from 1"),
         (lambda: replace(PLAN, tested=True), "a split_seed"),
         (lambda: replace(PLAN, corrections=Corrections()), "one learner with one seed"),
         (lambda: Corrections(rounds=0), "0 rounds: needs at least 1"),
@@ -121,6 +128,26 @@ def test_d4rl_at_the_papers_size_has_networks_of_equal_size_and_three_budgets() 
     assert full.config("dt-retnet", 0).model == "dt-retnet"
 
 
+def test_the_number_of_episodes_takes_the_first_ones_and_refuses_more_than_there_are(
+    tmp_path: Path,
+) -> None:
+    store = make_gym_store(tmp_path / "hopper.zarr", episodes=6)
+    plan = replace(PLAN, sets={"best": "quality = 'expert'"}, vary={"episodes": (2.0, 5, 7)})
+    task = evaluation_of(open_store(store))
+    assert task is not None
+    [data] = plan.data_sets()
+    few, more, most = (
+        Run(plan, tmp_path, store, "hopper", task, data, "mlp", 0, value).select()
+        for value in plan.values()
+    )
+    every = SelectPlan(where="quality = 'expert'").select(store)
+    assert few.select(store).rows.tolist() == every.rows[:2].tolist()
+    assert more.select(store).rows.tolist() == every.rows[:5].tolist()
+    with pytest.raises(ValueError, match="the first 7 episodes are asked for, and 6 of"):
+        most.select(store)
+    assert plan.config("mlp", 0, 5) == plan.config("mlp", 0)
+
+
 ON_STORES = [
     name for name in PRESETS if name != ROBUSTNESS and isinstance(preset(name), Experiment)
 ]
@@ -136,6 +163,20 @@ def test_presets_survive_their_files(name: str) -> None:
         if name == "legged-mixed":  # imitators of executed actions imitate the noise, and fall
             config = plan.config(learner, 1)
             assert config.executed_actions == bool(OBJECTIVES[config.objective].values)
+
+
+@pytest.mark.parametrize(("name", "runs"), [("adroit", 60), ("adroit-demonstrations", 45)])
+def test_full_sizes_of_the_hands_presets_list_every_run(
+    name: str, runs: int, tmp_path: Path
+) -> None:
+    qualities = ("human", "cloned", "expert")
+    store = make_gym_store(tmp_path / "door.zarr", "AdroitHandDoor-v1", qualities, episodes=25)
+    plan = preset(name, "full")
+    assert isinstance(plan, Experiment)
+    made = chosen_claim(name, plan, [str(store)], {}, (), tmp_path / "out")
+    names = [stage.name for stage in stages_of(made, tmp_path / "out")]
+    assert len(names) == 2 * runs + 2
+    assert len([each for each in names if each.startswith("train ")]) == runs
 
 
 def test_the_demo_holds_at_least_400_000_steps_in_several_parts() -> None:

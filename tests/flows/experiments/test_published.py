@@ -79,6 +79,18 @@ def test_less_is_better_turns_every_verdict(ahead: list[float], behind: list[flo
     assert less["means"] == more["means"]
 
 
+def test_a_statement_has_a_measure_of_its_own_and_a_missing_one_is_named() -> None:
+    runs = [
+        {"learner": learner, "seed": seed, "score": float(seed), "measures": {"length": length}}
+        for learner, length in (("a", 0.9), ("b", 0.5))
+        for seed in range(3)
+    ]
+    [row] = verdicts([Published("a", "b", "Paper", measure="length")], runs, "score")
+    assert (row["means"], row["verdict"], row["measure"]) == ([0.9, 0.5], HOLDS, "length")
+    with pytest.raises(ValueError, match="no measure 'height'; allowed: score, length"):
+        list(verdicts([Published("a", "b", "Paper", measure="height")], runs, "score"))
+
+
 @pytest.mark.parametrize("name", [name for name in PRESETS if name != ROBUSTNESS])
 def test_statements_of_presets_are_about_their_learners_and_can_be_told(name: str) -> None:
     plan = preset(name)

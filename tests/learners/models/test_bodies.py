@@ -133,6 +133,9 @@ def test_data_of_another_body_are_named() -> None:
 def test_a_body_without_further_fields_is_read_whole() -> None:
     for name, body in BODIES.items():
         assert body_view(name, body.slices, body.act_dim)[1] is None
+        assert body_view("own", body.slices, body.act_dim) == body_view(
+            name, body.slices, body.act_dim
+        )
         end = width_of(body)
         acted = {**body.slices, "last_action": (end, end + body.act_dim)}
         assert body_view(name, acted, body.act_dim)[1] is None
