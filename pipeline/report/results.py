@@ -1,6 +1,7 @@
 """The results of an experiment as tables and charts, from its `summary.json` alone."""
 
 from collections.abc import Callable, Iterable, Iterator
+from statistics import fmean
 from typing import Any
 
 from gaitforge.datasets.errors import amount
@@ -123,6 +124,31 @@ def overall_rows(record: Record) -> list[dict[str, str]]:
         }
         for each in record["overall"]
     ]
+
+
+def robot_rows(record: Record) -> list[dict[str, str]]:
+    """A row per robot, and means of those trained on and left out; nothing for one robot.
+
+    Learners' numbers are shares of the expert's return on that robot.
+    """
+    results = [each for each in record["results"] if each.get("robots")]
+    trained = {name for each in record["sets"] for name in each.get("robots", ())}
+    kinds: dict[str, list[int]] = {"trained on": [], "left out": []}
+    rows = []
+    for k, group in enumerate(results[0]["robots"] if results else ()):
+        kind = "trained on" if group["robot"] in trained else "left out"
+        kinds[kind].append(k)
+        own = ((_label(r), r["robots"][k]) for r in results)
+        shares = {name: spread(g["return_fraction"], 3, g["return_fraction_ci95"])
+                  for name, g in own}  # fmt: skip
+        rows.append({"robot": group["robot"], "in training": kind, **shares})
+    for kind, indices in kinds.items():
+        if indices:
+            means = {_label(r): fmean(r["robots"][k]["return_fraction"]["mean"] for k in indices)
+                     for r in results}  # fmt: skip
+            row = {name: fixed(mean, 3) for name, mean in means.items()}
+            rows.append({"robot": f"mean of {len(indices)}", "in training": kind, **row})
+    return rows
 
 
 def _label(row: Record) -> str:
