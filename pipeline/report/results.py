@@ -138,16 +138,18 @@ def robot_rows(record: Record) -> list[dict[str, str]]:
     for k, group in enumerate(results[0]["robots"] if results else ()):
         kind = "trained on" if group["robot"] in trained else "left out"
         kinds[kind].append(k)
-        own = ((_label(r), r["robots"][k]) for r in results)
-        shares = {name: spread(g["return_fraction"], 3, g["return_fraction_ci95"])
-                  for name, g in own}  # fmt: skip
-        rows.append({"robot": group["robot"], "in training": kind, **shares})
+        row = {"robot": group["robot"], "in training": kind}
+        for result in results:
+            own = result["robots"][k]
+            bounds = own["return_fraction_ci95"]
+            row[_label(result)] = spread(own["return_fraction"], 3, bounds)
+        rows.append(row)
     for kind, indices in kinds.items():
-        if indices:
-            means = {_label(r): fmean(r["robots"][k]["return_fraction"]["mean"] for k in indices)
-                     for r in results}  # fmt: skip
-            row = {name: fixed(mean, 3) for name, mean in means.items()}
-            rows.append({"robot": f"mean of {len(indices)}", "in training": kind, **row})
+        row = {"robot": f"mean of {len(indices)}", "in training": kind}
+        for result in results:
+            shares = [result["robots"][k]["return_fraction"]["mean"] for k in indices]
+            row[_label(result)] = DASH if None in shares else fixed(fmean(shares or [0.0]), 3)
+        rows += [row] if indices else []
     return rows
 
 

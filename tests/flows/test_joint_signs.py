@@ -1,5 +1,6 @@
 """One sign convention inside policies for many robots: a robot's own never reaches the network."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeSpec
@@ -19,7 +21,7 @@ from gaitforge.collectors.robots.descriptor import BODY_DIM, BODY_SLICES, body_v
 from gaitforge.collectors.robots.robot import N_JOINTS, load_robot
 from gaitforge.collectors.scenarios.randomisation import Randomisation
 from gaitforge.datasets import Field, Schema, Selection, Store
-from gaitforge.learners.checkpoint import load_policy
+from gaitforge.learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
 from gaitforge.learners.deploy.compiled_step import compiled_step
 from gaitforge.learners.deploy.control import LearnedPolicy, TorchStep
 from gaitforge.learners.deploy.step_modules import PolicyStep
@@ -191,3 +193,21 @@ def test_a_store_in_other_signs_trains_the_same_policy(objective: str, tmp_path:
         torch.testing.assert_close(states[1][name], value, atol=1e-4, rtol=1e-4, msg=name)
     with pytest.raises(ValueError, match="another own_joint_signs"):
         train(replace(config, own_joint_signs=True), selection, tmp_path / "other")
+
+
+def test_a_policy_of_an_older_version_is_used_as_it_was_trained_and_not_trained_further(
+    tmp_path: Path,
+) -> None:
+    flips = np.where(np.arange(N_JOINTS) % 3 > 0, -1.0, 1.0).astype(np.float32)
+    selection = store_of_bodies(tmp_path / "walks.zarr", flips)
+    config = TrainConfig("fcnet", SMALL["fcnet"], steps=2, batch_size=8, window_len=8)
+    train(replace(config, own_joint_signs=True), selection, tmp_path)
+    tensors, card = read_checkpoint(tmp_path)
+    older = json.loads(json.dumps(card)) | {"finished": False}
+    del older["tokens"]["signed_fields"], older["train_config"]["own_joint_signs"]
+    save_file(tensors, tmp_path / CHECKPOINT, {"card": json.dumps(older)})
+    assert load_policy(tmp_path).layout.signed_fields == ()
+    with pytest.raises(ValueError, match="holds a run of an older version, which reads other"):
+        train(config, selection, tmp_path)
+    save_file(tensors, tmp_path / CHECKPOINT, {"card": json.dumps(older | {"finished": True})})
+    assert train(config, selection, tmp_path).steps == 2
