@@ -182,7 +182,7 @@ def _single_step(model: str, overrides: Mapping[str, Any], body: str) -> ModelSp
 def _critic_graph(graph: EmbodimentGraph, slices: Slices) -> EmbodimentGraph:
     """The actor's graph for the critic's observation, with an output per node."""
     owners: dict[str, list[int]] = {node: [] for node in graph.nodes}
-    joints = tuple(graph.nodes[node] for node in node_of_index(graph.actions))
+    joints = tuple(graph.nodes[node] for node in node_of_index(graph.actions).tolist())
     for node, group in zip(graph.nodes, graph.observations, strict=True):
         owners[node] += group
     for name, (start, stop) in slices.items():

@@ -160,9 +160,7 @@ class PolicyNetwork(nn.Module):
         """
         actions = batch[name]
         if self.layout.signed_fields:
-            start, stop = self.layout.obs_slices[BODY_SIGN]
-            before = self.layout.stored_dim
-            actions = actions * batch[BODY][:, None, start - before : stop - before]
+            actions = actions * batch[BODY][:, None, self.layout.body_signs]
         return self.action_normaliser.normalise(actions)
 
     def predict_batch(self, batch: Mapping[str, Tensor]) -> Tensor:

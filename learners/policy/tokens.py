@@ -127,6 +127,12 @@ class TokenLayout:
         return places
 
     @property
+    def body_signs(self) -> slice:
+        """Place of the joints' signs among the body's numbers."""
+        start, stop = self.obs_slices[BODY_SIGN]
+        return slice(start - self.stored_dim, stop - self.stored_dim)
+
+    @property
     def stored_dim(self) -> int:
         """Size of the stored observation."""
         return max(stop for _, stop in self.stored_slices.values())

@@ -58,7 +58,7 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
     if layout.body_fields:
         bodies = selection.read(BODY).astype(np.float64)
         if layout.signed_fields:
-            bodies[:, slice(*body_slices[BODY_SIGN])] = 1.0
+            bodies[:, layout.body_signs] = 1.0
         spread = Normaliser(bodies.mean(axis=0), bodies.std(axis=0))
         obs_normaliser = obs_normaliser.followed_by(spread)
     if layout.keeps_last_action:
@@ -91,8 +91,8 @@ def _statistics(name: str, selection: Selection, layout: TokenLayout) -> Channel
     # Threads, not a Dask client that may be open in this process.
     if not layout.signed_fields:
         return selection.statistics(name, scheduler="threads")
-    start, stop = selection.schema.field(BODY).slices[BODY_SIGN]
-    signs, group = np.unique(selection.read(BODY)[:, start:stop], axis=0, return_inverse=True)
+    own = selection.read(BODY)[:, layout.body_signs]
+    signs, group = np.unique(own, axis=0, return_inverse=True)
     alike = []
     for number, each in enumerate(signs):
         episodes = selection.with_rows(selection.rows[group.ravel() == number])

@@ -227,5 +227,5 @@ def test_values_of_a_column_have_equal_shares_of_the_steps(selection: Selection)
     stream.close()
     assert len(steps) == 3
     assert max(steps.values()) < 1.05 * min(steps.values())
-    with pytest.raises(ValueError, match="no column 'horse'"):
+    with pytest.raises(ValueError, match="unknown column 'horse'"):
         open_stream(replace(config, equal_shares="horse"), uneven, Ranks(), 0)
