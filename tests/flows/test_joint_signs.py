@@ -200,7 +200,9 @@ def test_a_policy_of_an_older_version_is_used_as_it_was_trained_and_not_trained_
 ) -> None:
     flips = np.where(np.arange(N_JOINTS) % 3 > 0, -1.0, 1.0).astype(np.float32)
     selection = store_of_bodies(tmp_path / "walks.zarr", flips)
-    config = TrainConfig("fcnet", SMALL["fcnet"], steps=2, batch_size=8, window_len=8)
+    config = TrainConfig(
+        "fcnet", SMALL["fcnet"], steps=2, batch_size=8, window_len=8, held_out_fraction=0.0
+    )
     train(replace(config, own_joint_signs=True), selection, tmp_path)
     tensors, card = read_checkpoint(tmp_path)
     older = json.loads(json.dumps(card)) | {"finished": False}
