@@ -33,7 +33,7 @@ from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.train import train
 from tests.collectors.robots.robot_folders import GO1, robot_folder
 from tests.datasets.making import part_input
-from tests.learners.making import SMALL
+from tests.learners.making import SMALL, Seen
 
 SIGN = slice(*BODY_SLICES["body_sign"])
 FLIPPED = ("joint_vel", "sin_joint_pos", "last_action")
@@ -76,8 +76,7 @@ def steps(policy: PolicyNetwork, body: np.ndarray, observations: np.ndarray) -> 
         with torch.no_grad():
             action, *state = module(torch.from_numpy(row), *state)
         found["exported"].append(action.numpy())
-        seen = type("Seen", (), {"policy": row, "reward": np.zeros(1)})
-        found["control"].append(control.act(seen()).copy())
+        found["control"].append(control.act(Seen(row, np.zeros(1))).copy())
     return {name: np.stack(actions) for name, actions in found.items()}
 
 
@@ -87,7 +86,7 @@ def steps(policy: PolicyNetwork, body: np.ndarray, observations: np.ndarray) -> 
 def test_flipped_joints_give_flipped_actions_however_a_policy_is_stepped(
     model: str, signs: list[float], seed: int
 ) -> None:
-    flips, rng, policy = np.array(signs, np.float32), np.random.default_rng(seed), None
+    flips, rng = np.array(signs, np.float32), np.random.default_rng(seed)
     policy, body = policy_for_bodies(model), rng.normal(size=BODY_DIM).astype(np.float32)
     body[SIGN] = rng.choice([-1.0, 1.0], N_JOINTS)
     other = body.copy()
@@ -179,9 +178,9 @@ def store_of_bodies(path: Path, flips: np.ndarray) -> Selection:
 
 @pytest.mark.parametrize("objective", ["bc", "gaussian-bc", "td3-bc"])
 def test_a_store_in_other_signs_trains_the_same_policy(objective: str, tmp_path: Path) -> None:
-    settings = {"objective": objective, "steps": 6, "batch_size": 8, "window_len": 8, "threads": 1}
+    sizes: dict[str, Any] = {"steps": 6, "batch_size": 8, "window_len": 8, "threads": 1}
     config = TrainConfig(
-        "fcnet", SMALL["fcnet"], **settings, held_out_fraction=0.2, equal_shares="robot"
+        "fcnet", SMALL["fcnet"], objective, **sizes, held_out_fraction=0.2, equal_shares="robot"
     )
     flips = np.where(np.arange(N_JOINTS) % 3 > 0, -1.0, 1.0).astype(np.float32)
     states = []
