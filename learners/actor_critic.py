@@ -25,7 +25,7 @@ from gaitforge.datasets.errors import listed
 from gaitforge.datasets.files import write_bytes_durably
 from gaitforge.learners.checkpoint import policy_card, save_checkpoint
 from gaitforge.learners.models.bot.bodies import QUADRUPED_JOINTS, body_of
-from gaitforge.learners.models.bot.body_policy import BodyPolicy
+from gaitforge.learners.models.bot.body_policy import BodyPolicy, node_of_index
 from gaitforge.learners.models.bot.graphs import EmbodimentGraph
 from gaitforge.learners.models.registry import (
     PRESETS,
@@ -48,7 +48,7 @@ _POSITION_STD = 0.02
 BodyTransformer."""
 _AT_JOINTS = ("joint_pos_error", "joint_vel")
 _AT_FEET = ("foot_contact", "gait_clock_sin", "gait_clock_cos", "foot_force")
-_FEET = QUADRUPED_JOINTS[2::3]
+_CALVES = slice(2, None, 3)
 
 
 class RegistryNetworks:
@@ -182,6 +182,7 @@ def _single_step(model: str, overrides: Mapping[str, Any], body: str) -> ModelSp
 def _critic_graph(graph: EmbodimentGraph, slices: Slices) -> EmbodimentGraph:
     """The actor's graph for the critic's observation, with an output per node."""
     owners: dict[str, list[int]] = {node: [] for node in graph.nodes}
+    joints = tuple(graph.nodes[node] for node in node_of_index(graph.actions).tolist())
     for node, group in zip(graph.nodes, graph.observations, strict=True):
         owners[node] += group
     for name, (start, stop) in slices.items():
@@ -189,8 +190,8 @@ def _critic_graph(graph: EmbodimentGraph, slices: Slices) -> EmbodimentGraph:
         if field == name:
             continue
         places = graph.nodes[:1] * (stop - start)
-        places = QUADRUPED_JOINTS if field in _AT_JOINTS else places
-        places = _FEET if field in _AT_FEET else places
+        places = joints if field in _AT_JOINTS else places
+        places = joints[_CALVES] if field in _AT_FEET else places
         for index, node in zip(range(start, stop), places, strict=True):
             owners[node].append(index)
     values = tuple((index,) for index in range(len(graph.nodes)))

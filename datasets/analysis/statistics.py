@@ -37,6 +37,13 @@ class ChannelStatistics:
         squares = np.square(values - mean).sum(axis=0)
         return cls(len(rows), mean, squares, values.min(axis=0), values.max(axis=0))
 
+    def scaled(self, factors: np.ndarray) -> "ChannelStatistics":
+        """Statistics of the rows times `factors`, an array of the field's shape."""
+        low, high = np.sort([self.min * factors, self.max * factors], axis=0)
+        return ChannelStatistics(
+            self.count, self.mean * factors, self.squares * factors**2, low, high
+        )
+
     def merge(self, other: "ChannelStatistics") -> "ChannelStatistics":
         """Statistics of both sets of rows together.
 

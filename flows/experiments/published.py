@@ -68,7 +68,11 @@ def verdicts(
     A seed counts with its mean over all sets.
 
     Args:
-    X
+        measure: what statements without a measure of their own compare.
+        less_is_better: whether the learner with the lower number is ahead.
+
+    Raises:
+        ValueError: runs have no such measure.
     """
     for value in dict.fromkeys(row.get("value") for row in runs):
         for statement in statements:

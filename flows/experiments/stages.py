@@ -27,6 +27,7 @@ from gaitforge.flows.stages.overview import dataset_overview
 from gaitforge.flows.stages.staging import Stage, itself
 from gaitforge.flows.stages.status import EXPERIMENT
 from gaitforge.flows.tasks.evaluation import EvaluationPlan
+from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.registry import evaluation_class, evaluation_of
 
 STORE = "legged.zarr"
@@ -224,8 +225,11 @@ def _check_robot(experiment: Experiment, robot: str, source: _Source) -> None:
     """Raise ValueError if the expert that scores 100 drives another robot than the learners."""
     if not experiment.expert:
         return
-    driven = load_expert(experiment.expert).policy.robot.name
     asked = getattr(source.evaluation, "robot", "") or robot
+    if "," in experiment.expert:
+        LeggedPlan(expert=experiment.expert, robot=asked).pairs()
+        return
+    driven = load_expert(experiment.expert).policy.robot.name
     if driven != asked:
         raise ValueError(
             f"expert {experiment.expert} drives {driven}, but the learners drive {asked}; give an "

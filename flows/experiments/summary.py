@@ -38,7 +38,10 @@ from gaitforge.flows.stages.staging import Stage, seconds_in_all, stage_seconds
 
 SUMMARY, WALL, EXPERT_CARD = "summary.json", "wall.json", "expert.json"
 EXPERT = "expert"
-GROUPINGS = {"cells": ("terrain", "skill", "level"), "terrains": ("terrain",), "skills": ("skill",)}
+GROUPINGS = {
+    **{"cells": ("terrain", "skill", "level"), "terrains": ("terrain",), "skills": ("skill",)},
+    "robots": ("robot",),
+}
 _OUTCOMES = ("return", "success", "survival")
 _LATENCIES = ("latency_us_median", "latency_us_p99")
 _MEASURES = (
@@ -176,7 +179,7 @@ def _run_row(run: Run, expert: Row | None) -> Row:
 
 def _expert_row(expert: Row, run: Run) -> Row:
     name = run.experiment.expert or (run.experiment.collect or run.evaluation).expert
-    card = load_expert(name).card
+    card = {} if "," in name else load_expert(name).card
     row = {"run": EXPERT, "task": LEGGED, "set": "", "learner": EXPERT, "seed": None, "value": None}
     row |= {"parameters": expert["parameters"], "score": 100.0, "train_s": card.get("wall_s")}
     return row | {name: expert[name] for name in _LATENCIES} | _outcomes(expert, expert)
@@ -197,7 +200,12 @@ def _outcomes(evaluation: Row, expert: Row) -> Row:
 
 
 def _grouped(evaluation: Row, expert: Row, by: Sequence[str]) -> list[Row]:
-    """A row per group of cells; both evaluations have the same cells in the same order."""
+    """A row per group of cells; both evaluations have the same cells in the same order.
+
+    None for columns that the cells lack, as robots where there is one.
+    """
+    if not set(by) <= evaluation["cells"][0].keys():
+        return []
     groups: dict[tuple[Any, ...], list[int]] = {}
     for k, cell in enumerate(evaluation["cells"]):
         groups.setdefault(tuple(cell[name] for name in by), []).append(k)
@@ -233,6 +241,8 @@ def _described(run: Run, reporter: Reporter) -> Row:
         "steps": selection.steps,
         "control_dt_s": selection.schema.control_dt_s,
     }
+    if run.task == LEGGED and "robot" in selection.catalog.column_names:
+        row["robots"] = selection.episodes("robot").column("robot").unique().to_pylist()
     if run.experiment.tested:
         held_out = run.held_out
         row["held_out"] = {

@@ -222,7 +222,8 @@ class EvaluationPlan(ABC):
     def source(self, policy: str, which: str = "last") -> PolicySource:
         """The policy of a folder or of "module:Class", or else the expert or baseline by name."""
         place = Path(policy)
-        if ":" in policy or is_run(place) or (len(place.parts) > 1 and not place.exists()):
+        lost = len(place.parts) > 1 and not place.exists() and "," not in policy
+        if ":" in policy or is_run(place) or lost:
             return named_source(policy, which)
         return PolicySource(Path(policy).stem, EXPERT, policy)
 

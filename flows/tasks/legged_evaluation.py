@@ -15,7 +15,7 @@ from gaitforge.collectors.legged.replaying import stored_randomisation
 from gaitforge.collectors.legged.rewards import LARGEST_RETURN
 from gaitforge.collectors.policies import Observation, Policy
 from gaitforge.collectors.robots.descriptor import body_vector
-from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, RobotCard, load_robot
+from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, RobotCard, load_robots
 from gaitforge.collectors.robots.stored_robots import SEVERAL
 from gaitforge.collectors.scenarios.randomisation import (
     Randomisation,
@@ -25,10 +25,10 @@ from gaitforge.collectors.scenarios.randomisation import (
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.datasets import Schema
 from gaitforge.flows.records.plans import PLAN
-from gaitforge.flows.records.records import read_record
+from gaitforge.flows.records.records import digest, read_record
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan
 from gaitforge.flows.tasks.interface import Workers
-from gaitforge.flows.tasks.legged import Robots
+from gaitforge.flows.tasks.legged import LeggedPlan, Robots
 from gaitforge.flows.tasks.policy_source import EXPERT, EXPORTED, RUN, PolicySource
 from gaitforge.learners.deploy.control import LearnedPolicy
 from gaitforge.learners.deploy.onnx_policy import OnnxPolicy, read_description
@@ -41,7 +41,8 @@ class LeggedEvaluation(EvaluationPlan):
 
     Attributes:
         grid: the episodes; sim: physics back end; robots: parallel ones; threads: that step them.
-        robot: a name or a path; empty for the policy's own.
+        robot: a name or a path; empty for the policy's own; several with commas, then each robot
+            has cells of its own, and of several experts each drives its own.
         randomisation: as that of `LeggedPlan`.
     """
 
@@ -71,16 +72,32 @@ class LeggedEvaluation(EvaluationPlan):
 
     def expert_hash(self, name: str) -> str:
         """See `EvaluationPlan.expert_hash`."""
-        return load_expert(name).hash
+        hashes = [load_expert(each).hash for each in name.split(",")]
+        return hashes[0] if len(hashes) == 1 else digest(hashes)
 
     def work(self) -> int:
         """See `EvaluationPlan.work`."""
-        return len(self.grid.specs()) * EPISODE_STEPS
+        return len(self.grid.specs()) * EPISODE_STEPS * max(1, len(self.each_robot()))
+
+    def each_robot(self) -> dict[str, Self]:
+        """Robot's name -> the plan for it alone; empty unless there are several."""
+        cards = load_robots(self.robot) if self.robot else []
+        plans = {card.name: replace(self, robot=str(card.path)) for card in cards}
+        return plans if len(plans) > 1 else {}
 
     def roll_out(
         self, source: PolicySource, advance: Callable[[int], None]
     ) -> tuple[list[Cell], int]:
         """See `EvaluationPlan.roll_out`."""
+        cells, parameters = [], 0
+        for name, plan in self.each_robot().items():
+            mine, parameters = plan.roll_out(source, advance)
+            cells += [replace(cell, where={"robot": name, **cell.where}) for cell in mine]
+        return (cells, parameters) if cells else self._of_one_robot(source, advance)
+
+    def _of_one_robot(
+        self, source: PolicySource, advance: Callable[[int], None]
+    ) -> tuple[list[Cell], int]:
         robots = min(self.robots, len(self.grid.specs()))
         policy, parameters = self.load(source, robots)
         card = self.card_of(source)
@@ -115,7 +132,10 @@ class LeggedEvaluation(EvaluationPlan):
     def load(self, source: PolicySource, robots: int) -> tuple[Policy, int]:
         """See `EvaluationPlan.load`; experts and exported policies, too."""
         if source.kind == EXPERT:
-            expert = load_expert(source.place, self.robot).policy
+            place, plan = source.place, next(iter(self.each_robot().values()), self)
+            if "," in place:
+                place = LeggedPlan(expert=place, robot=plan.robot).pairs()[0][1]
+            expert = load_expert(place, plan.robot).policy
             expert.name = source.name
             return expert, expert.parameters()
         if source.kind == EXPORTED:
@@ -130,21 +150,21 @@ class LeggedEvaluation(EvaluationPlan):
         return super().driven(source, network, robots)
 
     def card_of(self, source: PolicySource) -> RobotCard:
-        """The robot that a policy drives.
+        """The robot that a policy drives, of several the first.
 
         Raises:
             ValueError: it drives several, and the plan names none.
         """
         robot = self.robot
         if source.kind == EXPERT and not robot:
-            return load_expert(source.place).policy.robot
+            return load_expert(source.place.partition(",")[0]).policy.robot
         if source.kind == EXPORTED and not robot:
             robot = read_description(source.folder)["control"]["robot"]
         if source.kind == RUN and not robot:
             robot = (read_record(source.folder / PLAN) or {}).get("robot", DEFAULT_ROBOT)
             if robot == SEVERAL:
                 raise ValueError(f"{source.place} drives several robots; name one: --robot aliengo")
-        return load_robot(robot or DEFAULT_ROBOT)
+        return load_robots(robot or DEFAULT_ROBOT)[0]
 
     def _exported(self, source: PolicySource, robots: int) -> OnnxPolicy:
         if source.which != "last":

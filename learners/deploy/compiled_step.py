@@ -29,7 +29,7 @@ from gaitforge.learners.models.mlp import HistoryMLP
 from gaitforge.learners.models.observation_history import HistoryNetwork
 from gaitforge.learners.models.rotary import rotary_frequencies
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.policy.tokens import CONDITION, LAST_ACTION, TokenLayout
+from gaitforge.learners.policy.tokens import BODY_SIGN, CONDITION, LAST_ACTION, TokenLayout
 
 
 class CompiledStep:
@@ -56,6 +56,10 @@ class CompiledStep:
         self._bounds, self._filter = None, np.float32(policy.action_filter)
         if self._filter < 1.0:
             self._last_action = slice(*policy.layout.obs_slices[LAST_ACTION])
+        self._sign_places = None
+        if policy.layout.signed_fields:
+            self._sign_places = np.array(policy.layout.sign_places)
+            self._signs = slice(*policy.layout.obs_slices[BODY_SIGN])
         if isinstance(policy.network, BoundedNetwork):
             actions = policy.action_normaliser
             self._bounds = actions.mean.numpy().copy(), actions.std.numpy().copy()
@@ -72,12 +76,18 @@ class CompiledStep:
         if condition is None:
             condition = self._no_condition
         action = np.empty(self._shape, np.float32)
-        arguments = obs, condition, self._network, self._state, self._slot, action
+        seen = obs
+        if self._sign_places is not None:
+            signs = np.append(obs, np.ones((len(obs), 1), np.float32), axis=1)
+            seen = obs * signs[:, self._sign_places]
+        arguments = seen, condition, self._network, self._state, self._slot, action
         in_threads(self._kernel, len(action), *arguments)
         self._slot = (self._slot + 1) % self._period
         if self._bounds is not None:
             mean, std = self._bounds
             action = mean + std * np.tanh((action - mean) / std)
+        if self._sign_places is not None:
+            action = action * obs[:, self._signs]
         if self._filter < 1.0:
             last = obs[:, self._last_action]
             action = last + self._filter * (action - last)

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from gaitforge.learners.policy.conditioning import Condition
 from gaitforge.learners.policy.gaussian import GaussianSpread
 from gaitforge.learners.policy.normalisation import Normaliser
-from gaitforge.learners.policy.tokens import BODY, CONDITION, LAST_ACTION, TokenLayout
+from gaitforge.learners.policy.tokens import BODY, BODY_SIGN, CONDITION, LAST_ACTION, TokenLayout
 
 
 class PolicyNetwork(nn.Module):
@@ -21,6 +22,8 @@ class PolicyNetwork(nn.Module):
 
     Observations (..., Do) have the fields of the layout. If the layout has fields of the body, or
     keeps the last action, they are appended to the stored observation (..., Ds), see `observation`.
+    Where the layout has signed fields, the network reads and writes all joints as turning about +x
+    and +y: observations and actions outside it have each robot's own signs.
 
     With `gaussian` the policy is a Gaussian with the network's output as mean; `forward` and `step`
     return the mean.
@@ -30,6 +33,7 @@ class PolicyNetwork(nn.Module):
     return_scale: Tensor
     return_zero: Tensor
     body: Tensor
+    sign_places: Tensor
     action_filter = 1.0
     """See `filtered`."""
 
@@ -55,6 +59,7 @@ class PolicyNetwork(nn.Module):
         zero = torch.tensor(return_zero, dtype=torch.float32)
         self.register_buffer("return_zero", zero, persistent=False)  # in the card
         self.register_buffer("body", torch.full((layout.body_dim,), torch.nan), persistent=False)
+        self.register_buffer("sign_places", torch.tensor(layout.sign_places), persistent=False)
 
     @property
     def conditioned(self) -> bool:
@@ -148,6 +153,16 @@ class PolicyNetwork(nn.Module):
             tokens = tokens * kept
         return tokens
 
+    def batch_actions(self, batch: Mapping[str, Tensor], name: str = "action") -> Tensor:
+        """A batch's actions (B, T, A) as the network gives them, normalised.
+
+        The batch has `name` (B, T, A) and, if the policy takes it, body (B, D).
+        """
+        actions = batch[name]
+        if self.layout.signed_fields:
+            actions = actions * batch[BODY][:, None, self.layout.body_signs]
+        return self.action_normaliser.normalise(actions)
+
     def predict_batch(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Normalised actions (B, T, A) for a batch of windows, for the loss.
 
@@ -167,6 +182,9 @@ class PolicyNetwork(nn.Module):
 
     def tokens(self, obs: Tensor, condition: Tensor | None = None) -> Tensor:
         """(..., Do) and, for return tokens, condition (..., C) -> normalised tokens (..., D)."""
+        if self.layout.signed_fields:
+            signs = functional.pad(obs, (0, 1), value=1.0).index_select(-1, self.sign_places)
+            obs = obs * signs
         normalised = self.obs_normaliser.normalise(obs)
         if not self.conditioned:
             return normalised
@@ -187,6 +205,8 @@ class PolicyNetwork(nn.Module):
     def restored(self, normalised: Tensor, obs: Tensor) -> Tensor:
         """The network's actions (..., A) at obs (..., Do), filtered, in the units of the data."""
         action = self.action_normaliser.restore(normalised)
+        if self.layout.signed_fields:
+            action = action * obs[..., slice(*self.layout.obs_slices[BODY_SIGN])]
         if self.action_filter == 1.0:
             return action
         last = obs[..., slice(*self.layout.obs_slices[LAST_ACTION])]

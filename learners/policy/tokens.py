@@ -8,6 +8,11 @@ LAST_ACTION = "last_action"
 CONDITION = "condition"
 BODY = "body"
 """Field of an episode that describes its robot, and its name in a batch."""
+BODY_SIGN = "body_sign"
+"""The body's field with a number for each joint: 1 where a positive angle turns about +x (hip) or
++y (thigh, calf), -1 where about -x or -y."""
+SIGNED_FIELDS = ("joint_pos", "joint_vel", "sin_joint_pos", LAST_ACTION, BODY_SIGN)
+"""Fields with a number for each joint that change sign where the joint turns the other way."""
 
 Slices = Mapping[str, tuple[int, int]]
 
@@ -25,6 +30,8 @@ class TokenLayout:
         body_fields: fields of obs_slices that describe the robot. They are the same in all steps,
             stored per episode, and follow the stored fields.
         condition_dim: numbers of the condition, see `Condition.width`; by default the return-to-go.
+        signed_fields: fields that the network reads multiplied by the joints' signs, BODY_SIGN, as
+            it gives the actions; empty where it reads each robot's own signs.
 
     Raises:
         ValueError: an unknown kind, or fields that break these rules.
@@ -35,6 +42,7 @@ class TokenLayout:
     keeps_last_action: bool = False
     body_fields: tuple[str, ...] = ()
     condition_dim: int = 1
+    signed_fields: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in TOKEN_KINDS:
@@ -62,6 +70,7 @@ class TokenLayout:
             )
         object.__setattr__(self, "obs_slices", {name: (a, b) for name, a, b in ordered})
         object.__setattr__(self, "body_fields", tuple(self.body_fields))
+        object.__setattr__(self, "signed_fields", tuple(self.signed_fields))
         names = [name for name, _, _ in ordered][: -1 if self.keeps_last_action else None]
         if self.body_fields and tuple(names[-len(self.body_fields) :]) != self.body_fields:
             raise ValueError("the fields of the body have to follow the stored ones")
@@ -74,10 +83,12 @@ class TokenLayout:
         act_dim: int,
         body_slices: Slices | None = None,
         condition_dim: int = 1,
+        own_signs: bool = False,
     ) -> "TokenLayout":
         """The layout for stored fields, and for the body's fields if there are any.
 
-        It keeps the last action if the tokens need it and it is not stored.
+        It keeps the last action if the tokens need it and it is not stored. Unless `own_signs`, it
+        takes the joints' signs out where the body has them.
         """
         slices, end = dict(stored_slices), cls("obs", stored_slices).obs_dim
         bodies = {name: (end + a, end + b) for name, (a, b) in (body_slices or {}).items()}
@@ -87,7 +98,9 @@ class TokenLayout:
         keeps = needs_last_action(kind, stored_slices)
         if keeps:
             slices[LAST_ACTION] = (end, end + act_dim)
-        return cls(kind, slices, keeps, tuple(bodies), condition_dim)
+        signed = SIGNED_FIELDS if BODY_SIGN in bodies and not own_signs else ()
+        signed = tuple(name for name in signed if name in slices)
+        return cls(kind, slices, keeps, tuple(bodies), condition_dim, signed)
 
     @property
     def obs_dim(self) -> int:
@@ -104,6 +117,20 @@ class TokenLayout:
     def body_dim(self) -> int:
         """Size of the body's fields together."""
         return sum(b - a for a, b in (self.obs_slices[name] for name in self.body_fields))
+
+    @property
+    def sign_places(self) -> list[int]:
+        """(obs_dim,): for each channel the one with its joint's sign; obs_dim where it has none."""
+        places = [self.obs_dim] * self.obs_dim
+        for name in self.signed_fields:
+            places[slice(*self.obs_slices[name])] = range(*self.obs_slices[BODY_SIGN])
+        return places
+
+    @property
+    def body_signs(self) -> slice:
+        """Place of the joints' signs among the body's numbers."""
+        start, stop = self.obs_slices[BODY_SIGN]
+        return slice(start - self.stored_dim, stop - self.stored_dim)
 
     @property
     def stored_dim(self) -> int:

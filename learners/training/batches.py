@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gaitforge.datasets import Selection
+from gaitforge.datasets import Selection, equal_shares
 from gaitforge.datasets.schema import Schema
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.policy.tokens import BODY, CONDITION, LAST_ACTION, needs_last_action
@@ -32,7 +32,10 @@ def open_stream(config: TrainConfig, selection: Selection, ranks: Ranks, seed: i
     assert config.prefix_len is not None, "a run settles it"
     objective, schema = OBJECTIVES[config.objective], selection.schema
     executed = executed_place(config, schema)
-    return selection.windows(
+    source = selection
+    if config.equal_shares is not None:
+        source = equal_shares(selection, config.equal_shares)
+    return source.windows(
         window_len=config.window_len,
         prefix_len=config.prefix_len,
         batch_size=ranks.share(config.batch_size),

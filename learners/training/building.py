@@ -1,12 +1,14 @@
 """A new policy for a selection of episodes."""
 
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import torch
 
 from gaitforge.datasets import Selection
+from gaitforge.datasets.analysis.statistics import ChannelStatistics
 from gaitforge.datasets.schema import Schema
 from gaitforge.learners.checkpoint import policy_card
 from gaitforge.learners.models.bounded import BoundedNetwork
@@ -14,7 +16,7 @@ from gaitforge.learners.models.registry import build_network, preset
 from gaitforge.learners.policy.gaussian import GaussianSpread
 from gaitforge.learners.policy.normalisation import Normaliser
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.policy.tokens import BODY, TokenLayout
+from gaitforge.learners.policy.tokens import BODY, BODY_SIGN, TokenLayout
 from gaitforge.learners.training.batches import executed_place, has_bodies
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.nonfinite import NonFiniteError
@@ -40,20 +42,23 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
     objective = OBJECTIVES[config.objective]
     spec = preset(config.model, config.model_overrides)
     shown = slice(*place) if (place := executed_place(config, selection.schema)) else None
-    action_statistics = _normaliser("action", selection)
-    if shown is not None:
-        executed = _normaliser("obs", selection)
-        action_statistics = Normaliser(executed.mean[shown].numpy(), executed.std[shown].numpy())
-    act_dim = action_statistics.mean.numel()
+    act_dim = shown.stop - shown.start if shown else selection.schema.field("action").shape[0]
     stored_slices = selection.schema.field("obs").slices
     body_slices = selection.schema.field(BODY).slices if has_bodies(selection) else None
     condition = config.token_condition()
     layout = TokenLayout.of_data(
-        objective.tokens, stored_slices, act_dim, body_slices, condition.width
+        *(objective.tokens, stored_slices, act_dim, body_slices, condition.width),
+        own_signs=config.own_joint_signs,
     )
-    obs_normaliser = _normaliser("obs", selection)
+    obs_normaliser = _normaliser("obs", selection, layout)
+    action_statistics = _normaliser("action", selection, layout)
+    if shown is not None:
+        executed = obs_normaliser.mean[shown], obs_normaliser.std[shown]
+        action_statistics = Normaliser(*executed)
     if layout.body_fields:
         bodies = selection.read(BODY).astype(np.float64)
+        if layout.signed_fields:
+            bodies[:, layout.body_signs] = 1.0
         spread = Normaliser(bodies.mean(axis=0), bodies.std(axis=0))
         obs_normaliser = obs_normaliser.followed_by(spread)
     if layout.keeps_last_action:
@@ -69,7 +74,7 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
         )
     actions = action_statistics if config.normalise_actions else Normaliser.identity(act_dim)
     if objective.values:
-        network, actions = BoundedNetwork(network), _bounds(selection, shown)
+        network, actions = BoundedNetwork(network), _bounds(selection, layout, shown)
     gaussian = None
     if objective.gaussian:
         gaussian = GaussianSpread(act_dim, getattr(spec.config, "fixed_std", None))
@@ -81,9 +86,25 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
     return policy, policy_card(policy, spec)
 
 
-def _normaliser(name: str, selection: Selection) -> Normaliser:
+def _statistics(name: str, selection: Selection, layout: TokenLayout) -> ChannelStatistics:
+    """Statistics of obs or action, with the joints' signs taken out where the layout does so."""
     # Threads, not a Dask client that may be open in this process.
-    statistics = selection.statistics(name, scheduler="threads")
+    if not layout.signed_fields:
+        return selection.statistics(name, scheduler="threads")
+    own = selection.read(BODY)[:, layout.body_signs]
+    signs, group = np.unique(own, axis=0, return_inverse=True)
+    alike = []
+    for number, each in enumerate(signs):
+        episodes = selection.with_rows(selection.rows[group.ravel() == number])
+        factors = np.ones(layout.obs_dim + 1)
+        factors[slice(*layout.obs_slices[BODY_SIGN])] = each
+        factors = factors[layout.sign_places][: layout.stored_dim] if name == "obs" else each
+        alike.append(episodes.statistics(name, scheduler="threads").scaled(factors))
+    return reduce(ChannelStatistics.merge, alike)
+
+
+def _normaliser(name: str, selection: Selection, layout: TokenLayout) -> Normaliser:
+    statistics = _statistics(name, selection, layout)
     try:
         return Normaliser(statistics.mean, statistics.std)
     except ValueError as error:
@@ -106,13 +127,13 @@ def build_values(
         return learner(policy, settings, scale)
 
 
-def _bounds(selection: Selection, shown: slice | None) -> Normaliser:
+def _bounds(selection: Selection, layout: TokenLayout, shown: slice | None) -> Normaliser:
     """A normaliser that maps the range of each action channel to [-1, 1].
 
     Args:
         shown: slice of an observation with the executed action; None for the stored actions.
     """
-    statistics = selection.statistics("action" if shown is None else "obs", scheduler="threads")
+    statistics = _statistics("action" if shown is None else "obs", selection, layout)
     low, high = (each[shown or slice(None)] for each in (statistics.min, statistics.max))
     return Normaliser((high + low) / 2, (high - low) / 2)
 

@@ -70,6 +70,10 @@ class TrainConfig:
         executed_actions: learn the actions that were executed, with the collection's noise, as the
             next observation's `last_action` shows them, instead of those that the policy chose.
             No effect if they are not stored (no such field, no `final_obs`).
+        own_joint_signs: a network for many robots reads and writes joint angles with each robot's
+            own signs; by default it does as if all joints turned about +x and +y.
+        equal_shares: column of the episodes, such as "robot", of which every value has the same
+            share of an epoch's steps; None for all episodes once, see `datasets.stream.mixing`.
         condition, condition_hidden, condition_scale: of the objective "return", see `Condition`;
             formulas of the labels are in `training.labels`.
         last_action_hidden, history_hidden: shares of the windows in which the network sees no last
@@ -113,6 +117,8 @@ class TrainConfig:
     return_zero: Annotated[float | None, Range()] = 0.0
     normalise_actions: bool = True
     executed_actions: bool = False
+    own_joint_signs: bool = False
+    equal_shares: str | None = None
     condition: tuple[str, ...] = (RETURN_TO_GO,)
     condition_hidden: float = 0.0
     condition_scale: float = 1.0
@@ -167,7 +173,10 @@ class TrainConfig:
         return replace(self, prefix_len=own)
 
     def differences(self, recorded: Mapping[str, Any]) -> list[str]:
-        """Names of settings that differ from a recorded run's and change results."""
-        mine = self.to_json()
+        """Names of settings that differ from a recorded run's and change results.
+
+        A setting that the record lacks had its default.
+        """
+        mine, recorded = self.to_json(), {**TrainConfig().to_json(), **recorded}
         names = (mine.keys() | recorded.keys()) - set(_FREE_TO_CHANGE)
         return sorted(name for name in names if mine.get(name) != recorded.get(name))

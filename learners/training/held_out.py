@@ -66,7 +66,7 @@ def held_out_error(
         with torch.inference_mode():
             for batch in with_labels(with_bodies(stream, held_out), labels):
                 predicted = policy.predict_batch(batch)
-                target = policy.action_normaliser.normalise(batch["action"])
+                target = policy.batch_actions(batch)
                 total += float(masked_sum(squared_error(predicted, target), batch["mask"]))
                 done = int(batch["mask"].sum())
                 steps += done

@@ -141,14 +141,14 @@ def summed_loss(policy: PolicyNetwork, batch: Mapping[str, Tensor]) -> Tensor:
 
     normaliser, mask = policy.action_normaliser, batch["mask"]
     if policy.training and has_own_loss(policy.network):
-        target = normaliser.normalise(batch["action"])
+        target = policy.batch_actions(batch)
         return policy.network.imitation_losses(policy.batch_tokens(batch), target, mask).sum()
     predicted = policy.predict_batch(batch).float()
     if "action_mean" in batch:
-        expert_mean = normaliser.normalise(batch["action_mean"])
+        expert_mean = policy.batch_actions(batch, "action_mean")
         expert_std = batch["action_std"] / normaliser.std
         return masked_sum(gaussian_kl(expert_mean, expert_std, predicted, policy.log_std), mask)
-    target = normaliser.normalise(batch["action"])
+    target = policy.batch_actions(batch)
     if policy.gaussian is None:
         return masked_sum(squared_error(predicted, target), mask)
     return masked_sum(gaussian_nll(predicted, policy.log_std, target), mask)

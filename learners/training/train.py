@@ -13,6 +13,7 @@ import torch
 from gaitforge.datasets import Selection
 from gaitforge.learners.checkpoint import CHECKPOINT, Checkpoint, read_checkpoint
 from gaitforge.learners.models.registry import count_parameters
+from gaitforge.learners.policy.tokens import TokenLayout
 from gaitforge.learners.revision import git_revision
 from gaitforge.learners.training.building import build_policy
 from gaitforge.learners.training.config import TrainConfig
@@ -114,6 +115,11 @@ def _train(
         "git_revision": git_revision(),
         "torch": torch.__version__,
     }
+    if stored is not None and TokenLayout(**stored.card["tokens"]) != policy.layout:
+        raise ValueError(
+            f"{run_dir} holds a run of an older version, which reads other tokens; its policy can "
+            "be used, but not trained further: choose an empty folder"
+        )
     trainer = Trainer(config, episodes, policy, card, run_dir, ranks, progress)
     try:
         if stored is not None:

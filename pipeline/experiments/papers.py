@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gaitforge.collectors.experts.expert import shipped_experts
+from gaitforge.collectors.robots.robot import list_robots
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.flows.experiments.measurements import MeasurementPlan
@@ -322,6 +324,27 @@ def _mocapact_layers(full: bool = False) -> Experiment:
     return _tracking(learners, full, (), vary={"model_overrides.n_layers": (2, 4, 8, 12, 16)})
 
 
+def _bodies() -> Experiment:
+    """One policy for many robots, on all shipped ones, whether a store has them or not.
+
+    Robots have equal shares. Networks have about 265,000 parameters with the body's fields.
+    """
+    own_signs = {"model": "transformer", "own_joint_signs": True}
+    return Experiment(
+        {
+            "transformer": {},
+            "own-signs": own_signs,
+            "fcnet": {},
+            "bot": {"model_overrides": {"embed_dim": 72}},
+        },
+        seeds=(0, 1, 2),
+        settings={"split_seed": 0, "steps": 3000, "equal_shares": "robot"},
+        evaluate={**ALL_CELLS, "robot": ",".join(list_robots()), "episodes": 3, "robots": 60},
+        expert=",".join(shipped_experts(list_robots())),
+        published=statements("transformer", {"own-signs": ""}, "the joints' signs taken out"),
+    )
+
+
 PAPERS: Mapping[str, Preset] = {
     "fcnet-data-size": Preset(_fcnet_data_size, "FCNet's Figure 4: over the data", full=True),
     "fcnet-sizes": Preset(_fcnet_sizes, "FCNet's Figure 8: over the width", full=True),
@@ -334,5 +357,6 @@ PAPERS: Mapping[str, Preset] = {
     "mocapact": Preset(_mocapact, "BoT's Figures 3a and 9a: masks on held-out clips", full=True),
     "mocapact-sizes": Preset(_mocapact_sizes, "BoT's Figure 3b: over the width", full=True),
     "mocapact-layers": Preset(_mocapact_layers, "BoT's Figure 9b: over the layers", full=True),
+    "bodies": Preset(_bodies, "one policy for many robots, with the joints' signs taken out"),
     "bot-rl": Preset(_bot_rl, "BoT's Figures 5, 10 and 11: six networks trained by PPO", full=True),
 }

@@ -204,6 +204,9 @@ def make_experiment_sheets(run_dir: Path, say: Callable[[str], None]) -> None:
     for run in [each for each in first_runs(record) if each in legged]:
         evaluation = read_record(run_dir / "evaluate" / f"{run}.json") or {}
         plan = plan_from_tree(LeggedEvaluation, evaluation["plan"])
+        if plan.each_robot():
+            say("no pictures: policies drive several robots")
+            return
         learners.append((run_source(run_dir / "train" / run), plan))
     try:
         make_sheets(run_dir / PICTURES, load_expert(name), film, learners)

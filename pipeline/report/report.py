@@ -68,6 +68,7 @@ def _context(run: RunFiles, rows: Sequence[Mapping[str, str]]) -> dict[str, obje
         "source": results.SOURCE if "published" in rows[0] else "",
         "rows": rows,
         "overall": results.overall_rows(summary),
+        "robots": results.robot_rows(summary),
         "verdicts": results.verdict_rows(summary),
         "verdicts_text": results.VERDICTS,
         "charts": results.result_charts(summary),
@@ -140,10 +141,14 @@ def _place(record: Record) -> Place:
 def _cells(summary: Record, names: Sequence[str]) -> list[Record]:
     """The cells of each learner's first run, with the share of the expert's return."""
     cells = summary["cells"]
-    expert = {(*_place(c), c["level"]): c["return"] for c in cells if c["policy"] == EXPERT}
+
+    def place(cell: Record) -> tuple[object, ...]:
+        return (*_place(cell), cell["level"], cell.get("robot"))
+
+    expert = {place(cell): cell["return"] for cell in cells if cell["policy"] == EXPERT}
 
     def fraction(cell: Record) -> float | None:
-        of = expert.get((*_place(cell), cell["level"]), 0.0)
+        of = expert.get(place(cell), 0.0)
         return cell["return"] / of if of > 0 and pages.is_number(cell["return"]) else None
 
     return [{**c, "return_fraction": fraction(c)} for c in cells if c["policy"] in names]

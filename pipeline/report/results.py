@@ -1,6 +1,7 @@
 """The results of an experiment as tables and charts, from its `summary.json` alone."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from statistics import fmean
 from typing import Any
 
 from gaitforge.datasets.errors import amount
@@ -140,6 +141,33 @@ def overall_rows(record: Record) -> list[dict[str, str]]:
         }
         for each in record["overall"]
     ]
+
+
+def robot_rows(record: Record) -> list[dict[str, str]]:
+    """A row per robot, and means of those trained on and left out; nothing for one robot.
+
+    Learners' numbers are shares of the expert's return on that robot.
+    """
+    results = [each for each in record["results"] if each.get("robots")]
+    trained = {name for each in record["sets"] for name in each.get("robots", ())}
+    kinds: dict[str, list[int]] = {"trained on": [], "left out": []}
+    rows = []
+    for k, group in enumerate(results[0]["robots"] if results else ()):
+        kind = "trained on" if group["robot"] in trained else "left out"
+        kinds[kind].append(k)
+        row = {"robot": group["robot"], "in training": kind}
+        for result in results:
+            own = result["robots"][k]
+            bounds = own["return_fraction_ci95"]
+            row[_label(result)] = spread(own["return_fraction"], 3, bounds)
+        rows.append(row)
+    for kind, indices in kinds.items():
+        row = {"robot": f"mean of {len(indices)}", "in training": kind}
+        for result in results:
+            shares = [result["robots"][k]["return_fraction"]["mean"] for k in indices]
+            row[_label(result)] = DASH if None in shares else fixed(fmean(shares or [0.0]), 3)
+        rows += [row] if indices else []
+    return rows
 
 
 def _label(row: Record) -> str:

@@ -100,6 +100,8 @@ def evaluation_show(path: Path, reporter: Reporter) -> Show:
     if not isinstance(tree, dict) or not {"plan", "key", "returns", "cells"} <= tree.keys():
         raise ValueError(f"{path} is no evaluation with its plan and returns")
     plan = plan_from_tree(LeggedEvaluation, tree["plan"])
+    if plan.each_robot():
+        raise ValueError(f"{path} is of several robots; a page shows one: gaitforge view --robot")
     source = _evaluated(path, tree["key"].get("weights"))
     returns = _extremes(plan, tree)
     specs = [spec for spec in plan.grid.specs() if spec.index in returns]

@@ -26,6 +26,8 @@ from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard, load_robot
 from gaitforge.collectors.robots.stored_robots import SEVERAL, stored_robot
 from gaitforge.datasets import Store, open_store
 from gaitforge.datasets.catalog.glossary import glossary
+from gaitforge.flows.experiments.plan import Experiment
+from gaitforge.flows.experiments.stages import Claim
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.export import ExportPlan, run_export
@@ -35,11 +37,14 @@ from gaitforge.flows.stages.train import TrainPlan, run_training
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.policy_source import PolicySource, run_source
+from gaitforge.learners.models.bot.bodies import known_body
 from gaitforge.learners.training.batches import TrainingBatches
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
+from gaitforge.pipeline.report.report import write_report
 from tests.collectors.making import ROBOT
 from tests.collectors.robots.robot_folders import GO1
+from tests.flows.making import run_experiment
 
 pytestmark = pytest.mark.slow
 
@@ -234,3 +239,39 @@ def test_a_policy_is_evaluated_on_every_body_beside_its_expert(
     again = evaluate_bodies(source, evaluation, robots, Silent(), tmp_path / "kept", experts)
     assert again == found
     assert {p.name: p.stat().st_mtime_ns for p in (tmp_path / "kept").iterdir()} == kept
+
+
+def test_an_experiments_page_has_the_robots_trained_on_and_left_out(
+    store: Store, bodies: list[RobotCard], tmp_path: Path
+) -> None:
+    body = bodies[1]
+    tree = str(body.path.parent)
+    learner = {"model": "bot", "model_overrides": {"embed_dim": 8, "n_layers": 1, "body": tree}}
+    place, cells = str(store.path), {"terrains": ("flat",), "skills": ("stand",), "levels": (0,)}
+    experts = "aliengo-family,go1-locomotion,a1-locomotion"
+    plan = Experiment(
+        {"bot": learner},
+        settings={"steps": 4, "batch_size": 4, "split_seed": 0, "equal_shares": "robot"},
+        evaluate={**cells, "episodes": 2, "robots": 2, "threads": 1, "robot": f"go1,a1,{tree}"},
+        expert=experts,
+    )
+    out = tmp_path / "out"
+    summary = run_experiment(Claim("bodies", plan, (place,)), out, Silent())
+    [result] = summary["results"]
+    assert [row["robot"] for row in result["robots"]] == ["go1", "a1", body.name]
+    grid = EvaluationGrid(**cells, episodes=2)
+    alone = LeggedEvaluation(grid=grid, threads=1, robots=2)
+    source = PolicySource("learned", "run", str(out / "train/bot"))
+    cards = [GO1, load_robot("a1"), body]
+    own = {robot.name: expert for robot, expert in LeggedPlan(
+        expert=experts, robot=f"go1,a1,{tree}").pairs()}  # fmt: skip
+    for each in evaluate_bodies(source, alone, cards, Silent(), experts=own):
+        [row] = [row for row in result["robots"] if row["robot"] == each.robot]
+        assert row["return_fraction"]["mean"] == pytest.approx(each.share)
+    page = write_report(out).read_text()
+    for name, kind in (("go1", "trained on"), ("a1", "left out"), (body.name, "trained on")):
+        assert f"{name}" in page[page.index("By robot") :]
+        assert kind in page
+    assert result["model"] == "bot"
+    kept = json.loads((out / "train/bot/checkpoint.json").read_text())
+    assert kept["model"]["config"]["body"]["parents"] == known_body(tree)["parents"]

@@ -9,10 +9,13 @@ belong to the root.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
 
 from gaitforge.datasets.formats.d4rl.tasks import TASKS
 from gaitforge.datasets.schema import consecutive_slices
 from gaitforge.learners.models.bot.graphs import EmbodimentGraph
+from gaitforge.learners.models.bot.trees import robot_tree
 from gaitforge.learners.models.registry import PRESETS
 from gaitforge.learners.policy.tokens import LAST_ACTION, Slices
 
@@ -114,8 +117,14 @@ def _quadruped() -> Body:
     parents = {"trunk": ""}
     for hip in range(0, len(QUADRUPED_JOINTS), 3):
         parents |= _chain(*QUADRUPED_JOINTS[hip : hip + 3], after="trunk")
-    fields: dict[str, tuple[str, ...]] = dict.fromkeys(JOINT_FIELDS, QUADRUPED_JOINTS)
-    return Body(parents, fields, QUADRUPED_JOINTS, complete=False)
+    return _of_tree(parents, QUADRUPED_JOINTS)
+
+
+def _of_tree(parents: Mapping[str, str], actions: Iterable[str]) -> Body:
+    """A body with observations of joints, in the order of the actions, and of the whole."""
+    joints = tuple(actions)
+    fields: dict[str, tuple[str, ...]] = dict.fromkeys(JOINT_FIELDS, joints)
+    return Body(parents, fields, joints, complete=False)
 
 
 def _cmu_humanoid() -> Body:
@@ -238,10 +247,20 @@ OWN = "own"
 BODY_NAMES = (*_NAMED, OWN)
 
 
-def check_body(name: str) -> None:
-    """Raise ValueError for an unknown body."""
-    if name not in BODY_NAMES:
-        raise ValueError(f"no body {name!r}; allowed: {', '.join(BODY_NAMES)}")
+def known_body(body: str | Mapping[str, Any]) -> str | Mapping[str, Any]:
+    """A body's name, or a tree as `trees.robot_tree` makes it, read from a robot's file or folder.
+
+    Raises ValueError for an unknown body.
+    """
+    if isinstance(body, str) and body not in BODY_NAMES:
+        if not Path(body).exists():
+            raise ValueError(
+                f"no body {body!r}; allowed: {', '.join(BODY_NAMES)}, or an MJCF or robot's folder"
+            )
+        return robot_tree(Path(body))
+    if not isinstance(body, str) and {*body} != {"parents", "actions"}:
+        raise ValueError(f"a body's tree has parents and actions, not {', '.join(body)}")
+    return body
 
 
 def _models_of(body: str) -> str:
@@ -259,17 +278,19 @@ def body_of(slices: Slices, act_dim: int) -> str:
 
 
 def body_view(
-    name: str, slices: Slices, act_dim: int
+    name: str | Mapping[str, Any], slices: Slices, act_dim: int
 ) -> tuple[EmbodimentGraph, tuple[int, ...] | None]:
-    """A body's graph for tokens with `slices`, and the token's channels that it reads.
+    """A known body's graph for tokens with `slices`, and the token's channels that it reads.
 
     Args:
-        name: one of `BODY_NAMES`.
+        name: one of `BODY_NAMES`, or a tree, see `known_body`.
 
     None stands for all channels. If the token has all fields of the body, other fields are left out
     (of MoCapAct's 35 fields the paper's policy reads 13). Raises ValueError as `Body.graph`, and
     for "quadruped" if the data come from another known body.
     """
+    if not isinstance(name, str):
+        return _of_tree(**name).graph(slices, act_dim), None
     other = body_of(slices, act_dim)
     name = other if name == OWN else name
     if name == QUADRUPED != other:

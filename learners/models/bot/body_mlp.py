@@ -6,11 +6,13 @@ linear map to all actions. With embeddings of 64 and hidden layers of 2,500 it h
 16,696,656 (MoCapAct) and 14,305,524 (Adroit door) parameters.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
-from gaitforge.learners.models.bot.bodies import QUADRUPED, body_view, check_body
+from gaitforge.learners.models.bot.bodies import QUADRUPED, body_view, known_body
 from gaitforge.learners.models.bot.body_policy import BodyPolicy, Tokenizer
 from gaitforge.learners.models.bot.graphs import EmbodimentGraph
 from gaitforge.learners.models.config_checks import check_counts
@@ -23,7 +25,7 @@ class BodyMLPConfig:
     """Sizes; the defaults are the paper's for imitation (Figures 12a and 12b).
 
     embed_dim: size of each node's embedding. history: steps of observation in the input; the paper
-    has 1. history_kind, n_modes: see `memory`. body: one of `bodies.BODY_NAMES`.
+    has 1. history_kind, n_modes: see `memory`. body: as `BoTConfig.body`.
     """
 
     embed_dim: int = 64
@@ -31,11 +33,11 @@ class BodyMLPConfig:
     history: int = 1
     history_kind: str = STACKED
     n_modes: int = 8
-    body: str = QUADRUPED
+    body: str | Mapping[str, Any] = QUADRUPED
 
     def __post_init__(self) -> None:
         check_counts("body MLP", self, "embed_dim", "feedforward_dim", "history")
-        check_body(self.body)
+        object.__setattr__(self, "body", known_body(self.body))
         check_memory("body MLP", self.history_kind, self.history, self.n_modes)
 
     @property

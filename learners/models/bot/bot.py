@@ -17,13 +17,15 @@ Legend: B batch, T time, D observation, F numbers of a channel, A action, V node
 N = B x T.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gaitforge.learners.models.bot.bodies import QUADRUPED, body_view, check_body
+from gaitforge.learners.models.bot.bodies import QUADRUPED, body_view, known_body
 from gaitforge.learners.models.bot.body_attention import (
     AttentionMask,
     dense_attention,
@@ -44,7 +46,8 @@ class BoTConfig:
 
     Attributes:
         history, history_kind, n_modes: the memory, see `memory`.
-        body: one of `bodies.BODY_NAMES`.
+        body: one of `bodies.BODY_NAMES`, or an MJCF or robot's folder, read once: the config
+            keeps its tree, see `trees`.
         masking: "hard" (BoT-Hard), nodes attend to themselves and their neighbours, M = I + A;
             "mix" (BoT-Mix), every other layer is masked so, the others attend to all nodes;
             "soft" (BoT-Soft), all layers attend to all nodes with a learned bias for each hop
@@ -66,7 +69,7 @@ class BoTConfig:
     history: int = 1
     history_kind: str = STACKED
     n_modes: int = 8
-    body: str = QUADRUPED
+    body: str | Mapping[str, Any] = QUADRUPED
     masking: str = "hard"
     mask_seed: int = 0
     first_hard_layer: int = 0
@@ -81,7 +84,7 @@ class BoTConfig:
                 f"BoT embed_dim must be a multiple of n_heads ({self.n_heads}), "
                 f"got {self.embed_dim}"
             )
-        check_body(self.body)
+        object.__setattr__(self, "body", known_body(self.body))
         check_memory("BoT", self.history_kind, self.history, self.n_modes)
         if self.masking not in MASKINGS:
             raise ValueError(f"no masking {self.masking!r}; allowed: {', '.join(MASKINGS)}")

@@ -153,13 +153,15 @@ class ValueLearner(nn.Module, ABC):
         def tokens(name: str) -> Tensor:
             return policy.tokens(policy.observation(valid(name), body=body))
 
-        normalise = policy.action_normaliser.normalise
+        def actions(name: str) -> Tensor:
+            return policy.batch_actions(batch, name).flatten(0, 1)[rows]
+
         return Transitions(
             tokens("obs"),
-            normalise(valid("action")),
+            actions("action"),
             self.reward_scale * valid("reward"),
             tokens("next_obs"),
-            normalise(valid("next_action")),
+            actions("next_action"),
             1.0 - valid("terminal").float(),
             valid("last"),
         )

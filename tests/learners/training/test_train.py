@@ -12,7 +12,9 @@ import torch
 from gaitforge.datasets import Field, Schema, Selection, Store
 from gaitforge.datasets.history import read_history
 from gaitforge.learners.checkpoint import load_policy, read_checkpoint
+from gaitforge.learners.training.batches import open_stream
 from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.distributed import Ranks
 from gaitforge.learners.training.optimisation import learning_rate
 from gaitforge.learners.training.records.history import HistoryRow
 from gaitforge.learners.training.train import NonFiniteError, train
@@ -210,3 +212,20 @@ def test_settings_outside_their_range_are_refused(selection: Selection, tmp_path
     with pytest.raises(ValueError, match="hidden_dim"):
         train(replace(SHORT, model_overrides={"hidden_dim": 0}), selection, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_values_of_a_column_have_equal_shares_of_the_steps(selection: Selection) -> None:
+    uneven = selection.where("skill <> 'run' or episode < 6")
+    skills = uneven.episodes("skill").column("skill").to_pylist()
+    config = replace(SHORT, equal_shares="skill").settled(None)
+    stream, steps = open_stream(config, uneven, Ranks(), 0), dict.fromkeys(skills, 0)
+    for _ in range(10):
+        for batch in stream:
+            pairs = zip(batch["episode"].tolist(), batch["mask"].sum(1).tolist(), strict=True)
+            for episode, count in pairs:
+                steps[skills[episode]] += count
+    stream.close()
+    assert len(steps) == 3
+    assert max(steps.values()) < 1.05 * min(steps.values())
+    with pytest.raises(ValueError, match="unknown column 'horse'"):
+        open_stream(replace(config, equal_shares="horse"), uneven, Ranks(), 0)
