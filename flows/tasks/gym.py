@@ -27,7 +27,7 @@ from gaitforge.collectors.gym.gym_rollout import Episode, run_episode
 from gaitforge.collectors.gym.tasks import GymTask, find_task
 from gaitforge.collectors.gym.training.record import read_training
 from gaitforge.collectors.part_arrays import joined_arrays
-from gaitforge.collectors.policies import StoredObservation
+from gaitforge.collectors.policies import StoredObservation, tell_executed
 from gaitforge.datasets import Schema, open_store
 from gaitforge.datasets.errors import listed
 from gaitforge.datasets.hashing import hashed
@@ -90,6 +90,10 @@ class DrawnPolicy:
         """See `TaskPolicy.reset`."""
         self._mean.reset(ids)
 
+    def executed(self, actions: np.ndarray) -> None:
+        """See `tell_executed`."""
+        tell_executed(self._mean, actions)
+
     def draw(self, obs: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, float]:
         """See `DrawingPolicy.draw`; the density is that before clipping, 0 without noise."""
         mean = self._mean.act(StoredObservation(obs[None], np.zeros(1, np.float32)))[0]
@@ -147,7 +151,7 @@ class GymPlan(CollectionPlan):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        find_task(self.env)
+        object.__setattr__(self, "env", find_task(self.env).env_id)
         if unknown := [name for name in self.qualities if name not in data.QUALITIES]:
             raise ValueError(f"unknown quality '{unknown[0]}'; allowed: {listed(data.QUALITIES)}")
         if not self.qualities or len(set(self.qualities)) != len(self.qualities):

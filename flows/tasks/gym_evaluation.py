@@ -120,6 +120,8 @@ class GymEvaluation(EvaluationPlan):
         if task.own is None:
             published = [normalised_return(task.name, each.episode_return) for each in episodes]
             measures["d4rl_score"] = float(np.mean(published))
+        if not all(each.success_known for each in episodes):
+            measures["success_known"] = float(np.mean([each.success_known for each in episodes]))
         return [Cell({"env": self.env}, episodes, measures)], parameters
 
     def observations(self, source: PolicySource) -> list[StoredObservation]:
