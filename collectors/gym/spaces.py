@@ -62,7 +62,7 @@ class Flattening:
         for path, leaf in _leaves(space):
             key, size = _name(path), _size(leaf)
             if size is None:
-                left_out.append(f"{key} ({leaf})")
+                left_out.append(f"{key} ({type(leaf).__name__})")
             elif size > LARGEST:
                 left_out.append(f"{key} ({size:,} numbers, {LARGEST:,} are allowed)")
             else:
