@@ -98,6 +98,11 @@ class TaskBatch:
     def step(self, ids: Sequence[int], actions: np.ndarray) -> BatchStep:
         """One control step of the environments `ids` with actions (n, A) in [-1, 1]."""
         count = len(ids)
+        if actions.shape != (count, self.act_dim):
+            raise ValueError(
+                f"{self.task.env_id} takes actions of shape {(count, self.act_dim)}, the policy "
+                f"gave {actions.shape}"
+            )
         result = BatchStep(
             np.zeros(count, np.float32), *(np.zeros(count, np.bool_) for _ in range(4))
         )

@@ -162,9 +162,10 @@ def _made_by(settings: EnvironmentId) -> tuple[Callable[..., Any], Any]:
                 return member, None
             return partial(gymnasium.make, name), gymnasium.spec(name)
     except Exception as error:  # of whatever kind: it is others' code
+        reason = (str(error) or repr(error)).splitlines()[0]
         raise ValueError(
-            f"no task {settings.place!r} ({str(error).splitlines()[0]}); allowed: {listed(TASKS)}, "
-            "or an id of Gymnasium's registry, as module:ID if a module registers it, or "
+            f"no task {settings.place!r} ({reason}); allowed: {listed(TASKS)}, or an id "
+            "of Gymnasium's registry, as module:ID if a module registers it, or "
             "module:function"
         ) from None
 

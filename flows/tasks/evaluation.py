@@ -212,9 +212,10 @@ class EvaluationPlan(ABC):
         return self.references
 
     def source(self, policy: str, which: str = "last") -> PolicySource:
-        """The policy of a folder or of "module:Class", or else the expert or baseline by name."""
+        """The policy of a folder, file or "module:Class", or else an expert or baseline by name."""
         place = Path(policy)
-        if ":" in policy or is_run(place) or (len(place.parts) > 1 and not place.exists()):
+        missing = len(place.parts) > 1 and not place.exists()
+        if ":" in policy or is_run(place) or place.suffix == ".onnx" or missing:
             return named_source(policy, which)
         return PolicySource(Path(policy).stem, EXPERT, policy)
 

@@ -19,8 +19,8 @@ from gaitforge.pipeline.tables import show
 
 _SHIPPED = ("medium", "expert")
 _POLICIES = (
-    "output of gaitforge expert train --env; or a run's folder, or module:Class, whose policy is "
-    "the expert (default: the shipped policies)"
+    "output of gaitforge expert train --env; or a run's folder, an ONNX file, or module:Class, "
+    "whose policy is the expert (default: the shipped policies)"
 )
 
 

@@ -249,6 +249,64 @@ def test_discrete_actions_wrappers_and_success_by_name_go_all_the_way(
     assert json.loads(known.out)["cells"][0]["success_known"] == 0.0
 
 
+def save_onnx(path: Path, weights: np.ndarray) -> None:
+    """A policy whose scores are linear in the observation."""
+    onnx = pytest.importorskip("onnx")
+    names = {"seen": (None, weights.shape[0]), "scores": (None, weights.shape[1])}
+    seen, scores = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in names.items()
+    )
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["seen", "weights"], ["scores"])],
+        "policy",
+        [seen],
+        [scores],
+        [onnx.numpy_helper.from_array(weights, "weights")],
+    )
+    opset = onnx.helper.make_opsetid("", 20)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=10), path)
+
+
+@pytest.mark.usefixtures("lines")
+def test_an_onnx_file_drives_and_is_evaluated(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    weights, store, file = np.zeros((9, 5), np.float32), tmp_path / "x.zarr", tmp_path / "p.onnx"
+    weights[6:8, 2] = 1  # whatever the side, right
+    save_onnx(file, weights)
+    done = run("gym", "collect", store, *ROOM, "--policies", file, "--steps", 30)
+    assert done.code == 0, done.err
+    assert (open_store(store).select().episode(0)["action"][:, :3] == [-1, -1, 1]).all()
+    env = open_store(store).schema.attributes["env"]
+    scored = run(
+        "evaluate", file, "--task", "gym", "--set", f"env={env}", "--episodes", 3, "--json"
+    )
+    assert json.loads(scored.out)["success"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((3, 2), "Pendulum-v1 takes actions of shape (1, 1), the policy gave (1, 2)"),
+        ((4, 1), "does not take an observation of size 3: "),
+        (None, "cannot be read as ONNX: "),
+    ],
+)
+def test_an_onnx_file_that_does_not_fit_is_refused(
+    run: Run, tmp_path: Path, shape: tuple[int, int] | None, message: str
+) -> None:
+    file = tmp_path / "p.onnx"
+    if shape:
+        save_onnx(file, np.zeros(shape, np.float32))
+    else:
+        file.write_text("no graph")
+    words = ("--env", "Pendulum-v1", "--policies", file, "--steps", 30)
+    refused = run("gym", "collect", tmp_path / "x.zarr", *words)
+    assert refused.code == 2
+    assert message in refused.err
+    assert "Traceback" not in refused.err
+
+
 @pytest.mark.usefixtures("lines")
 def test_episodes_that_no_seed_repeats_are_collected_with_a_note(run: Run, tmp_path: Path) -> None:
     words = ("--quality", "random", "--steps", 20)
