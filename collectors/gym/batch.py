@@ -92,17 +92,21 @@ class TaskBatch:
                 raise self._failed(index, error) from error
 
     def executed(self, actions: np.ndarray) -> np.ndarray:
-        """What is done for actions (n, A): 1 and -1 of the scores of discrete ones."""
+        """What is done for actions (..., A): 1 and -1 of the scores of discrete ones.
+
+        Raises:
+            ValueError: actions of another size.
+        """
+        if actions.shape[-1] != self.act_dim:
+            raise ValueError(
+                f"{self.task.env_id} takes actions of size {self.act_dim}, the policy gave "
+                f"{actions.shape[-1]}"
+            )
         return actions if self._code is None else self._code.executed(actions)
 
     def step(self, ids: Sequence[int], actions: np.ndarray) -> BatchStep:
         """One control step of the environments `ids` with actions (n, A) in [-1, 1]."""
         count = len(ids)
-        if actions.shape != (count, self.act_dim):
-            raise ValueError(
-                f"{self.task.env_id} takes actions of shape {(count, self.act_dim)}, the policy "
-                f"gave {actions.shape}"
-            )
         result = BatchStep(
             np.zeros(count, np.float32), *(np.zeros(count, np.bool_) for _ in range(4))
         )

@@ -140,9 +140,8 @@ def find_task(env_id: str) -> GymTask:
 
 def _registered_horizon(settings: EnvironmentId) -> int:
     """Time limit of an environment in the registry; ValueError for none."""
-    horizon = None
-    if (spec := _made_by(settings)[1]) is not None:
-        horizon = spec.max_episode_steps
+    spec = _made_by(settings)[1]
+    horizon = None if spec is None else spec.max_episode_steps
     if horizon is None:
         raise ValueError(
             f"{settings.place} has no time limit: give one with --max-steps, or in an id as "

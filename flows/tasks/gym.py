@@ -212,7 +212,9 @@ class GymPlan(CollectionPlan):
             if quality == data.MEDIUM_REPLAY:
                 made_by, cut = self._replay_hash(), self._replay_parts()
             else:
-                made_by, cut = self.actor(quality).hash, self._drawn_parts()
+                known = quality == data.RANDOM  # without an environment, which may be slow to make
+                made_by = RandomPolicy.hash if known else self.actor(quality).hash
+                cut = self._drawn_parts()
             for number, (steps, first, stop) in enumerate(cut):
                 content = {
                     "env": self.env,

@@ -287,7 +287,7 @@ def test_an_onnx_file_drives_and_is_evaluated(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ((3, 2), "Pendulum-v1 takes actions of shape (1, 1), the policy gave (1, 2)"),
+        ((3, 2), "Pendulum-v1 takes actions of size 1, the policy gave 2"),
         ((4, 1), "does not take an observation of size 3: "),
         (None, "cannot be read as ONNX: "),
     ],
