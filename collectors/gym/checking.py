@@ -21,16 +21,16 @@ def notes(env_id: str) -> list[str]:
     if task.settings is None:
         return []
     with closing(TaskBatch(task, 2)) as batch:
-        found = []
+        lines = []
         if batch.left_out:
-            found.append(f"the observation is stored without {listed(batch.left_out)}")
+            lines.append(f"the observation is stored without {listed(batch.left_out)}")
         if where := _differs(batch):
-            found.append(
+            lines.append(
                 f"episodes of {task.settings.place} are no function of their seed: {where} of two "
                 "with the same seed differs; draw all that is random from self.np_random, or "
                 "verify --replay will find differences"
             )
-    return found
+    return lines
 
 
 def _differs(batch: TaskBatch) -> str:

@@ -1,5 +1,6 @@
 """Tasks of other packages by their entry points."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,11 @@ class Hop(CollectionPlan):
 """
 
 
+Install = Callable[[str, str, str, str], None]
+
+
 @pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     """Puts a package's metadata with a task, and its module, on the path."""
 
     def add(package: str, task: str, target: str, source: str) -> None:
@@ -48,7 +52,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return add
 
 
-def test_a_packages_task_is_found_by_its_name_and_no_other_is_imported(install) -> None:
+def test_a_packages_task_is_found_by_its_name_and_no_other_is_imported(install: Install) -> None:
     install("hoppers", "hop", "hoppers_plan:Hop", PLAN.format(kind="hop"))
     install("broken", "walk", "broken_plan:Walk", "raise KeyError('no\\nrobot')")
     plan = collection_plan("hop", {"hops": 3})
@@ -70,21 +74,21 @@ def test_a_packages_task_is_found_by_its_name_and_no_other_is_imported(install) 
     ],
 )
 def test_a_broken_entry_point_is_refused_in_a_line_that_names_its_package(
-    install, run: Run, tmp_path: Path, target: str, source: str, message: str
+    install: Install, run: Run, tmp_path: Path, target: str, source: str, message: str
 ) -> None:
     install("hoppers", "hop", target, source)
     outcome = run("collect", tmp_path / "x.zarr", "--task", "hop")
     assert_refused(outcome, f"task 'hop' of the package hoppers {message}")
 
 
-def test_two_packages_with_one_name_are_both_named(install) -> None:
+def test_two_packages_with_one_name_are_both_named(install: Install) -> None:
     for package in ("hoppers", "jumpers"):
         install(package, "hop", f"{package}_plan:Hop", PLAN.format(kind="hop"))
     with pytest.raises(ValueError, match="packages jumpers, hoppers each have a task 'hop'"):
         collection_plan("hop", {})
 
 
-def test_a_package_cannot_take_the_name_of_a_task_of_ours(install) -> None:
+def test_a_package_cannot_take_the_name_of_a_task_of_ours(install: Install) -> None:
     install("hoppers", "gym", "q1:Hop", "raise KeyError")
     assert set(TASKS) >= {"gym"}
     assert collection_plan("gym", {"env": "Hopper-v5"}).kind == "gym"
