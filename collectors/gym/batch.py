@@ -81,12 +81,17 @@ class TaskBatch:
         return self._code.choices if self._code else ()
 
     def reset(self, ids: Sequence[int], seeds: Sequence[int]) -> None:
-        """Start an episode in each of the environments `ids`, from its seed."""
+        """Start an episode in each of the environments `ids`, from its seed.
+
+        Others' environments get its last 31 bits: NumPy's older generators and simulators in C
+        take no more.
+        """
+        options = {"options": dict(self._settings.reset)} if self._settings.reset else {}
         for index, seed in zip(ids, seeds, strict=True):
-            self._begun[index] = int(seed), 0
+            seed = int(seed) % 2**31 if self.task.settings else int(seed)
+            self._begun[index] = seed, 0
             try:
-                options = {"options": dict(self._settings.reset)} if self._settings.reset else {}
-                obs, _ = self._envs[index].reset(seed=int(seed), **options)
+                obs, _ = self._envs[index].reset(seed=seed, **options)
                 self._see(index, obs, 0.0)
             except Exception as error:  # of whatever kind: it is others' code
                 raise self._failed(index, error) from error

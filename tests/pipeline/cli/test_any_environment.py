@@ -106,6 +106,7 @@ class Room(gymnasium.Env):
         return {"eyes": eyes, "place": self.place, "mission": "to the door", "more": 1}
 
     def reset(self, seed=None, options=None):
+        np.random.RandomState(seed)  # takes 32 bits only, as dm_control's generator
         super().reset(seed=seed)
         self.place = (options or {}).get("start", self.np_random.uniform(-1, 1))
         return self._seen(), {}
