@@ -48,6 +48,13 @@ class Memoryless:
         """Nothing to forget."""
 
 
+def tell_executed(policy: object, actions: np.ndarray) -> None:
+    """Give a policy with a method `executed` the actions (N, A) that were done for its own."""
+    tell = getattr(policy, "executed", None)
+    if tell is not None:
+        tell(actions)
+
+
 class TaskPolicy(Protocol):
     """A policy of the Gymnasium tasks and the humanoid, which reads the stored observation only."""
 

@@ -8,7 +8,9 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from gaitforge.collectors.gym.tasks import GymTask, make_environment, observed_fields
+from gaitforge.collectors.gym.environment_id import EnvironmentId, succeeded
+from gaitforge.collectors.gym.spaces import ActionCode
+from gaitforge.collectors.gym.tasks import GymTask, failure, make_environment
 from gaitforge.collectors.policies import StoredObservation
 from gaitforge.datasets.formats.d4rl.tasks import obs_slices
 
@@ -20,12 +22,14 @@ class BatchStep:
     Attributes:
         reward: float32; terminated: failure or goal; truncated: the task's horizon.
         success: as the task reports it; False where it reports none.
+        success_known: whether it reported any.
     """
 
     reward: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
     success: np.ndarray
+    success_known: np.ndarray
 
 
 class TaskBatch:
@@ -46,6 +50,9 @@ class TaskBatch:
         space = self._envs[0].action_space
         if not (np.all(space.low == -1.0) and np.all(space.high == 1.0)):
             raise ValueError(f"{task.env_id} has actions outside of [-1, 1]")
+        self._settings = task.settings or EnvironmentId(task.env_id)
+        self._code: ActionCode | None = self._envs[0].func if task.settings else None
+        self._begun = [(-1, 0)] * count  # seed and step of each environment's episode
         self.obs_dim = int(self._envs[0].observation_space.shape[0])
         self.act_dim = int(space.shape[0])
         self.observation = StoredObservation(
@@ -58,22 +65,55 @@ class TaskBatch:
     @property
     def obs_slices(self) -> dict[str, tuple[int, int]]:
         """Field of the observation -> (start, stop)."""
-        if self.task.own is not None:
-            return observed_fields(self._envs[0])
-        return obs_slices(self.task.name, (self.obs_dim,))
+        if self.task.own is None:
+            return obs_slices(self.task.name, (self.obs_dim,))
+        own = getattr(self._envs[0].unwrapped, "obs_slices", None)
+        return dict(self._envs[0].env.func.slices if own is None else own)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Parts of the environment's observation that the stored one lacks, in words."""
+        return self._envs[0].env.func.left_out if self.task.settings else ()
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """Number of choices of each discrete action; empty for continuous ones."""
+        return self._code.choices if self._code else ()
 
     def reset(self, ids: Sequence[int], seeds: Sequence[int]) -> None:
-        """Start an episode in each of the environments `ids`, from its seed."""
+        """Start an episode in each of the environments `ids`, from its seed.
+
+        Others' environments get its last 31 bits: NumPy's older generators and simulators in C
+        take no more.
+        """
+        options = {"options": dict(self._settings.reset)} if self._settings.reset else {}
         for index, seed in zip(ids, seeds, strict=True):
-            obs, _ = self._envs[index].reset(seed=int(seed))
-            self.observation.policy[index] = obs
-            self.observation.reward[index] = 0.0
+            seed = int(seed) % 2**31 if self.task.settings else int(seed)
+            self._begun[index] = seed, 0
+            try:
+                obs, _ = self._envs[index].reset(seed=seed, **options)
+                self._see(index, obs, 0.0)
+            except Exception as error:  # of whatever kind: it is others' code
+                raise self._failed(index, error) from error
+
+    def executed(self, actions: np.ndarray) -> np.ndarray:
+        """What is done for actions (..., A): 1 and -1 of the scores of discrete ones.
+
+        Raises:
+            ValueError: actions of another size.
+        """
+        if actions.shape[-1] != self.act_dim:
+            raise ValueError(
+                f"{self.task.env_id} takes actions of size {self.act_dim}, the policy gave "
+                f"{actions.shape[-1]}"
+            )
+        return actions if self._code is None else self._code.executed(actions)
 
     def step(self, ids: Sequence[int], actions: np.ndarray) -> BatchStep:
         """One control step of the environments `ids` with actions (n, A) in [-1, 1]."""
         count = len(ids)
         result = BatchStep(
-            np.zeros(count, np.float32), *(np.zeros(count, np.bool_) for _ in range(3))
+            np.zeros(count, np.float32), *(np.zeros(count, np.bool_) for _ in range(4))
         )
         jobs = list(zip(range(count), ids, actions, strict=True))
         if self._pool is None:
@@ -84,14 +124,33 @@ class TaskBatch:
         return result
 
     def _step_each(self, jobs: Iterable[tuple[int, int, np.ndarray]], result: BatchStep) -> None:
+        rule = self._settings.success
         for row, index, action in jobs:
-            obs, reward, terminated, truncated, info = self._envs[index].step(action)
-            self.observation.policy[index] = obs
-            self.observation.reward[index] = reward
+            seed, step = self._begun[index]
+            self._begun[index] = seed, step + 1
+            try:
+                obs, reward, terminated, truncated, info = self._envs[index].step(action)
+                self._see(index, obs, reward)
+                success = succeeded(rule, info, reward, terminated, truncated)
+            except Exception as error:  # of whatever kind: it is others' code
+                raise self._failed(index, error) from error
             result.reward[row] = reward
             result.terminated[row] = terminated
             result.truncated[row] = truncated
-            result.success[row] = bool(info.get("success", info.get("is_success", False)))
+            result.success[row], result.success_known[row] = success or False, success is not None
+
+    def _see(self, index: int, obs: np.ndarray, reward: float) -> None:
+        """Keep an environment's observation and reward; ValueError for one that is not finite."""
+        self.observation.policy[index] = obs
+        self.observation.reward[index] = reward
+        if not (np.isfinite(reward) and np.isfinite(self.observation.policy[index]).all()):
+            raise ValueError("its observation or reward is not finite")
+
+    def _failed(self, index: int, error: Exception) -> ValueError:
+        """A line about an environment's failure, with the episode that repeats it."""
+        seed, step = self._begun[index]
+        what = f"step {step} of the episode" if step else "the reset"
+        return ValueError(f"{self.task.env_id}: {what} with seed {seed} failed: {failure(error)}")
 
     def physics(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Generalised positions (nq,) and velocities (nv,) of one environment, float64 copies.

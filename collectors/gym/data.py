@@ -24,6 +24,7 @@ from gaitforge.collectors.gym.gym_rollout import Episode
 from gaitforge.collectors.gym.tasks import GymTask, find_task, package_version
 from gaitforge.collectors.gym.training.record import read_training
 from gaitforge.datasets import Field, Schema
+from gaitforge.datasets.errors import listed
 from gaitforge.datasets.formats.sources import catalog_columns
 from gaitforge.datasets.schema import TASK_AND_QUALITY
 
@@ -53,12 +54,19 @@ def gym_schema(env: TaskBatch, recipe: Recipe | None, physics: bool) -> Schema:
     if recipe is not None:
         returns = {"random": recipe.random_return, "expert": recipe.expert_return}
         attributes["reference_returns"] = returns
-    ends = "-1 and 1 are the ends of the actuator's range"
+    coded, density = "-1 and 1 are the ends of the actuator's range", "the action"
+    if env.choices:
+        attributes["choices"] = list(env.choices)
+        coded = "of each discrete action's choices 1 for the one taken, -1 for the others"
+        density = "the scores whose highest was taken"
+    seen = "observation before the step"
+    if env.left_out:
+        seen += f", without {listed(env.left_out)}"
     fields = [
-        Field("obs", (env.obs_dim,), description="observation before the step", **named),
-        Field("action", (env.act_dim,), description=ends),
+        Field("obs", (env.obs_dim,), description=seen, **named),
+        Field("action", (env.act_dim,), description=coded),
         Field("reward", description="of the step"),
-        Field("info_action_log_probs", description="log-density of the action, in nats"),
+        Field("info_action_log_probs", description=f"log-density of {density}, in nats"),
     ]
     if physics:
         qpos, qvel = env.physics(0)
@@ -144,8 +152,9 @@ def part_catalog(
 ) -> dict[str, Any]:
     """Catalog columns of a part, named as in an imported D4RL file.
 
-    Success is what the Adroit tasks reported at any step, and elsewhere that the episode did not
-    terminate. Adroit's replay buffers do not know it: there the column `SUCCESS_KNOWN` is False.
+    Success is what the Adroit tasks and others' environments reported at any step, and elsewhere
+    that the episode did not terminate. Where it is unknown, as in a replay buffer, it is False, and
+    so is the column `SUCCESS_KNOWN`.
 
     Args:
         content: hexadecimal digits that identify the part in its store.
@@ -168,7 +177,7 @@ def part_catalog(
         task=task.name,
         quality=quality,
         robot=task.name,
-        simulator="mujoco",
+        simulator=task.package if task.settings else "mujoco",
         simulator_version=package_version(task),
         expert=quality,
         expert_hash=expert_hash,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gaitforge.collectors.gym.batch import TaskBatch
-from gaitforge.collectors.policies import TaskPolicy
+from gaitforge.collectors.policies import TaskPolicy, tell_executed
 
 DEFAULT_SEED = 1_000_003
 _STREAM = 0xE7A1  # separates evaluation's seeds from those of a collection
@@ -18,8 +18,9 @@ class TaskEpisode:
 
     Attributes:
         episode_return: undiscounted sum of the rewards; length: control steps.
-        success: the task reported it on some step; where tasks report none (HalfCheetah, Hopper,
-            Walker2d), that the episode did not terminate, as in imported D4RL files.
+        success: the task reported it on some step; of tasks that report none (HalfCheetah, Hopper,
+            Walker2d, our humanoids), that the episode did not terminate, as in imported D4RL files.
+        success_known: False for an environment of others that said nothing.
         terminated: it ended before the horizon, in a failure or a goal.
     """
 
@@ -27,6 +28,7 @@ class TaskEpisode:
     episode_return: float = 0.0
     length: int = 0
     success: bool = False
+    success_known: bool = False
     terminated: bool = False
 
 
@@ -66,17 +68,22 @@ def evaluate(
     start(range(len(batch)))
     while running:
         ids = sorted(running)
-        actions = np.clip(policy.act(batch.observation)[ids], -1.0, 1.0)
-        step = batch.step(ids, actions)
+        actions = batch.executed(np.clip(policy.act(batch.observation), -1.0, 1.0))
+        if batch.choices:
+            tell_executed(policy, actions)
+        step = batch.step(ids, actions[ids])
         ended = []
         for row, index in enumerate(ids):
             episode = running[index]
             episode.episode_return += float(step.reward[row])
             episode.length += 1
             episode.success |= bool(step.success[row])
+            episode.success_known |= bool(step.success_known[row])
             episode.terminated = bool(step.terminated[row])
             if step.terminated[row] or step.truncated[row]:
-                episode.success |= not batch.task.reports_success and not episode.terminated
+                if not batch.task.reports_success:
+                    episode.success |= not episode.terminated
+                    episode.success_known = True
                 del running[index]
                 ended.append(index)
         if ended:

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from gaitforge.collectors.gym.batch import TaskBatch
+from gaitforge.collectors.policies import tell_executed
 
 _NOISE_STREAM = 0x6A7
 """Separates the actions' generator from the environment's own, which has the same seed."""
@@ -31,7 +32,8 @@ class Episode:
     Attributes:
         seed: seed of its start and its actions; -1 if unknown.
         obs: (T, Do) float32, before each step; final_obs: (Do,) after the last.
-        action: (T, A) float32 in [-1, 1]; log_prob: (T,) float32; reward: (T,) float32.
+        action: (T, A) float32 in [-1, 1], see `TaskBatch.executed`; log_prob: (T,) float32, of
+            what the policy drew; reward: (T,) float32.
         qpos, qvel: (T, nq), (T, nv) float64 before each step; None if they were not kept.
         terminated, truncated: how it ended; neither if it was cut off.
         success: whether the task reported it at any step; None if unknown.
@@ -69,17 +71,21 @@ def run_episode(
     rng = np.random.default_rng([_NOISE_STREAM, seed])
     seen: list[tuple[np.ndarray, np.ndarray, float, float]] = []
     states: list[tuple[np.ndarray, np.ndarray]] = []
-    terminated = truncated = success = False
+    terminated = truncated = success = known = False
     env.reset([0], [seed])
     while not (terminated or truncated):
         obs = env.observation.policy[0].copy()
         if physics:
             states.append(env.physics(0))
         action, log_prob = policy.draw(obs, rng)
+        action = env.executed(action)
+        if env.choices:
+            tell_executed(policy, action[None])
         step = env.step([0], action[None])
         seen.append((obs, action, log_prob, float(step.reward[0])))
         terminated, truncated = bool(step.terminated[0]), bool(step.truncated[0])
         success |= bool(step.success[0])
+        known |= bool(step.success_known[0])
         progress(1)
     obs, action, log_prob, reward = zip(*seen, strict=True)
     qpos, qvel = map(np.stack, zip(*states, strict=True)) if states else (None, None)
@@ -94,5 +100,5 @@ def run_episode(
         qvel=qvel,
         terminated=terminated,
         truncated=truncated,
-        success=success,
+        success=success if known else None,
     )

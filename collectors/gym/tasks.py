@@ -7,28 +7,41 @@ last step have changed since. Returns are compared with returns measured here. O
 have the same interface and are in no set of D4RL.
 """
 
+import ctypes
+import hashlib
+import os
 import re
+import sys
+import threading
+import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
+from math import isfinite
+from pathlib import Path
 from typing import Any
 
 import mujoco
 import numpy as np
 
+from gaitforge.collectors.gym.environment_id import EnvironmentId
 from gaitforge.collectors.gym.reach_reward import with_reach_penalty
+from gaitforge.collectors.gym.spaces import ActionCode, Flattening
 from gaitforge.collectors.optional import load_gymnasium
 from gaitforge.datasets.errors import listed
+from gaitforge.datasets.files import sha256_file
 from gaitforge.datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from gaitforge.datasets.formats.d4rl.tasks import D4rlTask
-from gaitforge.datasets.schema import consecutive_slices
 
 HUMANOID_DT_S = 1 / 60
 """Control step of the humanoids, Isaac Gym's."""
+
+_PRINTING = threading.RLock()
+"""Held while standard output leads elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +49,15 @@ class OwnTask:
     """What a task has in place of D4RL's facts.
 
     Attributes:
-        entry_point: "module:class" of the `gymnasium.Env` of a task of ours; empty for one that is
-            in Gymnasium's registry. horizon: control steps after which an episode is cut off.
+        entry_point: "module:class" of the `gymnasium.Env` of a task of ours; empty for others'.
+        horizon: control steps after which an episode is cut off.
+        settings: how an environment of others is made; None for a task of ours.
     """
 
     entry_point: str
     horizon: int
     control_dt_s: float
+    settings: EnvironmentId | None = None
 
 
 @dataclass(frozen=True)
@@ -50,8 +65,8 @@ class GymTask:
     """One task.
 
     Attributes:
-        env_id: id in Gymnasium's registry; name: D4RL's name, or ours; package: the one that it
-            needs, which registers D4RL's.
+        env_id: id in Gymnasium's registry, or the text of an `EnvironmentId`.
+        name: D4RL's name, or ours; package: the one that it needs, which registers D4RL's.
         reach: target of the hand's reach reward, see `reach_reward`; empty for none.
         own: facts of any other task than D4RL's.
     """
@@ -68,9 +83,14 @@ class GymTask:
         return self.own or D4RL_TASKS[self.name]
 
     @property
+    def settings(self) -> EnvironmentId | None:
+        """How an environment of others is made; None for D4RL's and ours."""
+        return self.own.settings if self.own else None
+
+    @property
     def reports_success(self) -> bool:
-        """Whether the task reports success."""
-        return self.package == "gymnasium_robotics"
+        """Whether the task reports success; else it is that no failure ended the episode."""
+        return self.settings is not None or self.package == "gymnasium_robotics"
 
 
 def _humanoid(name: str) -> GymTask:
@@ -96,7 +116,7 @@ TASKS: dict[str, GymTask] = {
 
 @cache
 def find_task(env_id: str) -> GymTask:
-    """A task by its environment's id: one of `TASKS`, or any other one of Gymnasium's registry.
+    """A task by its environment's id: one of `TASKS`, or any other, see `EnvironmentId`.
 
     Of "module:ID" the module is imported first, which registers the environment.
 
@@ -105,30 +125,58 @@ def find_task(env_id: str) -> GymTask:
     """
     if env_id in TASKS:
         return TASKS[env_id]
-    gymnasium = load_gymnasium("gymnasium")
-    module, _, name = env_id.rpartition(":")
-    try:
-        if module:
-            import_module(module)
-        horizon = gymnasium.spec(name).max_episode_steps
-    except (ImportError, gymnasium.error.Error) as error:
-        raise ValueError(
-            f"no task {env_id!r} ({str(error).splitlines()[0]}); allowed: {listed(TASKS)}, or an "
-            "id of Gymnasium's registry, as module:ID if a module registers it"
-        ) from None
-    if horizon is None:
-        raise ValueError(f"{env_id} has no time limit; register it with max_episode_steps")
-    short = re.sub(r"[^\w.-]+", "-", env_id).lower()
-    try:
-        env = make_environment(GymTask(env_id, short, own=OwnTask("", horizon, 1.0)))
-    except ValueError:
-        raise
-    except Exception as error:  # of whatever kind: it is others' code
-        raise ValueError(f"{env_id} cannot be made: {error!r}") from error
-    frames_per_s = env.metadata.get("render_fps") or 1.0
-    control_dt_s = float(getattr(env.unwrapped, "dt", 1.0 / frames_per_s))
+    settings = EnvironmentId.parse(env_id)
+    env_id, name = str(settings), re.sub(r"[^\w.-]+", "-", settings.place).lower()
+    if env_id != settings.place:  # two of one place have two names
+        name += f"-{hashlib.sha256(env_id.encode()).hexdigest()[:6]}"
+    horizon = settings.max_steps or _registered_horizon(settings)
+    own = OwnTask("", horizon, 1.0, settings)
+    env = make_environment(GymTask(env_id, name, own=own))
+    package = type(env.unwrapped).__module__.partition(".")[0]
+    own = replace(own, control_dt_s=_control_dt_s(env))
     env.close()
-    return GymTask(env_id, short, own=OwnTask("", horizon, control_dt_s))
+    return GymTask(env_id, name, package, own=own)
+
+
+def _registered_horizon(settings: EnvironmentId) -> int:
+    """Time limit of an environment in the registry; ValueError for none."""
+    spec = _made_by(settings)[1]
+    horizon = None if spec is None else spec.max_episode_steps
+    if horizon is None:
+        raise ValueError(
+            f"{settings.place} has no time limit: give one with --max-steps, or in an id as "
+            f"{settings.place},max_steps=1000"
+        )
+    return horizon
+
+
+def _made_by(settings: EnvironmentId) -> tuple[Callable[..., Any], Any]:
+    """What makes an environment, and its entry in the registry; None for a function."""
+    gymnasium = load_gymnasium("gymnasium")
+    module, _, name = settings.place.rpartition(":")
+    try:
+        with _quiet():
+            member = getattr(import_module(module), name, None) if module else None
+            if callable(member):
+                return member, None
+            return partial(gymnasium.make, name), gymnasium.spec(name)
+    except Exception as error:  # of whatever kind: it is others' code
+        reason = (str(error) or repr(error)).splitlines()[0]
+        raise ValueError(
+            f"no task {settings.place!r} ({reason}); allowed: {listed(TASKS)}, or an id "
+            "of Gymnasium's registry, as module:ID if a module registers it, or "
+            "module:function"
+        ) from None
+
+
+def _control_dt_s(env: Any) -> float:
+    """Seconds of a control step: `dt`, or else one frame's; 1 where neither is known."""
+    frames_per_s = (env.metadata or {}).get("render_fps") or 1.0
+    try:
+        seconds = float(getattr(env.unwrapped, "dt", 1.0 / frames_per_s))
+    except (TypeError, ValueError):
+        return 1.0
+    return seconds if isfinite(seconds) and seconds > 0 else 1.0
 
 
 def make_environment(task: GymTask) -> Any:
@@ -137,60 +185,70 @@ def make_environment(task: GymTask) -> Any:
     Deviations from Gymnasium-Robotics: 100 steps of the pen instead of 200, and `reach_reward`.
     """
     gymnasium = load_gymnasium("gymnasium")
+    if task.own is not None and task.own.settings is not None:
+        return _own_environment(gymnasium, task.own.settings, task.own.horizon)
     if task.own is None:
         gymnasium.register_envs(load_gymnasium(task.package))
-    elif task.own.entry_point and task.env_id not in gymnasium.registry:
+    elif task.env_id not in gymnasium.registry:
         gymnasium.register(task.env_id, task.own.entry_point)
     # Silence warnings about newer versions and about rewards that changed between releases.
     with warnings.catch_warnings(action="ignore"), _silent_mujoco():
         env = gymnasium.make(
             task.env_id, max_episode_steps=task.facts.horizon, disable_env_checker=True
         )
-    if task.own is not None and not task.own.entry_point:
-        return _boxed(gymnasium, env)
     return with_reach_penalty(env, task.reach) if task.reach else env
 
 
-def _boxed(gymnasium: Any, env: Any) -> Any:
-    """An environment with its observations as one vector, and actions as one from -1 to 1.
+def _own_environment(gymnasium: Any, settings: EnvironmentId, horizon: int) -> Any:
+    """An environment with its wrappers, its observations and actions as vectors."""
+    name, arguments = settings.place, dict(settings.make)
+    maker, spec = _made_by(settings)
+    try:
+        with _quiet():
+            if spec is None:
+                env = gymnasium.wrappers.TimeLimit(maker(**arguments), horizon)
+            else:
+                limits = {"max_episode_steps": horizon, "disable_env_checker": True}
+                env = maker(**{**limits, **arguments})
+            for wrapper in settings.wrappers:
+                module, _, member = wrapper.partition(":")
+                env = getattr(import_module(module), member)(env)
+    except Exception as error:  # of whatever kind: it is others' code
+        raise ValueError(f"{settings} cannot be made: {failure(error)}") from error
+    flattening = Flattening(env.observation_space, name)
+    code = ActionCode(env.action_space, name)
+    seen = gymnasium.spaces.Box(-np.inf, np.inf, (flattening.obs_dim,), np.float32)
+    act = gymnasium.spaces.Box(-1.0, 1.0, (code.act_dim,), np.float32)
+    env = gymnasium.wrappers.TransformObservation(env, flattening, seen)
+    return gymnasium.wrappers.TransformAction(env, code, act)
 
-    Of n discrete actions the vector has a score each, and the highest is taken.
 
-    Raises:
-        ValueError: observations without a fixed size, or an action of several axes,
-            without bounds, or of several parts.
+def failure(error: Exception) -> str:
+    """An exception of a user's code in one line, with the place where it was raised."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    reason = " ".join(repr(error).split())
+    return f"{reason} at {Path(frame.filename).name}:{frame.lineno}"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Send what others' packages print to standard error: a command's JSON is on the output.
+
+    Simulators in C print past `sys.stdout`. Warnings, e.g. of newer versions, are dropped.
     """
-    spaces, wrappers, name = gymnasium.spaces, gymnasium.wrappers, env.spec.id
-    seen, acts = env.observation_space, env.action_space
-    if not seen.is_np_flattenable:
-        raise ValueError(f"{name} observes {seen}, which has no fixed size")
-    if not isinstance(seen, spaces.Box) or len(seen.shape) != 1:
-        env = wrappers.FlattenObservation(env)
-    if isinstance(acts, spaces.Discrete):
-        scores = spaces.Box(-1.0, 1.0, (int(acts.n),), np.float32)
-        return wrappers.TransformAction(env, lambda x: acts.start + np.argmax(x), scores)
-    if not isinstance(acts, spaces.Box) or len(acts.shape) != 1 or not acts.is_bounded():
-        raise ValueError(
-            f"{name} has the actions {acts}; allowed: Discrete, and a bounded Box of one axis"
-        )
-    if not (np.all(acts.low == -1.0) and np.all(acts.high == 1.0)):
-        env = wrappers.RescaleAction(env, np.float32(-1.0), np.float32(1.0))
-    return env
-
-
-def observed_fields(env: Any) -> dict[str, tuple[int, int]]:
-    """Field of the observation -> (start, stop): the names of a Dict, or else one field."""
-    named = getattr(env.unwrapped, "obs_slices", None)
-    if named is not None:
-        return dict(named)
-    gymnasium, whole = load_gymnasium("gymnasium"), env.observation_space
-    while isinstance(env, gymnasium.Wrapper):
-        if isinstance(env, gymnasium.wrappers.FlattenObservation):
-            whole = env.env.observation_space
-        env = env.env
-    parts = whole.spaces if isinstance(whole, gymnasium.spaces.Dict) else {"state": whole}
-    flatdim = gymnasium.spaces.flatdim
-    return consecutive_slices({key: int(flatdim(part)) for key, part in parts.items()})
+    flush = ctypes.CDLL(None).fflush
+    with _PRINTING, warnings.catch_warnings(action="ignore"), _silent_mujoco():
+        sys.stdout.flush()
+        flush(None)
+        kept = os.dup(1)
+        os.dup2(2, 1)
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+            flush(None)
+            os.dup2(kept, 1)
+            os.close(kept)
 
 
 @contextmanager
@@ -205,5 +263,13 @@ def _silent_mujoco() -> Iterator[None]:
 
 
 def package_version(task: GymTask) -> str:
-    """Versions that the simulation depends on, such as "gymnasium 1.4.0, mujoco 3.17.0"."""
-    return f"{task.package} {version(task.package)}, mujoco {mujoco.__version__}"
+    """Versions that the simulation depends on, such as "gymnasium 1.4.0, mujoco 3.17.0".
+
+    A module that no package brings has the hash of its file as its version.
+    """
+    try:
+        number = version(task.package)
+    except PackageNotFoundError:
+        file = getattr(sys.modules.get(task.package), "__file__", None)
+        number = sha256_file(Path(file))[:8] if file else "unknown"
+    return f"{task.package} {number}, mujoco {mujoco.__version__}"

@@ -220,10 +220,10 @@ class EvaluationPlan(ABC):
         return self.references
 
     def source(self, policy: str, which: str = "last") -> PolicySource:
-        """The policy of a folder or of "module:Class", or else the expert or baseline by name."""
+        """The policy of a folder, file or "module:Class", or else an expert or baseline by name."""
         place = Path(policy)
         lost = len(place.parts) > 1 and not place.exists() and "," not in policy
-        if ":" in policy or is_run(place) or lost:
+        if ":" in policy or is_run(place) or place.suffix == ".onnx" or lost:
             return named_source(policy, which)
         return PolicySource(Path(policy).stem, EXPERT, policy)
 

@@ -27,7 +27,7 @@ from gaitforge.collectors.gym.gym_rollout import Episode, run_episode
 from gaitforge.collectors.gym.tasks import GymTask, find_task
 from gaitforge.collectors.gym.training.record import read_training
 from gaitforge.collectors.part_arrays import joined_arrays
-from gaitforge.collectors.policies import StoredObservation
+from gaitforge.collectors.policies import StoredObservation, tell_executed
 from gaitforge.datasets import Schema, open_store
 from gaitforge.datasets.errors import listed
 from gaitforge.datasets.hashing import hashed
@@ -37,12 +37,13 @@ from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation, Workers
 from gaitforge.flows.tasks.policy_source import (
     CLASS,
+    ONNX,
     PolicySource,
     is_run,
     named_source,
-    run_source,
 )
 from gaitforge.learners.deploy.control import LearnedPolicy
+from gaitforge.learners.deploy.onnx_file import OnnxFile
 
 REPLAY_PART_STEPS = 50_000
 """Minimum steps of a replay buffer's part; one for all plans, so that no two share an episode."""
@@ -69,16 +70,18 @@ class GymPart:
 
 
 class DrawnPolicy:
-    """Actions of a run's policy for one environment, or of a class; drawn from a Gaussian one.
+    """Actions of a run's policy for one environment, or of a class or file; drawn if Gaussian.
 
     Raises:
-        ValueError: no such run or class.
+        ValueError: no such run, class or file.
     """
 
     def __init__(self, source: PolicySource) -> None:
         self._std: np.ndarray | None = None
         if source.kind == CLASS:
             self._mean: Any = source.policy_class()(1)
+        elif source.kind == ONNX:
+            self._mean = OnnxFile(source.folder, 1)
         else:
             network = source.network(None)
             if network.gaussian is not None:
@@ -89,6 +92,10 @@ class DrawnPolicy:
     def reset(self, ids: np.ndarray) -> None:
         """See `TaskPolicy.reset`."""
         self._mean.reset(ids)
+
+    def executed(self, actions: np.ndarray) -> None:
+        """See `tell_executed`."""
+        tell_executed(self._mean, actions)
 
     def draw(self, obs: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, float]:
         """See `DrawingPolicy.draw`; the density is that before clipping, 0 without noise."""
@@ -101,10 +108,10 @@ class DrawnPolicy:
 
 
 def one_policy(place: str) -> PolicySource | None:
-    """The policy of a run's folder or of "module:Class"; None for anything else."""
-    if ":" in place and not Path(place).exists():
-        return named_source(place)
-    return run_source(Path(place)) if place and is_run(Path(place)) else None
+    """The policy of a run's folder, an ONNX file or "module:Class"; None for anything else."""
+    path = Path(place)
+    one = (":" in place and not path.exists()) or path.suffix == ".onnx" or is_run(path)
+    return named_source(place) if place and one else None
 
 
 @dataclass(frozen=True)
@@ -113,9 +120,9 @@ class GymPlan(CollectionPlan):
 
     Attributes:
         env: an environment's id of `gaitforge.collectors.gym.tasks`.
-        policies: a finished training's folder; a run's, or a class as "module:Class" that is called
-            with the number of environments, whose policy is the expert and has no recorded returns;
-            empty for the shipped policies, which have no replay buffer.
+        policies: a finished training's folder; a run's, an ONNX file, or a class as "module:Class"
+            that is called with the number of environments, whose policy is the expert and has no
+            recorded returns; empty for the shipped policies, which have no replay buffer.
         qualities: of `QUALITIES`, in the order of the parts.
         steps: minimum per quality, in whole episodes; medium-replay has its own length.
         part_steps: minimum per part, in whole episodes; a replay buffer is cut after
@@ -147,7 +154,7 @@ class GymPlan(CollectionPlan):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        find_task(self.env)
+        object.__setattr__(self, "env", find_task(self.env).env_id)
         if unknown := [name for name in self.qualities if name not in data.QUALITIES]:
             raise ValueError(f"unknown quality '{unknown[0]}'; allowed: {listed(data.QUALITIES)}")
         if not self.qualities or len(set(self.qualities)) != len(self.qualities):
@@ -205,7 +212,9 @@ class GymPlan(CollectionPlan):
             if quality == data.MEDIUM_REPLAY:
                 made_by, cut = self._replay_hash(), self._replay_parts()
             else:
-                made_by, cut = self.actor(quality).hash, self._drawn_parts()
+                known = quality == data.RANDOM  # without an environment, which may be slow to make
+                made_by = RandomPolicy.hash if known else self.actor(quality).hash
+                cut = self._drawn_parts()
             for number, (steps, first, stop) in enumerate(cut):
                 content = {
                     "env": self.env,
@@ -284,9 +293,10 @@ class GymSimulation(Simulation):
 
     def _episodes(self, part: GymPart, advance: Callable[[int], None]) -> list[Episode]:
         if part.quality == data.MEDIUM_REPLAY:
-            episodes = data.replayed_episodes(self._plan.replay_reader(), part.first, part.stop)
+            reader, executed = self._plan.replay_reader(), self._env.executed
+            episodes = data.replayed_episodes(reader, part.first, part.stop)
             advance(part.steps)
-            return episodes
+            return [replace(each, action=executed(each.action)) for each in episodes]
         actor = self._plan.actor(part.quality)
         episodes, steps = [], 0
         drawn = self._plan.seed, data.QUALITIES.index(part.quality), part.number, part.steps

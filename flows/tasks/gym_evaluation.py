@@ -28,7 +28,8 @@ from gaitforge.datasets.ranges import Positive
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan, References
-from gaitforge.flows.tasks.policy_source import EXPERT, RUN, PolicySource
+from gaitforge.flows.tasks.policy_source import EXPERT, ONNX, RUN, PolicySource
+from gaitforge.learners.deploy.onnx_file import OnnxFile
 
 RANDOM = "random"
 
@@ -120,6 +121,8 @@ class GymEvaluation(EvaluationPlan):
         if task.own is None:
             published = [normalised_return(task.name, each.episode_return) for each in episodes]
             measures["d4rl_score"] = float(np.mean(published))
+        if not all(each.success_known for each in episodes):
+            measures["success_known"] = float(np.mean([each.success_known for each in episodes]))
         return [Cell({"env": self.env}, episodes, measures)], parameters
 
     def observations(self, source: PolicySource) -> list[StoredObservation]:
@@ -128,12 +131,14 @@ class GymEvaluation(EvaluationPlan):
             return [batch.observation]
 
     def load(self, source: PolicySource, robots: int) -> tuple[TaskPolicy, int]:
-        """See `EvaluationPlan.load`; experts and the random policy, too."""
+        """See `EvaluationPlan.load`; experts, ONNX files and the random policy, too."""
         task = find_task(self.env)
         if source.kind == RUN:
             trained = (read_record(source.folder / PLAN) or {}).get("robot", task.name)
             if trained != task.name and trained in (each.name for each in TASKS.values()):
                 raise ValueError(f"{source.place} was trained on {trained}, not on {task.name}")
+        if source.kind == ONNX:
+            return OnnxFile(source.folder, robots), 0
         if source.kind != EXPERT:
             return super().load(source, robots)
         if source.place == RANDOM:

@@ -1,4 +1,4 @@
-"""Policies by where they are: a training run, an exported policy, a class, or an expert."""
+"""Policies by where they are: a run, an exported policy, an ONNX file, a class, or an expert."""
 
 import hashlib
 import inspect
@@ -14,7 +14,7 @@ from gaitforge.learners.checkpoint import checkpoint_path, load_policy, policy_f
 from gaitforge.learners.deploy.onnx_policy import is_exported_policy, read_description
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 
-RUN, EXPORTED, CLASS, EXPERT = "run", "exported", "class", "expert"
+RUN, EXPORTED, ONNX, CLASS, EXPERT = "run", "exported", "onnx", "class", "expert"
 
 
 @dataclass(frozen=True)
@@ -22,19 +22,20 @@ class PolicySource:
     """A policy.
 
     Attributes:
-        kind: what it is; place: the folder of a run or exported policy, a class as "module:Class"
-            that is called with the number of robots, or what the task calls an expert.
+        kind: what it is.
+        place: the folder of a run or exported policy, another program's ONNX file, a class as
+            "module:Class" that is called with the number of robots, or an expert's name.
         which: checkpoint of a run: "last", "best" by validation loss, or "step-N".
     """
 
     name: str
-    kind: Literal["run", "exported", "class", "expert"]
+    kind: Literal["run", "exported", "onnx", "class", "expert"]
     place: str
     which: str = "last"
 
     @property
     def folder(self) -> Path:
-        """The folder of a run or exported policy."""
+        """The folder of a run or exported policy, or the ONNX file."""
         return Path(self.place)
 
     def key(self) -> str:
@@ -45,6 +46,8 @@ class PolicySource:
         """
         if self.kind == CLASS:
             return sha256_file(Path(inspect.getfile(self.policy_class())))[:16]
+        if self.kind == ONNX:
+            return sha256_file(self.folder)[:16]
         if self.kind == EXPORTED:
             return digest(read_description(self.folder)["files"])
         if self.kind == RUN:
@@ -87,7 +90,7 @@ def run_source(run: Path, which: str = "last") -> PolicySource:
 
 
 def named_source(text: str, which: str = "last") -> PolicySource:
-    """The policy of a folder, or of "module:Class".
+    """The policy of a folder, an ONNX file or "module:Class".
 
     Raises:
         ValueError: no such folder or class.
@@ -96,6 +99,8 @@ def named_source(text: str, which: str = "last") -> PolicySource:
         source = PolicySource(text.partition(":")[2], CLASS, text)
         source.policy_class()
         return source
+    if Path(text).suffix == ".onnx" and Path(text).is_file():
+        return PolicySource(Path(text).stem, ONNX, text)
     return run_source(Path(text), which)
 
 

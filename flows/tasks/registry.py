@@ -1,9 +1,11 @@
 """The tasks by name. A plan's module is imported when it is needed: each brings a simulator."""
 
 from contextlib import suppress
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from gaitforge.datasets.errors import listed
 from gaitforge.flows.functions import named_function
 from gaitforge.flows.records.part_records import PlanRecord, plan_records
 from gaitforge.flows.records.plans import PLAN, plan_from_tree
@@ -26,6 +28,9 @@ TASKS = {
 }
 """Task -> "module:class" of its plan; any other "module:class" is a task, too."""
 
+GROUP = "gaitforge.tasks"
+"""Group of the entry points by which other packages name their tasks."""
+
 
 def collection_plan(kind: str, tree: object) -> CollectionPlan:
     """A task's plan from its JSON values; absent ones have their defaults.
@@ -37,9 +42,36 @@ def collection_plan(kind: str, tree: object) -> CollectionPlan:
 
 
 def _plan_class(kind: str) -> type[CollectionPlan]:
-    if kind not in TASKS and ":" not in kind:
-        raise ValueError(f"unknown task '{kind}'; allowed: {', '.join(TASKS)}, or module:Plan")
-    return cast(type[CollectionPlan], named_function(TASKS.get(kind, kind), "task"))
+    if kind in TASKS or ":" in kind:
+        return cast(type[CollectionPlan], named_function(TASKS.get(kind, kind), "task"))
+    known = entry_points(group=GROUP)
+    entries = list(dict.fromkeys(known.select(name=kind)))
+    if len(entries) == 1:
+        return _packaged_plan(entries[0])
+    if entries:
+        packages = listed(_package(entry) for entry in entries)
+        raise ValueError(f"the packages {packages} each have a task '{kind}'; name it module:Plan")
+    allowed = ", ".join(dict.fromkeys([*TASKS, *sorted(known.names)]))
+    raise ValueError(f"unknown task '{kind}'; allowed: {allowed}, or module:Plan")
+
+
+def _packaged_plan(entry: EntryPoint) -> type[CollectionPlan]:
+    """The plan's class of another package's task."""
+    where = f"task '{entry.name}' of the package {_package(entry)}"
+    try:
+        plan = entry.load()
+    except Exception as error:  # of whatever kind: it is others' code
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(f"{where} cannot be loaded: {reason}") from error
+    if not (isinstance(plan, type) and issubclass(plan, CollectionPlan)):
+        raise ValueError(f"{where} is not a CollectionPlan, but {entry.value}")
+    if plan.kind not in (entry.name, entry.value):
+        raise ValueError(f"{where} calls itself '{plan.kind}'; its kind must be '{entry.name}'")
+    return plan
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist else "of no name"
 
 
 def evaluation_class(kind: str) -> "type[EvaluationPlan]":

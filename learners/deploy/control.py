@@ -177,6 +177,10 @@ class LearnedPolicy:
         self._last_action[:] = action
         return action
 
+    def executed(self, actions: np.ndarray) -> None:
+        """Take (N, A) as the last actions in place of what `act` returned."""
+        self._last_action[:] = actions
+
     def _reset_step(self, ids: np.ndarray) -> None:
         """Clear the network's state, also of the copies that act without a condition."""
         self._step.reset(np.concatenate([ids, ids + self.num_robots]) if self._guided else ids)

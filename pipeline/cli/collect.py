@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     "store --preset",
     option(
         "--task",
-        "gym, humanoid, or your own task, module:Plan, with settings by --set (default: legged "
-        "robots, to which most other options belong)",
+        "gym, humanoid, an installed package's task, or your own, module:Plan, with settings by "
+        "--set (default: legged robots, to which most other options belong)",
         metavar="TASK",
     ),
     option(

@@ -1,18 +1,26 @@
 """`gaitforge gym`: Gymnasium's MuJoCo and Adroit tasks."""
 
 import argparse
+import sys
 from importlib.util import find_spec
 
 from gaitforge.pipeline.cli.collect import collection_work
-from gaitforge.pipeline.cli.parsing.parser import actions, command, flag, option, option_values
+from gaitforge.pipeline.cli.parsing.parser import (
+    AddTo,
+    actions,
+    command,
+    flag,
+    option,
+    option_values,
+)
 from gaitforge.pipeline.cli.parsing.values import names, positive
 from gaitforge.pipeline.cli.work import Work, work
 from gaitforge.pipeline.tables import show
 
 _SHIPPED = ("medium", "expert")
 _POLICIES = (
-    "output of gaitforge expert train --env; or a run's folder, or module:Class, whose policy is "
-    "the expert (default: the shipped policies)"
+    "output of gaitforge expert train --env; or a run's folder, an ONNX file, or module:Class, "
+    "whose policy is the expert (default: the shipped policies)"
 )
 
 
@@ -38,16 +46,33 @@ def _list(arguments: argparse.Namespace) -> None:
     show(rows, arguments.json)
 
 
+def _of_env(name: str, text: str, metavar: str) -> AddTo:
+    """An option that becomes a setting of the environment's text."""
+    join = "." if metavar == "NAME=VALUE" else "="
+    setting = f"{name[2:].replace('-', '_')}{join}{{}}".format
+    return option(name, text, setting, [], action="append", metavar=metavar, dest="env_settings")
+
+
 @work(
     "gaitforge gym collect hopper.zarr --env Hopper-v5 --policies runs/hopper",
     "store",
     option(
         "--env",
-        "a task of gaitforge gym list, or any of Gymnasium's registry, as module:ID if a module "
-        "registers it",
+        "a task of gaitforge gym list, any of Gymnasium's registry, as module:ID if a module "
+        "registers it, or module:function; with settings as ID,max_steps=200",
         metavar="TASK",
         required=True,
     ),
+    _of_env("--max-steps", "cut episodes off there; needed where there is no time limit", "N"),
+    _of_env(
+        "--success",
+        "the name in info that tells success, or terminated, truncated or rewarded (default: "
+        "success or is_success)",
+        "NAME",
+    ),
+    _of_env("--wrapper", "a wrapper of the environment; may be repeated", "MODULE:CLASS"),
+    _of_env("--make", "a setting of making the environment; may be repeated", "NAME=VALUE"),
+    _of_env("--reset", "an option of every reset; may be repeated", "NAME=VALUE"),
     option("--policies", _POLICIES, default="", metavar="FOLDER"),
     option(
         "--quality",
@@ -69,8 +94,13 @@ def _list(arguments: argparse.Namespace) -> None:
 )
 def _collect(arguments: argparse.Namespace) -> Work:
     """Collect episodes of trained policies, or their replay buffer."""
+    from gaitforge.collectors.gym.checking import notes
+    from gaitforge.collectors.gym.environment_id import with_settings
     from gaitforge.flows.tasks.gym import GymPlan, one_policy, quality_summary
 
+    arguments.env = with_settings(arguments.env, arguments.env_settings)
+    for note in notes(arguments.env):
+        print(f"note: {note}", file=sys.stderr)
     names = ("env", "policies", "steps", "part_steps", "physics", "processes", "seed")
     values = option_values(arguments, *names, "replay", "replay_steps", qualities="quality")
     if not (arguments.policies or arguments.replay):

@@ -1,0 +1,54 @@
+"""What a user should know of an environment of someone else's before collecting in it."""
+
+from contextlib import closing
+
+import numpy as np
+
+from gaitforge.collectors.gym.batch import TaskBatch
+from gaitforge.collectors.gym.tasks import find_task
+from gaitforge.datasets.errors import listed
+
+_SEED, _STEPS = 0, 20
+
+
+def notes(env_id: str) -> list[str]:
+    """What a store will lack, and whether episodes are no function of their seed; none for ours.
+
+    Raises:
+        ValueError: no such environment, or one that fails.
+    """
+    task = find_task(env_id)
+    if task.settings is None:
+        return []
+    with closing(TaskBatch(task, 2)) as batch:
+        lines = []
+        if batch.left_out:
+            lines.append(f"the observation is stored without {listed(batch.left_out)}")
+        if where := _differs(batch):
+            lines.append(
+                f"episodes of {task.settings.place} are no function of their seed: {where} of two "
+                "with the same seed differs; draw all that is random from self.np_random, or "
+                "verify --replay will find differences"
+            )
+    return lines
+
+
+def _differs(batch: TaskBatch) -> str:
+    """Where two runs of an episode first differ, one of them after another episode; or nothing."""
+    rng = np.random.default_rng(_SEED)
+    actions = rng.uniform(-1.0, 1.0, (_STEPS, 1, batch.act_dim)).astype(np.float32)
+    batch.reset([0], [_SEED + 1])
+    for action in actions[:3]:
+        if batch.step([0], action).terminated:
+            break
+    batch.reset([0, 1], [_SEED, _SEED])
+    for number, action in enumerate(actions):
+        first, second = batch.observation.policy
+        if not np.array_equal(first, second):
+            return f"the observation before step {number}"
+        step = batch.step([0, 1], np.repeat(action, 2, axis=0))
+        if step.reward[0] != step.reward[1] or step.terminated[0] != step.terminated[1]:
+            return f"the outcome of step {number}"
+        if (step.terminated | step.truncated).any():
+            break
+    return ""
