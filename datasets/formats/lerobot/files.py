@@ -18,6 +18,9 @@ from gaitforge.datasets.formats.sources import Span
 _NUMBERS = ("episode_index", "length", "dataset_from_index", "dataset_to_index")
 
 
+_CONVERTER = "lerobot.scripts.convert_dataset_v21_to_v30"
+"""As of lerobot 0.6; 0.4 has it at `lerobot.datasets.v30.convert_dataset_v21_to_v30`."""
+
 _INFO_KEYS = ("codebase_version", "fps", "features", "data_path")
 _PLACE = re.compile(r"\{(chunk|file)_index(?::(?:0([1-9]))?d)?\}")
 _SPLIT = re.compile(r"([0-9]{1,15}):([0-9]{1,15})")
@@ -168,8 +171,10 @@ def _read_info(path: Path) -> dict[str, Any]:
 
     version, robot, features = info["codebase_version"], info.get("robot_type"), info["features"]
     if not str(version).startswith("v3."):
-        problem = f"is {version}; only v3 can be read: convert it with lerobot's own"
-        refuse(path, "codebase_version", f"{problem} convert_dataset_v21_to_v30")
+        problem = f"is {version}; only v3 can be read: convert a copy with lerobot's own"
+        command = f"python -m {_CONVERTER} --repo-id=me/data --root=FOLDER --push-to-hub=false"
+        older = ", from v2.1 on" if version != "v2.1" else ""
+        refuse(path, "codebase_version", f"{problem} converter{older}: {command}")
     check("fps", _is_rate(info["fps"]), "a positive number", info["fps"])
     check("robot_type", isinstance(robot, str | None), "a string or null", robot)
     _check_data_path(path, info["data_path"])
