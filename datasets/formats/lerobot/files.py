@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -171,10 +172,13 @@ def _read_info(path: Path) -> dict[str, Any]:
 
     version, robot, features = info["codebase_version"], info.get("robot_type"), info["features"]
     if not str(version).startswith("v3."):
-        problem = f"is {version}; only v3 can be read: convert a copy with lerobot's own"
-        command = f"python -m {_CONVERTER} --repo-id=me/data --root=FOLDER --push-to-hub=false"
-        older = ", from v2.1 on" if version != "v2.1" else ""
-        refuse(path, "codebase_version", f"{problem} converter{older}: {command}")
+        problem = f"is {version}; only v3 can be read"
+        if version != "v2.1":
+            advice = "bring it to v2.1 with lerobot's own converters of that time"
+            refuse(path, "codebase_version", f"{problem}: {advice}")
+        place = f"--repo-id=me/data --root={quote(str(path.parent.parent))} --push-to-hub=false"
+        advice = f"convert a copy with lerobot's own converter: python -m {_CONVERTER} {place}"
+        refuse(path, "codebase_version", f"{problem}: {advice}")
     check("fps", _is_rate(info["fps"]), "a positive number", info["fps"])
     check("robot_type", isinstance(robot, str | None), "a string or null", robot)
     _check_data_path(path, info["data_path"])

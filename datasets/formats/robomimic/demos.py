@@ -77,7 +77,7 @@ def read_demos(path: Path, file: h5py.File) -> tuple[list[Demo], list[str], list
             refuse(path, f"data/{name}", "is not a group")
         demo, samples = _read_demo(path, group, int(names[name][1]))
         (demos if demo.length else empty).append(demo if demo.length else name)  # pyright: ignore
-        if samples not in (None, demo.length):
+        if samples is not None and not np.array_equal(samples, demo.length):
             unlike.append(f"{name} ({samples!r:.20} for {demo.length})")
     if not demos:
         refuse(path, keys.DATA, f"no demo has {keys.ACTIONS}" if names else "has no demo")
@@ -100,10 +100,9 @@ def _read_demo(path: Path, group: h5py.Group, number: int) -> tuple[Demo, Any]:
     found = {name: attributes[name] for name in (keys.SUCCESS, keys.SEED) if name in attributes}
     numbers = {name: np.asarray(value) for name, value in found.items()}
     for name, value in numbers.items():
-        if value.shape or value.dtype.kind not in "biu" or not -1 <= value < 1 << 63:
-            refuse(
-                path, f"{at}: {name}", f"must be a whole number from 0 on, not {found[name]!r:.40}"
-            )
+        if value.shape or value.dtype.kind not in "biu" or not -1 <= int(value) < 1 << 63:
+            problem = f"must be a whole number from 0 on, not {found[name]!r:.40}"
+            refuse(path, f"{at}: {name}", problem)
     solved = numbers.get(keys.SUCCESS)
     success = None if solved is None else bool(solved)
     seed = int(numbers.get(keys.SEED, -1))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import h5py
 import numpy as np
 
-from gaitforge.datasets.errors import listed
+from gaitforge.datasets.errors import listed, prefixed
 from gaitforge.datasets.formats import hdf5
 from gaitforge.datasets.formats.checks import check_option, damage_named, refuse
 from gaitforge.datasets.formats.notes import check_notes, refuse_options
@@ -102,7 +102,8 @@ class RobomimicImporter(Importer):
     def _describe_notes(self, group: h5py.Group) -> None:
         """Set the schema and keys from gaitforge's notes; refuses demos that are not so."""
         self.schema, self._table = hdf5.read_notes(self._path, group)
-        self._keys = keys.keys_of(self.schema, bool(group.attrs.get(keys.NESTED, False)))
+        with prefixed(str(self._path)):
+            self._keys = keys.keys_of(self.schema, bool(group.attrs.get(keys.NESTED, False)))
         for field in self.schema.fields:
             parts = [self._required(key) for key in self._keys[field.name]]
             size = sum(each.size for each in parts), {each.dtype for each in parts}
@@ -195,8 +196,8 @@ class RobomimicImporter(Importer):
         following = {key: f"next_{key}" for key in observed}
         kinds = self._kinds
         alike = all(kinds.get(after) == kinds[key] for key, after in following.items())
-        is_field = any(each.startswith(keys.NEXT) for each in self._options.fields)
-        return list(following.values()) if alike and not is_field else []
+        as_fields = [files.matching(following.values(), each) for each in self._options.fields]
+        return list(following.values()) if alike and not any(as_fields) else []
 
     def _further(self, used: Sequence[str]) -> list[str]:
         """The keys of the other arrays that become fields."""
@@ -215,9 +216,9 @@ class RobomimicImporter(Importer):
         """See `protocol.Importer`."""
         rows = {"step": part.n_steps, "episode": len(part.lengths)}
         fields = self.schema.fields
-        arrays = {each.name: np.zeros((rows[each.per], *each.shape), each.dtype) for each in fields}
         demos, ends = self._demos[part.episodes], []
         with damage_named(self._path):
+            arrays = {f.name: np.zeros((rows[f.per], *f.shape), f.dtype) for f in fields}
             for at, demo in enumerate(demos):
                 steps = slice(part.stops[at] - demo.length, part.stops[at])
                 places = {"step": steps, "episode": slice(at, at + 1)}
@@ -267,9 +268,9 @@ class RobomimicImporter(Importer):
         following = np.empty_like(obs)
         self._read(demo, sources, following)
         bits = f"u{obs.itemsize}"
-        differ = (following[:-1].view(bits) != obs[1:].view(bits)).reshape(len(obs) - 1, -1)
+        differ = following[:-1].view(bits) != obs[1:].view(bits)
         if differ.any():
-            row = int(np.argmax(differ.any(axis=1)))
+            row = int(np.argmax(differ.any(axis=tuple(range(1, differ.ndim)))))
             problem = f"row {row} is not row {row + 1} of {keys.OBS}; to keep it as it is"
             key = f"{demo.group}/{keys.NEXT}"
             refuse(self._path, key, f"{problem} name it in fields, as fields=*")

@@ -28,14 +28,15 @@ KEYS = "robomimic_keys"
 """Attribute of the schema: key by a field's or slice's name -> key of the imported file."""
 
 _KEY = re.compile(r"[^/\0.][^/\0]*(/[^/\0.][^/\0]*)*")
-_OWN = {"action": ACTIONS, "reward": REWARDS}
+_OWN = {"action": ACTIONS, "reward": REWARDS, NEXT: f"{NEXT}/state"}
 _RESERVED = ("obs", "action", "reward", *STREAM_KEYS)
 
 
 def own_key(name: str, per: str = "step") -> str:
     """The key by a field's name: `obs_NAME` is below `obs`, fields per episode below `episode`."""
     if per == "episode":
-        return name if name.startswith("initial_state_") else f"{EPISODE}{name}"
+        own = re.sub("^initial_state_", INITIAL_STATE, name)
+        return own if own != name else f"{EPISODE}{name}"
     return _OWN.get(name) or re.sub("^obs_", "obs/", name)
 
 
@@ -82,5 +83,7 @@ def keys_of(schema: Schema, nested: bool) -> dict[str, list[str]]:
 
 
 def holds_final(schema: Schema) -> bool:
-    """Whether `next_obs` holds the final observations, which are like the others."""
-    return "final_obs" in schema.names("episode") and final_of(schema, "final_obs") is not None
+    """Whether `next_obs` holds the final observations: they are alike, and it is no field."""
+    if "final_obs" not in schema.names("episode") or NEXT in schema.names():
+        return False
+    return final_of(schema, "final_obs") is not None
