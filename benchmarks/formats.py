@@ -2,7 +2,8 @@
 
 The sources are made here, of the sizes and layouts of the real ones: Hopper's 11 + 3 + 1 numbers a
 step in a flat D4RL file, plain and compressed, and in robomimic's demos; the CMU humanoid's 2,868 +
-56 + 56 + 1 in MoCapAct's rollout files. Their values are noise, which compresses no better than sensors do.
+56 + 56 + 1 in MoCapAct's rollout files. Their values are noise, which compresses no better than
+sensors do.
 """
 
 import json
