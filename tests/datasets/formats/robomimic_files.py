@@ -77,7 +77,9 @@ def robomimic_demo(
         "dones": flags,
         "obs": {key: rows[:-1] for key, rows in seen.items()},
     }
-    return demo | ({"next_obs": {key: rows[1:] for key, rows in seen.items()}} if following else {})
+    return demo | (
+        {"next_obs": {key: rows[1:].copy() for key, rows in seen.items()}} if following else {}
+    )
 
 
 def write_robomimic(
