@@ -257,11 +257,12 @@ VARIANTS: dict[str, tuple[str, Case]] = {
     **{
         f"robomimic {layout} without notes": (
             "robomimic",
-            replace(
-                _ROBOMIMIC,
-                columns=("length", "terminated", "success", "seed"),
-                schema=False,
-                options={"layout": layout, "notes": False},
+            Case(
+                plain_store,
+                PLAIN_FIELDS,
+                ("length", "terminated", "success", "seed"),
+                False,
+                {"layout": layout, "notes": False},
             ),
         )
         for layout in ("robomimic", "isaaclab")

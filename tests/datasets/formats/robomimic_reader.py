@@ -9,15 +9,13 @@ python robomimic_reader.py FILE RESULT KEY,KEY    writes what it saw to RESULT, 
 import sys
 
 import numpy as np
-import robomimic.utils.file_utils as file_utils
 import robomimic.utils.obs_utils as obs_utils
 from robomimic.utils.dataset import SequenceDataset
 
 if __name__ == "__main__":
     path, result, names = sys.argv[1], sys.argv[2], sys.argv[3].split(",")
     obs_utils.initialize_obs_utils_with_obs_specs({"obs": {"low_dim": names}})
-    shapes = file_utils.get_shape_metadata_from_dataset(path, all_obs_keys=names)
-    seen = {"action_dim": np.array(shapes["ac_dim"])}
+    seen: dict[str, np.ndarray] = {}
     for mask in ("", "train", "valid"):
         dataset = SequenceDataset(
             hdf5_path=path,
@@ -35,5 +33,4 @@ if __name__ == "__main__":
                 rows = [each[group][name] for each in steps]
                 seen[f"{mask}/{group}/{name}"] = np.concatenate(rows)
         seen[f"{mask}/demos"] = np.array(dataset.demos)
-    seen["env_name"] = np.array(file_utils.get_env_metadata_from_dataset(path)["env_name"])
     np.savez(result, **seen)

@@ -34,4 +34,3 @@ def test_robomimic_loads_an_export(tmp_path: Path) -> None:
         np.testing.assert_array_equal(seen[f"{mask}/rewards"], chosen.read("reward"))
         ended = chosen.episodes("terminated").column("terminated").to_numpy()
         assert np.flatnonzero(seen[f"{mask}/dones"]).tolist() == last[ended].tolist()
-    assert str(seen["env_name"]) == "aliengo"
