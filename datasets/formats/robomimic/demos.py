@@ -76,7 +76,10 @@ def read_demos(path: Path, file: h5py.File) -> tuple[list[Demo], list[str], list
         if not isinstance(group, h5py.Group):
             refuse(path, f"data/{name}", "is not a group")
         demo, samples = _read_demo(path, group, int(names[name][1]))
-        (demos if demo.length else empty).append(demo if demo.length else name)  # pyright: ignore
+        if demo.length:
+            demos.append(demo)
+        else:
+            empty.append(name)
         if samples is not None and not np.array_equal(samples, demo.length):
             unlike.append(f"{name} ({samples!r:.20} for {demo.length})")
     if not demos:
@@ -148,7 +151,7 @@ def chosen(
 
 def read_env(path: Path, file: h5py.File) -> tuple[dict[str, Any], bytes]:
     """The environment's `env_args`, and the bytes of them that an export writes back."""
-    text = file[keys.DATA].attrs.get(keys.ENV_ARGS, "{}")
+    text: Any = file[keys.DATA].attrs.get(keys.ENV_ARGS, "{}")
     try:
         tree = json.loads(text)
     except (ValueError, TypeError, RecursionError):
@@ -165,7 +168,8 @@ def read_masks(
     masks = dict[str, np.ndarray]()
     places = {demo.group.rpartition("/")[2]: at for at, demo in enumerate(demos)}
     group = file.get(keys.MASK)
-    for name, item in group.items() if isinstance(group, h5py.Group) else ():
+    items: Mapping[str, Any] = dict(group) if isinstance(group, h5py.Group) else {}
+    for name, item in items.items():
         is_list = isinstance(item, h5py.Dataset) and item.ndim == 1 and item.dtype.kind in "SO"
         values = item[()] if is_list and item.nbytes <= _LARGEST_MASK else [0]
         if not all(isinstance(each, bytes) for each in values):

@@ -172,7 +172,8 @@ class RobomimicImporter(Importer):
         if keys.OBS in self._kinds:
             return [keys.OBS]
         kinds, start = self._kinds, f"{keys.OBS}/"
-        group = self._file[self._demos[0].group].get(keys.OBS)
+        first: Any = self._file[self._demos[0].group]
+        group = first.get(keys.OBS)
         order = {name: at for at, name in enumerate(group)} if group is not None else {}
         names = [key for key in kinds if key.startswith(start)]
         names.sort(key=lambda key: order.get(key.split("/")[1], len(order)))

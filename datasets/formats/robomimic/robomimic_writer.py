@@ -61,8 +61,9 @@ class RobomimicExporter(Exporter):
         names = [key.partition("/")[2] for key in self._keys["obs"]]
         others = [each[0] for name, each in self._keys.items() if name not in ("obs", "final_obs")]
         fields = [key for key in others if key not in (keys.ACTIONS, keys.REWARDS)]
-        self.reading = {"obs": tuple(map(escape, filter(None, names)))}
-        self.reading |= {"fields": tuple(map(escape, fields))} if fields else {}
+        reading = {"obs": tuple(map(escape, filter(None, names)))}
+        reading |= {"fields": tuple(map(escape, fields))} if fields else {}
+        self.reading = reading  # pyright: ignore[reportAttributeAccessIssue]
         self._masks = self._filter_keys(selection)
         check_room(selection, destination)
 
