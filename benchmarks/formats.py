@@ -1,8 +1,9 @@
 """Speed and memory of importing other projects' files, beside just reading them with h5py.
 
 The sources are made here, of the sizes and layouts of the real ones: Hopper's 11 + 3 + 1 numbers a
-step in a flat D4RL file, plain and compressed, and the CMU humanoid's 2,868 + 56 + 56 + 1 in
-MoCapAct's rollout files. Their values are noise, which compresses no better than sensors do.
+step in a flat D4RL file, plain and compressed, and in robomimic's demos; the CMU humanoid's 2,868 +
+56 + 56 + 1 in MoCapAct's rollout files. Their values are noise, which compresses no better than
+sensors do.
 """
 
 import json
@@ -57,13 +58,14 @@ class FormatBenchConfig:
 
 
 def made_sources() -> tuple[Source, ...]:
-    """D4RL plain and compressed, and MoCapAct as its files are."""
+    """D4RL plain and compressed, robomimic's compressed demos, and MoCapAct as its files are."""
     fields = (Field("obs", (11,)), Field("action", (3,)), Field("reward"))
     final = Field("final_obs", (11,), per="episode")
     hopper = Schema((*fields, final), find_task("Hopper-v5").facts.control_dt_s, "hopper")
     return (
         Source("D4RL, plain", "d4rl", {"compression": "none", "notes": False}, hopper, 500),
         Source("D4RL, gzip", "d4rl", {"compression": "gzip", "notes": False}, hopper, 500),
+        Source("robomimic", "robomimic", {"notes": False}, hopper, 500),
         Source("MoCapAct", "mocapact", {"notes": False}, humanoid_schema(has_value=True), 160),
     )
 

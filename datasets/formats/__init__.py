@@ -75,6 +75,9 @@ FORMATS: dict[str, FormatEntry] = {
         "file.hdf5, or a folder of them",
         **_HDF5,
     ),
+    "robomimic": _own(
+        "robomimic", "robomimic's HDF5, which Isaac Lab's recorder writes too", "file.hdf5", **_HDF5
+    ),
     "lerobot": _own("lerobot", "LeRobot v3 (Parquet)", "folder"),
 }
 

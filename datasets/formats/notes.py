@@ -5,13 +5,24 @@ rewards or endings) and leave the notes as they are. An import refuses notes tha
 arrays, instead of writing a catalog that contradicts its own data.
 """
 
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from gaitforge.datasets.errors import listed
 from gaitforge.datasets.formats.checks import refuse
 from gaitforge.datasets.formats.sources import Span, episode_returns
+
+
+def refuse_options(path: Path, key: str, options: Any, remedy: str) -> None:
+    """Refuse options for a file with notes at `key`, which they could not change."""
+    names = [each.name for each in fields(options) if getattr(options, each.name) != each.default]
+    if names:
+        what = f"option {names[0]} has" if len(names) == 1 else f"options {listed(names)} have"
+        refuse(path, key, f"{what} no effect on a file with gaitforge's notes; {remedy}")
 
 
 def check_notes(

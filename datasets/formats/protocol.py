@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -95,6 +96,7 @@ class Importer(ABC):
         parts: how the episodes are cut, which bounds the memory.
         carried: what is converted and what is not.
         metadata: what the store's parts cannot hold; the format's exporter writes it back.
+        selections: name -> ids of its episodes; the driver saves them as selections.
     """
 
     Options: ClassVar[type[Any]] = NoOptions
@@ -104,6 +106,7 @@ class Importer(ABC):
     parts: Sequence[Span]
     carried: Carried
     metadata: bytes = b""
+    selections: Mapping[str, np.ndarray] = MappingProxyType({})
 
     @abstractmethod
     def __init__(self, source: str, options: Any) -> None: ...

@@ -37,7 +37,7 @@ def _value(kind: Any, tree: object, where: str) -> Any:
         if tree is None and type(None) in arguments:
             return None
         return _value(next(a for a in arguments if a is not type(None)), tree, where)
-    if origin is tuple and isinstance(tree, list):
+    if origin is tuple and isinstance(tree, list | tuple):
         return tuple(_value(arguments[0], item, where) for item in tree)
     if origin in (dict, Mapping) and isinstance(tree, dict):
         return dict(tree)

@@ -12,7 +12,7 @@ from gaitforge.flows.progress import Silent
 @pytest.mark.slow
 def test_every_source_is_imported_and_read(tmp_path: Path) -> None:
     rows = BENCH.run(tmp_path, BENCH.quick, Silent())["rows"]
-    assert [row["source"] for row in rows] == ["D4RL, plain", "D4RL, gzip", "MoCapAct"]
+    assert [row["source"] for row in rows] == ["D4RL, plain", "D4RL, gzip", "robomimic", "MoCapAct"]
     for row in rows:
         assert 0 < row["mb_per_s"] < row["read_mb_per_s"]
         assert row["of_reading"] == pytest.approx(row["mb_per_s"] / row["read_mb_per_s"])

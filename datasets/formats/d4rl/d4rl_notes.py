@@ -4,16 +4,13 @@ The authors' (the algorithm, the policy's weights) have no place in a store's pa
 them beside these as a small HDF5 file, for an export.
 """
 
-from dataclasses import fields
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
 import pyarrow as pa
 
-from gaitforge.datasets.errors import listed
 from gaitforge.datasets.formats.checks import damage_named, refuse
 from gaitforge.datasets.formats.d4rl import d4rl_schema as keys
 from gaitforge.datasets.formats.hdf5 import datasets_of
@@ -26,14 +23,6 @@ MOST_BYTES = 16 << 20
 """Largest metadata that are kept; D4RL's largest are a policy of two layers of 256, 0.3 MB."""
 
 REMEDY = f"delete the group {keys.NOTES} to use the arrays"
-
-
-def refuse_options(path: Path, options: Any) -> None:
-    """Refuse options for a file with notes, which they could not change."""
-    names = [each.name for each in fields(options) if getattr(options, each.name) != each.default]
-    if names:
-        what = f"option {names[0]} has" if len(names) == 1 else f"options {listed(names)} have"
-        refuse(path, keys.NOTES, f"{what} no effect on a file with gaitforge's notes; {REMEDY}")
 
 
 def keys_of_notes(

@@ -28,7 +28,7 @@ from gaitforge.datasets.formats.d4rl import d4rl_notes as notes
 from gaitforge.datasets.formats.d4rl import d4rl_schema as keys
 from gaitforge.datasets.formats.d4rl.file_names import named_dataset
 from gaitforge.datasets.formats.d4rl.tasks import TASKS, UNKNOWN, obs_slices, task_columns
-from gaitforge.datasets.formats.notes import check_notes
+from gaitforge.datasets.formats.notes import check_notes, refuse_options
 from gaitforge.datasets.formats.protocol import Carried, Importer, PartInput
 from gaitforge.datasets.formats.sources import Span, cut_parts, identity, stored_dtype
 from gaitforge.datasets.schema import TASK_AND_QUALITY, Field, Schema
@@ -90,7 +90,7 @@ class D4rlImporter(Importer):
         group, read_as = self._file.get(keys.NOTES), None
         self._table: pa.Table | None = None
         if isinstance(group, h5py.Group):
-            notes.refuse_options(path, self._options)
+            refuse_options(path, keys.NOTES, self._options, notes.REMEDY)
             self.schema, table = hdf5.read_notes(path, group)
             self._table = table
             self.carried = Carried(kept=("everything that gaitforge wrote",))

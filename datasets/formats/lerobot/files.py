@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ from gaitforge.datasets.formats.sources import Span
 
 _NUMBERS = ("episode_index", "length", "dataset_from_index", "dataset_to_index")
 
+
+_CONVERTER = "lerobot.scripts.convert_dataset_v21_to_v30"
+"""As of lerobot 0.6; 0.4 has it at `lerobot.datasets.v30.convert_dataset_v21_to_v30`."""
 
 _INFO_KEYS = ("codebase_version", "fps", "features", "data_path")
 _PLACE = re.compile(r"\{(chunk|file)_index(?::(?:0([1-9]))?d)?\}")
@@ -168,8 +172,13 @@ def _read_info(path: Path) -> dict[str, Any]:
 
     version, robot, features = info["codebase_version"], info.get("robot_type"), info["features"]
     if not str(version).startswith("v3."):
-        problem = f"is {version}; only v3 can be read: convert it with lerobot's own"
-        refuse(path, "codebase_version", f"{problem} convert_dataset_v21_to_v30")
+        problem = f"is {version}; only v3 can be read"
+        if version != "v2.1":
+            advice = "bring it to v2.1 with lerobot's own converters of that time"
+            refuse(path, "codebase_version", f"{problem}: {advice}")
+        place = f"--repo-id=me/data --root={quote(str(path.parent.parent))} --push-to-hub=false"
+        advice = f"convert a copy with lerobot's own converter: python -m {_CONVERTER} {place}"
+        refuse(path, "codebase_version", f"{problem}: {advice}")
     check("fps", _is_rate(info["fps"]), "a positive number", info["fps"])
     check("robot_type", isinstance(robot, str | None), "a string or null", robot)
     _check_data_path(path, info["data_path"])

@@ -11,16 +11,22 @@ What a source holds beside its episodes (`Importer.metadata`) is kept in
 import hashlib
 import json
 import os
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from gaitforge.datasets.dataset import open_store
 from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.files import create_durably, fsync_path
 from gaitforge.datasets.formats.protocol import Importer
 from gaitforge.datasets.formats.sources import CONTENT_DIGITS
 from gaitforge.datasets.layout import IMPORTS
+from gaitforge.datasets.selection.saved import load_selection
 from gaitforge.datasets.selection.selection import Selection
-from gaitforge.datasets.storage.s3.bucket import Bucket, is_bucket_url
+from gaitforge.datasets.storage.s3.bucket import Bucket, is_bucket_url, local_folder
 
 _DIGITS, _DIGEST_BYTES = 16, 32
 
@@ -99,6 +105,25 @@ def imported_metadata(selection: Selection, format_name: str) -> list[bytes]:
             raise DatasetError(f"{key} of {address} is damaged; remove it to export without it")
         entries.append(metadata)
     return list(dict.fromkeys(entries))
+
+
+def save_selections(address: str | os.PathLike[str], selections: Mapping[str, np.ndarray]) -> None:
+    """Save a source's selections beside the store (or its mirror): `STORE.selections/NAME.json`.
+
+    `selections` is name -> ids of episodes; those that a file there has stay in it.
+    """
+    if not selections:
+        return
+    store, place = open_store(address), local_folder(address)
+    folder, everything = place.with_name(f"{place.name}.selections"), store.select()
+    with disk_failures(f"cannot write to {folder}"):
+        folder.mkdir(exist_ok=True)
+    for name, ids in selections.items():
+        path = folder / f"{re.sub(r'[^A-Za-z0-9_.-]|^[.]', '_', name)}.json"
+        chosen = np.isin(everything.episode_ids(), ids)
+        if path.exists():
+            chosen |= np.isin(everything.rows, load_selection(store, path).rows)
+        everything.with_rows(everything.rows[chosen]).save(path)
 
 
 def _metadata_key(tag: str, format_name: str) -> str:

@@ -34,7 +34,7 @@ from gaitforge.datasets.formats.checks import refuse
 from gaitforge.datasets.formats.protocol import Advance, Begin, Importer, Report, no_progress
 from gaitforge.datasets.formats.sources import field_bytes
 from gaitforge.datasets.formats.transfer import staging
-from gaitforge.datasets.formats.transfer.imported import ImportedSource
+from gaitforge.datasets.formats.transfer.imported import ImportedSource, save_selections
 from gaitforge.datasets.formats.transfer.not_finite import read_finite
 from gaitforge.datasets.layout import CATALOG, PARTS, ROOT_FILE
 from gaitforge.datasets.storage.parts import array_digest
@@ -99,6 +99,7 @@ def import_source(
             there = [target.catalog().manifests[part_id] for part_id in work.part_ids]
             episodes = sum(each.episodes for each in there)
             steps = sum(each.steps for each in there)
+        save_selections(address, importer.selections)
         size = field_bytes(importer.schema.fields, steps, episodes)
         counts = episodes, steps, len(importer.parts), size
         return Report(name, str(source), str(store), *counts, time.monotonic() - started, carried)

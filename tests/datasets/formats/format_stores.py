@@ -197,11 +197,29 @@ def lerobot_store(path: Path, episodes: Sequence[Episode], parts: int = 2) -> St
     return plain_store(path, episodes, parts, LEROBOT_FIELDS)
 
 
+ROBOMIMIC_FIELDS = (
+    Field("obs_grid", (3, 4)),
+    Field("half", (2,), "float16"),
+    Field("flags", (4,), "bool"),
+    Field("initial_state_pose", (7,), per="episode"),
+    Field("mass", (), "float64", per="episode"),
+)
+"""Observations of their own, other arrays, and both kinds of fields per episode."""
+
+
+def robomimic_store(path: Path, episodes: Sequence[Episode], parts: int = 2) -> Store:
+    """The plain store with fields of every kind that a robomimic file holds."""
+    return plain_store(path, episodes, parts, ROBOMIMIC_FIELDS)
+
+
+_ROBOMIMIC = Case(robomimic_store, (*PLAIN_FIELDS, *(each.name for each in ROBOMIMIC_FIELDS)))
+
 CASES: dict[str, Case] = {
     "d4rl": Case(plain_store, PLAIN_FIELDS),
     "mocapact": Case(rollout_store, ROLLOUT_FIELDS),
     "lerobot": Case(lerobot_store, (*PLAIN_FIELDS, *(each.name for each in LEROBOT_FIELDS))),
     "minari": Case(minari_store, (*PLAIN_FIELDS, *(each.name for each in MINARI_FIELDS))),
+    "robomimic": _ROBOMIMIC,
     "fcnet": Case(legged_store, ("obs", "action"), ("length",), schema=False),
 }
 
@@ -232,6 +250,23 @@ VARIANTS: dict[str, tuple[str, Case]] = {
             {"notes": False},
         ),
     ),
+    "robomimic of Isaac Lab": (
+        "robomimic",
+        replace(_ROBOMIMIC, options={"layout": "isaaclab", "compression": "none"}),
+    ),
+    **{
+        f"robomimic {layout} without notes": (
+            "robomimic",
+            Case(
+                plain_store,
+                PLAIN_FIELDS,
+                ("length", "terminated", "success", "seed"),
+                False,
+                {"layout": layout, "notes": False},
+            ),
+        )
+        for layout in ("robomimic", "isaaclab")
+    },
     **{
         f"minari {each}": ("minari", replace(CASES["minari"], options={"storage": each}))
         for each in ("arrow", "parquet")

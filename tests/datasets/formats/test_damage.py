@@ -87,6 +87,7 @@ DAMAGES: dict[str, Damage] = {
 REQUIRED = {
     "d4rl": r"observations|actions|rewards|terminals",
     "minari": r"episode_\d+/(observations|actions|rewards|terminations|truncations)",
+    "robomimic": r"data/demo_\d+/(actions|rewards|dones|obs/.*)",
     "mocapact": r".*/(actions|rewards|proprioceptive|episode_lengths|episode_returns|early_.*)",
 }
 """Arrays without which nothing can be imported."""
@@ -183,7 +184,7 @@ def test_damaged_metadata(name: str, file: str, tmp_path: Path) -> None:
             level[key] = kept
 
 
-@pytest.mark.parametrize("name", ["d4rl", "mocapact"])
+@pytest.mark.parametrize("name", ["d4rl", "mocapact", "robomimic"])
 def test_notes_whose_texts_lie_outside_them(name: str, tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py", reason="h5py is the extra hdf5")
     source = tmp_path / "source"

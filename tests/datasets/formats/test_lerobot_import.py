@@ -142,7 +142,9 @@ FILE = "file-000.parquet"
 STATE = "observation.state"
 BAD_INPUT: dict[str, Callable[[Path], None]] = {
     "data: the 1 file hold 2 rows, but there are 9 frames; is a file": _remove,
-    "codebase_version: is v2.1; only v3": _info(codebase_version="v2.1"),
+    r"codebase_version: is v2.1; only v3 .* python -m lerobot\.scripts\.convert_dataset_v21_to_v30 "
+    r"--repo-id=me/data --root=\S+ --push-to-hub=false": _info(codebase_version="v2.1"),
+    "codebase_version: is v2.0; only v3 .* converters of that time": _info(codebase_version="v2.0"),
     "info.json: cannot be read as JSON: it is nested too deeply": _deep,
     "total_frames: is 10, but .* sum to 9": _info(total_frames=10),
     "info.json: splits/b: ends at 99, but there are 3 episodes": _info(

@@ -55,6 +55,7 @@ SPOIL: dict[str, Callable[[Path], None]] = {
     "lerobot": spoil_parquet,
     "minari": lambda path: spoil_hdf5(path / "data/main_data.hdf5", "episode_3/actions"),
     "mocapact": spoil_mocapact,
+    "robomimic": lambda path: spoil_hdf5(path, "data/demo_3/actions"),
 }
 
 

@@ -120,6 +120,16 @@ def without_minari_notes(path: Path) -> None:
     (path / "data/metadata.json").write_text(json.dumps(tree))
 
 
+def without_robomimic_notes(path: Path) -> None:
+    with h5py.File(path, "a") as file:
+        del file["gaitforge"]
+
+
+def a_demo_less(path: Path) -> None:
+    with h5py.File(path, "a") as file:
+        del file["data/demo_1"]
+
+
 def timed_out(path: Path) -> None:
     with h5py.File(path, "a") as file:
         file["timeouts"][:] |= file["terminals"][:]  # pyright: ignore
@@ -144,6 +154,7 @@ def an_episode_less(path: Path) -> None:
 REMEDIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "d4rl": (without_d4rl_notes, "metadata/gaitforge: .* delete"),
     "minari": (without_minari_notes, "delete the key gaitforge of metadata.json"),
+    "robomimic": (without_robomimic_notes, "delete the group gaitforge"),
     "lerobot": (lambda path: shutil.rmtree(path / "meta/gaitforge"), "delete the folder meta/"),
 }
 """Format -> what removes its notes, and what the refusal says of that."""
@@ -156,6 +167,9 @@ EDITS: list[tuple[str, Callable[[Path], None], str]] = [
     ("minari", relabel_hdf5("rewards"), REWARDS),
     ("minari", relabel_hdf5("terminations"), FAILED),
     ("minari", another_seed, "seed of episode 2 is 14 in the notes, but 5 beside them"),
+    ("robomimic", relabel_hdf5("rewards"), REWARDS),
+    ("robomimic", relabel_hdf5("dones"), FAILED),
+    ("robomimic", a_demo_less, "the notes have .* episodes, not"),
     ("lerobot", relabel_parquet("next.reward"), REWARDS),
     ("lerobot", relabel_parquet("next.terminated"), FAILED),
     ("lerobot", relabel_parquet("next.truncated"), "truncated of episode 1 is 1 in"),

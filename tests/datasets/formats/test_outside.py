@@ -78,7 +78,7 @@ def assert_refused(name: str, source: Path, message: str) -> None:
     assert not (source.parent / "again").exists()
 
 
-@pytest.mark.parametrize("name", ["d4rl", "minari", "mocapact"])
+@pytest.mark.parametrize("name", ["d4rl", "minari", "mocapact", "robomimic"])
 def test_hdf5_that_leads_to_other_files_is_refused(name: str, tmp_path: Path) -> None:
     source, secret = exported(name, tmp_path), tmp_path / "id_ed25519"
     secret.write_bytes(SECRET)

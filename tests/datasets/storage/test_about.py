@@ -87,12 +87,12 @@ def test_what_is_said_cannot_write_markup(store: Store) -> None:
     assert "](javascript" not in plain(hostile)
 
 
-@pytest.mark.parametrize("name", ["lerobot", "minari", "d4rl"])
+@pytest.mark.parametrize("name", ["lerobot", "minari", "d4rl", "robomimic"])
 def test_exports_carry_it(store: Store, tmp_path: Path, name: str) -> None:
     store.set_about(**SAID)
-    out = tmp_path / ("out.hdf5" if name == "d4rl" else "out-v0")
+    out = tmp_path / ("out.hdf5" if name in ("d4rl", "robomimic") else "out-v0")
     export_selection(name, store.select(), out)
-    if name == "d4rl":
+    if out.suffix == ".hdf5":
         h5py = pytest.importorskip("h5py")
         with h5py.File(out) as file:
             assert file.attrs["licence"] == "CC-BY-4.0"

@@ -160,6 +160,9 @@ export {store} {new} --where level=1 | --where is for data
 export {store} {new} --set compression=none | --set is for data
 export {walks} fcnet {new} | FCNet's maps need the slice projected_gravity
 import d4rl {gone} {new} | gone: no such file
+import robomimic {gone} {new} | gone: no such file
+import robomimic {empty} {new} | is a folder; give a file
+export {store} robomimic {new} --set layout=flat | option layout is 'flat'; allowed: rob
 import rlds {gone} {new} | unknown format 'rlds'; allowed: d4rl, fcnet
 import d4rl {gone} {new} --set horizon=x | setting 'horizon' needs a whole number
 import d4rl {gone} {new} --set colour=x | unknown setting 'colour'; allowed: contr

@@ -1,0 +1,89 @@
+"""The keys of a robomimic file and how a store's fields map to them.
+
+A demo is a group `data/demo_K` with `actions`, `obs/NAME`, in most files `rewards`, `dones` and
+`next_obs/NAME`, and whatever else was recorded, one row a step. `mask/NAME` lists demos (a filter
+key). Isaac Lab's recorder (`HDF5DatasetFileHandler`) writes the same with further nested groups,
+one row of `initial_state/...` a demo, and the attributes `success` and `seed`. We keep what else
+there is once an episode below `episode/`.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from itertools import combinations
+
+from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.formats.sources import field_name, tiling_slices
+from gaitforge.datasets.schema import STREAM_KEYS, Schema
+from gaitforge.datasets.selection.selection import final_of
+
+DATA, MASK, NOTES = "data", "mask", "gaitforge"
+OBS, NEXT, ACTIONS, REWARDS, DONES = "obs", "next_obs", "actions", "rewards", "dones"
+INITIAL_STATE, EPISODE = "initial_state/", "episode/"
+PER_EPISODE = (INITIAL_STATE, EPISODE)
+SAMPLES, SUCCESS, SEED, TOTAL = "num_samples", "success", "seed", "total"
+ENV_ARGS, NESTED = "env_args", "nested"
+REMEDY = f"delete the group {NOTES} to use the arrays"
+
+KEYS = "robomimic_keys"
+"""Attribute of the schema: key by a field's or slice's name -> key of the imported file."""
+
+_KEY = re.compile(r"[^/\0.][^/\0]*(/[^/\0.][^/\0]*)*")
+_OWN = {"action": ACTIONS, "reward": REWARDS, NEXT: f"{NEXT}/state"}
+_RESERVED = ("obs", "action", "reward", *STREAM_KEYS)
+
+
+def own_key(name: str, per: str = "step") -> str:
+    """The key by a field's name: `obs_NAME` is below `obs`, fields per episode below `episode`."""
+    if per == "episode":
+        own = re.sub("^initial_state_", INITIAL_STATE, name)
+        return own if own != name else f"{EPISODE}{name}"
+    return _OWN.get(name) or re.sub("^obs_", "obs/", name)
+
+
+def name_of(key: str, taken: Collection[str]) -> str:
+    """A field's name for a key: lower case, with a number where it is `taken` or reserved."""
+    name = base = re.sub(r"^(?=[^a-z])", "key_", field_name(key.removeprefix(EPISODE)))
+    number = 1
+    while name in taken or name in _RESERVED:
+        number += 1
+        name = f"{base}_{number}"
+    return name
+
+
+def keys_of(schema: Schema, nested: bool) -> dict[str, list[str]]:
+    """Field -> the keys below a demo whose arrays hold it side by side; DatasetError for a clash.
+
+    `nested` takes the groups of an imported file; otherwise names are flat, as robomimic has them.
+    """
+    noted = schema.attributes.get(KEYS)
+    noted = noted if isinstance(noted, Mapping) else {}
+
+    def placed(key: str) -> str:
+        there = str(noted.get(key, key))
+        return there if nested or there.count("/") == key.count("/") else key
+
+    keys = {
+        each.name: [placed(own_key(each.name, each.per))]
+        for each in schema.fields
+        if each.name not in ("obs", "final_obs")
+    }
+    parts = [placed(f"{OBS}/{name}") for name, _ in tiling_slices(schema.field("obs"))]
+    has_others = any(key.startswith(f"{OBS}/") for each in keys.values() for key in each)
+    keys["obs"] = parts or ([OBS] if nested and not has_others else [f"{OBS}/state"])
+    if holds_final(schema):
+        keys["final_obs"] = [f"next_{key}" for key in keys["obs"]]
+    elif "final_obs" in schema.names("episode"):
+        keys["final_obs"] = [f"{EPISODE}final_obs"]
+    every = sorted([DONES, *(key for each in keys.values() for key in each)])
+    if any(f"{later}/".startswith(f"{one}/") for one, later in combinations(every, 2)):
+        raise DatasetError(f"two fields would have one key, or one in the other's: {listed(every)}")
+    if odd := [key for key in every if not _KEY.fullmatch(key)]:
+        raise DatasetError(f"{listed(odd)} cannot be keys of a robomimic file")
+    return keys
+
+
+def holds_final(schema: Schema) -> bool:
+    """Whether `next_obs` holds the final observations: they are alike, and it is no field."""
+    if "final_obs" not in schema.names("episode") or NEXT in schema.names():
+        return False
+    return final_of(schema, "final_obs") is not None
