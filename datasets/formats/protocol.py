@@ -95,6 +95,8 @@ class Importer(ABC):
         parts: how the episodes are cut, which bounds the memory.
         carried: what is converted and what is not.
         metadata: what the store's parts cannot hold; the format's exporter writes it back.
+        statistics: field -> min, max, mean, std of its channels, where the source's files state
+            them; nobody has compared them with the values.
     """
 
     Options: ClassVar[type[Any]] = NoOptions
@@ -104,6 +106,7 @@ class Importer(ABC):
     parts: Sequence[Span]
     carried: Carried
     metadata: bytes = b""
+    statistics: Mapping[str, Mapping[str, Any]] = {}
 
     @abstractmethod
     def __init__(self, source: str, options: Any) -> None: ...
