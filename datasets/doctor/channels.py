@@ -129,7 +129,9 @@ def at_limits(m: Measures) -> Iterator[Finding]:
     at = np.where(field["low"] == low, field["at_low"], 0).sum(axis=0)
     at += np.where(field["high"] == high, field["at_high"], 0).sum(axis=0)
     shares = np.where((low == high) | (at == steps), 0.0, at / max(1, steps))
-    for severity, more, most in zip(("warning", "note"), _AT_LIMIT, (1.0, _AT_LIMIT[0]), strict=True):
+    for severity, more, most in zip(
+        ("warning", "note"), _AT_LIMIT, (1.0, _AT_LIMIT[0]), strict=True
+    ):
         own = (shares > more) & (shares <= most)
         if own.any():
             where = _listed(m, "action", own)

@@ -40,8 +40,10 @@ class Data(ABC):
         address: of a store, or path of a source; schema: of the store or its import.
         spans: the episodes in order, as they are read.
         stated: field -> name ("min", "mean", …) -> values that the data's own files state.
+        format: name of a source's format; "" for a store.
     """
 
+    format: str = ""
     address: str
     schema: Schema
     spans: Sequence[Span]
@@ -65,6 +67,9 @@ class Data(ABC):
         """The step fields that are examined."""
         fields = (self.schema.field(name) for name in self.schema.names("step"))
         return [each.name for each in fields if np.prod(each.shape) <= MOST_CHANNELS]
+
+    def close(self) -> None:  # noqa: B027, a store has nothing open
+        """Release the source."""
 
     @property
     def steps(self) -> int:
@@ -92,17 +97,17 @@ class Data(ABC):
 
 
 class StoreData(Data):
-    """A selection of a store; `catalog`: column -> (E,), read without any array."""
+    """A `selection` of a store; `catalog`: column -> (E,), read without any array."""
 
     def __init__(self, selection: Selection) -> None:
         self.address, self.schema = selection.store.address, selection.schema
-        self._selection = selection
+        self.selection = selection
         self.catalog = columns_of(selection.episodes(), self.schema.group_by)
 
     @cached_property
     def spans(self) -> Sequence[Span]:  # type: ignore[override]
         """See `Data`."""
-        return list(blocks(self._selection))
+        return list(blocks(self.selection))
 
     def load(self, span: Span) -> tuple[Arrays, Columns]:
         """See `Data.load`."""
@@ -112,7 +117,7 @@ class StoreData(Data):
 
     def sampled(self, steps: int) -> "StoreData":
         """About so many steps of evenly spread episodes."""
-        selection = self._selection
+        selection = self.selection
         every = max(1, round(selection.steps / steps))
         return self if every == 1 else StoreData(selection.with_rows(selection.rows[::every]))
 
@@ -138,6 +143,10 @@ class ForeignData(Data):
             arrays = {name: part.arrays[name] for name in self.names}
             self._last = span, (arrays, columns_of(part.episodes, self.schema.group_by))
         return self._last[1]
+
+    def close(self) -> None:
+        """See `Data.close`."""
+        self._importer.close()
 
     @property
     def store(self) -> str:

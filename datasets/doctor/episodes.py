@@ -121,13 +121,13 @@ def returns(m: Measures) -> Iterator[Finding]:
 
 
 def balance(m: Measures) -> Iterator[Finding]:
-    """Cells with far fewer episodes than others, and cells with another mix of noise."""
+    """Cells with far fewer steps than others, and cells with another mix of noise."""
     cells = m.groups
-    counts = np.bincount(cells) if len(cells) else np.zeros(1, int)
+    counts, steps = np.bincount(cells), np.bincount(cells, m.columns["length"])
     by = " and ".join(m.schema.group_by)
-    if counts.max() >= _BALANCE * counts.min():
-        rows = m.rows[counts[cells] == counts.min()]
-        text = f"a {by} has {counts.min():,} episodes, another one {counts.max():,}"
+    if steps.max() >= _BALANCE * steps.min():
+        rows = m.rows[steps[cells] == steps.min()]
+        text = f"a {by} has {steps.min():,.0f} steps, another one {steps.max():,.0f}"
         yield Finding("unbalanced", "note", text, len(rows), rows)
     if "action_noise" not in m.columns:
         return

@@ -3,24 +3,21 @@
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
 from gaitforge.datasets.catalog.listing import episode_name
 from gaitforge.datasets.doctor import channels, episodes
-from gaitforge.datasets.doctor.data import Arrays, Columns, Data, StoreData
+from gaitforge.datasets.doctor.data import Arrays, Data, StoreData
 from gaitforge.datasets.doctor.finding import Example, Finding, in_order
 from gaitforge.datasets.doctor.labels import Labels
 from gaitforge.datasets.doctor.measures import (
-    FROZEN_STEPS,
     Collector,
     Measures,
     flattened,
     runs,
 )
 from gaitforge.datasets.errors import DatasetError
-from gaitforge.datasets.formats.sources import Span
 from gaitforge.datasets.selection.selection import Selection
 
 Check = Callable[[Measures], Iterable[Finding]]
@@ -81,7 +78,7 @@ def examine(data: Data, advance: Advance = lambda steps: None) -> list[Finding]:
         for check in (*CATALOG_CHECKS, *ARRAY_CHECKS):
             findings += check(measures)
         findings += channels.statistics(measures, data.stated)
-        findings += labels.findings()
+        findings += labels.findings(measures)
     return list(_completed(data, measures, in_order(findings)))
 
 

@@ -10,7 +10,6 @@ Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 
-
 @dataclass(frozen=True)
 class Example:
     """An episode that shows a finding: its name, a step of it, and the command that plays it."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gaitforge.datasets.doctor.finding import Finding, of_episodes
+from gaitforge.datasets.doctor.measures import Measures
 
 _KEPT = 1024
 """Steps of a slab."""
@@ -59,24 +60,33 @@ class Labels:
                 slab = tuple(each[best] for each in slab)
             self._slabs[k] = slab
 
-    def findings(self) -> Iterator[Finding]:
-        """A note if near observations mostly have far actions, a warning if only some have."""
-        near = far = 0
-        rows: set[int] = set()
+    def findings(self, m: Measures) -> Iterator[Finding]:
+        """Of each policy in each cell: a warning if some near observations have far actions.
+
+        A note if most have: then the policy is random, or sees more than is stored.
+        """
+        policy = m.codes(*m.schema.group_by, "expert", "expert_hash")
+        near, far = np.zeros((2, len(m.rows)), np.int64)
+        involved: list[np.ndarray] = []
         for _, obs, action, episode in self._slabs:
-            apart = episode[:, None] < episode
-            close = (_distances(obs) < _NEAR) & apart
-            conflict = close & (_distances(action) > _FAR)
-            near, far = near + int(close.sum()), far + int(conflict.sum())
-            rows |= set(episode[np.nonzero(conflict)[0]].tolist())
-            rows |= set(episode[np.nonzero(conflict)[1]].tolist())
-        if far < _LEAST_PAIRS:
-            return
-        noisy = far > near / 2
-        text = f"{far:,} of {near:,} sampled pairs of nearly equal observations have far actions"
-        text += ": the policy is random, or sees more than is stored" if noisy else ""
-        severity = "note" if noisy else "warning"
-        yield from of_episodes("conflicting-labels", severity, text, np.array(sorted(rows)))
+            place = np.searchsorted(m.rows, episode)
+            own = policy[place]
+            close = (_distances(obs) < _NEAR) & (place[:, None] < place) & (own[:, None] == own)
+            first, second = np.nonzero(close)
+            apart = _distances(action)[first, second] > _FAR
+            near += np.bincount(own[first], minlength=len(near))
+            far += np.bincount(own[first[apart]], minlength=len(far))
+            involved += [place[first[apart]], place[second[apart]]]
+        rows = np.unique(np.concatenate([np.zeros(0, np.int64), *involved]))
+        enough, random = far >= _LEAST_PAIRS, far > near / 2
+        for flags, severity, more in (
+            (enough & ~random, "warning", ""),
+            (enough & random, "note", ": the policy is random, or sees more than is stored"),
+        ):
+            text = f"{far[flags].sum():,} of {near[flags].sum():,} sampled pairs of nearly equal "
+            text += f"observations have far actions{more}"
+            own = m.rows[rows[flags[policy[rows]]]]
+            yield from of_episodes("conflicting-labels", severity, text, own)
 
 
 def _distances(values: np.ndarray) -> np.ndarray:

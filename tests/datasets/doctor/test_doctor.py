@@ -1,0 +1,92 @@
+"""The doctor finds each kind of fault, and nothing in data without faults."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gaitforge.datasets import Store
+from gaitforge.datasets.doctor.data import StoreData, open_source
+from gaitforge.datasets.doctor.examine import examine, quick_findings
+from gaitforge.datasets.doctor.finding import Finding
+from gaitforge.datasets.formats.transfer.exporting import export_selection
+from tests.datasets.doctor.faults import FAULTS, Arrays, Columns, clean, write_store
+
+FOREIGN = {"d4rl": "data.hdf5", "minari": "data", "lerobot": "data"}
+CASES = [(name, fault) for name, faults in FAULTS.items() for fault in faults]
+STEP_OF = {"not-finite": 7, "frozen-sensor": 6, "jump": 11, "time-jump": 11}
+"""Name of a finding -> the step that its first example has to name."""
+
+
+def _exported(store: Store, name: str, folder: Path) -> Path:
+    if name != "lerobot":
+        pytest.importorskip("h5py")
+    if name == "minari":
+        pytest.importorskip("minari")
+    path = folder / FOREIGN[name]
+    export_selection(name, StoreData(store.select()).selection, path)
+    return path
+
+
+def _of_source(path: Path, name: str) -> list[Finding]:
+    data = open_source(str(path))
+    try:
+        assert data.format == name
+        return examine(data)
+    finally:
+        data.close()
+
+
+def _checked(findings: list[Finding], name: str) -> Finding:
+    [found] = [each for each in findings if each.name == name]
+    if name in STEP_OF:
+        assert found.examples[0].step == STEP_OF[name]
+    assert found.commands
+    return found
+
+
+def test_data_without_faults_has_no_finding(tmp_path: Path) -> None:
+    store = write_store(tmp_path / "clean.zarr", *clean())
+    assert examine(StoreData(store.select())) == []
+    assert quick_findings(store.select()) == []
+    for name in FOREIGN:
+        assert _of_source(_exported(store, name, tmp_path / name), name) == []
+
+
+@pytest.mark.parametrize(("name", "fault"), CASES, ids=[fault.__name__ for _, fault in CASES])
+def test_a_fault_in_a_store_is_found(
+    tmp_path: Path, name: str, fault: Callable[[Arrays, Columns], None]
+) -> None:
+    arrays, columns = clean()
+    fault(arrays, columns)
+    findings = examine(StoreData(write_store(tmp_path / "x.zarr", arrays, columns).select()))
+    _checked(findings, name)
+    assert {each.name for each in findings} <= {name, "same-seed", "idle"}, "nothing else"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format_name", FOREIGN)
+@pytest.mark.parametrize(("name", "fault"), CASES, ids=[fault.__name__ for _, fault in CASES])
+def test_a_fault_in_a_foreign_file_is_found_without_an_import(
+    tmp_path: Path, format_name: str, name: str, fault: Callable[[Arrays, Columns], None]
+) -> None:
+    arrays, columns = clean()
+    fault(arrays, columns)
+    store = write_store(tmp_path / "x.zarr", arrays, columns)
+    path = _exported(store, format_name, tmp_path / "out")
+    # A reader refuses returns that contradict the rewards beside them.
+    found = _checked(_of_source(path, format_name), "unreadable" if name == "return" else name)
+    assert found.commands[0].startswith(f"gaitforge import {format_name} ")
+
+
+def test_stated_statistics_are_compared_with_the_data(tmp_path: Path) -> None:
+    store = write_store(tmp_path / "x.zarr", *clean())
+    path = _exported(store, "lerobot", tmp_path / "out")
+    file = path / "meta" / "stats.json"
+    stats = json.loads(file.read_text())
+    stats["observation.state"]["mean"][3] += 1.0
+    file.write_text(json.dumps(stats))
+    found = _checked(_of_source(path, "lerobot"), "statistics")
+    assert (found.severity, found.count) == ("error", 1)
+    assert "joint_pos[0]" in found.text
