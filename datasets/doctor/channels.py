@@ -2,8 +2,9 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,7 @@ _UNITS = {"rad": "_rad", "rad/s": "_rad_s"}
 _MIXED = 30.0
 """An episode's peak over the median peak: between deg/rad (57) and what a fall does (below 10)."""
 
-_AT_LIMIT = 0.5, 0.2
+_HALF, _FIFTH = 0.5, 0.2
 """Share of an action's steps at its two extremes that is a warning, and a note. Clipped noise of
 half the range is there in about 5 % of the steps, a saturated tanh policy in up to 40 %."""
 
@@ -129,9 +130,7 @@ def at_limits(m: Measures) -> Iterator[Finding]:
     at = np.where(field["low"] == low, field["at_low"], 0).sum(axis=0)
     at += np.where(field["high"] == high, field["at_high"], 0).sum(axis=0)
     shares = np.where((low == high) | (at == steps), 0.0, at / max(1, steps))
-    for severity, more, most in zip(
-        ("warning", "note"), _AT_LIMIT, (1.0, _AT_LIMIT[0]), strict=True
-    ):
+    for severity, more, most in (("warning", _HALF, 1.0), ("note", _FIFTH, _HALF)):
         own = (shares > more) & (shares <= most)
         if own.any():
             where = _listed(m, "action", own)
@@ -158,7 +157,8 @@ def jumps(m: Measures) -> Iterator[Finding]:
     for name, field in m.fields.items():
         if "back" in field:
             usual = float(np.median(field["jump"]))
-            back, gap = (field["back"] <= 0).any(axis=1), (field["jump"] > 1.5 * usual).any(axis=1)
+            back = (field["back"] <= 0).any(axis=1)
+            gap = (field["jump"] > 1.5 * usual).any(axis=1) & ~back
             text = f"{name} stands still or goes back"
             yield from of_episodes("time-jump", "error", text, m.rows[back], place=(name, 0))
             text = f"{name} skips {field['jump'].max():.4g} at once, usually {usual:.4g}"
@@ -177,7 +177,7 @@ def jumps(m: Measures) -> Iterator[Finding]:
             yield from of_episodes("jump", "warning", text, m.rows[flags.any(axis=1)], place=place)
 
 
-def statistics(m: Measures, stated: dict[str, dict[str, np.ndarray]]) -> Iterator[Finding]:
+def statistics(m: Measures, stated: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
     """Statistics that the data's files state and that are not the data's.
 
     Off by 1 % of a channel's range: programs may estimate them from a part of the frames.

@@ -116,13 +116,18 @@ class StoreData(Data):
         return span.read(self.names), columns
 
     def sampled(self, steps: int) -> "StoreData":
-        """About so many steps of evenly spread episodes."""
-        selection = self.selection
-        every = max(1, round(selection.steps / steps))
-        return self if every == 1 else StoreData(selection.with_rows(selection.rows[::every]))
+        """About so many steps of episodes chosen at random, always the same ones."""
+        share, rows = steps / self.selection.steps, self.selection.rows
+        if share >= 1:
+            return self
+        count = max(1, round(share * len(rows)))
+        chosen = np.random.default_rng(0).choice(rows, count, replace=False)
+        return StoreData(self.selection.with_rows(np.sort(chosen)))
 
     def commands(self, remedy: str, name: str, text: str, ids: Sequence[int]) -> list[str]:
         """See `Data.commands`."""
+        if remedy == "verify":
+            return [f"gaitforge verify {self.store}"]
         return self.edits(remedy, name, text, ids)
 
 
@@ -155,6 +160,8 @@ class ForeignData(Data):
 
     def commands(self, remedy: str, name: str, text: str, ids: Sequence[int]) -> list[str]:
         """See `Data.commands`: an import comes first, since sources are not edited."""
+        if remedy == "verify":
+            return []  # an import would be refused for the reason that the text gives
         first = f"gaitforge import {self.format} {shlex.quote(self.address)} {self.store}"
         if name == "not-finite":
             return [f"{first} --drop-nan"]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gaitforge.datasets.doctor.finding import Finding, of_episodes
-from gaitforge.datasets.doctor.measures import Measures
+from gaitforge.datasets.doctor.measures import Measures, roughness
 from gaitforge.datasets.errors import listed
 
 _LEAST = 8
@@ -150,7 +150,7 @@ def odd_ones(m: Measures) -> Iterator[Finding]:
         return
     action = m.fields["action"]
     spread = np.maximum(action["high"].max(axis=0) - action["low"].min(axis=0), 1e-9)
-    rough = np.sqrt((action["rough"] / np.square(spread)).mean(axis=1))
+    rough = roughness(action)
     moves = (action["moves"] / spread).mean(axis=1)
     long, cells = m.columns["length"] > 2, m.groups
     flags = np.zeros((2, len(m.rows)), bool)

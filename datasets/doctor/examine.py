@@ -50,7 +50,11 @@ QUICK_STEPS = 50_000
 _EXAMPLES = 3
 
 
-def examine(data: Data, advance: Advance = lambda steps: None) -> list[Finding]:
+def examine(
+    data: Data,
+    advance: Advance = lambda steps: None,
+    checks: Iterable[Check] = (*CATALOG_CHECKS, *ARRAY_CHECKS),
+) -> list[Finding]:
     """All findings about the data, errors first, with examples and commands.
 
     Steps that the data's reader refuses are a finding too; the other ones are examined all the
@@ -66,8 +70,8 @@ def examine(data: Data, advance: Advance = lambda steps: None) -> list[Finding]:
             try:
                 arrays, columns = loading.result()
             except DatasetError as error:
-                rows = np.arange(span.first, span.first + len(span.lengths))
-                findings.append(Finding("unreadable", "error", str(error), len(rows)))
+                lost = len(span.lengths)
+                findings.append(Finding("unreadable", "error", str(error), lost, remedy="verify"))
             else:
                 rows = np.arange(span.first, span.first + len(span.lengths))
                 collector.add(rows, span.lengths, arrays, columns)
@@ -75,7 +79,7 @@ def examine(data: Data, advance: Advance = lambda steps: None) -> list[Finding]:
             advance(span.n_steps)
     measures = collector.measures()
     if len(measures.rows):
-        for check in (*CATALOG_CHECKS, *ARRAY_CHECKS):
+        for check in checks:
             findings += check(measures)
         findings += channels.statistics(measures, data.stated)
         findings += labels.findings(measures)
@@ -83,7 +87,7 @@ def examine(data: Data, advance: Advance = lambda steps: None) -> list[Finding]:
 
 
 def quick_findings(selection: Selection, steps: int = QUICK_STEPS) -> list[Finding]:
-    """What the catalog shows, and the arrays of some evenly spread episodes.
+    """What the catalog shows, and the arrays of some episodes.
 
     Args:
         steps: about how many are read; 0 for none.
@@ -93,10 +97,8 @@ def quick_findings(selection: Selection, steps: int = QUICK_STEPS) -> list[Findi
     data = StoreData(selection)
     measures = Measures(data.schema, np.arange(len(selection)), data.catalog)
     findings = [each for check in CATALOG_CHECKS for each in check(measures)]
-    names = {each.name for each in findings}
     if steps:
-        sample = examine(data.sampled(steps))
-        findings += [each for each in sample if each.name not in names | {"unbalanced"}]
+        findings += examine(data.sampled(steps), checks=ARRAY_CHECKS)
     return in_order(findings)
 
 
@@ -108,7 +110,8 @@ def _add_labels(labels: Labels, arrays: Arrays, episode: np.ndarray) -> None:
 def _completed(data: Data, m: Measures, findings: Iterable[Finding]) -> Iterator[Finding]:
     """The findings with examples and commands."""
     for each in findings:
-        ids = m.columns["episode"][np.searchsorted(m.rows, each.rows)].tolist()
+        places = np.searchsorted(m.rows, each.rows)
+        ids = m.columns["episode"][places].tolist() if len(places) else []
         commands = data.commands(each.remedy, each.name, each.text, ids)
         steps = _steps(data, each)
         named = [

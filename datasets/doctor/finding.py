@@ -30,7 +30,7 @@ class Finding:
         count: episodes (`rows`), or else channels or values as the text says.
         rows: (N,) numbers of the episodes that it is about; empty if it is about all.
         place: field and channel that show it, to find the step of an example.
-        remedy: "drop", "annotate", "limitations" or "export": which command helps.
+        remedy: "drop", "annotate", "limitations", "export" or "verify": which command helps.
         examples: up to three; commands: to paste into a shell, in order.
     """
 

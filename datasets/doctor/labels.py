@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gaitforge.datasets.doctor.finding import Finding, of_episodes
-from gaitforge.datasets.doctor.measures import Measures
+from gaitforge.datasets.doctor.measures import Measures, roughness
 
 _KEPT = 1024
 """Steps of a slab."""
@@ -22,6 +22,9 @@ _NEAR, _FAR = 0.05, 1.0
 actions that are as far apart as any two; independent ones are 1.4 apart on average."""
 
 _LEAST_PAIRS = 8
+_WHITE = 0.35
+"""Roughness of actions that are drawn anew in each step: 0.7 if they are uniform, and about 0.4 if
+they are normal and the range is six deviations; that of motions is below 0.1."""
 
 
 class Labels:
@@ -34,7 +37,8 @@ class Labels:
     def add(self, obs: np.ndarray, action: np.ndarray, episode: np.ndarray) -> None:
         """See steps: `obs` (T, C), `action` (T, A), and `episode` (T,), their episodes' numbers."""
         keep = np.isfinite(obs).all(axis=1) & np.isfinite(action).all(axis=1)
-        obs, action, episode = obs[keep], action[keep], episode[keep]
+        if not keep.all():
+            obs, action, episode = obs[keep], action[keep], episode[keep]
         if not len(obs):
             return
         if not self._planes:
@@ -47,24 +51,17 @@ class Labels:
         planes, at, obs_scale, action_scale = self._planes
         distances = np.abs(obs @ planes - at)
         for k in range(len(at)):
-            most = self._slabs[k][0].max() if k < len(self._slabs) else np.inf
-            new = np.flatnonzero(distances[:, k] < most)
+            new = _least(distances[:, k])
             slab = distances[new, k], obs[new] / obs_scale, action[new] / action_scale, episode[new]
             if k == len(self._slabs):
                 self._slabs.append(slab)
-            else:
-                pairs = zip(self._slabs[k], slab, strict=True)
-                slab = tuple(np.concatenate(pair) for pair in pairs)
-            if len(slab[0]) > _KEPT:
-                best = np.argpartition(slab[0], _KEPT)[:_KEPT]
-                slab = tuple(each[best] for each in slab)
-            self._slabs[k] = slab
+                continue
+            both = [np.concatenate(pair) for pair in zip(self._slabs[k], slab, strict=True)]
+            best = _least(both[0])
+            self._slabs[k] = tuple(each[best] for each in both)
 
     def findings(self, m: Measures) -> Iterator[Finding]:
-        """Of each policy in each cell: a warning if some near observations have far actions.
-
-        A note if most have: then the policy is random, or sees more than is stored.
-        """
+        """Of each policy in each cell; a note if it acts at random, from one step to the next."""
         policy = m.codes(*m.schema.group_by, "expert", "expert_hash")
         near, far = np.zeros((2, len(m.rows)), np.int64)
         involved: list[np.ndarray] = []
@@ -78,15 +75,21 @@ class Labels:
             far += np.bincount(own[first[apart]], minlength=len(far))
             involved += [place[first[apart]], place[second[apart]]]
         rows = np.unique(np.concatenate([np.zeros(0, np.int64), *involved]))
-        enough, random = far >= _LEAST_PAIRS, far > near / 2
+        sizes = np.maximum(np.bincount(policy, minlength=len(near)), 1)
+        white = np.bincount(policy, roughness(m.fields["action"]), len(near)) / sizes > _WHITE
         for flags, severity, more in (
-            (enough & ~random, "warning", ""),
-            (enough & random, "note", ": the policy is random, or sees more than is stored"),
+            ((far >= _LEAST_PAIRS) & ~white, "warning", ""),
+            ((far >= _LEAST_PAIRS) & white, "note", ": the policy acts at random"),
         ):
             text = f"{far[flags].sum():,} of {near[flags].sum():,} sampled pairs of nearly equal "
             text += f"observations have far actions{more}"
             own = m.rows[rows[flags[policy[rows]]]]
             yield from of_episodes("conflicting-labels", severity, text, own)
+
+
+def _least(values: np.ndarray) -> np.ndarray:
+    """Where the `_KEPT` least values are."""
+    return np.argpartition(values, _KEPT)[:_KEPT] if len(values) > _KEPT else np.arange(len(values))
 
 
 def _distances(values: np.ndarray) -> np.ndarray:

@@ -102,7 +102,7 @@ class Collector:
 
 
 def flattened(values: np.ndarray) -> np.ndarray:
-    """(T, *shape) as (T, C); integers, booleans and half floats as float32, integers exact."""
+    """(T, *shape) as (T, C); integers, booleans and half floats as wider floats."""
     flat = values.reshape(len(values), -1)
     if flat.dtype.kind == "f" and flat.itemsize > 2:
         return flat
@@ -183,6 +183,12 @@ def runs(still: np.ndarray) -> np.ndarray:
             have *= 2
         run[:, candidates] = each
     return run
+
+
+def roughness(action: dict[str, np.ndarray]) -> np.ndarray:
+    """(E,) root mean square of the actions' second difference, over their range in all episodes."""
+    spread = action["high"].max(axis=0) - action["low"].min(axis=0)
+    return np.sqrt((action["rough"] / np.square(np.maximum(spread, 1e-9))).mean(axis=1))
 
 
 def _filled(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

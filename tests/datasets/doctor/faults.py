@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from gaitforge.datasets import Field, Schema, Store
 
@@ -101,13 +103,6 @@ def _add(arrays: Arrays, columns: Columns, source: int, length: int = 0) -> slic
     columns["length"][-1], columns["episode"][-1], columns["seed"][-1] = length, last + 1, last
     columns["return"] = _returns(arrays["reward"], columns["length"])
     return _spans(columns)[-1]
-
-
-def not_finite(arrays: Arrays, columns: Columns) -> None:
-    """NaN and infinity in two episodes."""
-    spans = _spans(columns)
-    arrays["obs"][spans[3].start + 7, 4] = np.nan
-    arrays["obs"][spans[9].start, 5] = np.inf
 
 
 def constant_channel(arrays: Arrays, columns: Columns) -> None:
@@ -222,7 +217,6 @@ def conflicting_labels(arrays: Arrays, columns: Columns) -> None:
 
 
 FAULTS: dict[str, tuple[Callable[[Arrays, Columns], None], ...]] = {
-    "not-finite": (not_finite,),
     "constant-channel": (constant_channel,),
     "unit": (unit, unit_of_some),
     "action-limit": (action_limit,),
@@ -257,3 +251,21 @@ def write_store(path: Path, arrays: Arrays, columns: Columns, schema: Schema = S
         own = {key: values[rows].tolist() for key, values in columns.items()}
         store.write_part(name, {key: values[steps] for key, values in arrays.items()}, own)
     return store
+
+
+def put_nan(path: Path, name: str, step: int) -> None:
+    """Put NaN into the actions of the first episode of an export; stores refuse it."""
+    if name == "lerobot":
+        [file] = path.glob("data/*/*.parquet")
+        table = pq.read_table(file)
+        place = table.schema.get_field_index("action")
+        rows = table.column("action").to_pylist()
+        rows[step][2] = float("nan")
+        field = table.schema.field("action")
+        pq.write_table(table.set_column(place, field, pa.array(rows, field.type)), file)
+        return
+    import h5py  # of the extra hdf5
+
+    file = path / "data" / "main_data.hdf5" if name == "minari" else path
+    with h5py.File(file, "r+") as opened:
+        opened["episode_0/actions" if name == "minari" else "actions"][step, 2] = np.nan
