@@ -66,8 +66,8 @@ def not_finite(m: Measures) -> Iterator[Finding]:
             where = _listed(m, name, bad.any(axis=0))
             text = f"{bad.sum():,} values of {where} are NaN or infinite"
             place = name, int(np.argmax(bad.any(axis=0)))
-            rows = m.rows[bad.any(axis=1)]
-            yield from of_episodes("not-finite", "error", text, rows, place=place, remedy="drop")
+            more = {"place": place, "remedy": "leave out"}
+            yield from of_episodes("not-finite", "error", text, m.rows[bad.any(axis=1)], **more)
 
 
 def constant(m: Measures) -> Iterator[Finding]:

@@ -1,9 +1,8 @@
 """What the doctor examines: a selection of a store, or a source that some format's reader reads."""
 
 import shlex
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from gaitforge.datasets.catalog.listing import episode_name
+from gaitforge.datasets.doctor.finding import Finding
 from gaitforge.datasets.errors import DatasetError, listed
-from gaitforge.datasets.formats import FORMATS, importer_class, options_of
+from gaitforge.datasets.formats import FORMATS, importer_class
 from gaitforge.datasets.formats.blocks import Block, blocks
 from gaitforge.datasets.formats.checks import not_finite_allowed
 from gaitforge.datasets.formats.protocol import Importer
@@ -21,10 +21,11 @@ from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.selection import Selection
 
 Arrays = Mapping[str, np.ndarray]
-Columns = dict[str, np.ndarray]
+Columns = Mapping[str, np.ndarray]
 
 MOST_CHANNELS = 4096
 """Fields with more numbers a step (pictures) are not examined."""
+
 _COLUMNS = (
     *("episode", "length", "seed", "return", "success", "terminated", "truncated"),
     *("action_noise", "split", "expert", "expert_hash", "robot"),
@@ -33,43 +34,27 @@ _IDS = 400
 """Episodes of one command: their ids stay below the 10,000 characters of a condition."""
 
 
-class Data(ABC):
-    """Episodes to examine; `spans` bound the memory.
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Episodes to examine.
 
     Attributes:
-        address: of a store, or path of a source; schema: of the store or its import.
-        spans: the episodes in order, as they are read.
-        stated: field -> name ("min", "mean", …) -> values that the data's own files state.
-        format: name of a source's format; "" for a store.
+        address: of a store, or path of a source.
+        schema: of the store, or of what an import would make.
+        spans: the episodes in order, as they are read, which bounds the memory.
+        read: gives field -> (T, *shape) and catalog column -> (E,) of a span; may raise.
+        format: of a source; "" for a store.
+        stated: field -> min, max, mean, std, as the source's own files state them.
+        close: releases the source.
     """
 
-    format: str = ""
     address: str
     schema: Schema
     spans: Sequence[Span]
-    stated: Mapping[str, Mapping[str, Any]] = {}
-
-    @abstractmethod
-    def load(self, span: Span) -> tuple[Arrays, Columns]:
-        """Step field -> (T, *shape), and catalog column -> (E,), of a span; may raise."""
-
-    @abstractmethod
-    def commands(self, remedy: str, name: str, text: str, ids: Sequence[int]) -> list[str]:
-        """The commands that drop episodes, annotate them, or note a fault of all of them."""
-
-    @property
-    def store(self) -> str:
-        """The store, quoted for a shell; for a source, the one that commands import it into."""
-        return shlex.quote(self.address)
-
-    @cached_property
-    def names(self) -> list[str]:
-        """The step fields that are examined."""
-        fields = (self.schema.field(name) for name in self.schema.names("step"))
-        return [each.name for each in fields if np.prod(each.shape) <= MOST_CHANNELS]
-
-    def close(self) -> None:  # noqa: B027, a store has nothing open
-        """Release the source."""
+    read: Callable[[Span], tuple[Arrays, Columns]]
+    format: str = ""
+    stated: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    close: Callable[[], object] = lambda: None
 
     @property
     def steps(self) -> int:
@@ -81,106 +66,58 @@ class Data(ABC):
         """Number of episodes."""
         return sum(len(span.lengths) for span in self.spans)
 
+    @property
+    def store(self) -> str:
+        """The store, quoted for a shell; for a source, the one that commands import it into."""
+        return shlex.quote(f"{Path(self.address).stem}.zarr" if self.format else self.address)
+
     def view(self, episode: int) -> str:
         """The command that plays an episode."""
         return f"gaitforge view {self.store} --episode {episode_name(episode)}"
 
-    def edits(self, remedy: str, name: str, text: str, ids: Sequence[int]) -> list[str]:
-        """Commands on the store; several where a condition could not hold all episodes."""
-        if not len(ids):
-            return [f"gaitforge card {self.store} --limitations {shlex.quote(f'{name}: {text}')}"]
-        pieces = (ids[at : at + _IDS] for at in range(0, len(ids), _IDS))
-        wheres = [f'--where "episode in ({", ".join(map(str, piece))})"' for piece in pieces]
-        verb, said = ("drop", f" --reason {name}") if remedy == "drop" else ("annotate", "")
-        more = said or f" doctor={name}"
-        return [f"gaitforge dataset {verb} {self.store} {where}{more}" for where in wheres]
-
-
-class StoreData(Data):
-    """A `selection` of a store; `catalog`: column -> (E,), read without any array."""
-
-    def __init__(self, selection: Selection) -> None:
-        self.address, self.schema = selection.store.address, selection.schema
-        self.selection = selection
-        self.catalog = columns_of(selection.episodes(), self.schema.group_by)
-
-    @cached_property
-    def spans(self) -> Sequence[Span]:  # type: ignore[override]
-        """See `Data`."""
-        return list(blocks(self.selection))
-
-    def load(self, span: Span) -> tuple[Arrays, Columns]:
-        """See `Data.load`."""
-        assert isinstance(span, Block)
-        columns = {name: values[span.episodes] for name, values in self.catalog.items()}
-        return span.read(self.names), columns
-
-    def sampled(self, steps: int) -> "StoreData":
-        """About so many steps of episodes chosen at random, always the same ones."""
-        share, rows = steps / self.selection.steps, self.selection.rows
-        if share >= 1:
-            return self
-        count = max(1, round(share * len(rows)))
-        chosen = np.random.default_rng(0).choice(rows, count, replace=False)
-        return StoreData(self.selection.with_rows(np.sort(chosen)))
-
-    def commands(self, remedy: str, name: str, text: str, ids: Sequence[int]) -> list[str]:
-        """See `Data.commands`."""
-        if remedy == "verify":
-            return [f"gaitforge verify {self.store}"]
-        return self.edits(remedy, name, text, ids)
-
-
-class ForeignData(Data):
-    """A source of another project's format, read without an import."""
-
-    def __init__(self, name: str, source: str, importer: Importer) -> None:
-        self.format, self.address, self.schema = name, source, importer.schema
-        self.spans, self.stated = importer.parts, importer.statistics
-        self._importer = importer
-        self._last: tuple[Span, tuple[Arrays, Columns]] | None = None
-
-    def load(self, span: Span) -> tuple[Arrays, Columns]:
-        """See `Data.load`."""
-        if self._last is None or self._last[0] is not span:
-            with not_finite_allowed():
-                part = self._importer.read_part(span)
-            arrays = {name: part.arrays[name] for name in self.names}
-            self._last = span, (arrays, columns_of(part.episodes, self.schema.group_by))
-        return self._last[1]
-
-    def close(self) -> None:
-        """See `Data.close`."""
-        self._importer.close()
-
-    @property
-    def store(self) -> str:
-        """See `Data.store`."""
-        return shlex.quote(f"{Path(self.address).stem}.zarr")
-
-    def commands(self, remedy: str, name: str, text: str, ids: Sequence[int]) -> list[str]:
-        """See `Data.commands`: an import comes first, since sources are not edited."""
-        if remedy == "verify":
-            return []  # an import would be refused for the reason that the text gives
-        first = f"gaitforge import {self.format} {shlex.quote(self.address)} {self.store}"
-        if name == "not-finite":
+    def commands(self, finding: Finding, ids: Sequence[int]) -> list[str]:
+        """The commands that take a finding about these episodes away, or note it."""
+        name, store, source = finding.name, self.store, shlex.quote(self.address)
+        first = f"gaitforge import {self.format} {source} {store}"
+        if finding.remedy == "verify":  # an import would be refused for the reason in the text
+            return [] if self.format else [f"gaitforge verify {store}"]
+        if finding.remedy == "leave out" and self.format:
             return [f"{first} --drop-nan"]
-        if remedy == "export":
-            return [first, f"gaitforge export {self.store} {self.format} {self.store[:-5]}-again"]
-        return [first, *self.edits(remedy, name, text, ids)]
+        if finding.remedy == "export":
+            return [first, f"gaitforge export {store} {self.format} {store}-{self.format}"]
+        edits = [f"gaitforge card {store} --limitations {shlex.quote(f'{name}: {finding.text}')}"]
+        if ids and finding.remedy != "limitations":
+            pieces = (ids[at : at + _IDS] for at in range(0, len(ids), _IDS))
+            wheres = [f'--where "episode in ({", ".join(map(str, piece))})"' for piece in pieces]
+            note = finding.remedy == "annotate"
+            verb, more = ("annotate", f"doctor={name}") if note else ("drop", f"--reason {name}")
+            edits = [f"gaitforge dataset {verb} {store} {where} {more}" for where in wheres]
+        return [first, *edits] if self.format else edits
 
 
-def columns_of(episodes: Any, group_by: Sequence[str]) -> Columns:
+def catalog_columns(episodes: Any, group_by: Sequence[str]) -> Columns:
     """The columns that checks read, of a table of episodes or of column -> values, as arrays."""
     if isinstance(episodes, pa.Table):
-        there, values = episodes.column_names, lambda name: episodes.column(name).to_pylist()
-    else:
-        there, values = list(episodes), episodes.__getitem__
-    return {name: np.asarray(values(name)) for name in (*_COLUMNS, *group_by) if name in there}
+        episodes = {each: episodes.column(each).to_pylist() for each in episodes.column_names}
+    names = (name for name in (*_COLUMNS, *group_by) if name in episodes)
+    return {name: np.asarray(episodes[name]) for name in names}
 
 
-def open_source(source: str, name: str = "", options: Any = None) -> ForeignData:
-    """Open a file or folder of another project's format.
+def store_data(selection: Selection) -> Data:
+    """A selection of a store."""
+    schema, names = selection.schema, _examined(selection.schema)
+    columns = catalog_columns(selection.episodes(), schema.group_by)
+
+    def read(span: Span) -> tuple[Arrays, Columns]:
+        assert isinstance(span, Block)
+        own = {name: values[span.episodes] for name, values in columns.items()}
+        return span.read(names), own
+
+    return Data(selection.store.address, schema, list(blocks(selection)), read)
+
+
+def source_data(source: str, name: str = "", options: Any = None) -> Data:
+    """A file or folder of another project's format, which is not imported.
 
     Args:
         name: the format; "" for the only one whose reader takes the source.
@@ -189,21 +126,38 @@ def open_source(source: str, name: str = "", options: Any = None) -> ForeignData
     Raises:
         DatasetError: no reader or several take it, or the one asked for refuses it.
     """
-    if name:
-        cls = importer_class(name)
-        return ForeignData(name, source, cls(source, options or cls.Options()))
-    taken: dict[str, Importer] = {}
-    for each in (name for name, entry in FORMATS.items() if not entry.missing):
-        cls = importer_class(each)
+    name, importer = _opened(source, [name] if name else FORMATS, options)
+    schema, names = importer.schema, _examined(importer.schema)
+
+    def read(span: Span) -> tuple[Arrays, Columns]:
+        with not_finite_allowed():
+            part = importer.read_part(span)
+        columns = catalog_columns(part.episodes, schema.group_by)
+        return {name: part.arrays[name] for name in names}, columns
+
+    return Data(source, schema, importer.parts, read, name, importer.statistics, importer.close)
+
+
+def _examined(schema: Schema) -> list[str]:
+    fields = (schema.field(name) for name in schema.names("step"))
+    return [each.name for each in fields if np.prod(each.shape) <= MOST_CHANNELS]
+
+
+def _opened(source: str, formats: Iterable[str], options: Any) -> tuple[str, Importer]:
+    """The only one of the formats that reads the source; the refusal, if it is the only one."""
+    opened: dict[str, Importer] = {}
+    asked = list(formats)
+    for name in asked:
         try:
-            taken[each] = cls(source, options_of(cls.Options, None))
+            cls = importer_class(name)
+            opened[name] = cls(source, options or cls.Options())
         except (DatasetError, OSError):
-            continue
-    if len(taken) != 1:
-        for importer in taken.values():
-            importer.close()
-        why = f"several formats read it ({listed(taken)})" if taken else "no format reads it"
-        names = listed(taken or FORMATS)
-        raise DatasetError(f"{source} is no store, and {why}; give --format, one of {names}")
-    [(name, importer)] = taken.items()
-    return ForeignData(name, source, importer)
+            if len(asked) == 1:
+                raise
+    if len(opened) == 1:
+        return next(iter(opened.items()))
+    for importer in opened.values():
+        importer.close()
+    why = f"several formats read it ({listed(opened)})" if opened else "no format reads it"
+    names = listed(opened or asked)
+    raise DatasetError(f"{source} is no store, and {why}; give --format, one of {names}")

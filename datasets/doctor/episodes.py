@@ -122,7 +122,7 @@ def returns(m: Measures) -> Iterator[Finding]:
 
 def balance(m: Measures) -> Iterator[Finding]:
     """Cells with far fewer steps than others, and cells with another mix of noise."""
-    cells = m.groups
+    cells = m.codes(*m.schema.group_by)
     counts, steps = np.bincount(cells), np.bincount(cells, m.columns["length"])
     by = " and ".join(m.schema.group_by)
     if steps.max() >= _BALANCE * steps.min():
@@ -152,7 +152,7 @@ def odd_ones(m: Measures) -> Iterator[Finding]:
     spread = np.maximum(action["high"].max(axis=0) - action["low"].min(axis=0), 1e-9)
     rough = roughness(action)
     moves = (action["moves"] / spread).mean(axis=1)
-    long, cells = m.columns["length"] > 2, m.groups
+    long, cells = m.columns["length"] > 2, m.codes(*m.schema.group_by)
     flags = np.zeros((2, len(m.rows)), bool)
     for cell in np.unique(cells):
         own = np.flatnonzero((cells == cell) & long)

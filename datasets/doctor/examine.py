@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
 from gaitforge.datasets.catalog.listing import episode_name
 from gaitforge.datasets.doctor import channels, episodes
-from gaitforge.datasets.doctor.data import Arrays, Data, StoreData
+from gaitforge.datasets.doctor.data import Data, catalog_columns, store_data
 from gaitforge.datasets.doctor.finding import Example, Finding, in_order
 from gaitforge.datasets.doctor.labels import Labels
 from gaitforge.datasets.doctor.measures import (
@@ -60,13 +61,13 @@ def examine(
     Steps that the data's reader refuses are a finding too; the other ones are examined all the
     same. Memory: two spans (`sources.PART_BYTES`), and about 50 bytes a channel and episode.
     """
-    collector, labels, findings = Collector(data), Labels(), list[Finding]()
+    collector, labels, findings = Collector(data.stated), Labels(), list[Finding]()
     with ThreadPoolExecutor(1) as pool:  # reads the next span meanwhile
         ahead = None
         for number, span in enumerate(data.spans):
-            loading = ahead or pool.submit(data.load, span)
+            loading = ahead or pool.submit(data.read, span)
             following = data.spans[number + 1 : number + 2]
-            ahead = pool.submit(data.load, following[0]) if following else None
+            ahead = pool.submit(data.read, following[0]) if following else None
             try:
                 arrays, columns = loading.result()
             except DatasetError as error:
@@ -75,9 +76,11 @@ def examine(
             else:
                 rows = np.arange(span.first, span.first + len(span.lengths))
                 collector.add(rows, span.lengths, arrays, columns)
-                _add_labels(labels, arrays, rows.repeat(span.lengths))
+                if {"obs", "action"} <= arrays.keys():
+                    pair = flattened(arrays["obs"]), flattened(arrays["action"])
+                    labels.add(*pair, rows.repeat(span.lengths))
             advance(span.n_steps)
-    measures = collector.measures()
+    measures = collector.measures(data.schema)
     if len(measures.rows):
         for check in checks:
             findings += check(measures)
@@ -94,63 +97,52 @@ def quick_findings(selection: Selection, steps: int = QUICK_STEPS) -> list[Findi
     """
     if not len(selection):
         return []
-    data = StoreData(selection)
-    measures = Measures(data.schema, np.arange(len(selection)), data.catalog)
+    columns = catalog_columns(selection.episodes(), selection.schema.group_by)
+    measures = Measures(selection.schema, np.arange(len(selection)), columns)
     findings = [each for check in CATALOG_CHECKS for each in check(measures)]
     if steps:
-        findings += examine(data.sampled(steps), checks=ARRAY_CHECKS)
+        count = min(len(selection), max(1, round(len(selection) * steps / selection.steps)))
+        rows = np.random.default_rng(0).choice(selection.rows, count, replace=False)
+        sample = selection.with_rows(np.sort(rows))
+        findings += examine(store_data(sample), checks=ARRAY_CHECKS)
     return in_order(findings)
-
-
-def _add_labels(labels: Labels, arrays: Arrays, episode: np.ndarray) -> None:
-    if {"obs", "action"} <= arrays.keys():
-        labels.add(flattened(arrays["obs"]), flattened(arrays["action"]), episode)
 
 
 def _completed(data: Data, m: Measures, findings: Iterable[Finding]) -> Iterator[Finding]:
     """The findings with examples and commands."""
+    read = lru_cache(1)(data.read)  # examples of several findings lie in the same spans
+    firsts = [span.first for span in data.spans]
+
+    def step(row: int, finding: Finding) -> int:
+        if finding.place is None:
+            return 0
+        field, channel = finding.place
+        span = data.spans[int(np.searchsorted(firsts, row, side="right")) - 1]
+        start = int(span.starts[row - span.first])
+        steps = slice(start, start + int(span.lengths[row - span.first]))
+        return _FINDERS[finding.name](flattened(read(span)[0][field])[steps], channel)
+
     for each in findings:
         places = np.searchsorted(m.rows, each.rows)
         ids = m.columns["episode"][places].tolist() if len(places) else []
-        commands = data.commands(each.remedy, each.name, each.text, ids)
-        steps = _steps(data, each)
-        named = [
-            Example(episode_name(name), step, data.view(name))
-            for name, step in zip(ids, steps, strict=False)
+        rows = each.rows[:_EXAMPLES].tolist()
+        examples = [
+            Example(episode_name(name), step(row, each), data.view(name))
+            for name, row in zip(ids, rows, strict=False)
         ]
-        yield replace(each, examples=tuple(named), commands=tuple(commands))
-
-
-def _steps(data: Data, finding: Finding) -> list[int]:
-    """The step that shows a finding in each of its first episodes; 0 where no channel shows it."""
-    rows = finding.rows[:_EXAMPLES].tolist()
-    if finding.place is None:
-        return [0] * len(rows)
-    name, channel = finding.place
-    find = _FINDERS[finding.name]
-    firsts = [span.first for span in data.spans]
-    found = []
-    for row in rows:
-        span = data.spans[int(np.searchsorted(firsts, row, side="right")) - 1]
-        values = flattened(data.load(span)[0][name])
-        start = int(span.starts[row - span.first])
-        found.append(find(values[start : start + int(span.lengths[row - span.first])], channel))
-    return found
+        commands = tuple(data.commands(each, ids))
+        yield replace(each, examples=tuple(examples), commands=commands)
 
 
 def _first(flags: np.ndarray) -> int:
     return int(np.argmax(flags)) if flags.size else 0
 
 
-def _changes(values: np.ndarray) -> np.ndarray:
-    return np.abs(np.diff(values))
-
-
 _FINDERS: dict[str, Callable[[np.ndarray, int], int]] = {
     "not-finite": lambda values, _: _first(~np.isfinite(values).all(axis=1)),
     "unit": lambda values, k: _first(np.abs(values[:, k])),
     "frozen-sensor": lambda values, k: _first(runs(np.diff(values, axis=0) == 0)[:, k]),
-    "jump": lambda values, k: _first(_changes(values[:, k])) + 1,
-    "time-jump": lambda values, k: _first(_changes(values[:, k])) + 1,
+    "jump": lambda values, k: _first(np.abs(np.diff(values[:, k]))) + 1,
+    "time-jump": lambda values, k: _first(np.abs(np.diff(values[:, k]))) + 1,
 }
 """Name of a finding -> the step that shows it, of an episode's values (T, C) and a channel."""

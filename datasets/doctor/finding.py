@@ -30,7 +30,8 @@ class Finding:
         count: episodes (`rows`), or else channels or values as the text says.
         rows: (N,) numbers of the episodes that it is about; empty if it is about all.
         place: field and channel that show it, to find the step of an example.
-        remedy: "drop", "annotate", "limitations", "export" or "verify": which command helps.
+        remedy: which command helps: "drop", "annotate", "leave out" (of an import), "limitations"
+            (of the card), "export" or "verify".
         examples: up to three; commands: to paste into a shell, in order.
     """
 

@@ -77,14 +77,16 @@ class Labels:
         rows = np.unique(np.concatenate([np.zeros(0, np.int64), *involved]))
         sizes = np.maximum(np.bincount(policy, minlength=len(near)), 1)
         white = np.bincount(policy, roughness(m.fields["action"]), len(near)) / sizes > _WHITE
-        for flags, severity, more in (
-            ((far >= _LEAST_PAIRS) & ~white, "warning", ""),
-            ((far >= _LEAST_PAIRS) & white, "note", ": the policy acts at random"),
+        for severity, kind, remedy in (
+            ("warning", ~white, "annotate"),
+            ("note", white, "limitations"),
         ):
+            flags = (far >= _LEAST_PAIRS) & kind
             text = f"{far[flags].sum():,} of {near[flags].sum():,} sampled pairs of nearly equal "
-            text += f"observations have far actions{more}"
+            text += "observations have far actions"
+            text += ", of a policy that acts at random" if severity == "note" else ""
             own = m.rows[rows[flags[policy[rows]]]]
-            yield from of_episodes("conflicting-labels", severity, text, own)
+            yield from of_episodes("conflicting-labels", severity, text, own, remedy=remedy)
 
 
 def _least(values: np.ndarray) -> np.ndarray:

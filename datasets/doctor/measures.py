@@ -6,14 +6,14 @@ Arrays are (E, C): episodes by channels, so the memory does not depend on the nu
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 
 from gaitforge.datasets.analysis.statistics import ChannelStatistics
-from gaitforge.datasets.doctor.data import Arrays, Columns, Data
+from gaitforge.datasets.doctor.data import Arrays, Columns
 from gaitforge.datasets.schema import Schema
 
 CHUNK_STEPS = 1 << 13
@@ -26,11 +26,15 @@ TIME = re.compile(r"(.*_)?(time|timestamp|time_s)")
 """Names of fields that hold a clock."""
 
 _LEAST_FEATURES = 48
+_ROWS = "row of the data"
+
+
+Parts = defaultdict[str, list[np.ndarray]]
 
 
 @dataclass
 class Measures:
-    """The episodes that were read; empty `fields` where only the catalog was.
+    """Episodes and what was measured of them; no `fields` where only the catalog was read.
 
     Attributes:
         rows: (E,) their numbers in the data.
@@ -42,63 +46,49 @@ class Measures:
     schema: Schema
     rows: np.ndarray
     columns: Columns
-    fields: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
-    statistics: dict[str, ChannelStatistics] = field(default_factory=dict)
-
-    @property
-    def groups(self) -> np.ndarray:
-        """(E,) number of the cell of each episode, by the schema's `group_by`."""
-        return self.codes(*self.schema.group_by)
+    fields: Mapping[str, dict[str, np.ndarray]] = field(default_factory=dict)
+    statistics: Mapping[str, ChannelStatistics] = field(default_factory=dict)
 
     def codes(self, *names: str) -> np.ndarray:
         """(E,) number of each episode's combination of values, of the columns that there are."""
-        codes = [
-            np.unique(self.columns[name].astype(str), return_inverse=True)[1]
-            for name in names
-            if name in self.columns
-        ]
+        there = [name for name in names if name in self.columns]
+        codes = [np.unique(self.columns[n].astype(str), return_inverse=True)[1] for n in there]
         keys = np.stack([np.zeros_like(self.rows), *codes], axis=1)
         return np.unique(keys, axis=0, return_inverse=True)[1].ravel()
 
 
 class Collector:
-    """Measures of spans as they are read."""
+    """Collects the measures of spans as they are read; `stated`: fields to take statistics of."""
 
-    def __init__(self, data: Data) -> None:
-        self._data = data
-        self._rows: list[np.ndarray] = []
-        self._columns: dict[str, list[np.ndarray]] = defaultdict(list)
-        self._fields: dict[str, dict[str, list[np.ndarray]]] = defaultdict(
-            lambda: defaultdict(list)
-        )
+    def __init__(self, stated: Container[str]) -> None:
+        self._stated = stated
+        self._columns: Parts = defaultdict(list)
+        self._fields: defaultdict[str, Parts] = defaultdict(lambda: defaultdict(list))
         self._statistics: dict[str, ChannelStatistics] = {}
 
     def add(self, rows: np.ndarray, lengths: np.ndarray, arrays: Arrays, columns: Columns) -> None:
         """Measure episodes `rows` of the data, whose steps lie end to end in `arrays`."""
-        self._rows.append(rows)
-        for name, values in columns.items():
+        for name, values in {_ROWS: rows, **columns}.items():
             self._columns[name].append(values)
         for name, values in arrays.items():
             flat = flattened(values)
             for first, stop, steps in chunks(lengths):
-                part = flat[steps]
-                kind = "clock" if TIME.fullmatch(name) and part.shape[1] == 1 else name
-                for key, value in measured(part, lengths[first:stop], kind).items():
+                for key, value in measured(flat[steps], lengths[first:stop], name).items():
                     self._fields[name][key].append(value)
-                if name in self._data.stated:
-                    own = ChannelStatistics.of(part)
-                    before = self._statistics.get(name)
+                if name in self._stated:
+                    own, before = ChannelStatistics.of(flat[steps]), self._statistics.get(name)
                     self._statistics[name] = own if before is None else before.merge(own)
 
-    def measures(self) -> Measures:
-        """All that was added."""
-        fields = {
-            name: {key: np.concatenate(parts) for key, parts in own.items()}
-            for name, own in self._fields.items()
-        }
-        columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
-        rows = np.concatenate(self._rows or [np.zeros(0, np.int64)])
-        return Measures(self._data.schema, rows, columns, fields, self._statistics)
+    def measures(self, schema: Schema) -> Measures:
+        """Those of all that was added."""
+        columns = _joined(self._columns)
+        rows = columns.pop(_ROWS, np.zeros(0, np.int64))
+        fields = {name: _joined(own) for name, own in self._fields.items()}
+        return Measures(schema, rows, columns, fields, self._statistics)
+
+
+def _joined(parts: Parts) -> dict[str, np.ndarray]:
+    return {name: np.concatenate(each) for name, each in parts.items()}
 
 
 def flattened(values: np.ndarray) -> np.ndarray:
@@ -164,7 +154,7 @@ def measured(rows: np.ndarray, lengths: np.ndarray, name: str) -> dict[str, np.n
         found["features"] = _features(rows, starts, lengths)
     elif name == "reward":
         found["sum"] = np.add.reduceat(rows, starts, dtype=np.float64).sum(axis=1)
-    elif name == "clock":
+    elif TIME.fullmatch(name) and rows.shape[1] == 1:
         steps[stops - 1] = np.inf
         found["back"] = np.minimum.reduceat(steps, starts)
     return found

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gaitforge import datasets
-from gaitforge.datasets.errors import amount, listed
+from gaitforge.datasets.errors import amount
 from gaitforge.datasets.files import check_outside_stores
 from gaitforge.datasets.formats import importer_class
 from gaitforge.datasets.layout import ROOT_FILE
 from gaitforge.pipeline.cli.parsing.parser import command, option, planned, setting
 from gaitforge.pipeline.cli.parsing.values import store_address
 from gaitforge.pipeline.progress import TerminalReporter
-from gaitforge.pipeline.tables import show_result
+from gaitforge.pipeline.tables import fields_of, show_result
 
 if TYPE_CHECKING:
     from gaitforge.datasets.doctor.data import Data
@@ -41,52 +41,44 @@ def doctor_command(arguments: argparse.Namespace) -> int:
     from gaitforge.datasets.doctor.examine import examine
 
     page = None if arguments.out is None else check_outside_stores(arguments.out)
-    with closing(_data(arguments)) as data:
-        with TerminalReporter().step("examine", data.steps, "step") as advance:
-            findings = examine(data, lambda steps: advance(steps, ""))
-        record = {"source": data.address, "format": data.format, "episodes": data.episodes}
-        record |= {"steps": data.steps, "findings": [each.to_json() for each in findings]}
-    about = f"{data.address}: {amount(data.episodes, 'episode')}, {amount(data.steps, 'step')}"
-    lines = [f"{about}, {amount(len(findings), 'finding')}"]
+    data = _data(arguments)
+    with closing(data), TerminalReporter().step("examine", data.steps, "step") as advance:
+        findings = examine(data, lambda steps: advance(steps, ""))
+    record = fields_of(data, "address", "format", "episodes", "steps")
+    record["findings"] = [each.to_json() for each in findings]
+    sizes = f"{amount(data.episodes, 'episode')}, {amount(data.steps, 'step')}"
+    lines = [f"{data.address}: {sizes}, {amount(len(findings), 'finding')}"]
+    rows = []
     for each in findings:
-        short = [line for line in each.commands if len(line) <= _MOST_CHARACTERS]
-        long = len(each.commands) - len(short)
-        more = [f"({amount(long, 'command')} for many episodes: see --json or --out)"] * bool(long)
-        views = [example.view for example in each.examples[:1]]
-        lines += ["", f"{each.severity}, {each.name}:", *views, *short, *more]
+        shown = [f"{at.episode} step {at.step}" for at in each.examples]
+        row = {"severity": each.severity, "finding": each.name, "count": each.count}
+        rows.append(row | {"what": each.text, "examples": ", ".join(shown)})
+        commands = [*(at.view for at in each.examples[:1]), *each.commands]
+        short = [line for line in commands if len(line) <= _MOST_CHARACTERS]
+        lines += ["", f"{each.severity}, {each.name}:", *short]
+        if len(short) < len(commands):
+            lines.append("(the command for so many episodes is in --json and --out)")
     if page is not None:
         from gaitforge.pipeline.report.doctor import write_doctor_page
 
-        write_doctor_page(page, record, about)
+        write_doctor_page(page, lines[0], rows, record["findings"])
         lines += ["", str(page)]
-    rows = [
-        {
-            "severity": each.severity,
-            "finding": each.name,
-            "count": each.count,
-            "what": each.text,
-            "examples": listed(f"{at.episode} step {at.step}" for at in each.examples)
-            if each.examples
-            else "",
-        }
-        for each in findings
-    ]
     show_result(record, rows, arguments.json, *lines)
     return int(any(each.severity == "error" for each in findings))
 
 
 def _data(arguments: argparse.Namespace) -> "Data":
-    from gaitforge.datasets.doctor.data import StoreData, open_source
+    from gaitforge.datasets.doctor.data import source_data, store_data
 
     source, name = arguments.source, arguments.format or ""
     if arguments.settings and not name:
         raise ValueError("--set is for the reader of a format; give --format too")
     if not name and (isinstance(source, str) or (source / ROOT_FILE).is_file()):
-        selection = datasets.open_store(source).select()
-        if not len(selection):
+        data = store_data(datasets.open_store(source).select())
+        if not data.steps:
             raise ValueError(f"{source} has no episode to examine")
-        return StoreData(selection)
+        return data
     if not name and not source.exists():
         raise ValueError(f"no store, file or folder at {source}")
     options = planned(importer_class(name).Options(), arguments) if name else None
-    return open_source(str(source), name, options)
+    return source_data(str(source), name, options)

@@ -1,46 +1,28 @@
 """The page of the doctor's findings."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 from gaitforge.pipeline.report.pages import Record, Section, write_sections
-
-_WHAT = {
-    "error": "Wrong for any use.",
-    "warning": "Wrong for many uses, or a sign of something wrong.",
-    "note": "Good to know.",
-}
+from gaitforge.pipeline.tables import Rows
 
 
-def write_doctor_page(page: Path, record: Record, about: str) -> None:
-    """Write the page of a record of `gaitforge doctor --json`; `about` are the data in a line."""
-    shown = [*_severities(record), *_details(record)]
-    write_sections(page, "Doctor", about, shown or [Section("No finding")])
+def write_doctor_page(page: Path, about: str, rows: Rows, findings: Sequence[Record]) -> None:
+    """Write a page.
 
-
-def _severities(record: Record) -> Iterator[Section]:
-    for severity, words in _WHAT.items():
-        rows = [
-            {"finding": each["name"], "count": each["count"], "what": each["text"]}
-            for each in record["findings"]
-            if each["severity"] == severity
-        ]
-        if rows:
-            yield Section(f"{severity.capitalize()}s", words, rows)
-
-
-def _details(record: Record) -> Iterator[Section]:
-    examples = [
-        {"finding": each["name"], "episode": at["episode"], "step": at["step"], "play": at["view"]}
-        for each in record["findings"]
-        for at in each["examples"]
+    Args:
+        about: the data in one line.
+        rows: a row a finding; findings: the same as `gaitforge doctor --json` prints them.
+    """
+    plays = [
+        {"finding": each["name"], **example} for each in findings for example in each["examples"]
     ]
     commands = [
-        {"finding": each["name"], "command": line}
-        for each in record["findings"]
-        for line in each["commands"]
+        {"finding": each["name"], "command": line} for each in findings for line in each["commands"]
     ]
-    if examples:
-        yield Section("Examples", "Each command writes a page that plays the episode.", examples)
-    if commands:
-        yield Section("Commands", "They drop episodes, or note what was found.", commands)
+    shown = [
+        Section("Findings", "Errors are wrong for any use, warnings for many.", rows),
+        Section("Examples", "Each command writes a page that plays the episode.", plays),
+        Section("Commands", "They drop episodes, or note what was found.", commands),
+    ]
+    write_sections(page, "Doctor", about, [each for each in shown if each.rows] or shown[:1])

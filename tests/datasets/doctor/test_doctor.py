@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gaitforge.datasets import Store
-from gaitforge.datasets.doctor.data import StoreData, open_source
+from gaitforge.datasets.doctor.data import source_data, store_data
 from gaitforge.datasets.doctor.examine import examine, quick_findings
 from gaitforge.datasets.doctor.finding import Finding
 from gaitforge.datasets.formats.transfer.exporting import export_selection
@@ -32,12 +32,12 @@ def _exported(store: Store, name: str, folder: Path) -> Path:
     if name == "minari":
         pytest.importorskip("minari")
     path = folder / FOREIGN[name]
-    export_selection(name, StoreData(store.select()).selection, path)
+    export_selection(name, store.select(), path)
     return path
 
 
 def _of_source(path: Path, name: str) -> list[Finding]:
-    data = open_source(str(path))
+    data = source_data(str(path))
     try:
         assert data.format == name
         return examine(data)
@@ -54,7 +54,7 @@ def _checked(findings: list[Finding], name: str) -> Finding:
 
 def test_data_without_faults_has_no_finding(tmp_path: Path) -> None:
     store = write_store(tmp_path / "clean.zarr", *clean())
-    assert examine(StoreData(store.select())) == []
+    assert examine(store_data(store.select())) == []
     assert quick_findings(store.select()) == []
     for name in FOREIGN:
         assert _of_source(_exported(store, name, tmp_path / name), name) == []
@@ -66,7 +66,7 @@ def test_a_fault_in_a_store_is_found(
 ) -> None:
     arrays, columns = clean()
     fault(arrays, columns)
-    findings = examine(StoreData(write_store(tmp_path / "x.zarr", arrays, columns).select()))
+    findings = examine(store_data(write_store(tmp_path / "x.zarr", arrays, columns).select()))
     _checked(findings, name)
     more = {"seed-in-both": "same-seed", "unit": "jump"}.get(name, name)
     assert {each.name for each in findings} <= {name, more}, "nothing else"

@@ -51,7 +51,7 @@ def test_commands_drop_and_note_what_was_found(run: Run, tmp_path: Path) -> None
             viewed = build_parser().parse_args(shlex.split(example["view"])[1:])
             assert len(open_store(viewed.source).select().named(*viewed.episode)) == 1
     reader = PageReader(page.read_text())
-    assert [row[0] for row in reader.rows].count("copy") == 1 + 1 + 1
+    assert [row[0] for row in reader.rows].count("copy") == 1 + 1, "an example, a command"
     for each in findings:
         words = [f"{word} --no-pictures" if "card" in word else word for word in each["commands"]]
         _pasted(run, words)
