@@ -25,6 +25,7 @@ from gaitforge.pipeline.report.explorer import page as explorer
 from gaitforge.pipeline.report.figures import Panel
 from gaitforge.pipeline.report.pages import Record, count, fixed, render, short
 from gaitforge.pipeline.report.run_files import PICTURES
+from gaitforge.pipeline.tables import fields_of
 
 PAGE_NAME = "card.html"
 MARKDOWN_NAME = "card.md"
@@ -93,7 +94,7 @@ def write_card(
     record |= {"filters": filters, "origins": collection_origins(selection.store.path)}
     record |= {"program": version("gaitforge"), "pictures": [], "no_pictures": ""}
     findings = quick_findings(selection, QUICK_STEPS if channels else 0)
-    record["findings"] = [each.to_json() for each in findings]
+    record["findings"] = [fields_of(each, "severity", "name", "text", "count") for each in findings]
     if draw is not None:
         try:
             record["pictures"] = draw(selection, check_outside_stores(folder) / PICTURES)
