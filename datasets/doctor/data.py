@@ -26,9 +26,12 @@ Columns = Mapping[str, np.ndarray]
 MOST_CHANNELS = 4096
 """Fields with more numbers a step (pictures) are not examined."""
 
+_TILE = "terrain_variant"
+"""Column of episodes that the viewer can play: of the legged task."""
+
 _COLUMNS = (
     *("episode", "length", "seed", "return", "success", "terminated", "truncated"),
-    *("action_noise", "split", "expert", "expert_hash", "robot"),
+    *("action_noise", "split", "expert", "expert_hash", "robot", _TILE),
 )
 _IDS = 400
 """Episodes of one command: their ids stay below the 10,000 characters of a condition."""
@@ -71,9 +74,10 @@ class Data:
         """The store, quoted for a shell; for a source, the one that commands import it into."""
         return shlex.quote(f"{Path(self.address).stem}.zarr" if self.format else self.address)
 
-    def view(self, episode: int) -> str:
-        """The command that plays an episode."""
-        return f"gaitforge view {self.store} --episode {episode_name(episode)}"
+    def view(self, episode: int, columns: Columns) -> str:
+        """The command that plays an episode, or else lists its columns."""
+        verb = "view" if _TILE in columns else "query"
+        return f"gaitforge {verb} {self.store} --episode {episode_name(episode)}"
 
     def commands(self, finding: Finding, ids: Sequence[int]) -> list[str]:
         """The commands that take a finding about these episodes away, or note it."""

@@ -12,12 +12,7 @@ from gaitforge.datasets.doctor import channels, episodes
 from gaitforge.datasets.doctor.data import Data, catalog_columns, store_data
 from gaitforge.datasets.doctor.finding import Example, Finding, in_order
 from gaitforge.datasets.doctor.labels import Labels
-from gaitforge.datasets.doctor.measures import (
-    Collector,
-    Measures,
-    flattened,
-    runs,
-)
+from gaitforge.datasets.doctor.measures import Collector, Measures, flattened, runs
 from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.selection.selection import Selection
 
@@ -122,15 +117,17 @@ def _completed(data: Data, m: Measures, findings: Iterable[Finding]) -> Iterator
         steps = slice(start, start + int(span.lengths[row - span.first]))
         return _FINDERS[finding.name](flattened(read(span)[0][field])[steps], channel)
 
+    def ids(rows: np.ndarray) -> list[int]:
+        return m.columns["episode"][np.searchsorted(m.rows, rows)].tolist() if len(rows) else []
+
     for each in findings:
-        places = np.searchsorted(m.rows, each.rows)
-        ids = m.columns["episode"][places].tolist() if len(places) else []
-        rows = each.rows[:_EXAMPLES].tolist()
+        commands = tuple(data.commands(each, ids(each.rows)))
+        rows = each.rows if len(each.rows) or each.remedy == "verify" else m.rows
+        rows = rows[:_EXAMPLES]
         examples = [
-            Example(episode_name(name), step(row, each), data.view(name))
-            for name, row in zip(ids, rows, strict=False)
+            Example(episode_name(episode), step(row, each), data.view(episode, m.columns))
+            for episode, row in zip(ids(rows), rows.tolist(), strict=True)
         ]
-        commands = tuple(data.commands(each, ids))
         yield replace(each, examples=tuple(examples), commands=commands)
 
 

@@ -12,7 +12,7 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 @dataclass(frozen=True)
 class Example:
-    """An episode that shows a finding: its name, a step of it, and the command that plays it."""
+    """An episode that shows a finding: its name, a step of it, and the command that shows it."""
 
     episode: str
     step: int

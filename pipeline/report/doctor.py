@@ -22,7 +22,11 @@ def write_doctor_page(page: Path, about: str, rows: Rows, findings: Sequence[Rec
     ]
     shown = [
         Section("Findings", "Errors are wrong for any use, warnings for many.", rows),
-        Section("Examples", "Each command writes a page that plays the episode.", plays),
+        Section(
+            "Examples",
+            "The commands play an episode, or list its columns where it cannot be played.",
+            plays,
+        ),
         Section("Commands", "They drop episodes, or note what was found.", commands),
     ]
     write_sections(page, "Doctor", about, [each for each in shown if each.rows] or shown[:1])

@@ -10,7 +10,6 @@ import pytest
 
 from gaitforge.datasets import open_store
 from gaitforge.datasets.formats.transfer.exporting import export_selection
-from gaitforge.pipeline.cli.main import build_parser
 from tests.datasets.doctor import faults
 from tests.pipeline.command_line import Run, assert_refused
 from tests.pipeline.report.test_report import PageReader
@@ -35,7 +34,6 @@ def _pasted(run: Run, commands: Sequence[str]) -> None:
 def test_collected_episodes_have_no_finding(run: Run, store: Path) -> None:
     outcome = run("doctor", store, "--json")
     assert outcome.code == 0
-    # Four episodes have each noise once, and each cell has its own.
     assert json.loads(outcome.out)["findings"] == []
 
 
@@ -47,9 +45,7 @@ def test_commands_drop_and_note_what_was_found(run: Run, tmp_path: Path) -> None
     findings = json.loads(outcome.out)["findings"]
     assert [each["name"] for each in findings[:2]] == ["copy", "return"]
     for each in findings:
-        for example in each["examples"]:
-            viewed = build_parser().parse_args(shlex.split(example["view"])[1:])
-            assert len(open_store(viewed.source).select().named(*viewed.episode)) == 1
+        _pasted(run, [example["view"] for example in each["examples"]])
     reader = PageReader(page.read_text())
     assert [row[0] for row in reader.rows].count("copy") == 1 + 1, "an example, a command"
     for each in findings:
