@@ -24,7 +24,7 @@ def write_doctor_page(page: Path, about: str, rows: Rows, findings: Sequence[Rec
         Section("Findings", "Errors are wrong for any use, warnings for many.", rows),
         Section(
             "Examples",
-            "The commands play an episode, or list its columns where it cannot be played.",
+            "Commands that play an episode, or list its columns.",
             plays,
         ),
         Section("Commands", "They drop episodes, or note what was found.", commands),
