@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gaitforge.datasets.analysis.xarray_view import channel_names
-from gaitforge.datasets.doctor.finding import Finding, of_episodes
+from gaitforge.datasets.doctor.finding import Finding, Severity, of_episodes
 from gaitforge.datasets.doctor.measures import FROZEN_STEPS, Measures
 from gaitforge.datasets.errors import listed
 from gaitforge.datasets.schema import Field
@@ -25,7 +25,7 @@ _COMMAND = re.compile(r".*(command|goal|target|desired|task|one_hot|body).*")
 _POSE = re.compile(r"(?!.*(quat|action|reward|log_prob)).*(obs|state|pos|pose)")
 """Fields whose jumps are looked for. A quaternion may change its sign within a step."""
 
-_LIMITS = (
+_LIMITS: tuple[tuple[re.Pattern[str], float, Severity, str], ...] = (
     (re.compile(r"(sin|cos)_.*"), 1.01, "error", "a sine or cosine"),
     (re.compile(r"(.*_)?quat"), 1.05, "error", "a unit quaternion"),
     (re.compile(r"projected_gravity"), 1.5, "error", "a unit vector with noise"),
@@ -42,8 +42,8 @@ _UNITS = {"rad": "_rad", "rad/s": "_rad_s"}
 _MIXED = 30.0
 """An episode's peak over the median peak: between deg/rad (57) and what a fall does (below 10)."""
 
-_HALF, _FIFTH = 0.5, 0.2
-"""Share of an action's steps at its two extremes that is a warning, and a note. Clipped noise of
+_AT_LIMIT: tuple[tuple[Severity, float, float], ...] = (("warning", 0.5, 1.0), ("note", 0.2, 0.5))
+"""Shares of an action's steps at its two extremes, from and to, that are a finding. Clipped noise of
 half the range is there in about 5 % of the steps, a saturated tanh policy in up to 40 %."""
 
 _JUMP = 8.0
@@ -88,7 +88,7 @@ def constant(m: Measures) -> Iterator[Finding]:
             named = len(channels) < len(still) or name == "action"
             code = np.isin(high[own], (0.0, 1.0)).all()
             few = 2 * len(own) < len(channels)
-            severity = "warning" if few and (named or not code) else "note"
+            severity: Severity = "warning" if few and (named or not code) else "note"
             text = f"{_listed(m, name, own)} never changes: {high[own[0]]:.4g}"
             yield Finding("constant-channel", severity, text, len(own), remedy="limitations")
 
@@ -114,11 +114,11 @@ def units(m: Measures) -> Iterator[Finding]:
             yield from of_episodes("unit", severity, text, m.rows[wrong], place=place)
 
 
-def _limit(block: str, unit: str) -> tuple[float, str, str]:
+def _limit(block: str, unit: str) -> tuple[float, Severity, str]:
     for pattern, limit, severity, what in _LIMITS:
         if pattern.fullmatch(block) or (unit and pattern.fullmatch(unit)):
             return limit, severity, what
-    return 0.0, "", ""
+    return 0.0, "note", ""
 
 
 def at_limits(m: Measures) -> Iterator[Finding]:
@@ -130,7 +130,7 @@ def at_limits(m: Measures) -> Iterator[Finding]:
     at = np.where(field["low"] == low, field["at_low"], 0).sum(axis=0)
     at += np.where(field["high"] == high, field["at_high"], 0).sum(axis=0)
     shares = np.where((low == high) | (at == steps), 0.0, at / max(1, steps))
-    for severity, more, most in (("warning", _HALF, 1.0), ("note", _FIFTH, _HALF)):
+    for severity, more, most in _AT_LIMIT:
         own = (shares > more) & (shares <= most)
         if own.any():
             where = _listed(m, "action", own)
@@ -212,7 +212,7 @@ def _blocks(field: Field) -> dict[str, np.ndarray]:
     return wide | ({field.name: rest} if len(rest) else {})
 
 
-def _listed(m: Measures, name: str, chosen: np.ndarray) -> str:
+def _listed(m: Measures, name: str, chosen: Any) -> str:
     """The chosen channels (a mask or numbers) of a field."""
     names = np.array(channels_of(m.schema.field(name)))[chosen]
     return listed(names, _SHOWN) if len(names) else name

@@ -9,10 +9,10 @@ from gaitforge.datasets.doctor.measures import Measures, roughness
 from gaitforge.datasets.errors import listed
 
 _LEAST = 8
-"""Fewest episodes of a cell, or with a flag, that say what is usual."""
+"""Fewest episodes of a kind, or with a flag, that say what is usual."""
 
 _ROUGHER, _IDLER = 5.0, 0.05
-"""Factors of the cell's median. Noise, levels and falls change the roughness by up to 3."""
+"""Factors of the median. Noise, levels and falls change the roughness by up to 3."""
 
 _BALANCE = 20
 _NEAR = 1e-3
@@ -145,23 +145,27 @@ def balance(m: Measures) -> Iterator[Finding]:
 
 
 def odd_ones(m: Measures) -> Iterator[Finding]:
-    """Episodes whose actions are far rougher or more idle than usual in their cell."""
+    """Episodes whose actions are far rougher or more idle than usual.
+
+    They are compared within a skill or quality, whose cells may be too small to say what is usual.
+    """
     if "action" not in m.fields:
         return
     action = m.fields["action"]
     spread = np.maximum(action["high"].max(axis=0) - action["low"].min(axis=0), 1e-9)
     rough = roughness(action)
     moves = (action["moves"] / spread).mean(axis=1)
-    long, cells = m.columns["length"] > 2, m.codes(*m.schema.group_by)
+    what = m.schema.group_by[1]
+    long, cells = m.columns["length"] > 2, m.codes(what)
     flags = np.zeros((2, len(m.rows)), bool)
     for cell in np.unique(cells):
         own = np.flatnonzero((cells == cell) & long)
         if len(own) >= _LEAST:
             flags[0, own] = rough[own] > _ROUGHER * np.median(rough[own])
             flags[1, own] = moves[own] < _IDLER * np.median(moves[own])
-    text = f"actions are over {_ROUGHER:g} times as rough as usual in the cell"
+    text = f"actions are over {_ROUGHER:g} times as rough as usual for the {what}"
     yield from of_episodes("rough", "warning", text, m.rows[flags[0]])
-    text = f"actions move less than {_IDLER:.0%} of the usual in the cell"
+    text = f"actions move less than {_IDLER:.0%} of what is usual for the {what}"
     yield from of_episodes("idle", "warning", text, m.rows[flags[1]])
 
 

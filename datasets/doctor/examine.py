@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -131,8 +132,8 @@ def _completed(data: Data, m: Measures, findings: Iterable[Finding]) -> Iterator
         yield replace(each, examples=tuple(examples), commands=commands)
 
 
-def _first(flags: np.ndarray) -> int:
-    return int(np.argmax(flags)) if flags.size else 0
+def _first(values: Any) -> int:
+    return int(np.argmax(values)) if len(values) else 0
 
 
 _FINDERS: dict[str, Callable[[np.ndarray, int], int]] = {

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gaitforge.datasets.doctor.finding import Finding, of_episodes
+from gaitforge.datasets.doctor.finding import Finding, Severity, of_episodes
 from gaitforge.datasets.doctor.measures import Measures, roughness
 
 _KEPT = 1024
@@ -22,6 +22,9 @@ _NEAR, _FAR = 0.05, 1.0
 actions that are as far apart as any two; independent ones are 1.4 apart on average."""
 
 _LEAST_PAIRS = 8
+_CONSTANT = 1e-3
+"""Deviation over size below which a channel is no part of how near observations are."""
+
 _WHITE = 0.35
 """Roughness of actions that are drawn anew in each step: 0.7 if they are uniform, and about 0.4 if
 they are normal and the range is six deviations; that of motions is below 0.1."""
@@ -42,8 +45,7 @@ class Labels:
         if not len(obs):
             return
         if not self._planes:
-            deviations = obs.std(axis=0), action.std(axis=0)
-            scale = [np.where(each > 1e-6, each, 1.0) for each in deviations]
+            scale = [_deviations(each) for each in (obs, action)]
             directions = np.random.default_rng(0).normal(size=(obs.shape[1], len(_QUANTILES)))
             planes = (directions / scale[0][:, None]).astype(np.float32)
             at = [np.quantile(obs @ planes[:, k], q) for k, q in enumerate(_QUANTILES)]
@@ -77,16 +79,23 @@ class Labels:
         rows = np.unique(np.concatenate([np.zeros(0, np.int64), *involved]))
         sizes = np.maximum(np.bincount(policy, minlength=len(near)), 1)
         white = np.bincount(policy, roughness(m.fields["action"]), len(near)) / sizes > _WHITE
-        for severity, kind, remedy in (
+        kinds: tuple[tuple[Severity, np.ndarray, str], ...] = (
             ("warning", ~white, "annotate"),
             ("note", white, "limitations"),
-        ):
+        )
+        for severity, kind, remedy in kinds:
             flags = (far >= _LEAST_PAIRS) & kind
             text = f"{far[flags].sum():,} of {near[flags].sum():,} sampled pairs of nearly equal "
             text += "observations have far actions"
             text += ", of a policy that acts at random" if severity == "note" else ""
             own = m.rows[rows[flags[policy[rows]]]]
             yield from of_episodes("conflicting-labels", severity, text, own, remedy=remedy)
+
+
+def _deviations(values: np.ndarray) -> np.ndarray:
+    """(C,) standard deviations of (T, C); of nearly constant channels their size, or 1."""
+    deviations, size = values.std(axis=0), np.abs(values).max(axis=0)
+    return np.where(deviations > _CONSTANT * size, deviations, np.maximum(size, 1.0))
 
 
 def _least(values: np.ndarray) -> np.ndarray:

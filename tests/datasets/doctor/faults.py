@@ -268,4 +268,5 @@ def put_nan(path: Path, name: str, step: int) -> None:
 
     file = path / "data" / "main_data.hdf5" if name == "minari" else path
     with h5py.File(file, "r+") as opened:
-        opened["episode_0/actions" if name == "minari" else "actions"][step, 2] = np.nan
+        actions: Any = opened["episode_0/actions" if name == "minari" else "actions"]
+        actions[step, 2] = np.nan
