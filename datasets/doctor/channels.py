@@ -43,8 +43,9 @@ _MIXED = 30.0
 """An episode's peak over the median peak: between deg/rad (57) and what a fall does (below 10)."""
 
 _AT_LIMIT: tuple[tuple[Severity, float, float], ...] = (("warning", 0.5, 1.0), ("note", 0.2, 0.5))
-"""Shares of an action's steps at its two extremes, from and to, that are a finding. Clipped noise of
-half the range is there in about 5 % of the steps, a saturated tanh policy in up to 40 %."""
+"""Shares of an action's steps at its two extremes, from and to, that are a finding. Noise of half
+the range that is clipped is there in about 5 % of the steps, a saturated tanh policy in up to 40 %.
+"""
 
 _JUMP = 8.0
 _JUMP_RANGE = 0.25

@@ -6,7 +6,6 @@ import numpy as np
 
 from gaitforge.datasets.doctor.finding import Finding, of_episodes
 from gaitforge.datasets.doctor.measures import Measures, roughness
-from gaitforge.datasets.errors import listed
 
 _LEAST = 8
 """Fewest episodes of a kind, or with a flag, that say what is usual."""
@@ -121,9 +120,9 @@ def returns(m: Measures) -> Iterator[Finding]:
 
 
 def balance(m: Measures) -> Iterator[Finding]:
-    """Cells with far fewer steps than others, and cells with another mix of noise."""
+    """Cells with far fewer steps than others; terrains, skills and so on without some noise."""
     cells = m.codes(*m.schema.group_by)
-    counts, steps = np.bincount(cells), np.bincount(cells, m.columns["length"])
+    steps = np.bincount(cells, m.columns["length"])
     by = " and ".join(m.schema.group_by)
     if steps.max() >= _BALANCE * steps.min():
         rows = m.rows[steps[cells] == steps.min()]
@@ -137,11 +136,15 @@ def balance(m: Measures) -> Iterator[Finding]:
         text = f"one level of action noise, {levels[0]}: no recoveries beside the others"
         yield Finding("noise-mix", "note", text, len(noise), remedy="limitations")
         return
-    table = np.zeros((len(counts), len(levels)))
-    np.add.at(table, (cells, noise), 1)
-    lacking = (table == 0).any(axis=1) & (counts >= _LEAST * len(levels))
-    text = f"episodes of a {by} without some level of action noise ({listed(levels)})"
-    yield from of_episodes("noise-mix", "warning", text, m.rows[lacking[cells]])
+    lacking = np.zeros(len(noise), bool)
+    for name in m.schema.group_by:  # cells may be too small for every level
+        kinds = m.codes(name)
+        table = np.zeros((kinds.max() + 1, len(levels)), int)
+        np.add.at(table, (kinds, noise), 1)
+        few = (table == 0).any(axis=1) & (table.sum(axis=1) >= _LEAST * len(levels))
+        lacking |= few[kinds]
+    text = f"episodes of a {' or '.join(m.schema.group_by)} that lacks some level of action noise"
+    yield from of_episodes("noise-mix", "warning", text, m.rows[lacking])
 
 
 def odd_ones(m: Measures) -> Iterator[Finding]:

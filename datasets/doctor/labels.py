@@ -63,7 +63,7 @@ class Labels:
             self._slabs[k] = tuple(each[best] for each in both)
 
     def findings(self, m: Measures) -> Iterator[Finding]:
-        """Of each policy in each cell; a note if it acts at random, from one step to the next."""
+        """Of each policy in each cell; a note if it changes its actions abruptly at every step."""
         policy = m.codes(*m.schema.group_by, "expert", "expert_hash")
         near, far = np.zeros((2, len(m.rows)), np.int64)
         involved: list[np.ndarray] = []
@@ -87,7 +87,11 @@ class Labels:
             flags = (far >= _LEAST_PAIRS) & kind
             text = f"{far[flags].sum():,} of {near[flags].sum():,} sampled pairs of nearly equal "
             text += "observations have far actions"
-            text += ", of a policy that acts at random" if severity == "note" else ""
+            text += (
+                ", of a policy that changes its actions abruptly anyway"
+                if severity == "note"
+                else ""
+            )
             own = m.rows[rows[flags[policy[rows]]]]
             yield from of_episodes("conflicting-labels", severity, text, own, remedy=remedy)
 
