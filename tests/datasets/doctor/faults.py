@@ -253,20 +253,31 @@ def write_store(path: Path, arrays: Arrays, columns: Columns, schema: Schema = S
     return store
 
 
-def put_nan(path: Path, name: str, step: int) -> None:
-    """Put NaN into the actions of the first episode of an export; stores refuse it."""
+_KEYS = {
+    "d4rl": {"action": "actions", "reward": "rewards"},
+    "minari": {"action": "episode_0/actions", "reward": "episode_0/rewards"},
+    "lerobot": {"action": "action", "reward": "next.reward"},
+}
+
+
+def put(path: Path, name: str, field: str, step: int, value: float) -> None:
+    """Change a value of an export's first episode: what no store or export would let pass."""
+    key = _KEYS[name][field]
     if name == "lerobot":
         [file] = path.glob("data/*/*.parquet")
         table = pq.read_table(file)
-        place = table.schema.get_field_index("action")
-        rows = table.column("action").to_pylist()
-        rows[step][2] = float("nan")
-        field = table.schema.field("action")
-        pq.write_table(table.set_column(place, field, pa.array(rows, field.type)), file)
+        kind = table.schema.field(key)
+        rows = table.column(key).to_pylist()
+        if field == "action":
+            rows[step][2] = value
+        else:
+            rows[step] = value
+        column = pa.array(rows, kind.type)
+        pq.write_table(table.set_column(table.schema.get_field_index(key), kind, column), file)
         return
     import h5py  # of the extra hdf5
 
     file = path / "data" / "main_data.hdf5" if name == "minari" else path
     with h5py.File(file, "r+") as opened:
-        actions: Any = opened["episode_0/actions" if name == "minari" else "actions"]
-        actions[step, 2] = np.nan
+        rows: Any = opened[key]
+        rows[(step, 2) if field == "action" else step] = value

@@ -66,7 +66,7 @@ def test_a_file_is_examined_and_then_mended_by_an_import(
     monkeypatch.chdir(tmp_path)
     store = open_store(_store(tmp_path / "a.zarr", faults.copy))
     export_selection("d4rl", store.select(), "run 1.hdf5")
-    faults.put_nan(tmp_path / "run 1.hdf5", "d4rl", step=7)
+    faults.put(tmp_path / "run 1.hdf5", "d4rl", "action", 7, float("nan"))
     outcome = run("doctor", "run 1.hdf5", "--json")
     assert outcome.code == 1
     record = json.loads(outcome.out)
