@@ -46,7 +46,7 @@ class Data:
         schema: of the store, or of what an import would make.
         spans: the episodes in order, as they are read, which bounds the memory.
         read: gives field -> (T, *shape) and catalog column -> (E,) of a span; may raise.
-        format: of a source; "" for a store.
+        format: of a source; "" for a store. settings: of its reader, as "NAME=VALUE".
         stated: field -> min, max, mean, std, as the source's own files state them.
         close: releases the source.
     """
@@ -56,6 +56,7 @@ class Data:
     spans: Sequence[Span]
     read: Callable[[Span], tuple[Arrays, Columns]]
     format: str = ""
+    settings: Sequence[str] = ()
     stated: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     close: Callable[[], object] = lambda: None
 
@@ -82,7 +83,8 @@ class Data:
     def commands(self, finding: Finding, ids: Sequence[int]) -> list[str]:
         """The commands that take a finding about these episodes away, or note it."""
         name, store, source = finding.name, self.store, shlex.quote(self.address)
-        first = f"gaitforge import {self.format} {source} {store}"
+        settings = "".join(f" --set {shlex.quote(each)}" for each in self.settings)
+        first = f"gaitforge import {self.format} {source} {store}{settings}"
         if finding.remedy == "verify":  # an import would be refused for the reason in the text
             return [] if self.format else [f"gaitforge verify {store}"]
         if finding.remedy == "leave out" and self.format:
@@ -120,12 +122,15 @@ def store_data(selection: Selection) -> Data:
     return Data(selection.store.address, schema, list(blocks(selection)), read)
 
 
-def source_data(source: str, name: str = "", options: Any = None) -> Data:
+def source_data(
+    source: str, name: str = "", options: Any = None, settings: Sequence[str] = ()
+) -> Data:
     """A file or folder of another project's format, which is not imported.
 
     Args:
         name: the format; "" for the only one whose reader takes the source.
         options: of its reader; None for the defaults.
+        settings: the options as an import takes them, for the commands.
 
     Raises:
         DatasetError: no reader or several take it, or the one asked for refuses it.
@@ -139,7 +144,8 @@ def source_data(source: str, name: str = "", options: Any = None) -> Data:
         columns = catalog_columns(part.episodes, schema.group_by)
         return {name: part.arrays[name] for name in names}, columns
 
-    return Data(source, schema, importer.parts, read, name, importer.statistics, importer.close)
+    origin = name, settings, importer.statistics, importer.close
+    return Data(source, schema, importer.parts, read, *origin)
 
 
 def _examined(schema: Schema) -> list[str]:

@@ -270,7 +270,9 @@ def doctor_command(arguments: argparse.Namespace) -> int:
         shown = [f"{at.episode} step {at.step}" for at in each.examples]
         row = {"severity": each.severity, "finding": each.name, "count": each.count}
         rows.append(row | {"what": each.text, "examples": ", ".join(shown)})
-        commands = [*(at.view for at in each.examples[:1]), *each.commands]
+        views = [at.view for at in each.examples[:1]]
+        first = 1 if data.format else 0  # the import
+        commands = [*each.commands[:first], *views, *each.commands[first:]]
         short = [line for line in commands if len(line) <= _MOST_CHARACTERS]
         lines += ["", f"{each.severity}, {each.name}:", *short]
         if len(short) < len(commands):
@@ -298,4 +300,4 @@ def _data(arguments: argparse.Namespace) -> "Data":
     if not name and not source.exists():
         raise ValueError(f"no store, file or folder at {source}")
     options = planned(importer_class(name).Options(), arguments) if name else None
-    return source_data(str(source), name, options)
+    return source_data(str(source), name, options, arguments.settings)

@@ -67,6 +67,8 @@ def test_a_file_is_examined_and_then_mended_by_an_import(
     store = open_store(_store(tmp_path / "a.zarr", faults.copy))
     export_selection("d4rl", store.select(), "run 1.hdf5")
     faults.put(tmp_path / "run 1.hdf5", "d4rl", "action", 7, float("nan"))
+    shown = run("doctor", "run 1.hdf5", "--format", "d4rl", "--set", "horizon=0").out
+    assert "gaitforge import d4rl 'run 1.hdf5' 'run 1.zarr' --set horizon=0\n" in shown
     outcome = run("doctor", "run 1.hdf5", "--json")
     assert outcome.code == 1
     record = json.loads(outcome.out)
