@@ -97,6 +97,8 @@ class Importer(ABC):
         carried: what is converted and what is not.
         metadata: what the store's parts cannot hold; the format's exporter writes it back.
         selections: name -> ids of its episodes; the driver saves them as selections.
+        statistics: field -> min, max, mean, std of its channels, where the source's files state
+            them; nobody has compared them with the values.
     """
 
     Options: ClassVar[type[Any]] = NoOptions
@@ -107,6 +109,7 @@ class Importer(ABC):
     carried: Carried
     metadata: bytes = b""
     selections: Mapping[str, np.ndarray] = MappingProxyType({})
+    statistics: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
     @abstractmethod
     def __init__(self, source: str, options: Any) -> None: ...

@@ -5,9 +5,11 @@ Parts that are there already are not read again.
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from gaitforge.datasets.dataset import open_store
+from gaitforge.datasets.doctor.examine import quick_findings
 from gaitforge.datasets.formats import find_format, importer_class
 from gaitforge.datasets.formats.protocol import Advance, Report
 from gaitforge.datasets.formats.transfer.importing import WORKERS, import_source
@@ -45,6 +47,8 @@ def run_import(
 ) -> Report:
     """Import a source into a store; interrupted, the same call imports the missing parts.
 
+    The report's notes end with what the doctor finds in a sample of the store.
+
     Raises:
         ValueError: an unknown option, packages that are not installed, or a source or store that
             does not fit, in one line that names file and key; nothing was imported.
@@ -65,6 +69,11 @@ def run_import(
             workers=plan.workers,
             drop_nan=plan.drop_nan,
         )
+    findings = quick_findings(open_store(store).select())
+    notes = [f"{each.severity}, {each.name}: {each.text}" for each in findings]
+    notes += [f"gaitforge doctor {store} examines all of it"] * bool(notes)
+    carried = replace(report.carried, notes=(*report.carried.notes, *notes))
+    report = replace(report, carried=carried)
     records = records_folder(store)
     record = {"plan": asdict(plan), "report": asdict(report), **provenance()}
     write_record(records / f"import-{digest([plan, report.source])}.json", record)

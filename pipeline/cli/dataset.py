@@ -1,13 +1,18 @@
-"""`gaitforge dataset`: edit, merge, split and compare datasets; no part is rewritten."""
+"""`gaitforge dataset` and `doctor`: edit, merge, split, compare and check datasets."""
 
 import argparse
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gaitforge import datasets
 from gaitforge.datasets.errors import amount, listed
+from gaitforge.datasets.files import check_outside_stores
+from gaitforge.datasets.formats import importer_class
+from gaitforge.datasets.layout import ROOT_FILE
 from gaitforge.flows.records.part_records import copy_records
 from gaitforge.pipeline.cli.collect import relabel
 from gaitforge.pipeline.cli.parsing.parser import (
@@ -17,14 +22,21 @@ from gaitforge.pipeline.cli.parsing.parser import (
     flag,
     option,
     option_values,
+    planned,
+    setting,
 )
-from gaitforge.pipeline.cli.parsing.values import whole
+from gaitforge.pipeline.cli.parsing.values import store_address, whole
 from gaitforge.pipeline.cli.store import applied, chosen_episodes
 from gaitforge.pipeline.progress import TerminalReporter
-from gaitforge.pipeline.tables import show, show_one, show_result
+from gaitforge.pipeline.tables import fields_of, show, show_one, show_result
+
+if TYPE_CHECKING:
+    from gaitforge.datasets.doctor.data import Data
 
 _STORE = "data/legged.zarr"
 _WHERE = "return < 3 and skill = 'run'"
+_MOST_CHARACTERS = 400
+"""Longest command of the doctor on a terminal; its page and JSON have all."""
 
 
 def _chosen(arguments: argparse.Namespace) -> "datasets.Selection":
@@ -225,3 +237,67 @@ dataset_command = actions(
     f'gaitforge dataset drop {_STORE} --where "{_WHERE}"',
     *(_drop, _annotate, _trim, relabel, _apply, _merge, _split, _diff, _log),
 )
+
+
+@command(
+    "gaitforge doctor data/legged.zarr --out doctor.html\n"
+    "          gaitforge doctor hopper_medium.hdf5 --json",
+    option(
+        "source",
+        "a store; or a file or folder of one of gaitforge formats, which is not imported",
+        store_address,
+        metavar="STORE|FOLDER|FILE",
+    ),
+    option("--format", "one of gaitforge formats (default: the one that reads the source)"),
+    setting("horizon=1000 (d4rl, with --format)"),
+    option("--out", "also write a page", Path, metavar="FILE"),
+    "--json",
+)
+def doctor_command(arguments: argparse.Namespace) -> int:
+    """Look for faults in data, with examples and the commands that help; exit 1 for errors."""
+    from gaitforge.datasets.doctor.examine import examine
+
+    page = None if arguments.out is None else check_outside_stores(arguments.out)
+    data = _data(arguments)
+    with closing(data), TerminalReporter().step("examine", data.steps, "step") as advance:
+        findings = examine(data, lambda steps: advance(steps, ""))
+    record = fields_of(data, "address", "format", "episodes", "steps")
+    record["findings"] = [each.to_json() for each in findings]
+    sizes = f"{amount(data.episodes, 'episode')}, {amount(data.steps, 'step')}"
+    lines = [f"{data.address}: {sizes}, {amount(len(findings), 'finding')}"]
+    rows = []
+    for each in findings:
+        shown = [f"{at.episode} step {at.step}" for at in each.examples]
+        row = {"severity": each.severity, "finding": each.name, "count": each.count}
+        rows.append(row | {"what": each.text, "examples": ", ".join(shown)})
+        views = [at.view for at in each.examples[:1]]
+        first = 1 if data.format else 0  # the import
+        commands = [*each.commands[:first], *views, *each.commands[first:]]
+        short = [line for line in commands if len(line) <= _MOST_CHARACTERS]
+        lines += ["", f"{each.severity}, {each.name}:", *short]
+        if len(short) < len(commands):
+            lines.append("(the command for so many episodes is in --json and --out)")
+    if page is not None:
+        from gaitforge.pipeline.report.doctor import write_doctor_page
+
+        write_doctor_page(page, lines[0], rows, record["findings"])
+        lines += ["", str(page)]
+    show_result(record, rows, arguments.json, *lines)
+    return int(any(each.severity == "error" for each in findings))
+
+
+def _data(arguments: argparse.Namespace) -> "Data":
+    from gaitforge.datasets.doctor.data import source_data, store_data
+
+    source, name = arguments.source, arguments.format or ""
+    if arguments.settings and not name:
+        raise ValueError("--set is for the reader of a format; give --format too")
+    if not name and (isinstance(source, str) or (source / ROOT_FILE).is_file()):
+        data = store_data(datasets.open_store(source).select())
+        if not data.steps:
+            raise ValueError(f"{source} has no episode to examine")
+        return data
+    if not name and not source.exists():
+        raise ValueError(f"no store, file or folder at {source}")
+    options = planned(importer_class(name).Options(), arguments) if name else None
+    return source_data(str(source), name, options, arguments.settings)

@@ -35,6 +35,10 @@ COMMANDS = {
     "query": ("store", "describe the episodes that match a condition, or list them"),
     "info": ("store", "show a store's version, size and schema version, or its columns"),
     "verify": ("store", "check every file of a store; exit 1 and print a line per fault"),
+    "doctor": (
+        "dataset",
+        "look for faults in a store or another project's data; exit 1 for errors",
+    ),
     "gc": ("store", "remove what interrupted writers and compactions left in a store"),
     "dataset": (
         "dataset",

@@ -13,6 +13,7 @@ from pathlib import Path
 from gaitforge.collectors.rendering.rendering import RenderingError
 from gaitforge.datasets import Selection, Store
 from gaitforge.datasets.analysis.card import card_record
+from gaitforge.datasets.doctor.examine import QUICK_STEPS, quick_findings
 from gaitforge.datasets.errors import amount
 from gaitforge.datasets.files import check_outside_stores, files_under
 from gaitforge.datasets.formats.readme import README, fenced, front_matter, plain
@@ -24,6 +25,7 @@ from gaitforge.pipeline.report.explorer import page as explorer
 from gaitforge.pipeline.report.figures import Panel
 from gaitforge.pipeline.report.pages import Record, count, fixed, render, short
 from gaitforge.pipeline.report.run_files import PICTURES
+from gaitforge.pipeline.tables import fields_of
 
 PAGE_NAME = "card.html"
 MARKDOWN_NAME = "card.md"
@@ -91,6 +93,8 @@ def write_card(
         )
     record |= {"filters": filters, "origins": collection_origins(selection.store.path)}
     record |= {"program": version("gaitforge"), "pictures": [], "no_pictures": ""}
+    findings = quick_findings(selection, QUICK_STEPS if channels else 0)
+    record["findings"] = [fields_of(each, "severity", "name", "text", "count") for each in findings]
     if draw is not None:
         try:
             record["pictures"] = draw(selection, check_outside_stores(folder) / PICTURES)

@@ -45,6 +45,7 @@ class LerobotFolder:
         tasks: task index -> description; empty for a dataset without tasks.
         unused: rows of data after the last episode.
         files: all files of the dataset.
+        stats: feature -> min, max and so on, as stated; {} for none.
     """
 
     def __init__(self, root: Path) -> None:
@@ -71,8 +72,8 @@ class LerobotFolder:
         self.files = [root / INFO, *described, *(file.path for file in self._data)]
         self.tasks = _read_tasks(root / TASKS)
         self.files += [root / name for name in (STATS, TASKS) if (root / name).is_file()]
-        if (root / STATS).is_file():
-            read_json(root / STATS, "LeRobot dataset")
+        is_there = (root / STATS).is_file()
+        self.stats = read_json(root / STATS, "LeRobot dataset") if is_there else {}
 
     def read(self, part: Span, kinds: Mapping[str, Kind]) -> dict[str, np.ndarray]:
         """Column -> (T, *shape) of the frames of a part's episodes, for columns of these kinds.

@@ -44,6 +44,8 @@ class LerobotImporter(Importer):
                 refuse(notes.path, "length", f"not the dataset's episodes; {_REMEDY}")
         else:
             self._features, self.schema, self.carried = _described(folder)
+        stats = {name: folder.stats.get(each) for name, each in self._features.items()}
+        self.statistics = {name: each for name, each in stats.items() if isinstance(each, dict)}
         flags = (layout.TERMINATED, layout.TRUNCATED) if self._notes else _FLAGS
         self._flags = [name for name in flags if name in folder.features]
         fields = {feature: self.schema.field(name) for name, feature in self._features.items()}

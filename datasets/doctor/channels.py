@@ -1,0 +1,219 @@
+"""Checks of channels: values that are not finite, constant, frozen, cut off, or out of range."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from gaitforge.datasets.analysis.xarray_view import channel_names
+from gaitforge.datasets.doctor.finding import Finding, Severity, of_episodes
+from gaitforge.datasets.doctor.measures import FROZEN_STEPS, Measures
+from gaitforge.datasets.errors import listed
+from gaitforge.datasets.schema import Field
+
+_SHOWN = 4
+_TOLERANCE = 1e-6
+"""Range over size below which a channel is constant: float32 has 1.2e-7, and a normaliser that
+divides by such a deviation amplifies its rounding."""
+
+_COMMAND = re.compile(r".*(command|goal|target|desired|task|one_hot|body).*")
+"""Names of slices and fields that may well be constant: they say what to do, or who does it."""
+
+_POSE = re.compile(r"(?!.*(quat|action|reward|log_prob)).*(obs|state|pos|pose)")
+"""Fields whose jumps are looked for. A quaternion may change its sign within a step."""
+
+_LIMITS: tuple[tuple[re.Pattern[str], float, Severity, str], ...] = (
+    (re.compile(r"(sin|cos)_.*"), 1.01, "error", "a sine or cosine"),
+    (re.compile(r"(.*_)?quat"), 1.05, "error", "a unit quaternion"),
+    (re.compile(r"projected_gravity"), 1.5, "error", "a unit vector with noise"),
+    (re.compile(r"(.*_)?joint_vel|.*ang_vel.*|.*_rad_s"), 200.0, "warning", "rad/s"),
+    (re.compile(r"(.*_)?joint_pos|.*_rad"), 4 * math.pi, "warning", "rad"),
+)
+"""Name of a slice or field, the size that its typical peak never has, and what it is then.
+
+Joints turn by at most two revolutions, and legged robots' motors by about 20 to 50 rad/s; in
+degrees both are 57 times as large.
+"""
+
+_UNITS = {"rad": "_rad", "rad/s": "_rad_s"}
+_MIXED = 30.0
+"""An episode's peak over the median peak: between deg/rad (57) and what a fall does (below 10)."""
+
+_AT_LIMIT: tuple[tuple[Severity, float, float], ...] = (("warning", 0.5, 1.0), ("note", 0.2, 0.5))
+"""Shares of an action's steps at its two extremes, from and to, that are a finding. Noise of half
+the range that is clipped is there in about 5 % of the steps, a saturated tanh policy in up to 40 %.
+"""
+
+_JUMP = 8.0
+_JUMP_RANGE = 0.25
+_LEAST_EPISODES = 10
+
+
+def channels_of(field: Field) -> list[str]:
+    """The names of a field's channels, as `measures.flattened` orders them."""
+    if len(field.shape) < 2:
+        return channel_names(field) if field.shape else [field.name]
+    return [f"{field.name}[{', '.join(map(str, at))}]" for at in product(*map(range, field.shape))]
+
+
+def not_finite(m: Measures) -> Iterator[Finding]:
+    """Values that are NaN or infinite."""
+    for name, field in m.fields.items():
+        bad = field["bad"]
+        if bad.any():
+            where = _listed(m, name, bad.any(axis=0))
+            text = f"{bad.sum():,} values of {where} are NaN or infinite"
+            place = name, int(np.argmax(bad.any(axis=0)))
+            more = {"place": place, "remedy": "leave out"}
+            yield from of_episodes("not-finite", "error", text, m.rows[bad.any(axis=1)], **more)
+
+
+def constant(m: Measures) -> Iterator[Finding]:
+    """Channels that never change, of fields that otherwise do.
+
+    Of several that are constant beside each other, or at 0 or 1, it is a note: they may be a code
+    of the task, or contacts that did not occur (as in Ant).
+    """
+    for name, field in m.fields.items():
+        low, high = field["low"].min(axis=0), field["high"].max(axis=0)
+        size = np.maximum(np.abs(low), np.abs(high))
+        still = high - low <= _TOLERANCE * size
+        described = m.schema.field(name)
+        for block, channels in _blocks(described).items():
+            own = channels[still[channels]]
+            if not len(own) or _COMMAND.fullmatch(block):
+                continue
+            named = len(channels) < len(still) or name == "action"
+            code = np.isin(high[own], (0.0, 1.0)).all()
+            few = 2 * len(own) < len(channels)
+            severity: Severity = "warning" if few and (named or not code) else "note"
+            text = f"{_listed(m, name, own)} never changes: {high[own[0]]:.4g}"
+            yield Finding("constant-channel", severity, text, len(own), remedy="limitations")
+
+
+def units(m: Measures) -> Iterator[Finding]:
+    """Channels whose range is not one of their unit, in all or in some episodes."""
+    for name, field in m.fields.items():
+        described = m.schema.field(name)
+        peaks = np.maximum(np.abs(field["low"]), np.abs(field["high"]))
+        for block, channels in _blocks(described).items():
+            limit, severity, what = _limit(block, _UNITS.get(described.unit, ""))
+            if not limit:
+                continue
+            own = peaks[:, channels].max(axis=1)
+            typical = float(np.median(own))
+            if typical > limit:
+                text = f"{block} reaches {typical:.4g} in a typical episode, too much for {what}"
+                yield Finding("unit", severity, text, len(channels), remedy="limitations")
+                continue
+            wrong = own > max(limit, _MIXED * typical)
+            text = f"{block} reaches {own.max():.4g}, and {typical:.4g} in a typical episode"
+            place = name, int(channels[np.argmax(peaks[:, channels].max(axis=0))])
+            yield from of_episodes("unit", severity, text, m.rows[wrong], place=place)
+
+
+def _limit(block: str, unit: str) -> tuple[float, Severity, str]:
+    for pattern, limit, severity, what in _LIMITS:
+        if pattern.fullmatch(block) or (unit and pattern.fullmatch(unit)):
+            return limit, severity, what
+    return 0.0, "note", ""
+
+
+def at_limits(m: Measures) -> Iterator[Finding]:
+    """Actions that are at their extremes for much of the time; not of a switch with two values."""
+    if "action" not in m.fields:
+        return
+    field, steps = m.fields["action"], int(m.columns["length"].sum())
+    low, high = field["low"].min(axis=0), field["high"].max(axis=0)
+    at = np.where(field["low"] == low, field["at_low"], 0).sum(axis=0)
+    at += np.where(field["high"] == high, field["at_high"], 0).sum(axis=0)
+    shares = np.where((low == high) | (at == steps), 0.0, at / max(1, steps))
+    for severity, more, most in _AT_LIMIT:
+        own = (shares > more) & (shares <= most)
+        if own.any():
+            where = _listed(m, "action", own)
+            text = f"{where} at the least or greatest value in {shares[own].max():.0%} of the steps"
+            yield Finding("action-limit", severity, text, int(own.sum()), remedy="limitations")
+
+
+def frozen(m: Measures) -> Iterator[Finding]:
+    """Sensors that repeat a value many times in some episodes, and change at most steps of most."""
+    for name, field in m.fields.items():
+        if name in ("action", "reward"):
+            continue
+        lively = np.median(field["repeats"], axis=0) < 1 / FROZEN_STEPS
+        varied = field["low"].min(axis=0) < field["high"].max(axis=0)
+        flags = field["frozen"] & (lively & varied)
+        where = _listed(m, name, flags.any(axis=0))
+        text = f"{where} keeps its value for {FROZEN_STEPS} steps or more"
+        place = name, int(np.argmax(flags.any(axis=0)))
+        yield from of_episodes("frozen-sensor", "warning", text, m.rows[flags.any(1)], place=place)
+
+
+def jumps(m: Measures) -> Iterator[Finding]:
+    """Steps much larger than those of other episodes, and clocks that do not run evenly."""
+    for name, field in m.fields.items():
+        if "back" in field:
+            usual = float(np.median(field["jump"]))
+            back = (field["back"] <= 0).any(axis=1)
+            gap = (field["jump"] > 1.5 * usual).any(axis=1) & ~back
+            text = f"{name} stands still or goes back"
+            yield from of_episodes("time-jump", "error", text, m.rows[back], place=(name, 0))
+            text = f"{name} skips {field['jump'].max():.4g} at once, usually {usual:.4g}"
+            yield from of_episodes("time-jump", "warning", text, m.rows[gap], place=(name, 0))
+        elif _POSE.fullmatch(name) and len(m.rows) >= _LEAST_EPISODES:
+            jump = field["jump"]
+            usual = np.quantile(jump, 0.9, axis=0)
+            spread = np.quantile(field["high"], 0.95, axis=0) - np.quantile(field["low"], 0.05, 0)
+            wraps = np.abs(jump - 2 * math.pi) < 0.05 * 2 * math.pi
+            flags = (jump > _JUMP * usual) & (jump > _JUMP_RANGE * spread) & (usual > 0) & ~wraps
+            for block, channels in _blocks(m.schema.field(name)).items():
+                if _COMMAND.fullmatch(block) or "quat" in block:
+                    flags[:, channels] = False
+            text = f"{_listed(m, name, flags.any(axis=0))} jumps within a step"
+            place = name, int(np.argmax(flags.any(axis=0)))
+            yield from of_episodes("jump", "warning", text, m.rows[flags.any(axis=1)], place=place)
+
+
+def statistics(m: Measures, stated: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+    """Statistics that the data's files state and that are not the data's.
+
+    Off by 1 % of a channel's range: programs may estimate them from a part of the frames.
+    """
+    for name, own in m.statistics.items():
+        spread = np.maximum(own.max - own.min, 1e-9)
+        for key in ("min", "max", "mean", "std"):
+            if key not in stated[name]:
+                continue
+            values, actual = np.ravel(stated[name][key]), np.ravel(getattr(own, key))
+            if len(values) != len(actual):
+                text = f"{key} of {name} has {len(values)} values for {len(actual)} channels"
+                yield Finding("statistics", "error", text, 1, remedy="export")
+                continue
+            off = ~(np.abs(values - actual) <= 0.01 * spread + _TOLERANCE * np.abs(actual))
+            if off.any():
+                at = int(np.argmax(off))
+                where = _listed(m, name, off)
+                text = f"{key} of {where} is stated as {values[at]:.4g}, but is {actual[at]:.4g}"
+                yield Finding("statistics", "error", text, int(off.sum()), remedy="export")
+
+
+def _blocks(field: Field) -> dict[str, np.ndarray]:
+    """Name -> channels that belong together: slices of several, and the rest of the field.
+
+    Channels with a name each, such as an action's joints, are compared with one another.
+    """
+    wide = {name: np.arange(a, b) for name, (a, b) in field.slices.items() if b - a > 1}
+    rest = np.arange(np.prod(field.shape, dtype=int))
+    for channels in wide.values():
+        rest = np.setdiff1d(rest, channels)
+    return wide | ({field.name: rest} if len(rest) else {})
+
+
+def _listed(m: Measures, name: str, chosen: Any) -> str:
+    """The chosen channels (a mask or numbers) of a field."""
+    names = np.array(channels_of(m.schema.field(name)))[chosen]
+    return listed(names, _SHOWN) if len(names) else name

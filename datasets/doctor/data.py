@@ -1,0 +1,173 @@
+"""What the doctor examines: a selection of a store, or a source that some format's reader reads."""
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gaitforge.datasets.catalog.listing import episode_name
+from gaitforge.datasets.doctor.finding import Finding
+from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.formats import FORMATS, importer_class
+from gaitforge.datasets.formats.blocks import Block, blocks
+from gaitforge.datasets.formats.checks import not_finite_allowed
+from gaitforge.datasets.formats.protocol import Importer
+from gaitforge.datasets.formats.sources import Span
+from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.selection.selection import Selection
+
+Arrays = Mapping[str, np.ndarray]
+Columns = Mapping[str, np.ndarray]
+
+MOST_CHANNELS = 4096
+"""Fields with more numbers a step (pictures) are not examined."""
+
+_TILE = "terrain_variant"
+"""Column of episodes that the viewer can play: of the legged task."""
+
+_COLUMNS = (
+    *("episode", "length", "seed", "return", "success", "terminated", "truncated"),
+    *("action_noise", "split", "expert", "expert_hash", "robot", _TILE),
+)
+_IDS = 400
+"""Episodes of one command: their ids stay below the 10,000 characters of a condition."""
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Episodes to examine.
+
+    Attributes:
+        address: of a store, or path of a source.
+        schema: of the store, or of what an import would make.
+        spans: the episodes in order, as they are read, which bounds the memory.
+        read: gives field -> (T, *shape) and catalog column -> (E,) of a span; may raise.
+        format: of a source; "" for a store. settings: of its reader, as "NAME=VALUE".
+        stated: field -> min, max, mean, std, as the source's own files state them.
+        close: releases the source.
+    """
+
+    address: str
+    schema: Schema
+    spans: Sequence[Span]
+    read: Callable[[Span], tuple[Arrays, Columns]]
+    format: str = ""
+    settings: Sequence[str] = ()
+    stated: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    close: Callable[[], object] = lambda: None
+
+    @property
+    def steps(self) -> int:
+        """Steps of all episodes."""
+        return sum(span.n_steps for span in self.spans)
+
+    @property
+    def episodes(self) -> int:
+        """Number of episodes."""
+        return sum(len(span.lengths) for span in self.spans)
+
+    @property
+    def store(self) -> str:
+        """The store, quoted for a shell; for a source, the one that commands import it into."""
+        return shlex.quote(f"{Path(self.address).stem}.zarr" if self.format else self.address)
+
+    def view(self, episode: int, columns: Columns) -> str:
+        """The command that plays an episode, or else lists its columns."""
+        verb = "view" if _TILE in columns else "query"
+        return f"gaitforge {verb} {self.store} --episode {episode_name(episode)}"
+
+    def commands(self, finding: Finding, ids: Sequence[int]) -> list[str]:
+        """The commands that take a finding about these episodes away, or note it."""
+        name, store, source = finding.name, self.store, shlex.quote(self.address)
+        settings = "".join(f" --set {shlex.quote(each)}" for each in self.settings)
+        first = f"gaitforge import {self.format} {source} {store}{settings}"
+        if finding.remedy == "verify":  # an import would be refused for the reason in the text
+            return [] if self.format else [f"gaitforge verify {store}"]
+        if finding.remedy == "leave out" and self.format:
+            return [f"{first} --drop-nan"]
+        if finding.remedy == "export":
+            return [first, f"gaitforge export {store} {self.format} {store}-{self.format}"]
+        edits = [f"gaitforge card {store} --limitations {shlex.quote(f'{name}: {finding.text}')}"]
+        if ids and finding.remedy != "limitations":
+            pieces = (ids[at : at + _IDS] for at in range(0, len(ids), _IDS))
+            wheres = [f'--where "episode in ({", ".join(map(str, piece))})"' for piece in pieces]
+            note = finding.remedy == "annotate"
+            verb, more = ("annotate", f"doctor={name}") if note else ("drop", f"--reason {name}")
+            edits = [f"gaitforge dataset {verb} {store} {where} {more}" for where in wheres]
+        return [first, *edits] if self.format else edits
+
+
+def catalog_columns(episodes: Any, group_by: Sequence[str]) -> Columns:
+    """The columns that checks read, of a table of episodes or of column -> values, as arrays."""
+    if isinstance(episodes, pa.Table):
+        episodes = {each: episodes.column(each).to_pylist() for each in episodes.column_names}
+    names = (name for name in (*_COLUMNS, *group_by) if name in episodes)
+    return {name: np.asarray(episodes[name]) for name in names}
+
+
+def store_data(selection: Selection) -> Data:
+    """A selection of a store."""
+    schema, names = selection.schema, _examined(selection.schema)
+    columns = catalog_columns(selection.episodes(), schema.group_by)
+
+    def read(span: Span) -> tuple[Arrays, Columns]:
+        assert isinstance(span, Block)
+        own = {name: values[span.episodes] for name, values in columns.items()}
+        return span.read(names), own
+
+    return Data(selection.store.address, schema, list(blocks(selection)), read)
+
+
+def source_data(
+    source: str, name: str = "", options: Any = None, settings: Sequence[str] = ()
+) -> Data:
+    """A file or folder of another project's format, which is not imported.
+
+    Args:
+        name: the format; "" for the only one whose reader takes the source.
+        options: of its reader; None for the defaults.
+        settings: the options as an import takes them, for the commands.
+
+    Raises:
+        DatasetError: no reader or several take it, or the one asked for refuses it.
+    """
+    name, importer = _opened(source, [name] if name else FORMATS, options)
+    schema, names = importer.schema, _examined(importer.schema)
+
+    def read(span: Span) -> tuple[Arrays, Columns]:
+        with not_finite_allowed():
+            part = importer.read_part(span)
+        columns = catalog_columns(part.episodes, schema.group_by)
+        return {name: part.arrays[name] for name in names}, columns
+
+    origin = name, settings, importer.statistics, importer.close
+    return Data(source, schema, importer.parts, read, *origin)
+
+
+def _examined(schema: Schema) -> list[str]:
+    fields = (schema.field(name) for name in schema.names("step"))
+    return [each.name for each in fields if np.prod(each.shape) <= MOST_CHANNELS]
+
+
+def _opened(source: str, formats: Iterable[str], options: Any) -> tuple[str, Importer]:
+    """The only one of the formats that reads the source; the refusal, if it is the only one."""
+    opened: dict[str, Importer] = {}
+    asked = list(formats)
+    for name in asked:
+        try:
+            cls = importer_class(name)
+            opened[name] = cls(source, options or cls.Options())
+        except (DatasetError, OSError):
+            if len(asked) == 1:
+                raise
+    if len(opened) == 1:
+        return next(iter(opened.items()))
+    for importer in opened.values():
+        importer.close()
+    why = f"several formats read it ({listed(opened)})" if opened else "no format reads it"
+    names = listed(opened or asked)
+    raise DatasetError(f"{source} is no store, and {why}; give --format, one of {names}")

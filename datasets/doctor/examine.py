@@ -1,0 +1,146 @@
+"""The doctor: all checks over a store or a source, in one pass with bounded memory."""
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from gaitforge.datasets.catalog.listing import episode_name
+from gaitforge.datasets.doctor import channels, episodes
+from gaitforge.datasets.doctor.data import Data, catalog_columns, store_data
+from gaitforge.datasets.doctor.finding import Example, Finding, in_order
+from gaitforge.datasets.doctor.labels import Labels
+from gaitforge.datasets.doctor.measures import Collector, Measures, flattened, runs
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.selection.selection import Selection
+
+Check = Callable[[Measures], Iterable[Finding]]
+Advance = Callable[[int], object]
+
+CATALOG_CHECKS: tuple[Check, ...] = (
+    episodes.one_step,
+    episodes.seeds,
+    episodes.balance,
+)
+"""Checks of the catalog, which read no array."""
+
+ARRAY_CHECKS: tuple[Check, ...] = (
+    channels.not_finite,
+    channels.constant,
+    channels.units,
+    channels.at_limits,
+    channels.frozen,
+    channels.jumps,
+    episodes.copies,
+    episodes.endings,
+    episodes.returns,
+    episodes.odd_ones,
+)
+"""Checks of what each episode's channels do."""
+
+QUICK_STEPS = 50_000
+"""Steps that `quick_findings` reads: a second."""
+
+_EXAMPLES = 3
+
+
+def examine(
+    data: Data,
+    advance: Advance = lambda steps: None,
+    checks: Iterable[Check] = (*CATALOG_CHECKS, *ARRAY_CHECKS),
+) -> list[Finding]:
+    """All findings about the data, errors first, with examples and commands.
+
+    Steps that the data's reader refuses are a finding too; the other ones are examined all the
+    same. Memory: two spans (`sources.PART_BYTES`), and about 50 bytes a channel and episode.
+    """
+    collector, labels, findings = Collector(data.stated), Labels(), list[Finding]()
+    with ThreadPoolExecutor(1) as pool:  # reads the next span meanwhile
+        ahead = None
+        for number, span in enumerate(data.spans):
+            loading = ahead or pool.submit(data.read, span)
+            following = data.spans[number + 1 : number + 2]
+            ahead = pool.submit(data.read, following[0]) if following else None
+            try:
+                arrays, columns = loading.result()
+            except DatasetError as error:
+                lost = len(span.lengths)
+                findings.append(Finding("unreadable", "error", str(error), lost, remedy="verify"))
+            else:
+                rows = np.arange(span.first, span.first + len(span.lengths))
+                collector.add(rows, span.lengths, arrays, columns)
+                if {"obs", "action"} <= arrays.keys():
+                    pair = flattened(arrays["obs"]), flattened(arrays["action"])
+                    labels.add(*pair, rows.repeat(span.lengths))
+            advance(span.n_steps)
+    measures = collector.measures(data.schema)
+    if len(measures.rows):
+        for check in checks:
+            findings += check(measures)
+        findings += channels.statistics(measures, data.stated)
+        findings += labels.findings(measures)
+    return list(_completed(data, measures, in_order(findings)))
+
+
+def quick_findings(selection: Selection, steps: int = QUICK_STEPS) -> list[Finding]:
+    """What the catalog shows, and the arrays of some episodes.
+
+    Args:
+        steps: about how many are read; 0 for none.
+    """
+    if not len(selection):
+        return []
+    columns = catalog_columns(selection.episodes(), selection.schema.group_by)
+    measures = Measures(selection.schema, np.arange(len(selection)), columns)
+    findings = [each for check in CATALOG_CHECKS for each in check(measures)]
+    if steps:
+        count = min(len(selection), max(1, round(len(selection) * steps / selection.steps)))
+        rows = np.random.default_rng(0).choice(selection.rows, count, replace=False)
+        sample = selection.with_rows(np.sort(rows))
+        findings += examine(store_data(sample), checks=ARRAY_CHECKS)
+    return in_order(findings)
+
+
+def _completed(data: Data, m: Measures, findings: Iterable[Finding]) -> Iterator[Finding]:
+    """The findings with examples and commands."""
+    read = lru_cache(1)(data.read)  # examples of several findings lie in the same spans
+    firsts = [span.first for span in data.spans]
+
+    def step(row: int, finding: Finding) -> int:
+        if finding.place is None:
+            return 0
+        field, channel = finding.place
+        span = data.spans[int(np.searchsorted(firsts, row, side="right")) - 1]
+        start = int(span.starts[row - span.first])
+        steps = slice(start, start + int(span.lengths[row - span.first]))
+        return _FINDERS[finding.name](flattened(read(span)[0][field])[steps], channel)
+
+    def ids(rows: np.ndarray) -> list[int]:
+        return m.columns["episode"][np.searchsorted(m.rows, rows)].tolist() if len(rows) else []
+
+    for each in findings:
+        commands = tuple(data.commands(each, ids(each.rows)))
+        rows = each.rows if len(each.rows) or each.remedy == "verify" else m.rows
+        rows = rows[:_EXAMPLES]
+        examples = [
+            Example(episode_name(episode), step(row, each), data.view(episode, m.columns))
+            for episode, row in zip(ids(rows), rows.tolist(), strict=True)
+        ]
+        yield replace(each, examples=tuple(examples), commands=commands)
+
+
+def _first(values: Any) -> int:
+    return int(np.argmax(values)) if len(values) else 0
+
+
+_FINDERS: dict[str, Callable[[np.ndarray, int], int]] = {
+    "not-finite": lambda values, _: _first(~np.isfinite(values).all(axis=1)),
+    "unit": lambda values, k: _first(np.abs(values[:, k])),
+    "frozen-sensor": lambda values, k: _first(runs(np.diff(values, axis=0) == 0)[:, k]),
+    "jump": lambda values, k: _first(np.abs(np.diff(values[:, k]))) + 1,
+    "time-jump": lambda values, k: _first(np.abs(np.diff(values[:, k]))) + 1,
+}
+"""Name of a finding -> the step that shows it, of an episode's values (T, C) and a channel."""
