@@ -65,7 +65,7 @@ def check_imported(policy: ImportedPolicy, answers: Path) -> Findings:
     files = [answers / name for name in ANSWERS] if answers.is_dir() else [answers]
     for file in files:
         if file.exists() or not answers.is_dir():
-            _compare(policy, _read_answers(file), figures, warnings)
+            _compare(policy, read_answers(file), figures, warnings)
     nominal = Randomisation.parsed({"preset": "none"})
     with closing(LeggedEnvironment(policy.robot, ROBOTS, randomisation=nominal)) as env:
         gait = GaitReference(policy.robot)
@@ -162,7 +162,7 @@ def _compare(
     """Compare terms and actions with known answers."""
     rows = known["observation"]
     if "qpos" in known:
-        terms, start = _terms_of(policy, known), 0
+        terms, start = terms_in(policy, known), 0
         for term, values in zip(policy.layout.terms, terms, strict=True):
             expected = rows[:, start : start + term.width * term.history]
             start += term.width * term.history
@@ -177,8 +177,8 @@ def _compare(
             warnings.append(f"the actions differ from the known answers by {error:.1e}")
 
 
-def _terms_of(policy: ImportedPolicy, known: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """The terms of robots in the known states."""
+def terms_in(policy: ImportedPolicy, known: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """The terms (K, width) of robots in the known states."""
     qpos, qvel, robot = known["qpos"], known["qvel"], policy.robot
     order = [policy.layout.joints.index(joint) for joint in robot.joint_names]
     ids = np.arange(len(qpos))
@@ -199,7 +199,7 @@ def _terms_of(policy: ImportedPolicy, known: dict[str, np.ndarray]) -> list[np.n
         return policy.terms(observation, np.zeros(len(qpos), dtype=bool))
 
 
-def _read_answers(path: Path) -> dict[str, np.ndarray]:
+def read_answers(path: Path) -> dict[str, np.ndarray]:
     """Arrays of known answers; ValueError for a file without them."""
     try:
         if path.suffix == ".npz":
