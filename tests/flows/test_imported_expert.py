@@ -73,7 +73,7 @@ def test_a_check_names_what_is_wrong(place: Path, capsys: pytest.CaptureFixture[
     assert found["figures"]["walked_fallen"] > 0
     assert found["figures"]["action_error"] == pytest.approx(9.0)
     complaints = " ".join(found["warnings"])
-    for each in ("walking: ", "the actions differ from the known answers", "is its scale missing"):
+    for each in ("walking: ", "the actions differ from the known answers", "is a scale lost"):
         assert each in complaints
     assert [row["columns"] for row in found["terms"]][:2] == ["0-2", "3-5"]
     assert all(row["gait_low"] <= row["gait_high"] for row in found["terms"])

@@ -1,6 +1,5 @@
 """Check an imported expert: known answers, a stand, a walk, and the ranges of what it observes."""
 
-import json
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.collectors.experts.imported.importing import ANSWERS
+from gaitforge.collectors.experts.imported.importing import ANSWERS, read_answers
 from gaitforge.collectors.experts.imported.policy import ImportedPolicy
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeSpec
@@ -29,7 +28,6 @@ _LARGE = 10.0
 """Scaled terms are of order 1; joint velocities alone reach 20 rad/s where they are not scaled."""
 _FAR = 5.0
 """Standard deviations from the policy's own mean."""
-_KEYS = ("observation", "action", "qpos", "qvel", "command", "last_action")
 
 Act = Callable[[Observation], np.ndarray]
 
@@ -51,11 +49,7 @@ class Findings:
 
 
 def check_imported(policy: ImportedPolicy, answers: Path) -> Findings:
-    """Check a policy; `answers`: a file, or a folder that may hold `ANSWERS`.
-
-    A file of known answers is JSON, or an NPZ without objects, of arrays with K rows:
-    `observation`, and the `action` that belongs to it; and to test the terms, too, `qpos` (K, 19)
-    and `qvel` (K, 18), MuJoCo's with the joints in the policy's order, `command`, `last_action`.
+    """Check a policy; `answers`: a file for `read_answers`, or a folder that may hold one.
 
     Raises:
         ValueError: answers that cannot be read, or a robot that cannot be simulated.
@@ -84,22 +78,15 @@ def check_imported(policy: ImportedPolicy, answers: Path) -> Findings:
             warnings.append(f"{name}: actions that are not finite, first at step {run.not_finite}")
         if run.fallen:
             warnings.append(f"{name}: {run.fallen} of {amount(ROBOTS, 'robot')} fell")
-    terms, start = [], 0
+    owner, terms = _owners(policy), []
     for index, term in enumerate(policy.layout.terms):
-        now, usual = walk.terms[index], own.terms[index]
-        stop = start + term.width * term.history
-        row = {"term": term.name, "columns": f"{start}-{stop - 1}"}
-        row |= {"walk_low": now.min(), "walk_high": now.max()}
-        row |= {"gait_low": usual.min(), "gait_high": usual.max()}
-        terms.append({name: _plain(value) for name, value in row.items()})
-        if np.quantile(np.abs(usual), 0.99) > _LARGE and policy.normaliser is None:
-            warnings.append(
-                f"{term.name}: {np.abs(usual).max():.3g} as the policy reads it, which has no "
-                "normaliser of its own: is its scale missing?"
-            )
-        warnings += _far(policy, term.name, slice(start, stop), usual)
-        start = stop
-    return Findings(tuple(terms), figures, tuple(warnings))
+        columns = np.flatnonzero(owner == index)
+        row = {"term": term.name, "columns": f"{columns[0]}-{columns[-1]}"}
+        for name, run in {"walk": walk, "gait": own}.items():
+            values = run.terms[index]
+            row |= {f"{name}_low": float(values.min()), f"{name}_high": float(values.max())}
+        terms.append(row)
+    return Findings(tuple(terms), figures, (*warnings, *_strange(policy, own.terms)))
 
 
 @dataclass
@@ -136,21 +123,41 @@ def _roll(env: LeggedEnvironment, policy: ImportedPolicy, skill: str, act: Act) 
     return _Run(joined, int((~up).sum()), not_finite, error)
 
 
-def _far(policy: ImportedPolicy, name: str, columns: slice, values: np.ndarray) -> list[str]:
-    """A warning where the environment's values are far from the mean that the policy subtracts."""
+def _owners(policy: ImportedPolicy) -> np.ndarray:
+    """(D,) index of the term of each column of an observation."""
+    marks = [np.full((1, term.width), k) for k, term in enumerate(policy.layout.terms)]
+    return policy.first_inputs(marks)[0]
+
+
+def _strange(policy: ImportedPolicy, usual: list[np.ndarray]) -> list[str]:
+    """Warnings of terms that are not, on the environment's gait, as the policy's scales suggest."""
+    typical = [np.median(values, axis=0)[None] for values in usual]
     if policy.normaliser is None:
-        return []
-    mean, std = (each[columns] for each in policy.normaliser)
-    repeats = len(mean) // values.shape[1]
-    usual = np.tile(np.median(values, axis=0), repeats)
-    away = np.abs(usual - mean) / np.maximum(std, 1e-2)
-    if away.max() <= _FAR:
-        return []
-    worst = int(away.argmax())
+        names = [term.name for term in policy.layout.terms]
+        largest = [float(np.quantile(np.abs(values), 0.99)) for values in usual]
+        return [
+            f"{name}: {each:.3g} as the policy reads it, which does not normalise: is a scale lost?"
+            for name, each in zip(names, largest, strict=True)
+            if each > _LARGE
+        ]
+    (mean, std), now = policy.normaliser, policy.first_inputs(typical)[0]
+    away = np.abs(now - mean) / np.maximum(std, 1e-2)
+    worst = _worst(policy, away)
     return [
-        f"{name}: column {columns.start + worst} is around {usual[worst]:.3g}, the policy expects "
-        f"{mean[worst]:.3g} +- {std[worst]:.2g}: are terms or joints in another order?"
+        f"{name}: column {column} is around {now[column]:.3g}, the policy expects "
+        f"{mean[column]:.3g} +- {std[column]:.2g}: are terms or joints in another order?"
+        for name, column in worst.items()
+        if away[column] > _FAR
     ]
+
+
+def _worst(policy: ImportedPolicy, errors: np.ndarray) -> dict[str, int]:
+    """Term -> its column with the largest of D errors."""
+    owner = _owners(policy)
+    return {
+        term.name: int(np.where(owner == k, errors, -1.0).argmax())
+        for k, term in enumerate(policy.layout.terms)
+    }
 
 
 def _compare(
@@ -162,16 +169,15 @@ def _compare(
     """Compare terms and actions with known answers."""
     rows = known["observation"]
     if "qpos" in known:
-        terms, start = terms_in(policy, known), 0
-        for term, values in zip(policy.layout.terms, terms, strict=True):
-            expected = rows[:, start : start + term.width * term.history]
-            start += term.width * term.history
-            error = _error(np.tile(values, term.history), expected)
-            figures["terms_error"] = max(figures.get("terms_error", 0.0), error)
-            if not error <= TOLERANCE:
-                warnings.append(f"{term.name} differs from the known answers by {error:.1e}")
+        errors = _errors(policy.first_inputs(terms_in(policy, known)), rows)
+        figures["terms_error"] = float(errors.max())
+        warnings += [
+            f"{name}: column {column} differs from the known answers by {errors[column]:.1e}"
+            for name, column in _worst(policy, errors).items()
+            if not errors[column] <= TOLERANCE
+        ]
     if "action" in known:
-        error = _error(policy.first_outputs(rows), known["action"])
+        error = float(_errors(policy.first_outputs(rows), known["action"]).max())
         figures["action_error"] = error
         if not error <= TOLERANCE:
             warnings.append(f"the actions differ from the known answers by {error:.1e}")
@@ -199,31 +205,9 @@ def terms_in(policy: ImportedPolicy, known: dict[str, np.ndarray]) -> list[np.nd
         return policy.terms(observation, np.zeros(len(qpos), dtype=bool))
 
 
-def read_answers(path: Path) -> dict[str, np.ndarray]:
-    """Arrays of known answers; ValueError for a file without them."""
-    try:
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                known = {name: arrays[name] for name in _KEYS if name in arrays}
-        else:
-            raw = json.loads(path.read_text(encoding="utf-8"))
-            known = {name: np.array(raw[name], np.float64) for name in _KEYS if name in raw}
-        count = len(known["observation"])
-        if any(value.ndim != 2 or len(value) != count for value in known.values()):
-            raise ValueError("every array needs a row for each observation")
-        if "qpos" in known and not {"qvel", "command", "last_action"} <= known.keys():
-            raise ValueError("qpos needs qvel, command and last_action")
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{path} holds no known answers: {error}") from None
-    return known
-
-
-def _error(values: np.ndarray, expected: np.ndarray) -> float:
-    """The largest difference, relative above 1; infinite for another shape."""
+def _errors(values: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """The largest difference of each column, relative above 1; ValueError for another width."""
     if values.shape != expected.shape:
-        return float("inf")
-    return float((np.abs(values - expected) / np.maximum(1.0, np.abs(expected))).max())
-
-
-def _plain(value: Any) -> Any:
-    return float(value) if isinstance(value, np.floating) else value
+        raise ValueError(f"the known answers have rows of {expected.shape[-1]} numbers, not "
+                         f"{values.shape[-1]}")  # fmt: skip
+    return (np.abs(values - expected) / np.maximum(1.0, np.abs(expected))).max(axis=0)

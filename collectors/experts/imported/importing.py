@@ -24,7 +24,7 @@ CARD = "imported-expert.json"
 ANSWERS = ("answers.json", "answers.npz")
 FORMAT, FORMAT_VERSION = "gaitforge-imported-expert", 1
 LAYOUTS = Path(__file__).parents[2] / "assets" / "experts" / "layouts"
-GAINS = ("policy", "robot")
+_KEYS = ("observation", "action", "qpos", "qvel", "command", "last_action")
 _SUFFIXES = (".onnx", ".pt", ".jit")
 _OWN_ROBOT = "robot"
 
@@ -51,7 +51,7 @@ def import_expert(
         policy: an ONNX or TorchScript file; out: the new folder, whose name is the expert's.
         robot: a name or path, by default the layout's.
         layout: a YAML file, whose keys replace those of the ONNX file's metadata.
-        answers: observations and actions that are known, see `checking.KnownAnswers`.
+        answers: observations and actions that are known, for `read_answers`.
         gains: where the policy's gains are not the robot's, "policy" writes a robot with the
             policy's gains and default pose into the folder, "robot" keeps the robot.
 
@@ -82,6 +82,7 @@ def import_expert(
         name = _robot_of(card, parsed, gains, folder) or absolute_robot(robot or parsed.robot)
         (folder / f"policy{policy.suffix}").write_bytes(content)
         if answers is not None:
+            read_answers(answers)
             (folder / f"answers{answers.suffix}").write_bytes(answers.read_bytes())
         record = {"format": FORMAT, "format_version": FORMAT_VERSION, "robot": name}
         record |= {"policy": f"policy{policy.suffix}", "source": policy.name, "layout": values}
@@ -114,6 +115,30 @@ def load_imported(
     parts = [hashlib.sha256(each.read_bytes()).hexdigest() for each in own]
     text = json.dumps([*parts, card["layout"]], sort_keys=True)
     return policy, hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def read_answers(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file of known answers: JSON, or an NPZ without objects.
+
+    They have K rows: `observation`, and the `action` that belongs to it; and to test the terms,
+    too, `qpos` (K, 19) and `qvel` (K, 18), MuJoCo's with the joints in the policy's order,
+    `command` and `last_action`. ValueError for a file without them.
+    """
+    try:
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as arrays:
+                known = {name: arrays[name] for name in _KEYS if name in arrays}
+        else:
+            raw = json.loads(path.read_text(encoding="utf-8"))
+            known = {name: np.array(raw[name], np.float64) for name in _KEYS if name in raw}
+        count = len(known["observation"])
+        if any(value.ndim != 2 or len(value) != count for value in known.values()):
+            raise ValueError("every array needs a row for each observation")
+        if "qpos" in known and not {"qvel", "command", "last_action"} <= known.keys():
+            raise ValueError("qpos needs qvel, command and last_action")
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} holds no known answers: {error}") from None
+    return known
 
 
 def _robot_of(robot: RobotCard, layout: Layout, gains: str, folder: Path) -> str:

@@ -49,6 +49,7 @@ class OnnxNetwork:
         runtime = load_onnx("onnxruntime")
         options = runtime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 3  # no warnings
         providers = ["CPUExecutionProvider"]
         try:
             self._session = runtime.InferenceSession(str(path), options, providers=providers)

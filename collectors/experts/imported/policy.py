@@ -70,7 +70,7 @@ class ImportedPolicy:
             self._history = [np.zeros(shape, np.float32) for shape in steps]
         due = self._steps % self.layout.period == 0
         self._remember(self.terms(observation, self._steps == 0), due)
-        output, state = self._network.step(self._inputs(), self._state)
+        output, state = self._network.step(self._joined(self._history), self._state)
         for part, after in zip(self._state, state, strict=True):
             part[due] = after[due]
         self._held[due] = self.own_action(output)[due]
@@ -106,6 +106,13 @@ class ImportedPolicy:
         seen |= {"actions": np.where(first[:, None], 0.0, action)}
         return [self._scaled(term, seen, observation) for term in self.layout.terms]
 
+    def first_inputs(self, terms: Arrays) -> np.ndarray:
+        """(N, D): what the network reads at an episode's first step, of terms (N, width)."""
+        pairs = zip(terms, self.layout.terms, strict=True)
+        return self._joined(
+            [np.repeat(each[:, None], term.history, axis=1) for each, term in pairs]
+        )
+
     def _scaled(
         self, term: Term, seen: dict[str, np.ndarray], observation: Observation
     ) -> np.ndarray:
@@ -131,10 +138,10 @@ class ImportedPolicy:
             past[due, -1] = now[due]
             past[first] = now[first, None]
 
-    def _inputs(self) -> np.ndarray:
-        """(N, D): the histories in the layout's order."""
+    def _joined(self, history: Arrays) -> np.ndarray:
+        """(N, D) of histories (N, steps, width), in the layout's order."""
         newest = self.layout.history_order == "newest_first"
-        steps = [past[:, ::-1] if newest else past for past in self._history]
+        steps = [past[:, ::-1] if newest else past for past in history]
         if self.layout.history_by == "step":
             steps = [np.concatenate(steps, axis=2)]
         return np.concatenate([each.reshape(len(each), -1) for each in steps], axis=1)

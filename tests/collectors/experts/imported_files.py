@@ -47,22 +47,20 @@ def write_policy(
     weights = np.zeros((WIDTH, N_JOINTS), np.float32) if weights is None else weights
     width = len(weights)
     inputs, outputs = {"obs": (1, width)}, {"actions": (1, N_JOINTS)}
+    constants = {"weights": weights.astype(np.float32)}
     seen, nodes = "obs", []
     if memory:
         inputs["h_in"] = outputs["h_out"] = (1, 1, width)
         nodes.append(helper.make_node("Add", ["obs", "h_in"], ["h_out"]))
         nodes.append(helper.make_node("Squeeze", ["h_out", "first"], ["sum"]))
-        seen = "sum"
+        seen, constants["first"] = "sum", np.array([0])
     nodes.append(helper.make_node("MatMul", [seen, "weights"], ["actions"]))
     graph = helper.make_graph(
         nodes,
         "policy",
         [helper.make_tensor_value_info(k, TensorProto.FLOAT, v) for k, v in inputs.items()],
         [helper.make_tensor_value_info(k, TensorProto.FLOAT, v) for k, v in outputs.items()],
-        [
-            numpy_helper.from_array(weights.astype(np.float32), "weights"),
-            numpy_helper.from_array(np.array([0]), "first"),
-        ],
+        [numpy_helper.from_array(each, name) for name, each in constants.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     helper.set_model_props(model, metadata() if properties is None else properties)
