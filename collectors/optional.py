@@ -22,6 +22,11 @@ def load_mocapact(module: str) -> Any:
     return _load(module, "the humanoid", "mocapact")
 
 
+def load_onnx(module: str) -> Any:
+    """A module of the extra `onnx`; raises as `load_mocapact`."""
+    return _load(module, "a policy in an ONNX file", "onnx")
+
+
 def _load(module: str, user: str, extra: str) -> Any:
     """Import a module and silence its prints and warnings (versions, a missing display)."""
     try:

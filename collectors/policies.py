@@ -29,11 +29,14 @@ class Observation(StoredObservation):
         command: (N, 16) float64, the command in force, also the last block of `policy`.
         clock: (N,) float64, gait clock in cycles; for experts.
         make_privileged: computes `privileged` when it is first read.
+        heights: for points (K, 2) in the heading frame, m, the trunk's heights (N, K) above the
+            ground there; until the next step.
     """
 
     command: np.ndarray
     clock: np.ndarray
     make_privileged: Callable[[], np.ndarray]
+    heights: Callable[[np.ndarray], np.ndarray]
 
     @cached_property
     def privileged(self) -> np.ndarray:

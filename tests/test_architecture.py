@@ -56,6 +56,7 @@ LAZY = {
     "torch.utils.tensorboard": "slow to import",
     "torchrl": "extra bench",
     "xarray": "extra xarray",
+    "gaitforge.collectors.experts.imported.torchscript": "loads torch",
     "gaitforge.collectors.physics.mujoco_warp.worlds": "extra warp",
     "gaitforge.datasets.catalog.conditions": "loads duckdb",
     "gaitforge.datasets.formats.hdf5": "loads h5py",

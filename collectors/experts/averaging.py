@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.collectors.experts.expert import absolute_robot_of, load_expert
+from gaitforge.collectors.experts.expert import absolute_robot_of, load_trained
 
 
 def average_experts(
@@ -28,7 +28,7 @@ def average_experts(
         raise ValueError("give at least two experts")
     if len(shares) != len(names) or not all(np.isfinite(shares)) or min(shares) <= 0:
         raise ValueError(f"give a share above 0 for each of {len(names)} experts")
-    experts = [load_expert(name) for name in names]
+    experts = [load_trained(name) for name in names]
     first = experts[0]
     shapes = {name: value.shape for name, value in first.weights.items()}
     for name, expert in zip(names, experts, strict=True):

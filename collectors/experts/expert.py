@@ -1,6 +1,7 @@
 """Experts: a kinematic gait corrected by an MLP that reads privileged observations.
 
 An expert is a safetensors file and a JSON card. The MLP runs in NumPy: collecting needs no torch.
+Beside ours there are imported ones: folders with a policy's file and a card.
 """
 
 import json
@@ -11,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from gaitforge.collectors.experts.imported.importing import CARD, load_imported
+from gaitforge.collectors.experts.imported.policy import ImportedPolicy
 from gaitforge.collectors.experts.network import Mlp, read_weights
 from gaitforge.collectors.legged.observations import POLICY_SLICES, PRIVILEGED_DIM
 from gaitforge.collectors.policies import Memoryless, Observation
@@ -99,9 +102,12 @@ def reading_the_body(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Expert:
-    """An expert's policy, card, weights (the tensors of its `Mlp`) and their hash."""
+    """An expert's policy, card, weights (the tensors of its `Mlp`) and their hash.
 
-    policy: ExpertPolicy
+    An imported one has no such weights.
+    """
+
+    policy: ExpertPolicy | ImportedPolicy
     card: dict[str, Any]
     hash: str
     weights: dict[str, np.ndarray]
@@ -138,7 +144,7 @@ def absolute_robot_of(name: str) -> str:
 
 
 def load_expert(name: str = DEFAULT_EXPERT, robot: str = "") -> Expert:
-    """Load a shipped expert by name, or one from its `.safetensors` file.
+    """Load a shipped expert by name, one from its `.safetensors` file, or an imported folder.
 
     Args:
         robot: the robot that an expert for a family drives, by default the first that it was
@@ -148,6 +154,9 @@ def load_expert(name: str = DEFAULT_EXPERT, robot: str = "") -> Expert:
         ValueError: no such expert or robot, no card, or weights that do not fit.
     """
     path, card = _files(name)
+    if path.name == CARD:
+        policy, digest = load_imported(path, card, _robots_of(card["robot"], path)[0])
+        return Expert(policy, card, digest, {})
     weights, digest = read_weights(path, f"expert {path.name}")
     member = robot if robot and drives_a_family(weights) else ""
     driven = load_robot(member) if member else _robots_of(card["robot"], path)[0]
@@ -155,12 +164,40 @@ def load_expert(name: str = DEFAULT_EXPERT, robot: str = "") -> Expert:
     return Expert(policy, card, digest, weights)
 
 
+def load_trained(name: str) -> Expert:
+    """An expert of ours, whose weights can be trained on; ValueError for an imported one."""
+    expert = load_expert(name)
+    if not expert.weights:
+        raise ValueError(f"expert {name} is imported; its network cannot be trained or averaged")
+    return expert
+
+
+def imported_policy(name: str) -> ImportedPolicy:
+    """The policy of an imported expert; ValueError for one of ours."""
+    policy = load_expert(name).policy
+    if not isinstance(policy, ImportedPolicy):
+        raise ValueError(f"expert {name} is not imported; `gaitforge evaluate {name}` measures it")
+    return policy
+
+
+def absolute_expert(names: str) -> str:
+    """Names with commas, those of files and imported folders as absolute paths."""
+    paths = {name: Path(name) for name in names.split(",")}
+    return ",".join(
+        str(path.absolute()) if path.is_file() or (path / CARD).is_file() else name
+        for name, path in paths.items()
+    )
+
+
 def _files(name: str) -> tuple[Path, dict[str, Any]]:
-    """Path of an expert's weights, and its card."""
+    """Path of an expert's weights, or of an imported one's card, and its card."""
     path = Path(name) if name.endswith(".safetensors") else EXPERTS / f"{name}.safetensors"
+    if name and not path.is_file() and (Path(name) / CARD).is_file():
+        path = Path(name).absolute() / CARD
     if not path.is_file():
         raise ValueError(
-            f"no expert '{name}'; allowed: {', '.join(list_experts())}, or a .safetensors file"
+            f"no expert '{name}'; allowed: {', '.join(list_experts())}, a .safetensors file, or a "
+            "folder that `gaitforge expert import` wrote"
         )
     card_path = path.with_suffix(".json")
     if not card_path.is_file():

@@ -20,7 +20,7 @@ from rsl_rl.algorithms import PPO
 from safetensors.numpy import save
 
 from gaitforge.collectors.experts import ppo_checkpoint as checkpoint
-from gaitforge.collectors.experts.expert import drives_a_family, load_expert, reading_the_body
+from gaitforge.collectors.experts.expert import drives_a_family, load_trained, reading_the_body
 from gaitforge.collectors.experts.ppo_algorithm import (
     Networks,
     PPOSettings,
@@ -161,7 +161,7 @@ def train_expert(
             levels, successes = extra["levels"].numpy(), extra["successes"].numpy()
             task.begin(progress.iteration, levels, successes)
         elif config.start_from:
-            weights = load_expert(config.start_from).weights
+            weights = load_trained(config.start_from).weights
             if len(bodies) > 1 and not drives_a_family(weights):
                 weights = reading_the_body(weights)
             checkpoint.set_actor(algorithm, weights)

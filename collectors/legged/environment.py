@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gaitforge.collectors.legged.episodes import EpisodeDraws, EpisodeSpec, draw_episode
-from gaitforge.collectors.legged.geometry import FOOTPRINT, Geometry, on_track
+from gaitforge.collectors.legged.geometry import FOOTPRINT, Geometry, heights_above, on_track
 from gaitforge.collectors.legged.observations import (
     NOISE_DIM,
     NOISE_SLICES,
@@ -333,6 +333,7 @@ class LeggedEnvironment:
             command=command,
             clock=clock,
             make_privileged=lambda: self._privileged(geometry, on_track, command, clock),
+            heights=lambda points: heights_above(points, state, geometry, self.terrain),
         )
 
     def _sensed(self, values: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
@@ -358,11 +359,9 @@ class LeggedEnvironment:
             for ends in (lowest, highest):
                 off = np.abs(self.physics.realised(ends) - ends)[changed]
                 if (off > _REALISED_WITHIN).any():
-                    draw, value = (
-                        DRAWS[changed[int(off.argmax())]],
-                        ends[changed[int(off.argmax())]],
-                    )
-                    raise ValueError(f"{self.physics.name} cannot realise {draw.name} {value:g}")
+                    worst = changed[int(off.argmax())]
+                    name, value = DRAWS[worst].name, ends[worst]
+                    raise ValueError(f"{self.physics.name} cannot realise {name} {value:g}")
 
     def _privileged(
         self, geometry: Geometry, on_track: np.ndarray, command: np.ndarray, clock: np.ndarray

@@ -77,6 +77,15 @@ class Geometry:
         return (across * side).sum(axis=1) / 2
 
 
+def heights_above(
+    points: np.ndarray, state: PhysicsState, geometry: Geometry, terrain: TerrainBatch
+) -> np.ndarray:
+    """(N, K) heights of the trunks above the ground at points (K, 2) of their heading frames, m."""
+    tiles = terrain.heights, terrain.period_m, terrain.resolution_m
+    ground = _ground(*tiles, state.base_pos, geometry.heading, np.ascontiguousarray(points))
+    return state.base_pos[:, 2:3] - ground
+
+
 @compiled
 def on_track(
     base_pos: np.ndarray, yaw: np.ndarray, origin: np.ndarray, track_yaw: np.ndarray
@@ -120,6 +129,26 @@ def _scan_ground(
                 sums[i, 1] += scan[i, k] * ahead
                 sums[i, 2] += scan[i, k] * left
     return scan, sums
+
+
+@compiled
+def _ground(
+    tiles: np.ndarray,
+    period: np.ndarray,
+    resolution: np.ndarray,
+    base_pos: np.ndarray,
+    heading: np.ndarray,
+    points: np.ndarray,
+) -> np.ndarray:
+    """(N, K) world heights of the ground."""
+    ground = np.empty((len(base_pos), len(points)))
+    for i in range(len(base_pos)):
+        c, s = heading[i]
+        for k in range(len(points)):
+            x = c * points[k, 0] - s * points[k, 1] + base_pos[i, 0]
+            y = s * points[k, 0] + c * points[k, 1] + base_pos[i, 1]
+            ground[i, k] = cell_height(tiles[i], x, y, period[i], resolution[i])
+    return ground
 
 
 @compiled

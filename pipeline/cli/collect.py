@@ -20,7 +20,7 @@ from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.flows.tasks.registry import LEGGED, collection_plan
 from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, flag, option, option_values, setting
-from gaitforge.pipeline.cli.parsing.values import names, numbers
+from gaitforge.pipeline.cli.parsing.values import experts, names, numbers
 from gaitforge.pipeline.cli.work import Result, Work, work
 from gaitforge.pipeline.tables import Rows, fields_of
 
@@ -60,7 +60,11 @@ if TYPE_CHECKING:
     "--expert",
     option("--robot", "robots or folders of robots, which parts take in turn", names),
     option("--policy", "a policy that drives: folder of a run or export, or module:Class"),
-    option("--labeller", "with --policy: the expert, which labels every step and drives in turns"),
+    option(
+        "--labeller",
+        "with --policy: the expert, which labels every step and drives in turns",
+        experts,
+    ),
     "--share --stretch SIMULATOR SIMULATION CELLS --randomisation",
     option(
         "--state",

@@ -19,7 +19,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
     option_values,
     setting,
 )
-from gaitforge.pipeline.cli.parsing.values import names, numbers, positive
+from gaitforge.pipeline.cli.parsing.values import experts, names, numbers, positive
 from gaitforge.pipeline.cli.work import Result, Work, work
 from gaitforge.pipeline.progress import own_reporter
 
@@ -240,7 +240,9 @@ def compare_command(arguments: argparse.Namespace) -> Work:
     "store --out",
     option("--rounds", "of collecting and training, after a first training (default: 3)", positive),
     "--model --objective --steps --batch-size --device --share --stretch",
-    option("--labeller", "the expert: a shipped one, or a file", metavar="NAME", dest="expert"),
+    option(
+        "--labeller", "the expert: as --expert of collect", experts, metavar="NAME", dest="expert"
+    ),
     _PARTS,
     option("--plain", "learn from the expert alone, too", action=argparse.BooleanOptionalAction),
     "CELLS --where",

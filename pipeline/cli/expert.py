@@ -1,8 +1,8 @@
-"""`gaitforge expert`: list, train, average and film experts."""
+"""`gaitforge expert`: list, train, average, film, import and check experts."""
 
 import argparse
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
 from gaitforge.pipeline.cli.parsing.values import names, positive, shares, whole
 from gaitforge.pipeline.cli.work import Result, Work, work
 from gaitforge.pipeline.progress import TerminalReporter
-from gaitforge.pipeline.tables import show
+from gaitforge.pipeline.tables import show, show_one
 
 
 @command("gaitforge expert list", "--json")
@@ -170,4 +170,70 @@ def _film(arguments: argparse.Namespace) -> None:
         print(f"{path}  {path.stat().st_size / 1000:,.0f} kB")
 
 
-expert_command = actions("gaitforge expert list --json", _list, _train, _average, _film)
+@command(
+    "gaitforge expert import policy.onnx --name my-expert --robot go1",
+    option("policy", "a policy's ONNX or TorchScript file; no checkpoint", Path, metavar="FILE"),
+    option("--name", "new folder; its last part is the expert's name", Path, required=True),
+    option("--robot", "the robot's name or path (default: the layout's)", default=""),
+    option("--layout", "what it observes, as gaitforge expert template prints", Path),
+    option("--answers", "known answers, for expert check: JSON or NPZ", Path, metavar="FILE"),
+    option(
+        "--gains",
+        "where the policy's gains are not the robot's: policy, to write a robot with its gains and "
+        "default pose, or robot, to keep the robot",
+        choices=("policy", "robot"),
+        default="",
+    ),
+    "--json",
+)
+def _import(arguments: argparse.Namespace) -> None:
+    """Import a policy of mjlab, Isaac Lab or legged_gym as an expert."""
+    from gaitforge.collectors.experts.expert import imported_policy, load_expert
+    from gaitforge.collectors.experts.imported.importing import import_expert
+
+    names = ("name", "robot", "layout", "answers", "gains")
+    import_expert(arguments.policy, *(getattr(arguments, name) for name in names))
+    name = str(arguments.name)
+    policy, layout = imported_policy(name), imported_policy(name).layout
+    row = {"expert": name, "hash": load_expert(name).hash, "robot": policy.robot.name}
+    row |= {"terms": ",".join(term.name for term in layout.terms), "control_hz": layout.control_hz}
+    show_one(row, arguments.json)
+
+
+@command(
+    "gaitforge expert template mjlab > layout.yaml",
+    option("project", "isaaclab, legged_gym or mjlab", metavar="NAME"),
+)
+def _template(arguments: argparse.Namespace) -> None:
+    """Print the layout of a project's usual policy, to fill in."""
+    from gaitforge.collectors.experts.imported.importing import template
+
+    print(template(arguments.project), end="")
+
+
+@command(
+    "gaitforge expert check my-expert",
+    option("expert", "folder that gaitforge expert import wrote", metavar="NAME"),
+    option("--answers", "known answers (default: the imported ones)", Path, metavar="FILE"),
+    "--json",
+)
+def _check(arguments: argparse.Namespace) -> int:
+    """Check an imported expert: known answers, a stand, a walk, its terms; exit 1 on a fault."""
+    from gaitforge.collectors.experts.expert import imported_policy
+    from gaitforge.collectors.experts.imported.checking import check_imported
+
+    policy = imported_policy(arguments.expert)
+    findings = check_imported(policy, arguments.answers or Path(arguments.expert))
+    if arguments.json:
+        show_one(asdict(findings), as_json=True)
+    else:
+        show(list(findings.terms), as_json=False)
+        print()
+        show_one(findings.figures, as_json=False)
+        print("\n".join(f"warning: {each}" for each in findings.warnings))
+    return 1 if findings.warnings else 0
+
+
+expert_command = actions(
+    "gaitforge expert list --json", _list, _train, _average, _film, _import, _template, _check
+)

@@ -162,7 +162,9 @@ def seen(rows: int) -> Observation:
     rng = np.random.default_rng(0)
     policy = rng.normal(size=(rows, OBS_DIM)).astype(np.float32)
     zero = np.zeros(rows)
-    return Observation(policy, zero, np.zeros((rows, N_COMMANDS)), zero, lambda: zero)
+    return Observation(
+        policy, zero, np.zeros((rows, N_COMMANDS)), zero, lambda: zero, lambda _: zero
+    )
 
 
 @pytest.fixture(scope="module", params=["fcnet", "bot", "transformer"])

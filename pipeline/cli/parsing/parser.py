@@ -13,6 +13,7 @@ from gaitforge.collectors.simulators import BACKENDS
 from gaitforge.flows.settings import override
 from gaitforge.pipeline.cli.parsing.values import (
     Number,
+    experts,
     names,
     numbers,
     positive,
@@ -205,7 +206,11 @@ SHARED: dict[str, dict[str, Any]] = {
     "--processes": details("parallel simulators", positive, 1),
     "--share": details("of the stretches that the policy drives (default: 0.3)", float),
     "--stretch": details("control steps of a stretch (default: 12)", positive),
-    "--expert": details("a shipped expert, or a .safetensors file", metavar="NAME"),
+    "--expert": details(
+        "a shipped expert, a .safetensors file, or a folder of expert import",
+        experts,
+        metavar="NAME",
+    ),
     "--robot": details(
         "a shipped robot's name, or the path of your own (see gaitforge robot check); to evaluate "
         "on several, a list or a folder of robots' folders",

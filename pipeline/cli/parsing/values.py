@@ -16,6 +16,13 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(name for row in rows for part in row if (name := part.strip()))
 
 
+def experts(text: str) -> str:
+    """Names of experts with commas; paths become absolute, for work that runs elsewhere."""
+    from gaitforge.collectors.experts.expert import absolute_expert
+
+    return absolute_expert(text)
+
+
 MOST_NUMBERS = 1_000_000
 LARGEST = 2**63 - 1
 

@@ -113,6 +113,11 @@ report {gone} | no run folder at
 report {empty} | the report needs summary.json
 evaluate no.safetensors | no expert 'no.safetensors'
 evaluate aliengo-locomotion --sim isaacgym --episodes 1 | 'isaacgym' is not available
+expert import {gone} --name {new} | no policy | .onnx, .pt
+expert import {file} --name {new} | no policy
+expert template mujoco | no template 'mujoco'; allowed: isaaclab, legged_gym, mjlab
+expert check aliengo-locomotion | is not imported; `gaitforge evaluate
+expert check nobody | no expert 'nobody' | expert import
 expert train --out y --steps -5 | at least 1, not '-5'
 expert train --out {file}/x --steps 1 --robots 1 | {file}
 expert train --out {new} --robot rex | no robot 'rex'; allowed: a1, aliengo | , or a card, or a

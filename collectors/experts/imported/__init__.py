@@ -1,0 +1,1 @@
+"""Policies trained elsewhere: legged_gym, Isaac Lab, mjlab."""

@@ -1,0 +1,206 @@
+"""Folders of imported experts: the policy's file and a card with its layout."""
+
+import hashlib
+import json
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from gaitforge.collectors.experts.imported.layout import Layout, layout_of_metadata, parse_layout
+from gaitforge.collectors.experts.imported.networks import open_network
+from gaitforge.collectors.experts.imported.policy import ImportedPolicy, width
+from gaitforge.collectors.modelling.card_file import write_card
+from gaitforge.collectors.optional import load_onnx
+from gaitforge.collectors.robots.robot import CARD_FILE, RobotCard, absolute_robot, load_robot
+from gaitforge.datasets.files import check_outside_stores, fsync_tree, replace_durably
+
+CARD = "imported-expert.json"
+ANSWERS = ("answers.json", "answers.npz")
+FORMAT, FORMAT_VERSION = "gaitforge-imported-expert", 1
+LAYOUTS = Path(__file__).parents[2] / "assets" / "experts" / "layouts"
+_KEYS = ("observation", "action", "qpos", "qvel", "command", "last_action")
+_SUFFIXES = (".onnx", ".pt", ".jit")
+_OWN_ROBOT = "robot"
+
+
+def template(name: str) -> str:
+    """The layout of a project's usual policy, as YAML to fill in; ValueError for another name."""
+    names = sorted(path.stem for path in LAYOUTS.glob("*.yaml"))
+    if name not in names:
+        raise ValueError(f"no template '{name}'; allowed: {', '.join(names)}")
+    return (LAYOUTS / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def import_expert(
+    policy: Path,
+    out: Path,
+    robot: str = "",
+    layout: Path | None = None,
+    answers: Path | None = None,
+    gains: str = "",
+) -> Path:
+    """Write the folder of a policy's expert, and return the path of its card.
+
+    Args:
+        policy: an ONNX or TorchScript file; out: the new folder, whose name is the expert's.
+        robot: a name or path, by default the layout's.
+        layout: a YAML file, whose keys replace those of the ONNX file's metadata.
+        answers: observations and actions that are known, for `read_answers`.
+        gains: where the policy's gains are not the robot's, "policy" writes a robot with the
+            policy's gains and default pose into the folder, "robot" keeps the robot.
+
+    Raises:
+        ValueError: a file that cannot be read, a layout that does not fit, other gains.
+    """
+    if not re.fullmatch(r"[\w.-]+", out.name):
+        raise ValueError(f"the name '{out.name}' may have letters, digits, '_', '-' and '.' only")
+    if check_outside_stores(out).exists():
+        raise ValueError(f"{out} exists already")
+    if policy.suffix not in _SUFFIXES or not policy.is_file():
+        raise ValueError(f"no policy {policy}; a file that ends with {', '.join(_SUFFIXES)}")
+    content, metadata = _read_policy(policy)
+    values = layout_of_metadata(metadata) | (_read_yaml(layout) if layout else {})
+    if not values:
+        raise ValueError(
+            f"{policy} does not tell what it observes; give --layout, a file that `gaitforge "
+            "expert template` prints and you fill in"
+        )
+    parsed = parse_layout(values, str(layout or policy))
+    if not (robot or parsed.robot):
+        raise ValueError("name the policy's robot: --robot go1")
+    card = load_robot(robot or parsed.robot)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as made:
+        folder = Path(made) / out.name
+        folder.mkdir()
+        name = _robot_of(card, parsed, gains, folder) or absolute_robot(robot or parsed.robot)
+        (folder / f"policy{policy.suffix}").write_bytes(content)
+        if answers is not None:
+            read_answers(answers)
+            (folder / f"answers{answers.suffix}").write_bytes(answers.read_bytes())
+        record = {"format": FORMAT, "format_version": FORMAT_VERSION, "robot": name}
+        record |= {"policy": f"policy{policy.suffix}", "source": policy.name, "layout": values}
+        (folder / CARD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        own = folder / _OWN_ROBOT
+        load_imported(folder / CARD, record, load_robot(str(own)) if own.exists() else card)
+        fsync_tree(folder)
+        replace_durably(folder, out)
+    return out / CARD
+
+
+def load_imported(
+    path: Path, card: Mapping[str, Any], robot: RobotCard
+) -> tuple[ImportedPolicy, str]:
+    """The policy of an imported expert's card, and the hash of its file, layout and robot.
+
+    ValueError for a card of another version, or a policy that its layout does not fit.
+    """
+    if (card.get("format"), card.get("format_version")) != (FORMAT, FORMAT_VERSION):
+        raise ValueError(f"{path} is no card of an expert that this version imported")
+    folder = path.parent
+    layout = parse_layout(card["layout"], str(path))
+    file = folder / card["policy"]
+    try:
+        policy = ImportedPolicy(folder.name, robot, layout, open_network(file, width(layout)))
+    except ValueError as error:
+        terms = ", ".join(f"{each.name} {each.width * each.history}" for each in layout.terms)
+        raise ValueError(f"{error}; the layout's terms: {terms}") from None
+    own = [file, robot.path, robot.mjcf_path] if card["robot"] == _OWN_ROBOT else [file]
+    parts = [hashlib.sha256(each.read_bytes()).hexdigest() for each in own]
+    text = json.dumps([*parts, card["layout"]], sort_keys=True)
+    return policy, hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def read_answers(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file of known answers: JSON, or an NPZ without objects.
+
+    They have K rows: `observation`, and the `action` that belongs to it; and to test the terms,
+    too, `qpos` (K, 19) and `qvel` (K, 18), MuJoCo's with the joints in the policy's order,
+    `command` and `last_action`. ValueError for a file without them.
+    """
+    try:
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as arrays:
+                known = {name: arrays[name] for name in _KEYS if name in arrays}
+        else:
+            raw = json.loads(path.read_text(encoding="utf-8"))
+            known = {name: np.array(raw[name], np.float64) for name in _KEYS if name in raw}
+        count = len(known["observation"])
+        if any(value.ndim != 2 or len(value) != count for value in known.values()):
+            raise ValueError("every array needs a row for each observation")
+        if "qpos" in known and not {"qvel", "command", "last_action"} <= known.keys():
+            raise ValueError("qpos needs qvel, command and last_action")
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} holds no known answers: {error}") from None
+    return known
+
+
+def _robot_of(robot: RobotCard, layout: Layout, gains: str, folder: Path) -> str:
+    """Where the policy's own robot was written, relative to the folder; empty if it needs none."""
+    if layout.stiffness is None or layout.damping is None or gains == "robot":
+        return ""
+    back = [layout.joints.index(joint) for joint in robot.joint_names if joint in layout.joints]
+    kp, kd = layout.by_joint("stiffness")[back], layout.by_joint("damping")[back]
+    own = np.concatenate([robot.kp_nm_per_rad, robot.kd_nms_per_rad])
+    theirs = np.concatenate([kp, kd])
+    if theirs.shape != own.shape or np.allclose(theirs, own, rtol=0.01, atol=1e-3):
+        return ""
+    if gains != "policy":
+        raise ValueError(
+            f"the policy's gains are kp {_brief(kp)}, kd {_brief(kd)}, and {robot.name}'s "
+            f"kp {_brief(robot.kp_nm_per_rad)}, kd {_brief(robot.kd_nms_per_rad)}: --gains policy "
+            f"writes a robot with the policy's, --gains robot keeps {robot.name}'s"
+        )
+    place = folder / _OWN_ROBOT
+    place.mkdir()
+    varied = replace(
+        robot,
+        name=f"{robot.name}-{folder.name}",
+        path=place / CARD_FILE,
+        mjcf_path=place / robot.mjcf_path.name,
+        source=f"{robot.name} with the gains and default pose of the policy {folder.name}",
+        kp_nm_per_rad=kp,
+        kd_nms_per_rad=kd,
+        default_joint_pos_rad=layout.by_joint("default_joint_pos")[back],
+    )
+    varied.mjcf_path.write_bytes(robot.mjcf_path.read_bytes())
+    write_card(varied)
+    return _OWN_ROBOT
+
+
+def _brief(gains: np.ndarray) -> str:
+    """One number, or those of a leg's three joints."""
+    return "/".join(f"{each:.4g}" for each in dict.fromkeys(gains[:3].tolist()))
+
+
+def _read_policy(path: Path) -> tuple[bytes, dict[str, str]]:
+    """A policy's file, with weights from a file beside it, and an ONNX file's metadata."""
+    if path.suffix != ".onnx":
+        return path.read_bytes(), {}
+    onnx = load_onnx("onnx")
+    try:
+        model = onnx.load(path)
+    except Exception as error:  # protobuf's DecodeError, onnx's own, files that are missing
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path} cannot be read as ONNX: {reason}") from None
+    metadata = {each.key: each.value for each in model.metadata_props}
+    weights = onnx.load(path, load_external_data=False).graph.initializer
+    beside = any(each.external_data for each in weights)
+    return model.SerializeToString() if beside else path.read_bytes(), metadata
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"layout {path} cannot be read as YAML: {reason}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"layout {path} has to hold keys, as `gaitforge expert template` prints")
+    return values

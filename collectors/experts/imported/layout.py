@@ -1,0 +1,215 @@
+"""What a policy from elsewhere observes, and what its actions mean.
+
+The terms and the order of what is done to them (clip, scale, history) are those of the observation
+managers of Isaac Lab and mjlab; clips and scales of legged_gym are written in the same way.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from gaitforge.collectors.robots.commands import COMMAND_NAMES
+from gaitforge.collectors.robots.robot import N_JOINTS, N_LEGS
+from gaitforge.collectors.timing import CONTROL_DT_S
+
+WIDTHS = {
+    **dict.fromkeys(("base_lin_vel", "base_ang_vel", "projected_gravity"), 3),
+    **dict.fromkeys(("joint_pos", "joint_angle", "joint_vel", "actions"), N_JOINTS),
+    **dict.fromkeys(("foot_contact", "gait_clock_sin", "gait_clock_cos"), N_LEGS),
+    **dict.fromkeys(("command", "height_scan"), 0),
+}
+"""Terms that a policy may observe, and their widths: velocities of the trunk in its own frame, m/s
+and rad/s; gravity's unit vector there; joint positions less the default pose, or absolute, rad;
+joint velocities, rad/s; the policy's last action; feet on the ground and the gait's clock, FL, FR,
+RL, RR. Widths of the command and of the heights of the trunk above the ground follow from keys."""
+_ALIASES = {
+    **dict.fromkeys(("velocity_commands", "commands", "twist"), "command"),
+    **dict.fromkeys(("joint_pos_rel", "dof_pos"), "joint_pos"),
+    **dict.fromkeys(("joint_vel_rel", "dof_vel"), "joint_vel"),
+    **dict.fromkeys(("last_action", "action"), "actions"),
+    **dict.fromkeys(("height_scanner", "heights"), "height_scan"),
+}
+_METADATA = {
+    "joint_names": "joints",
+    "default_joint_pos": "default_joint_pos",
+    "joint_stiffness": "stiffness",
+    "joint_damping": "damping",
+    "action_scale": "action_scale",
+}
+_TERM_METADATA = {
+    "observation_terms_scale": "scale",
+    "observation_terms_clip": "clip",
+    "observation_terms_history_length": "history",
+}
+"""Metadata of mjlab's ONNX files (mjlab/rl/exporter_utils.py), and the keys that they give."""
+
+ByJoint = float | tuple[float, ...] | dict[str, float]
+"""A number for all joints, one each in the policy's order, or by regular expressions of names."""
+_STRICT = {"extra": "forbid"}
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term of the observation: clipped, then scaled.
+
+    Attributes:
+        name: one of `WIDTHS`; scale: one number, or one for each of its columns.
+        history: steps that are stacked, 1 for the present one alone.
+        columns: of the command, by `COMMAND_NAMES`.
+        at_m: point of the trunk's frame whose linear velocity is observed, such as the IMU's.
+        size_m, resolution_m, fastest, offset_m: of the heights: the grid around the trunk along and
+            across the heading, the axis along which neighbours lie, and what is subtracted.
+    """
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    name: str
+    scale: float | tuple[float, ...] = 1.0
+    clip: tuple[float, float] | None = None
+    history: int = 1
+    columns: tuple[str, ...] = COMMAND_NAMES[:3]
+    at_m: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    size_m: tuple[float, float] = (1.6, 1.0)
+    resolution_m: float = 0.1
+    fastest: Literal["x", "y"] = "x"
+    offset_m: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.name not in WIDTHS:
+            raise ValueError(f"no term '{self.name}'; allowed: {', '.join(WIDTHS)}")
+        if unknown := set(self.columns) - set(COMMAND_NAMES):
+            raise ValueError(f"no command {min(unknown)}; allowed: {', '.join(COMMAND_NAMES)}")
+        if self.history < 1 or self.resolution_m <= 0 or min(self.size_m) < 0:
+            raise ValueError("history has to be at least 1, sizes above 0")
+        if np.size(self.scale) not in (1, self.width):
+            raise ValueError(f"{self.name} has {self.width} columns, not {np.size(self.scale)}")
+
+    @property
+    def width(self) -> int:
+        """Columns of one step."""
+        sizes = {"command": len(self.columns), "height_scan": len(self.points())}
+        return sizes.get(self.name) or WIDTHS[self.name]
+
+    def points(self) -> np.ndarray:
+        """(K, 2): points of the heights in the heading frame, m."""
+        x, y = (np.arange(round(s / self.resolution_m) + 1) * self.resolution_m - s / 2
+                for s in self.size_m)  # fmt: skip
+        grid = np.stack(np.meshgrid(x, y, indexing="ij"), axis=-1)
+        return (grid if self.fastest == "y" else grid.swapaxes(0, 1)).reshape(-1, 2)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a policy observes, and what its actions mean: a target for each joint.
+
+    target = action_offset + action_scale x action, in rad.
+
+    Attributes:
+        joints: names of the robot's joints in the policy's order; terms: in order.
+        default_joint_pos: rad; action_offset: rad, by default that pose.
+        action_clip, observation_clip: largest magnitude of actions and scaled observations.
+        control_hz: rate of the policy's actions, which are held in between.
+        stiffness, damping: gains of the joints in training, Nm/rad and Nms/rad; None if unknown.
+        history_order: of stacked steps; history_by: "term" where a term's steps lie together,
+            "step" where a step's terms do.
+        robot: name or path; used where an import names none.
+    """
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    joints: tuple[str, ...]
+    default_joint_pos: ByJoint
+    action_scale: ByJoint
+    terms: tuple[Term, ...]
+    action_offset: ByJoint | None = None
+    action_clip: float | None = None
+    observation_clip: float | None = None
+    control_hz: float = 1 / CONTROL_DT_S
+    stiffness: ByJoint | None = None
+    damping: ByJoint | None = None
+    history_order: Literal["oldest_first", "newest_first"] = "oldest_first"
+    history_by: Literal["term", "step"] = "term"
+    robot: str = ""
+
+    def __post_init__(self) -> None:
+        steps = 1 / CONTROL_DT_S / self.control_hz if self.control_hz > 0 else 0.0
+        if steps < 1 or abs(steps - round(steps)) > 1e-6:
+            raise ValueError(
+                f"control_hz {self.control_hz:g} does not divide the task's {1 / CONTROL_DT_S:g} Hz"
+            )
+        for name in ("default_joint_pos", "action_scale", "action_offset", "stiffness", "damping"):
+            self.by_joint(name)
+        if not self.by_joint("action_scale").all():
+            raise ValueError("action_scale has to differ from 0")
+        if self.history_by == "step" and len({term.history for term in self.terms}) > 1:
+            raise ValueError("history_by step needs the same history of all terms")
+
+    @property
+    def period(self) -> int:
+        """Control steps of an action."""
+        return round(1 / CONTROL_DT_S / self.control_hz)
+
+    def by_joint(self, name: str) -> np.ndarray:
+        """(12,) values of an attribute in the policy's order, zeros where it is None."""
+        value = getattr(self, name)
+        if value is None and name == "action_offset":
+            value = self.default_joint_pos
+        if isinstance(value, dict):
+            fits = [[v for k, v in value.items() if re.fullmatch(k, each)] for each in self.joints]
+            if wrong := [j for j, fit in zip(self.joints, fits, strict=True) if len(fit) != 1]:
+                raise ValueError(f"{name} has to name {wrong[0]} once")
+            value = [fit[0] for fit in fits]
+        numbers = np.array(0.0 if value is None else value, dtype=np.float64)
+        if numbers.size not in (1, len(self.joints)) or not np.isfinite(numbers).all():
+            raise ValueError(f"{name} needs 1 or {len(self.joints)} finite numbers")
+        return np.resize(numbers, len(self.joints))
+
+
+def parse_layout(values: Mapping[str, Any], source: str) -> Layout:
+    """The layout of a file's or a card's values; ValueError, in one line, for wrong ones."""
+    from pydantic import TypeAdapter, ValidationError
+
+    terms = [{"name": each} if isinstance(each, str) else each for each in values.get("terms", ())]
+    named = [
+        {**each, "name": _ALIASES.get(each.get("name"), each.get("name"))}
+        if isinstance(each, dict)
+        else each
+        for each in terms
+    ]
+    try:
+        return TypeAdapter(Layout).validate_python({**values, "terms": named})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "layout"
+        message = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{source}: {where}: {message}") from None
+
+
+def layout_of_metadata(metadata: Mapping[str, str]) -> dict[str, Any]:
+    """The keys of a layout that an ONNX file's metadata give; empty for a file without them."""
+    lists = {key: metadata[name].split(",") for name, key in _METADATA.items() if name in metadata}
+    values: dict[str, Any] = {
+        key: entries if key == "joints" else [float(entry) for entry in entries]
+        for key, entries in lists.items()
+    }
+    if "observation_names" in metadata:
+        terms = [{"name": name} for name in metadata["observation_names"].split(",")]
+        for name, key in _TERM_METADATA.items():
+            entries = metadata[name].split(",") if name in metadata else []
+            for term, entry in zip(terms, entries, strict=False):
+                term[key] = _of_entry(key, entry)
+        values["terms"] = terms
+    return values
+
+
+def _of_entry(key: str, entry: str) -> Any:
+    """A term's value from its entry: numbers of one term are separated by semicolons."""
+    numbers = [float(number) for number in entry.split(";")]
+    if key == "history":  # 0 is no history
+        return max(1, round(numbers[0]))
+    if key == "clip":
+        return None if np.isinf(numbers).all() else numbers
+    return numbers if len(numbers) > 1 else numbers[0]

@@ -1,0 +1,137 @@
+"""Networks in files of other projects: ONNX, and TorchScript. No pickle is read."""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from gaitforge.collectors.optional import load_onnx
+
+Arrays = list[np.ndarray]
+Normaliser = tuple[np.ndarray, np.ndarray]
+Step = Callable[[np.ndarray, Arrays], tuple[np.ndarray, Arrays]]
+
+
+class Network(Protocol):
+    """A network in a file.
+
+    Attributes:
+        state: of a robot at an episode's start, an array for each part; empty without memory.
+    """
+
+    state: Arrays
+
+    @property
+    def parameters(self) -> int:
+        """Number of trained parameters."""
+        ...
+
+    @property
+    def normaliser(self) -> Normaliser | None:
+        """What it subtracts from observations (D,) and divides by; None if it does not."""
+        ...
+
+    def step(self, inputs: np.ndarray, state: Arrays) -> tuple[np.ndarray, Arrays]:
+        """Outputs (N, A) for inputs (N, D), and the state (N, ...) after them."""
+        ...
+
+
+class OnnxNetwork:
+    """An ONNX file whose first input is the observation, whose first output is the action.
+
+    Further inputs are a memory: `h_in` is the last step's output `h_out`, as rsl-rl names them.
+    Networks with a memory, or for one robot, take a step for each robot.
+    """
+
+    def __init__(self, path: Path, width: int) -> None:
+        runtime = load_onnx("onnxruntime")
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 3  # no warnings
+        providers = ["CPUExecutionProvider"]
+        try:
+            self._session = runtime.InferenceSession(str(path), options, providers=providers)
+        except Exception as error:  # ONNX Runtime has exceptions of its own for every fault
+            raise ValueError(f"{path} cannot be read as ONNX: {_line(error)}") from None
+        first, *memory = self._session.get_inputs()
+        self._inputs = [first.name, *(each.name for each in memory)]
+        outputs = [each.name for each in self._session.get_outputs()]
+        after = [f"{each.name.removesuffix('_in')}_out" for each in memory]
+        if lost := [each.name for each in memory if not each.name.endswith("_in")] or [
+            name for name in after if name not in outputs
+        ]:
+            raise ValueError(
+                f"{path} reads {', '.join(self._inputs)} and gives {', '.join(outputs)}: after the "
+                f"observation there may be a memory only, as h_in with h_out, not {lost[0]}"
+            )
+        if isinstance(first.shape[-1], int) and first.shape[-1] != width:
+            raise ValueError(f"{path} reads {first.shape[-1]} numbers, the layout has {width}")
+        self._outputs = [outputs[0], *after]
+        self._one = bool(memory) or not isinstance(first.shape[0], str | None)
+        self.state = [np.zeros(_sizes(each.shape), np.float32) for each in memory]
+        self._weights = partial(_weights, path, first.name, width)
+
+    @cached_property
+    def parameters(self) -> int:
+        """See `Network`."""
+        return self._weights()[0]
+
+    @cached_property
+    def normaliser(self) -> Normaliser | None:
+        """See `Network`."""
+        return self._weights()[1]
+
+    def step(self, inputs: np.ndarray, state: Arrays) -> tuple[np.ndarray, Arrays]:
+        """See `Network.step`."""
+        return by_robot(self._step, inputs, state) if self._one else self._step(inputs, state)
+
+    def _step(self, inputs: np.ndarray, state: Arrays) -> tuple[np.ndarray, Arrays]:
+        feed = dict(zip(self._inputs, [inputs, *state], strict=True))
+        action, *after = self._session.run(self._outputs, feed)
+        return action, after
+
+
+def open_network(path: Path, width: int) -> Network:
+    """The network of a file that reads `width` numbers; ValueError where it cannot."""
+    if path.suffix == ".onnx":
+        return OnnxNetwork(path, width)
+    from gaitforge.collectors.experts.imported.torchscript import TorchScriptNetwork
+
+    return TorchScriptNetwork(path, width)
+
+
+def by_robot(step: Step, inputs: np.ndarray, state: Arrays) -> tuple[np.ndarray, Arrays]:
+    """Outputs and state of a step that takes one robot, for N."""
+    rows = [step(inputs[i : i + 1], [part[i] for part in state]) for i in range(len(inputs))]
+    after = [np.stack([row[1][k] for row in rows]) for k in range(len(state))]
+    return np.concatenate([row[0] for row in rows]), after
+
+
+def _weights(path: Path, observation: str, width: int) -> tuple[int, Normaliser | None]:
+    """Number of weights, and the constants subtracted from the observation and divided by."""
+    onnx = load_onnx("onnx")
+    graph = onnx.load(path).graph
+    weights = {each.name: onnx.numpy_helper.to_array(each) for each in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.attribute[0].name == "value":
+            weights[node.output[0]] = onnx.numpy_helper.to_array(node.attribute[0].t)
+    count, found = sum(each.size for each in weights.values()), []
+    for operation in ("Sub", "Div"):
+        for node in graph.node:
+            if node.op_type == operation and node.input[0] == observation:
+                constant = weights.get(node.input[1], np.zeros(0)).ravel()
+                if constant.size == width:
+                    found.append(constant)
+                    observation = node.output[0]
+    return count, (found[0], found[1]) if len(found) == 2 else None
+
+
+def _sizes(shape: Sequence[Any]) -> list[int]:
+    """A shape for one robot: named dimensions are 1."""
+    return [each if isinstance(each, int) else 1 for each in shape]
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
