@@ -79,6 +79,9 @@ def read_demos(path: Path, file: h5py.File) -> tuple[list[Demo], list[str], list
         if demo.length:
             demos.append(demo)
         else:
+            steps = [key for key in demo.arrays if not key.startswith(keys.PER_EPISODE)]
+            if any(demo.arrays[key][0][:1] not in ((), (0,)) for key in steps):
+                refuse(path, f"{demo.group}/{keys.ACTIONS}", "is missing or has no rows")
             empty.append(name)
         if samples is not None and not np.array_equal(samples, demo.length):
             unlike.append(f"{name} ({samples!r:.20} for {demo.length})")

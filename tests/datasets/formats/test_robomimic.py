@@ -226,7 +226,7 @@ WIDE = ("data/demo_0/initial_state/x", (1, 10**12))
 PICTURE = np.zeros((4, 8, 8, 3), np.uint8)
 REFUSED: dict[str, tuple[Edit, dict[str, Any]]] = {
     "data: no such group; a robomimic file has data/demo_0": (drop("data"), {}),
-    "data: no demo has actions": (drop("data/demo_0/actions"), {}),
+    "data/demo_0/actions: is missing or has no rows": (drop("data/demo_0/actions"), {}),
     "obs: no demo has observations that are numbers": (drop("data/demo_0/obs"), {}),
     "obs/eef: in data/demo_0 its shape is .3, 3., not .4, 3.; name others with obs=": (
         put("data/demo_0/obs/eef", np.zeros((3, 3))),
