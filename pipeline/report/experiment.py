@@ -23,12 +23,15 @@ from gaitforge.flows.stages.staging import Stage
 from gaitforge.flows.stages.status import MEASUREMENT, REINFORCEMENT, ROBUSTNESS, staged_kind
 from gaitforge.pipeline.report.card import write_card
 from gaitforge.pipeline.report.explorer.page import explorer_of
-from gaitforge.pipeline.report.measurements import measurement_rows, write_measurement_page
+from gaitforge.pipeline.report.kinds.measurements import measurement_rows, write_measurement_page
+from gaitforge.pipeline.report.kinds.reinforcement import (
+    reinforcement_rows,
+    write_reinforcement_page,
+)
+from gaitforge.pipeline.report.kinds.robustness import robustness_rows, write_robustness_page
 from gaitforge.pipeline.report.pages import Record
 from gaitforge.pipeline.report.pictures import make_experiment_sheets
-from gaitforge.pipeline.report.reinforcement import reinforcement_rows, write_reinforcement_page
 from gaitforge.pipeline.report.report import write_report
-from gaitforge.pipeline.report.robustness import robustness_rows, write_robustness_page
 from gaitforge.pipeline.view.page import write_page
 from gaitforge.pipeline.view.run_pages import write_evaluation_pages
 from gaitforge.pipeline.view.stored import spread_over_returns, stored_show

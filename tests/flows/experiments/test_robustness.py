@@ -15,7 +15,7 @@ from gaitforge.flows.stages.staging import is_done, run_stages
 from gaitforge.flows.stages.status import ROBUSTNESS
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.pipeline.report.experiment import PLAN_KINDS
-from gaitforge.pipeline.report.robustness import (
+from gaitforge.pipeline.report.kinds.robustness import (
     limit_rows,
     robustness_rows,
     write_robustness_page,

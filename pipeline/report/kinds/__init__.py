@@ -1,0 +1,1 @@
+"""Pages of the kinds of plans that stand beside experiments on stores."""
