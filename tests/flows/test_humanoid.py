@@ -268,7 +268,8 @@ def test_an_experiment_is_scored_on_the_snippets_that_no_set_has(
         chosen_claim("mocapact", taught, [str(store)], {}, (), tmp_path)
     record = run_experiment(made, tmp_path / "out", Silent())
     for run in record["runs"]:
-        cells = read_record(tmp_path / "out" / "evaluate" / f"{run['run']}.json")["cells"]
+        evaluation = read_record(tmp_path / "out" / "evaluate" / f"{run['run']}.json")
+        cells = (evaluation or {})["cells"]
         [trained], [held_out] = (
             [c for c in cells if c["group"] == g] for g in ("train", "validation")
         )

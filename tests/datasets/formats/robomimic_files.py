@@ -20,14 +20,13 @@ def write_isaac_lab(path: Path, episodes: Sequence[tuple[Tree, Mapping[str, Any]
 
     with h5py.File(path, "w") as file:
         data = file.create_group("data")
-        data.attrs["total"] = 0
         data.attrs["env_args"] = json.dumps({"env_name": "Isaac-Stack-Cube-Franka-v0", "type": 2})
+        data.attrs["total"] = sum(len(tree.get("actions", ())) for tree, _ in episodes)
         for number, (tree, attributes) in enumerate(episodes):
             demo = data.create_group(f"demo_{number}")
             demo.attrs["num_samples"] = len(tree.get("actions", ()))
             demo.attrs.update(attributes)
             _put(demo, tree)
-            data.attrs["total"] += demo.attrs["num_samples"]
 
 
 def _put(group: Any, tree: Tree) -> None:

@@ -97,11 +97,12 @@ def test_operations_are_those_that_numpy_does(shape: tuple[int, int, float, int]
     pairs = int(mask.sum())
     qkv = np.vectorize(Counted, otypes=[object])(rng.standard_normal((3, nodes, width)))
     Counted.done = Counter()
-    numpy_masked(*qkv, np.nonzero(mask))
+    q, k, v = qkv
+    numpy_masked(q, k, v, np.nonzero(mask))
     root = 1
     assert root + Counted.done.total() == operations(NUMPY_MASKED, nodes, pairs, width)
     Counted.done = Counter()
-    numpy_dense(*qkv, np.zeros((nodes, nodes)))
+    numpy_dense(q, k, v, np.zeros((nodes, nodes)))
     with_bias = Counted.done.total() - nodes**2
     assert root + with_bias == operations(NUMPY_DENSE, nodes, pairs, width)
     beta = pairs / nodes**2
