@@ -7,6 +7,7 @@ python robomimic_reader.py FILE RESULT KEY,KEY    writes what it saw to RESULT, 
 # pyright: reportMissingImports=false
 
 import sys
+from typing import Any
 
 import numpy as np
 import robomimic.utils.obs_utils as obs_utils
@@ -15,7 +16,7 @@ from robomimic.utils.dataset import SequenceDataset
 if __name__ == "__main__":
     path, result, names = sys.argv[1], sys.argv[2], sys.argv[3].split(",")
     obs_utils.initialize_obs_utils_with_obs_specs({"obs": {"low_dim": names}})
-    seen: dict[str, np.ndarray] = {}
+    seen: dict[str, Any] = {}
     for mask in ("", "train", "valid"):
         dataset = SequenceDataset(
             hdf5_path=path,
