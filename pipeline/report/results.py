@@ -44,7 +44,8 @@ def result_rows(record: Record) -> list[dict[str, str]]:
         rows.append(_expert_row(record["expert"]))
     for each in record["sets"]:
         if own := each.get("measures"):
-            names = {"task": each["task"], "set": each["set"], "learner": policy("expert")}
+            task = each["task"] if len(record["sets"]) > 1 else ""
+            names = {"task": task, "set": each["set"], "learner": policy("expert")}
             rows.append(names | {words(name): fixed(value) for name, value in own.items()})
     every = dict.fromkeys(name for row in rows for name in row)
     shown = [n for n in every if any(row.get(n, DASH) not in (DASH, "") for row in rows)]
