@@ -46,7 +46,8 @@ class OnnxFile:
         """(N, A) float32."""
         rows = np.ascontiguousarray(observation.policy, np.float32)[:, None]
         try:
-            return np.concatenate([self._session.run(None, {self._input: row})[0] for row in rows])
+            acts = [np.asarray(self._session.run(None, {self._input: row})[0]) for row in rows]
+            return np.concatenate(acts)
         except Exception as error:  # onnxruntime has many kinds
             reason = " ".join(str(error).split())
             raise ValueError(
