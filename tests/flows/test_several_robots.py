@@ -263,7 +263,8 @@ def test_an_experiments_page_has_the_robots_trained_on_and_left_out(
     assert [row["robot"] for row in result["robots"]] == ["go1", "a1", body.name]
     grid = EvaluationGrid(**cells, episodes=2)
     alone = LeggedEvaluation(grid=grid, threads=1, robots=2)
-    source = PolicySource("learned", "run", str(out / "train/bot"))
+    folder = out / "train" / result["runs"][0]
+    source = PolicySource("learned", "run", str(folder))
     cards = [GO1, load_robot("a1"), body]
     own = {robot.name: expert for robot, expert in LeggedPlan(
         expert=experts, robot=f"go1,a1,{tree}").pairs()}  # fmt: skip
@@ -275,5 +276,5 @@ def test_an_experiments_page_has_the_robots_trained_on_and_left_out(
         assert f"{name}" in page[page.index("By robot") :]
         assert kind in page
     assert result["model"] == "bot"
-    kept = json.loads((out / "train/bot/checkpoint.json").read_text())
+    kept = json.loads((folder / "checkpoint.json").read_text())
     assert kept["model"]["config"]["body"]["parents"] == known_body(tree)["parents"]
