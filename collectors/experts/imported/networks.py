@@ -93,15 +93,6 @@ class OnnxNetwork:
         return action, after
 
 
-def open_network(path: Path, width: int) -> Network:
-    """The network of a file that reads `width` numbers; ValueError where it cannot."""
-    if path.suffix == ".onnx":
-        return OnnxNetwork(path, width)
-    from gaitforge.collectors.experts.imported.torchscript import TorchScriptNetwork
-
-    return TorchScriptNetwork(path, width)
-
-
 def by_robot(step: Step, inputs: np.ndarray, state: Arrays) -> tuple[np.ndarray, Arrays]:
     """Outputs and state of a step that takes one robot, for N."""
     rows = [step(inputs[i : i + 1], [part[i] for part in state]) for i in range(len(inputs))]

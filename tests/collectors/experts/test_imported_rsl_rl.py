@@ -10,8 +10,7 @@ import torch
 from rsl_rl.models import MLPModel, RNNModel
 from tensordict import TensorDict
 
-from gaitforge.collectors.experts.imported.importing import import_expert, template
-from gaitforge.collectors.experts.imported.networks import open_network
+from gaitforge.collectors.experts.imported.importing import import_expert, open_network, template
 from gaitforge.collectors.robots.robot import N_JOINTS
 from tests.collectors.experts.imported_files import WIDTH
 
