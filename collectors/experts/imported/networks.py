@@ -54,7 +54,7 @@ class OnnxNetwork:
         try:
             self._session = runtime.InferenceSession(str(path), options, providers=providers)
         except Exception as error:  # ONNX Runtime has exceptions of its own for every fault
-            raise ValueError(f"{path} cannot be read as ONNX: {_line(error)}") from None
+            raise ValueError(f"{path.name} cannot be read as ONNX: {_line(error)}") from None
         first, *memory = self._session.get_inputs()
         self._inputs = [first.name, *(each.name for each in memory)]
         outputs = [each.name for each in self._session.get_outputs()]
@@ -63,11 +63,11 @@ class OnnxNetwork:
             name for name in after if name not in outputs
         ]:
             raise ValueError(
-                f"{path} reads {', '.join(self._inputs)} and gives {', '.join(outputs)}: after the "
+                f"{path.name} reads {', '.join(self._inputs)} and gives {', '.join(outputs)}: after the "
                 f"observation there may be a memory only, as h_in with h_out, not {lost[0]}"
             )
         if isinstance(first.shape[-1], int) and first.shape[-1] != width:
-            raise ValueError(f"{path} reads {first.shape[-1]} numbers, the layout has {width}")
+            raise ValueError(f"{path.name} reads {first.shape[-1]} numbers, the layout has {width}")
         self._outputs = [outputs[0], *after]
         self._one = bool(memory) or not isinstance(first.shape[0], str | None)
         self.state = [np.zeros(_sizes(each.shape), np.float32) for each in memory]
