@@ -63,8 +63,8 @@ class OnnxNetwork:
             name for name in after if name not in outputs
         ]:
             raise ValueError(
-                f"{path.name} reads {', '.join(self._inputs)}, gives {', '.join(outputs)}: after the "
-                f"observation there may be a memory only, as h_in with h_out, not {lost[0]}"
+                f"{path.name} reads {', '.join(self._inputs)}, gives {', '.join(outputs)}: after "
+                f"the observation there may be a memory only, as h_in with h_out, not {lost[0]}"
             )
         if isinstance(first.shape[-1], int) and first.shape[-1] != width:
             raise ValueError(f"{path.name} reads {first.shape[-1]} numbers, the layout has {width}")

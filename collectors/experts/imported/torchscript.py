@@ -24,8 +24,8 @@ class TorchScriptNetwork:
             self._module = torch.jit.load(path, map_location="cpu").eval()
         except RuntimeError:
             raise ValueError(
-                f"{path.name} is no TorchScript file; a checkpoint has to be exported first, as ONNX "
-                "or TorchScript (rsl-rl: export_policy_to_onnx, export_policy_to_jit)"
+                f"{path.name} is no TorchScript file; a checkpoint has to be exported first, as "
+                "ONNX or TorchScript (rsl-rl: export_policy_to_onnx, export_policy_to_jit)"
             ) from None
         self._memory: list[torch.Tensor] = []
         buffers = list(self._module.buffers())
