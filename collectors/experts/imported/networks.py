@@ -1,7 +1,7 @@
 """Networks in files of other projects: ONNX, and TorchScript. No pickle is read."""
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -73,12 +73,12 @@ class OnnxNetwork:
         self.state = [np.zeros(_sizes(each.shape), np.float32) for each in memory]
         self._weights = partial(_weights, path, first.name, width)
 
-    @cached_property
+    @property
     def parameters(self) -> int:
         """See `Network`."""
         return self._weights()[0]
 
-    @cached_property
+    @property
     def normaliser(self) -> Normaliser | None:
         """See `Network`."""
         return self._weights()[1]

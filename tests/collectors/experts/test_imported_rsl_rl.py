@@ -36,7 +36,7 @@ def test_rsl_rls_exporters(kind: str, suffix: str, tmp_path: Path) -> None:
     if suffix == ".pt":
         torch.jit.script(model.as_jit()).save(str(file))
     else:
-        exported = model.as_onnx(verbose=False).eval()
+        exported: Any = model.as_onnx(verbose=False).eval()
         torch.onnx.export(
             exported, exported.get_dummy_inputs(), file, opset_version=18, dynamo=False,
             input_names=exported.input_names, output_names=exported.output_names,
