@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 
 from gaitforge.collectors.experts.imported.layout import Layout, layout_of_metadata, parse_layout
-from gaitforge.collectors.experts.imported.networks import open_network
+from gaitforge.collectors.experts.imported.networks import Network, OnnxNetwork
 from gaitforge.collectors.experts.imported.policy import ImportedPolicy, width
 from gaitforge.collectors.modelling.card_file import write_card
 from gaitforge.collectors.optional import load_onnx
@@ -115,6 +115,15 @@ def load_imported(
     parts = [hashlib.sha256(each.read_bytes()).hexdigest() for each in own]
     text = json.dumps([*parts, card["layout"]], sort_keys=True)
     return policy, hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def open_network(path: Path, width: int) -> Network:
+    """The network of a file that reads `width` numbers; ValueError where it cannot."""
+    if path.suffix == ".onnx":
+        return OnnxNetwork(path, width)
+    from gaitforge.collectors.experts.imported.torchscript import TorchScriptNetwork
+
+    return TorchScriptNetwork(path, width)
 
 
 def read_answers(path: Path) -> dict[str, np.ndarray]:

@@ -174,7 +174,7 @@ def parse_layout(values: Mapping[str, Any], source: str) -> Layout:
 
     terms = [{"name": each} if isinstance(each, str) else each for each in values.get("terms", ())]
     named = [
-        {**each, "name": _ALIASES.get(each.get("name"), each.get("name"))}
+        {**each, "name": _ALIASES.get(str(each.get("name")), each.get("name"))}
         if isinstance(each, dict)
         else each
         for each in terms

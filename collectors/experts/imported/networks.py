@@ -1,7 +1,7 @@
 """Networks in files of other projects: ONNX, and TorchScript. No pickle is read."""
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -54,7 +54,7 @@ class OnnxNetwork:
         try:
             self._session = runtime.InferenceSession(str(path), options, providers=providers)
         except Exception as error:  # ONNX Runtime has exceptions of its own for every fault
-            raise ValueError(f"{path} cannot be read as ONNX: {_line(error)}") from None
+            raise ValueError(f"{path.name} cannot be read as ONNX: {_line(error)}") from None
         first, *memory = self._session.get_inputs()
         self._inputs = [first.name, *(each.name for each in memory)]
         outputs = [each.name for each in self._session.get_outputs()]
@@ -63,22 +63,22 @@ class OnnxNetwork:
             name for name in after if name not in outputs
         ]:
             raise ValueError(
-                f"{path} reads {', '.join(self._inputs)} and gives {', '.join(outputs)}: after the "
-                f"observation there may be a memory only, as h_in with h_out, not {lost[0]}"
+                f"{path.name} reads {', '.join(self._inputs)}, gives {', '.join(outputs)}: after "
+                f"the observation there may be a memory only, as h_in with h_out, not {lost[0]}"
             )
         if isinstance(first.shape[-1], int) and first.shape[-1] != width:
-            raise ValueError(f"{path} reads {first.shape[-1]} numbers, the layout has {width}")
+            raise ValueError(f"{path.name} reads {first.shape[-1]} numbers, the layout has {width}")
         self._outputs = [outputs[0], *after]
         self._one = bool(memory) or not isinstance(first.shape[0], str | None)
         self.state = [np.zeros(_sizes(each.shape), np.float32) for each in memory]
         self._weights = partial(_weights, path, first.name, width)
 
-    @cached_property
+    @property
     def parameters(self) -> int:
         """See `Network`."""
         return self._weights()[0]
 
-    @cached_property
+    @property
     def normaliser(self) -> Normaliser | None:
         """See `Network`."""
         return self._weights()[1]
@@ -91,15 +91,6 @@ class OnnxNetwork:
         feed = dict(zip(self._inputs, [inputs, *state], strict=True))
         action, *after = self._session.run(self._outputs, feed)
         return action, after
-
-
-def open_network(path: Path, width: int) -> Network:
-    """The network of a file that reads `width` numbers; ValueError where it cannot."""
-    if path.suffix == ".onnx":
-        return OnnxNetwork(path, width)
-    from gaitforge.collectors.experts.imported.torchscript import TorchScriptNetwork
-
-    return TorchScriptNetwork(path, width)
 
 
 def by_robot(step: Step, inputs: np.ndarray, state: Arrays) -> tuple[np.ndarray, Arrays]:

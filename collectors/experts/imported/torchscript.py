@@ -24,8 +24,8 @@ class TorchScriptNetwork:
             self._module = torch.jit.load(path, map_location="cpu").eval()
         except RuntimeError:
             raise ValueError(
-                f"{path} is no TorchScript file; a checkpoint has to be exported first, as ONNX or "
-                "TorchScript (rsl-rl: export_policy_to_onnx, export_policy_to_jit)"
+                f"{path.name} is no TorchScript file; a checkpoint has to be exported first, as "
+                "ONNX or TorchScript (rsl-rl: export_policy_to_onnx, export_policy_to_jit)"
             ) from None
         self._memory: list[torch.Tensor] = []
         buffers = list(self._module.buffers())
@@ -34,7 +34,7 @@ class TorchScriptNetwork:
             self._step(np.ones((1, width), np.float32), [])
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[-1]
-            raise ValueError(f"{path} cannot read {width} numbers: {reason}") from None
+            raise ValueError(f"{path.name} cannot read {width} numbers: {reason}") from None
         for buffer, start in zip(buffers, before, strict=True):
             if not torch.equal(buffer, start):
                 self._memory.append(buffer)

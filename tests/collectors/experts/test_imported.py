@@ -15,11 +15,12 @@ from gaitforge.collectors.experts.imported.checking import terms_in
 from gaitforge.collectors.experts.imported.importing import (
     LAYOUTS,
     import_expert,
+    open_network,
     read_answers,
     template,
 )
 from gaitforge.collectors.experts.imported.layout import Term, parse_layout
-from gaitforge.collectors.experts.imported.networks import Arrays, open_network
+from gaitforge.collectors.experts.imported.networks import Arrays
 from gaitforge.collectors.experts.imported.policy import ImportedPolicy
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.observations import OBS_DIM, POLICY_SLICES, PRIVILEGED_DIM

@@ -10,8 +10,7 @@ import torch
 from rsl_rl.models import MLPModel, RNNModel
 from tensordict import TensorDict
 
-from gaitforge.collectors.experts.imported.importing import import_expert, template
-from gaitforge.collectors.experts.imported.networks import open_network
+from gaitforge.collectors.experts.imported.importing import import_expert, open_network, template
 from gaitforge.collectors.robots.robot import N_JOINTS
 from tests.collectors.experts.imported_files import WIDTH
 
@@ -37,7 +36,7 @@ def test_rsl_rls_exporters(kind: str, suffix: str, tmp_path: Path) -> None:
     if suffix == ".pt":
         torch.jit.script(model.as_jit()).save(str(file))
     else:
-        exported = model.as_onnx(verbose=False).eval()
+        exported: Any = model.as_onnx(verbose=False).eval()
         torch.onnx.export(
             exported, exported.get_dummy_inputs(), file, opset_version=18, dynamo=False,
             input_names=exported.input_names, output_names=exported.output_names,
