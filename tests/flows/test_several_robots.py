@@ -37,7 +37,7 @@ from gaitforge.flows.stages.train import TrainPlan, run_training
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.policy_source import PolicySource, run_source
-from gaitforge.learners.models.bot.bodies import known_body
+from gaitforge.learners.models.bot.trees import robot_tree
 from gaitforge.learners.training.batches import TrainingBatches
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
@@ -277,4 +277,4 @@ def test_an_experiments_page_has_the_robots_trained_on_and_left_out(
         assert kind in page
     assert result["model"] == "bot"
     kept = json.loads((folder / "checkpoint.json").read_text())
-    assert kept["model"]["config"]["body"]["parents"] == known_body(tree)["parents"]
+    assert kept["model"]["config"]["body"]["parents"] == robot_tree(Path(tree))["parents"]

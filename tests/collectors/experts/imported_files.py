@@ -46,7 +46,8 @@ def write_policy(
     """
     weights = np.zeros((WIDTH, N_JOINTS), np.float32) if weights is None else weights
     width = len(weights)
-    inputs, outputs = {"obs": (1, width)}, {"actions": (1, N_JOINTS)}
+    inputs: dict[str, tuple[int, ...]] = {"obs": (1, width)}
+    outputs: dict[str, tuple[int, ...]] = {"actions": (1, N_JOINTS)}
     constants = {"weights": weights.astype(np.float32)}
     seen, nodes = "obs", []
     if memory:

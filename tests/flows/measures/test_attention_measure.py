@@ -98,7 +98,8 @@ def test_operations_are_those_that_numpy_does(shape: tuple[int, int, float, int]
     qkv = np.vectorize(Counted, otypes=[object])(rng.standard_normal((3, nodes, width)))
     Counted.done = Counter()
     q, k, v = qkv
-    numpy_masked(q, k, v, np.nonzero(mask))
+    rows, columns = np.nonzero(mask)
+    numpy_masked(q, k, v, (rows, columns))
     root = 1
     assert root + Counted.done.total() == operations(NUMPY_MASKED, nodes, pairs, width)
     Counted.done = Counter()
