@@ -91,7 +91,8 @@ class Data:
             return [f"{first} --drop-nan"]
         if finding.remedy == "export":
             return [first, f"gaitforge export {store} {self.format} {store}-{self.format}"]
-        edits = [f"gaitforge card {store} --limitations {shlex.quote(f'{name}: {finding.text}')}"]
+        line = shlex.quote(f"{name}: {finding.text}")
+        edits = [f"gaitforge card {store} --add-limitation {line}"]
         if ids and finding.remedy != "limitations":
             pieces = (ids[at : at + _IDS] for at in range(0, len(ids), _IDS))
             wheres = [f'--where "episode in ({", ".join(map(str, piece))})"' for piece in pieces]

@@ -272,6 +272,13 @@ def push_command(arguments: argparse.Namespace) -> None:
         ),
         option("--description", "what it is and is for", metavar="TEXT"),
         option("--limitations", "what it is not good for", metavar="TEXT"),
+        option(
+            "--add-limitation",
+            "a further paragraph of --limitations; may be repeated",
+            action="append",
+            metavar="TEXT",
+            dest="further",
+        ),
     ),
     runner=False,
 )
@@ -300,6 +307,10 @@ def _card(arguments: argparse.Namespace, reporter: Reporter) -> Result:
     )
     if "authors" in statements:
         statements["authors"] = [name for name in statements["authors"] if name]
+    if arguments.further:
+        there = statements.get("limitations", store.about().limitations)
+        paragraphs = dict.fromkeys([*there.split("\n\n"), *arguments.further])
+        statements["limitations"] = "\n\n".join(filter(None, paragraphs))
     if statements:
         store.set_about(**statements)
     cells = option_values(arguments, *CELL_FIELDS.values())

@@ -123,6 +123,9 @@ def test_the_card_says_what_its_publishers_say(store: Store, tmp_path: Path) -> 
         assert said in page
         assert said in text
     assert "No rain." not in page + text
+    for line in ("Lab floors.", "No wind.", "Lab floors."):
+        assert call("card", path, "--add-limitation", line, "--no-channels", "--no-pictures") == 0
+    assert open_store(path).about().limitations == "Lab floors.\n\nNo wind."
     assert "<b>" not in page.replace("\\<b>", "")
     places = [text.index(f"## {title}") for title in ("Licence", "How to load", "Provenance")]
     places.append(text.index("## Returns and lengths"))
