@@ -189,6 +189,10 @@ class EvaluationPlan(ABC):
         """Settings for policies that learn from some sets of episodes `among` a store's."""
         return {}
 
+    def scoring_expert(self, among: Selection) -> str:
+        """The policy that scores 100 where an experiment names none; "" for the task's own."""
+        return ""
+
     @abstractmethod
     def expert_hash(self, name: str) -> str:
         """Hash of the expert or baseline. Raises ValueError where there is none."""

@@ -22,12 +22,14 @@ from gaitforge.collectors.gym.experts import (
 )
 from gaitforge.collectors.gym.tasks import TASKS, find_task, package_version
 from gaitforge.collectors.policies import StoredObservation, TaskPolicy
-from gaitforge.datasets import Schema
+from gaitforge.datasets import Schema, Selection
 from gaitforge.datasets.formats.d4rl.tasks import normalised_return
 from gaitforge.datasets.ranges import Positive
+from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan, References
+from gaitforge.flows.tasks.gym import one_policy
 from gaitforge.flows.tasks.policy_source import EXPERT, ONNX, RUN, PolicySource
 from gaitforge.learners.deploy.onnx_file import OnnxFile
 
@@ -93,6 +95,15 @@ class GymEvaluation(EvaluationPlan):
         if (recipe := known_recipe(self.env, self.policies)) is None:
             return None
         return References(recipe.random_return, recipe.expert_return, "the experts' recipe")
+
+    def scoring_expert(self, among: Selection) -> str:
+        """See `EvaluationPlan.scoring_expert`: a run, class or file that collected the episodes."""
+        if self.known_references() is not None:
+            return ""
+        places = [
+            record["plan"].get("policies", "") for record in plan_records(among.store.address)
+        ]
+        return next(filter(one_policy, places), "")
 
     def versions(self) -> Mapping[str, str]:
         """See `EvaluationPlan.versions`."""

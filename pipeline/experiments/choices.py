@@ -139,8 +139,9 @@ def _evaluated_on(experiment: Experiment, evaluation: EvaluationPlan, store: str
     learned = [
         among.where(condition) if condition else among for condition in experiment.sets.values()
     ]
-    fitted = with_named(evaluation, experiment.evaluate).fitted(among, learned)
-    return replace(experiment, evaluate={**fitted, **experiment.evaluate})
+    plan = with_named(evaluation, experiment.evaluate)
+    fitted, expert = plan.fitted(among, learned), experiment.expert or plan.scoring_expert(among)
+    return replace(experiment, evaluate={**fitted, **experiment.evaluate}, expert=expert)
 
 
 def middle(levels: Sequence[int]) -> int:

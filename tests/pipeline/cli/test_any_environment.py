@@ -250,6 +250,23 @@ def test_discrete_actions_wrappers_and_success_by_name_go_all_the_way(
     assert json.loads(known.out)["cells"][0]["success_known"] == 0.0
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("lines")
+def test_the_policy_that_collected_scores_100_in_experiments(run: Run, tmp_path: Path) -> None:
+    words = ("--learners", "mlp", "--seeds", 0, "--steps", 3, "--episodes", 3)
+    for name, more in (("ahead", ("--policies", "lines:Ahead")), ("random", ())):
+        store = tmp_path / f"{name}.zarr"
+        quality = ("--quality", "expert,random" if more else "random", "--steps", 40)
+        assert run("gym", "collect", store, "--env", "lines:Line-v0", *more, *quality).code == 0
+    done = run("run", "compare", tmp_path / "ahead.zarr", "--out", tmp_path / "run", *words)
+    assert done.code == 0, done.err
+    [scored] = json.loads((tmp_path / "run/summary.json").read_text())["sets"]
+    assert scored["expert"] > scored["zero"]
+    refused = run("run", "compare", tmp_path / "random.zarr", "--out", tmp_path / "no", *words)
+    assert refused.code != 0
+    assert "an experiment takes --expert RUN|module:Class|FILE.onnx" in refused.err
+
+
 def save_onnx(path: Path, weights: np.ndarray) -> None:
     """A policy whose scores are linear in the observation."""
     onnx = pytest.importorskip("onnx")
