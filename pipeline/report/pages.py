@@ -146,7 +146,19 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    shared = (amount, cell, count, fixed, flattened, interval, policy, quoted, size, words)
+    shared = (
+        amount,
+        cell,
+        count,
+        fixed,
+        flattened,
+        interval,
+        policy,
+        quoted,
+        size,
+        words,
+        word_columns,
+    )
     environment.filters |= {each.__name__: each for each in shared}
     environment.filters |= {"duration": partial(duration, unknown=DASH), **(filters or {})}
     return environment.get_template(template).render(**shown)
@@ -167,6 +179,12 @@ def write_sections(page: Path, title: str, abstract: str, shown: Sequence[Sectio
     """Write a page of tables and charts."""
     text = render("sections.html", title=title, abstract=abstract, shown=shown)
     write_file(page, text.encode())
+
+
+def word_columns(rows: Sequence[Mapping[str, object]]) -> list[str]:
+    """The columns of a table that hold words, which stand to the left; numbers to the right."""
+    word = re.compile(r"[^\W\d_]{4}")
+    return [name for name in rows[0] if any(word.search(str(row[name])) for row in rows)]
 
 
 def data_uri(path: Path) -> str:
