@@ -5,31 +5,23 @@ from pathlib import Path
 
 import pytest
 
+from gaitforge.datasets import open_store
 from gaitforge.flows.tasks.registry import TASKS, collection_plan, evaluation_class
 from tests.pipeline.command_line import Run, assert_refused
 
 PLAN = """
 from dataclasses import dataclass
 
-from gaitforge.flows.tasks.interface import CollectionPlan
+from gaitforge.flows.tasks.gym import GymPlan
 
 @dataclass(frozen=True)
-class Hop(CollectionPlan):
+class Hop(GymPlan):
     kind = "{kind}"
-    parallelism = "threads"
-    evaluation = "gaitforge.flows.tasks.gym_evaluation:GymEvaluation"
 
+    env: str = "CartPole-v1"
+    qualities: tuple[str, ...] = ("random",)
+    steps: int = 30
     hops: int = 2
-    threads: int = 1
-
-    def expected_steps(self):
-        return {{}}
-
-    def schema(self):
-        raise NotImplementedError
-
-    def simulate(self, threads=1):
-        raise NotImplementedError
 """
 
 
@@ -79,6 +71,13 @@ def test_a_broken_entry_point_is_refused_in_a_line_that_names_its_package(
     install("hoppers", "hop", target, source)
     outcome = run("collect", tmp_path / "x.zarr", "--task", "hop")
     assert_refused(outcome, f"task 'hop' of the package hoppers {message}")
+
+
+def test_a_packages_task_collects(install: Install, run: Run, tmp_path: Path) -> None:
+    install("hoppers", "hop", "hoppers_own:Hop", PLAN.format(kind="hop"))
+    done = run("collect", tmp_path / "x.zarr", "--task", "hop")
+    assert done.code == 0, done.err
+    assert open_store(tmp_path / "x.zarr").select().steps >= 30
 
 
 def test_two_packages_with_one_name_are_both_named(install: Install) -> None:
