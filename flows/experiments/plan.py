@@ -154,10 +154,11 @@ class Experiment:
                 raise ValueError(f"an experiment needs {kind}")
             unnamed = kind == "sets" and list(names) == [""]
             for name in () if unnamed else names:
-                if not re.fullmatch(r"\w[\w.-]*", name) or name in _RESERVED:
-                    raise ValueError(
-                        f"{kind}: '{name}' cannot be a name; letters, digits, '_', '-' and '.'"
-                    )
+                why = "letters, digits, '_', '-' and '.'"
+                if name in _RESERVED:
+                    why = f"{' and '.join(_RESERVED)} name policies of every experiment"
+                if name in _RESERVED or not re.fullmatch(r"\w[\w.-]*", name):
+                    raise ValueError(f"{kind}: '{name}' cannot be a name; {why}")
 
     def _check_learner(self, learner: str) -> None:
         configs = [self.config(learner, s, value) for s in self.seeds for value in self.values()]

@@ -47,7 +47,7 @@ def learner(**settings: Any) -> Experiment:
     [
         (lambda: replace(PLAN, learners={}), "needs learners"),
         (lambda: replace(PLAN, learners={"a b": {}}), "learners: 'a b' cannot be a name"),
-        (lambda: replace(PLAN, learners={"first": {}}), "'first' cannot be a name"),
+        (lambda: replace(PLAN, learners={"first": {}}), "be a name; expert and first"),
         (lambda: replace(PLAN, learners={"rnn": {}}), "learners: rnn: no model 'rnn'"),
         (lambda: replace(PLAN, sets={"a b": ""}), "sets: 'a b' cannot be a name"),
         (lambda: replace(PLAN, seeds=(1, 1)), "needs seeds, each once"),
