@@ -76,8 +76,19 @@ def command_parser(name: str) -> Any:
     return build_parser()._subparsers._group_actions[0].choices[name]  # type: ignore[union-attr]
 
 
+def port_before_a_free_one() -> socket.socket:
+    """A server on a port; the next one, which pages take, is free."""
+    while True:
+        taken = socket.create_server(("127.0.0.1", 0))
+        try:
+            socket.create_server(("127.0.0.1", taken.getsockname()[1] + 1)).close()
+            return taken
+        except OSError:
+            taken.close()
+
+
 def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with port_before_a_free_one() as taken:
         assert main(["serve", "--port", str(taken.getsockname()[1])]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "Address already in use" in line
