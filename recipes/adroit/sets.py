@@ -103,15 +103,25 @@ class AdroitSimulation(Simulation):
 
     @cached_property
     def _demonstrations(self) -> list[Episode]:
-        planned = demonstrations.planned(self._config, lambda number, note: self._advance(0, note))
+        planned = demonstrations.planned(
+            self._config, lambda number, note: self._advance(number * self._share, note)
+        )
         return [_stored(each) for each in planned]
+
+    @property
+    def _share(self) -> int:
+        """Steps that the progress has for each planned episode: those searched count, too."""
+        steps = self._config.demonstrations * self._task.facts.horizon
+        return steps // demonstrations.planned_episodes(self._config)
 
     def roll_out(self, part: str, schema: Schema, advance: Advance) -> PartData:
         """See `Simulation.roll_out`."""
         self._advance = advance
         quality = part.split("-")[1]
+        there = "_demonstrations" in vars(self)
         episodes, made_by = list(self._demonstrations), f"mppi-{digest(self._config.planner)[:7]}"
-        advance(sum(each.length for each in episodes), quality)
+        told = 0 if there else self._share * demonstrations.planned_episodes(self._config)
+        advance(sum(each.length for each in episodes) - told, quality)
         if quality == CLONED:
             clone = self._clone()
             made_by = clone.hash
