@@ -352,7 +352,7 @@ PAPERS: Mapping[str, Preset] = {
     "bot-masks": Preset(_bot_masks, "BoT's Figure 9a: masks, tokenizers and positions"),
     "adroit": Preset(_adroit, "FCNet's Table 3: the Adroit hand's sets", full=True),
     "adroit-demonstrations": Preset(
-        _adroit_demonstrations, "BoT's Figure 9c: over the number of demonstrations", full=True
+        _adroit_demonstrations, "BoT's Figure 9c: over the number of demonstrations", 0.75, True
     ),
     "mocapact": Preset(_mocapact, "BoT's Figures 3a and 9a: masks on held-out clips", full=True),
     "mocapact-sizes": Preset(_mocapact_sizes, "BoT's Figure 3b: over the width", full=True),

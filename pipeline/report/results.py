@@ -332,7 +332,8 @@ def abstract(record: Record) -> str:
         values = [(each, spread(each["return_fraction"], 3)) for each in learnt]
     else:
         outcome, values = "Score", [(each, spread(each["score"], 1)) for each in results]
-    best = ", ".join(f"{_label(each)} {value}" for each, value in values)
+    colon, comma = (": ", "; ") if values_of > 1 else (" ", ", ")
+    best = comma.join(f"{_label(each)}{colon}{value}" for each, value in values)
     runs = len(record["runs"])
     return f"{learners} on {where}, {runs} trainings. {outcome}: {best}."
 
