@@ -39,12 +39,12 @@ def run_side_by_side(
     Args:
         reporter: of this process; workers: of the processes, which report at the same time; it can
             be pickled.
-        processes: most processes; None for one a core.
+        processes: most processes; None for one a core that this process may use.
 
     Raises:
         ValueError: what a stage raises, with its name, or a process that ended early.
     """
-    processes = processes or os.cpu_count() or 1
+    processes = processes or len(os.sched_getaffinity(0))
     while left := [stage for stage in stages if not is_done(out, stage)]:
         count = min(processes, len(left))
         if count > 1 and not any(stage.collection for stage in left):
