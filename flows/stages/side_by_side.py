@@ -3,14 +3,15 @@
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
 from gaitforge.datasets.files import exclusive_lock
 from gaitforge.datasets.interrupts import Stopped, stop_signals
 from gaitforge.flows.progress import Advance, Reporter
-from gaitforge.flows.stages.processes import run_in_processes
+from gaitforge.flows.stages.processes import Work, run_in_processes
 from gaitforge.flows.stages.staging import (
     Stage,
     is_done,
@@ -30,6 +31,7 @@ def run_side_by_side(
     reporter: Reporter,
     workers: Reporter,
     processes: int | None = None,
+    gpu_share: int = 1,
 ) -> None:
     """Do what is left of all stages, in several processes once no collection is left.
 
@@ -40,6 +42,7 @@ def run_side_by_side(
         reporter: of this process; workers: of the processes, which report at the same time; it can
             be pickled.
         processes: most processes; None for one a core that this process may use.
+        gpu_share: most stages at a time that want a GPU.
 
     Raises:
         ValueError: what a stage raises, with its name, or a process that ended early.
@@ -48,26 +51,19 @@ def run_side_by_side(
     while left := [stage for stage in stages if not is_done(out, stage)]:
         count = min(processes, len(left))
         if count > 1 and not any(stage.collection for stage in left):
-            _in_processes(out, stages, left, workers, count, processes // count)
+            work = partial(_share_work, out, stages, workers, gpu_share)
+            _in_processes(out, left, work, count, processes // count)
         else:
             stage = ready_stages(left)[0]
             run_stage(out, stage, numbered(reporter, stages, stage))
 
 
-def _in_processes(
-    out: Path,
-    stages: Sequence[Stage],
-    group: Sequence[Stage],
-    reporter: Reporter,
-    count: int,
-    threads: int,
-) -> None:
+def _in_processes(out: Path, group: Sequence[Stage], work: Work, count: int, threads: int) -> None:
     prepare_records(out)
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it where it is imported
     names = [stage.name for stage in group]
     try:
-        work = partial(_share_work, out, stages, reporter)
         with stop_signals(signal.SIGTERM, signal.SIGUSR2, error=_stopped):
             done = run_in_processes(work, [names] * count, lambda: None)
     finally:
@@ -90,21 +86,41 @@ def _stopped(number: int) -> Stopped:
 
 
 def _share_work(
-    out: Path, stages: Sequence[Stage], reporter: Reporter, names: Sequence[str], advance: Advance
+    out: Path,
+    stages: Sequence[Stage],
+    reporter: Reporter,
+    gpu_share: int,
+    names: Sequence[str],
+    advance: Advance,
 ) -> None:
     """Do stages of these names until none is left; each is done by the process that locks it."""
     group = [stage for stage in stages if stage.name in names]
     while left := [stage for stage in group if not is_done(out, stage)]:
-        if not any(_do_alone(out, stages, each, reporter, advance) for each in ready_stages(left)):
+        for stage in ready_stages(left):
+            with _alone(out, stage, gpu_share) as alone:
+                if alone:
+                    run_stage(out, stage, numbered(reporter, stages, stage, advance))
+                    break
+        else:
             time.sleep(POLL_S)
             advance(0, "")
 
 
-def _do_alone(
-    out: Path, stages: Sequence[Stage], stage: Stage, reporter: Reporter, advance: Advance
-) -> bool:
-    """Do a stage, unless another process does it; whether this one did."""
-    with exclusive_lock(out / "stages" / f"{stage.lock}.lock", wait=False) as alone:
-        if alone:
-            run_stage(out, stage, numbered(reporter, stages, stage, advance))
-    return alone
+@contextmanager
+def _alone(out: Path, stage: Stage, gpu_share: int) -> Iterator[bool]:
+    """Lock a stage, and a share of the GPU where it wants one; whether both were free."""
+    cards = [f"{stage.device}-{share}" for share in range(gpu_share)]
+    with _locked(out, stage.file_name) as alone:
+        if not alone or stage.device == "cpu":
+            yield alone
+            return
+        for card in cards:
+            with _locked(out, card) as free:
+                if free:
+                    yield True
+                    return
+        yield False
+
+
+def _locked(out: Path, name: str) -> AbstractContextManager[bool]:
+    return exclusive_lock(out / "stages" / f"{name}.lock", wait=False)

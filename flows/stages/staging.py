@@ -51,7 +51,7 @@ class Stage:
             while the policy that drives is missing. parts: the parts to collect; None for all.
         done: whether a stage without a key is done.
         trains: whether the processes of torchrun can share it.
-        page: what shows its result; device: "cuda" of a stage that wants a GPU for itself.
+        page: what shows its result; device: "cuda" of a stage that wants a GPU.
     """
 
     name: str
@@ -67,11 +67,6 @@ class Stage:
     trains: bool = False
     page: Path | None = None
     device: str = "cpu"
-
-    @property
-    def lock(self) -> str:
-        """The name of its lock: stages with the same lock run one at a time."""
-        return self.file_name if self.device == "cpu" else self.device
 
     @property
     def file_name(self) -> str:

@@ -131,7 +131,8 @@ def _perform(
         from gaitforge.flows.stages.side_by_side import run_side_by_side
 
         _say_stages(work, reporter)
-        run_side_by_side(out, stages, reporter, TerminalReporter(lines=True))
+        share = getattr(arguments, "gpu_share", None) or 1
+        run_side_by_side(out, stages, reporter, TerminalReporter(lines=True), gpu_share=share)
     if leads():
         work.result(value).show(getattr(arguments, "json", False))
     return None

@@ -162,9 +162,11 @@ def _bot_masks() -> Experiment:
         name: {"model": "bot-mix", "model_overrides": {"masking": masking}}
         for name, masking in maskings.items()
     }
-    further = {"bot-position": "positional_embedding", "bot-shared": "shared_tokenizer"}
-    for name, setting in further.items():
-        learners[name] = {"model": "bot-mix", "model_overrides": {"masking": "mix", setting: True}}
+    position = {"masking": "mix", "positional_embedding": True}
+    # Without positions a shared tokenizer gives all legs the same action for the same observation.
+    further = {"bot-position": position, "bot-shared": {**position, "shared_tokenizer": True}}
+    for name, overrides in further.items():
+        learners[name] = {"model": "bot-mix", "model_overrides": overrides}
     behind = dict.fromkeys(("bot-mix", "bot-soft", "bot-random", "bot-unmasked"), "")
     return Experiment(
         learners,

@@ -94,6 +94,12 @@ def test_one_at_a_time_where_there_is_one_core_or_one_gpu(
     )
 
 
+def test_a_share_of_the_gpu_lets_as_many_stages_run_at_a_time(tmp_path: Path) -> None:
+    meeting = stages(tmp_path, "cuda", beside={"a": "b", "b": "a"})
+    run_side_by_side(tmp_path, meeting, Silent(), Silent(), processes=2, gpu_share=2)
+    assert records(tmp_path)["a"]["pid"] != records(tmp_path)["b"]["pid"]
+
+
 @pytest.mark.parametrize(
     ("broken", "message"), [(fail, "b: there is no bread"), (die, "a process ended before")]
 )

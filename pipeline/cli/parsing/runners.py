@@ -19,6 +19,9 @@ RUNNERS = {
 Options = dict[str, dict[str, Any]]
 _ON = {"action": "store_const", "const": True}
 """A flag whose default is None, as that of every option here."""
+_LOCAL: Options = {
+    "--gpu-share": details("trainings on this machine's GPU at a time (default: 1)", positive),
+}
 _DASK: Options = {
     "--workers": details("worker processes, or jobs of --dask-jobqueue", positive),
     "--scheduler": SHARED["--scheduler"],
@@ -86,6 +89,7 @@ _SLURM_OPTIONS = _OF_SOME | _SLURM | _FOLLOW
 
 RUNNER = (
     option("--runner", f"who does the work: {', '.join(RUNNERS)}", default="local", metavar="NAME"),
+    group("with --runner local", _LOCAL),
     group("with --runner dask, or prefect on Dask", _DASK),
     group("with --runner slurm", _SLURM_OPTIONS),
 )
@@ -101,6 +105,8 @@ def runner_settings(arguments: argparse.Namespace) -> DaskSettings | SlurmSettin
     runner = arguments.runner
     if runner not in RUNNERS:
         raise ValueError(f"unknown runner '{runner}'; allowed: {', '.join(RUNNERS)}")
+    if runner != "local":
+        _refuse(arguments, _LOCAL, "local")
     if runner not in ("dask", "prefect"):
         _refuse(arguments, _DASK, "dask or prefect")
     if runner == "slurm":
@@ -133,14 +139,14 @@ def site_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def runner_names() -> set[str]:
     """The names that the runners' options would have in a form."""
-    listed = ("--runner", *_DASK, *_SLURM_OPTIONS)
+    listed = ("--runner", *_LOCAL, *_DASK, *_SLURM_OPTIONS)
     return {name[2:].replace("-", "_") for name in listed}
 
 
 def run_here(arguments: argparse.Namespace) -> None:
     """Set the arguments of a command line as if it had asked for this process."""
     arguments.runner = "local"
-    for name in _dests(_DASK | _SLURM_OPTIONS).values():
+    for name in _dests(_LOCAL | _DASK | _SLURM_OPTIONS).values():
         if name in arguments:
             setattr(arguments, name, None)
 
