@@ -17,7 +17,13 @@ from gaitforge.collectors.experts.imported.networks import Network, OnnxNetwork
 from gaitforge.collectors.experts.imported.policy import ImportedPolicy, width
 from gaitforge.collectors.modelling.card_file import write_card
 from gaitforge.collectors.optional import load_onnx
-from gaitforge.collectors.robots.robot import CARD_FILE, RobotCard, absolute_robot, load_robot
+from gaitforge.collectors.robots.robot import (
+    CARD_FILE,
+    RobotCard,
+    absolute_robot,
+    load_robot,
+    own_files,
+)
 from gaitforge.datasets.files import check_outside_stores, fsync_tree, replace_durably
 
 CARD = "imported-expert.json"
@@ -111,9 +117,8 @@ def load_imported(
     except ValueError as error:
         terms = ", ".join(f"{each.name} {each.width * each.history}" for each in layout.terms)
         raise ValueError(f"{error}; the layout's terms: {terms}") from None
-    own = [file, robot.path, robot.mjcf_path] if card["robot"] == _OWN_ROBOT else [file]
-    parts = [hashlib.sha256(each.read_bytes()).hexdigest() for each in own]
-    text = json.dumps([*parts, card["layout"]], sort_keys=True)
+    parts = [hashlib.sha256(each).hexdigest() for each in (file.read_bytes(), *own_files([robot]))]
+    text = json.dumps([*parts, robot.name, card["layout"]], sort_keys=True)
     return policy, hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

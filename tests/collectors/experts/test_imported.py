@@ -1,5 +1,6 @@
 """Policies from elsewhere: what they observe, what their actions mean, and what is refused."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from gaitforge.collectors.experts.averaging import average_experts
 from gaitforge.collectors.experts.expert import imported_policy, load_expert
 from gaitforge.collectors.experts.imported.checking import terms_in
 from gaitforge.collectors.experts.imported.importing import (
+    CARD,
     LAYOUTS,
     import_expert,
     open_network,
@@ -206,7 +208,7 @@ def test_gains_of_its_own_become_a_robot(tmp_path: Path) -> None:
     assert np.array_equal(robot.kp_nm_per_rad, GO1.kp_nm_per_rad)
 
 
-def test_the_hash_is_of_file_and_layout(tmp_path: Path) -> None:
+def test_the_hash_is_of_file_layout_and_robot(tmp_path: Path) -> None:
     hashes = set()
     weights = np.ones((WIDTH, N_JOINTS), np.float32)
     for k, (layout, each) in enumerate([("", None), (IMU, None), ("", weights), ("", None)]):
@@ -214,6 +216,9 @@ def test_the_hash_is_of_file_and_layout(tmp_path: Path) -> None:
         imported(tmp_path / str(k), layout, weights=each)
         hashes.add(load_expert(str(tmp_path / str(k) / "mine")).hash)
     assert len(hashes) == 3
+    card = tmp_path / "0" / "mine" / CARD
+    card.write_text(json.dumps(json.loads(card.read_text()) | {"robot": "go2"}))
+    assert load_expert(str(card.parent)).hash not in hashes
 
 
 @pytest.mark.parametrize(
