@@ -206,6 +206,18 @@ def test_choices_by_terrain_and_skill_reach_every_stage(tmp_path: Path) -> None:
     assert {(config.seed, config.steps) for config in configs} == {(3, 9), (4, 9)}
 
 
+def test_steps_of_every_run_reach_learners_that_a_setting_brings(tmp_path: Path) -> None:
+    settings = ['learners.fcnet={"ema_decay":0.5}', 'learners.mlp={"steps":5}']
+    chosen = {"config": {"steps": 9, "batch_size": 3}}
+    plan = chosen_claim(
+        "demo", experiment_preset("demo"), (), chosen, settings, tmp_path
+    ).experiment
+    assert plan.learners["fcnet"] == {"ema_decay": 0.5, "steps": 9, "batch_size": 3}
+    assert {name: plan.config(name, 0).steps for name in plan.learners} == {
+        **dict.fromkeys(("fcnet", "bot", "fcnet_rc", "bot_rc"), 9), "mlp": 5,
+    }  # fmt: skip
+
+
 def test_a_folder_takes_more_seeds_and_learners_but_no_other_collection(tmp_path: Path) -> None:
     stores = (str(tmp_path / "x.zarr"),)
     claim(Claim("compare", PLAN, stores), tmp_path / "a")
