@@ -13,10 +13,11 @@ from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.plan import Corrections, Experiment
 from gaitforge.flows.experiments.runs import Run
 from gaitforge.flows.experiments.stages import Claim, claim, claimed
+from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.stages.status import ROBUSTNESS
-from gaitforge.flows.stages.train import SelectPlan
+from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.registry import evaluation_of
 from gaitforge.learners.models.registry import PRESETS as MODELS
 from gaitforge.learners.models.registry import preset as model_preset
@@ -32,7 +33,7 @@ from gaitforge.pipeline.experiments.presets import (
 )
 from gaitforge.pipeline.report.experiment import stages_of
 from gaitforge.pipeline.report.results import PUBLISHED, published
-from tests.flows.gym_stores import make_gym_store
+from tests.flows.gym_stores import TINY, make_gym_store
 
 BUDGETS = (1, 5, 20)
 PLAN = Experiment({"mlp": {"steps": 3}, "fcnet": {"objective": "return"}})
@@ -216,6 +217,18 @@ def test_steps_of_every_run_reach_learners_that_a_setting_brings(tmp_path: Path)
     assert {name: plan.config(name, 0).steps for name in plan.learners} == {
         **dict.fromkeys(("fcnet", "bot", "fcnet_rc", "bot_rc"), 9), "mlp": 5,
     }  # fmt: skip
+
+
+def test_equal_shares_of_no_column_are_refused_before_anything_is_made(tmp_path: Path) -> None:
+    store, out = make_gym_store(tmp_path / "hopper.zarr"), tmp_path / "out"
+    plan, settings = experiment_preset("compare"), ["settings.equal_shares=horse"]
+    made = chosen_claim("compare", plan, [str(store)], {}, settings, out)
+    unknown = "unknown column 'horse'; nearest: .*explains all columns"
+    with pytest.raises(ValueError, match=unknown):
+        stages_of(made, out)
+    with pytest.raises(ValueError, match=unknown):
+        run_training(TrainPlan(config=replace(TINY, equal_shares="horse")), store, out, Silent())
+    assert not out.exists()
 
 
 def test_a_folder_takes_more_seeds_and_learners_but_no_other_collection(tmp_path: Path) -> None:
