@@ -118,6 +118,8 @@ def test_d4rl_at_the_papers_size_has_networks_of_equal_size_and_three_budgets() 
         assert [full.config(name, 0, v).steps for v in full.values()] == [
             k * steps for k in BUDGETS
         ]
+    bears = [full.config("bear", 0, value).value_settings() for value in full.values()]
+    assert [each.warm_up for each in bears] == [80 * k for k in BUDGETS]
     for task in ("hopper", "halfcheetah", "walker2d"):
         space, sizes = SPACES[f"d4rl-{task}"], []
         for name in ("fcnet", "dt", "dt-retnet"):
