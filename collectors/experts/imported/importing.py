@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import yaml
@@ -19,6 +20,7 @@ from gaitforge.collectors.modelling.card_file import write_card
 from gaitforge.collectors.optional import load_onnx
 from gaitforge.collectors.robots.robot import (
     CARD_FILE,
+    N_JOINTS,
     RobotCard,
     absolute_robot,
     load_robot,
@@ -30,7 +32,9 @@ CARD = "imported-expert.json"
 ANSWERS = ("answers.json", "answers.npz")
 FORMAT, FORMAT_VERSION = "gaitforge-imported-expert", 1
 LAYOUTS = Path(__file__).parents[2] / "assets" / "experts" / "layouts"
-_KEYS = ("observation", "action", "qpos", "qvel", "command", "last_action")
+_KEYS = {"observation": 0, "action": N_JOINTS, "qpos": 7 + N_JOINTS, "qvel": 6 + N_JOINTS,
+         "command": 0, "last_action": N_JOINTS}  # fmt: skip
+"""Array of known answers -> its columns; 0 for the layout's."""
 _SUFFIXES = (".onnx", ".pt", ".jit")
 _OWN_ROBOT = "robot"
 
@@ -89,7 +93,7 @@ def import_expert(
         (folder / f"policy{policy.suffix}").write_bytes(content)
         if answers is not None:
             read_answers(answers)
-            (folder / f"answers{answers.suffix}").write_bytes(answers.read_bytes())
+            (folder / ANSWERS[answers.suffix == ".npz"]).write_bytes(answers.read_bytes())
         record = {"format": FORMAT, "format_version": FORMAT_VERSION, "robot": name}
         record |= {"policy": f"policy{policy.suffix}", "source": policy.name, "layout": values}
         (folder / CARD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
@@ -141,16 +145,19 @@ def read_answers(path: Path) -> dict[str, np.ndarray]:
     try:
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as arrays:
-                known = {name: arrays[name] for name in _KEYS if name in arrays}
+                known = {name: arrays[name].astype(float) for name in _KEYS if name in arrays}
         else:
             raw = json.loads(path.read_text(encoding="utf-8"))
             known = {name: np.array(raw[name], np.float64) for name in _KEYS if name in raw}
         count = len(known["observation"])
-        if any(value.ndim != 2 or len(value) != count for value in known.values()):
+        if not count or any(value.shape[:-1] != (count,) for value in known.values()):
             raise ValueError("every array needs a row for each observation")
+        for name, value in known.items():
+            if _KEYS[name] not in (0, value.shape[1]):
+                raise ValueError(f"{name} needs {_KEYS[name]} columns, not {value.shape[1]}")
         if "qpos" in known and not {"qvel", "command", "last_action"} <= known.keys():
             raise ValueError("qpos needs qvel, command and last_action")
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, EOFError, BadZipFile, ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path} holds no known answers: {error}") from None
     return known
 
