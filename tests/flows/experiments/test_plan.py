@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
+from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.datasets import open_store
-from gaitforge.flows.experiments.plan import Corrections, Experiment
+from gaitforge.flows.experiments.plan import Corrections, DataSet, Experiment
 from gaitforge.flows.experiments.runs import Run
 from gaitforge.flows.experiments.stages import Claim, claim, claimed
 from gaitforge.flows.progress import Silent
@@ -18,6 +20,8 @@ from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.stages.status import ROBUSTNESS
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
+from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.registry import evaluation_of
 from gaitforge.learners.models.registry import PRESETS as MODELS
 from gaitforge.learners.models.registry import preset as model_preset
@@ -262,3 +266,26 @@ def test_published_scores_are_those_of_the_table() -> None:
     assert len(PUBLISHED) == 9
     assert published("hopper", "medium", "fcnet") == "57.8"
     assert published("hopper", "medium", "iql") == "–"
+
+
+@pytest.mark.parametrize(
+    ("plan", "expert"),
+    [
+        (Experiment(collect=LeggedPlan(expert="go1-locomotion")), "go1-locomotion"),
+        (replace(PLAN, expert="b1-locomotion"), "b1-locomotion"),
+        (PLAN, DEFAULT_EXPERT),
+        (
+            Experiment(
+                {"mlp": {}}, corrections=Corrections(LeggedPlan(expert="go1-locomotion"), rounds=2)
+            ),
+            "go1-locomotion",
+        ),
+    ],
+)
+def test_the_expert_that_collects_or_labels_scores_100(
+    plan: Experiment, expert: str, tmp_path: Path
+) -> None:
+    grid = EvaluationGrid(("flat",), ("stand",), (0,), episodes=1)
+    where = LeggedEvaluation(grid=grid, robots=1, threads=1)
+    run = Run(plan, tmp_path, "none.zarr", "legged", where, DataSet(), "mlp", 0)
+    assert run.referred(Silent())[1].source == expert
