@@ -1,6 +1,9 @@
 """Compilation of inner loops with numba."""
 
 from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from types import CellType, FunctionType
 from typing import Any
 
 from numba import njit
@@ -9,14 +12,39 @@ from numba import njit
 def compiled(**options: Any) -> Callable[[Any], Any]:
     """The njit of numba with its cache on disk, or in memory if no folder can be written.
 
-    fastmath may reorder sums and fuse products, but keeps NaN.
+    fastmath may reorder sums and fuse products, but keeps NaN. The cache depends on the files of
+    the function, of those that it calls, and on this one.
     """
     options = {"fastmath": {"reassoc", "contract", "nsz"}, "cache": True, **options}
 
     def compile_lazily(function: Any) -> Any:
+        function = _with_sources(function)
         try:
             return njit(**options)(function)
         except RuntimeError:  # no folder for the cache
             return njit(**{**options, "cache": False})(function)
 
     return compile_lazily
+
+
+def _with_sources(function: Any) -> Any:
+    """The function with the hashes of all files of its machine code as an unused free variable.
+
+    Numba's cache sees changes of the function's own file and of the values of free variables, but
+    not of the functions that it calls.
+    """
+    code, names = function.__code__, function.__globals__
+    called = [getattr(names.get(name), "py_func", None) for name in code.co_names]
+    sources = {_file_hash(__file__), _file_hash(code.co_filename)}
+    sources |= {each for called_one in called if called_one for each in _sources(called_one)}
+    closure = *(function.__closure__ or ()), CellType(tuple(sorted(sources)))
+    code = code.replace(co_freevars=(*code.co_freevars, "_sources"))
+    return FunctionType(code, names, function.__name__, function.__defaults__, closure)
+
+
+def _sources(function: Any) -> tuple[str, ...]:
+    return function.__closure__[-1].cell_contents
+
+
+def _file_hash(path: str) -> str:
+    return sha256(Path(path).read_bytes()).hexdigest()

@@ -4,6 +4,7 @@ An expert is a safetensors file and a JSON card. The MLP runs in NumPy: collecti
 Beside ours there are imported ones: folders with a policy's file and a card.
 """
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from gaitforge.collectors.robots.robot import (
     list_robots,
     load_robot,
     load_robots,
+    own_files,
 )
 
 EXPERTS = Path(__file__).parent.parent / "assets" / "experts"
@@ -102,9 +104,10 @@ def reading_the_body(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Expert:
-    """An expert's policy, card, weights (the tensors of its `Mlp`) and their hash.
+    """An expert's policy, card, weights (the tensors of its `Mlp`) and hash.
 
-    An imported one has no such weights.
+    The hash is of the weights, and of the robots' cards and MJCFs unless they are shipped. An
+    imported expert has no such weights.
     """
 
     policy: ExpertPolicy | ImportedPolicy
@@ -154,12 +157,15 @@ def load_expert(name: str = DEFAULT_EXPERT, robot: str = "") -> Expert:
         ValueError: no such expert or robot, no card, or weights that do not fit.
     """
     path, card = _files(name)
+    trained_on = _robots_of(card["robot"], path)
     if path.name == CARD:
-        policy, digest = load_imported(path, card, _robots_of(card["robot"], path)[0])
+        policy, digest = load_imported(path, card, trained_on[0])
         return Expert(policy, card, digest, {})
     weights, digest = read_weights(path, f"expert {path.name}")
+    if files := own_files(trained_on):
+        digest = hashlib.sha256(digest.encode() + b"".join(files)).hexdigest()[:16]
     member = robot if robot and drives_a_family(weights) else ""
-    driven = load_robot(member) if member else _robots_of(card["robot"], path)[0]
+    driven = load_robot(member) if member else trained_on[0]
     policy = ExpertPolicy(path.stem, driven, weights)
     return Expert(policy, card, digest, weights)
 

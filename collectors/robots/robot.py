@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import atan2
 from pathlib import Path
@@ -174,6 +174,13 @@ _Wrong = Callable[[str], RobotError]
 def list_robots() -> list[str]:
     """Names of the shipped robots."""
     return sorted(p.parent.name for p in ASSETS.glob(f"*/{CARD_FILE}"))
+
+
+def own_files(robots: Sequence[RobotCard]) -> list[bytes]:
+    """Contents of the cards and MJCFs of those robots that are not shipped."""
+    shipped = list_robots()
+    own = [robot for robot in robots if robot.name not in shipped]
+    return [file.read_bytes() for robot in own for file in (robot.path, robot.mjcf_path)]
 
 
 def find_robot(robot: str) -> Path:

@@ -104,7 +104,7 @@ class Experiment:
             set's episodes; the first one's is the score. Empty for the evaluation's own target.
         curve: how many policies of a run are scored, evenly over its updates.
         evaluate: settings of the evaluation of each store's task, e.g. {"episodes": 20}.
-        expert: whose return scores 100; empty for the one that collects, or else the task's own.
+        expert: whose return scores 100; empty for who collects or labels, or the task's own.
         published: a paper's statements, which the runs' scores are held against.
     """
 
@@ -175,6 +175,12 @@ class Experiment:
     def fixed(self) -> bool:
         """Whether the folder belongs to this plan alone: it collects, and runs build on that."""
         return self.collect is not None or self.corrections is not None
+
+    @property
+    def scoring_expert(self) -> str:
+        """The expert whose return scores 100; empty for the task's own."""
+        collects = self.collect or (self.corrections and self.corrections.collect)
+        return self.expert or (collects.expert if collects else "")
 
     @property
     def own_rounds(self) -> bool:

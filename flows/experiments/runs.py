@@ -220,10 +220,8 @@ class Run:
 
     def referred(self, reporter: Reporter) -> tuple[EvaluationPlan, References]:
         """The evaluation with the references that scores need, and these."""
-        expert = self.experiment.expert or (
-            self.experiment.collect.expert if self.experiment.collect else ""
-        )
-        return with_references(self.evaluation, self.references_folder, reporter, expert)
+        folder, expert = self.references_folder, self.experiment.scoring_expert
+        return with_references(self.evaluation, folder, reporter, expert)
 
     def _asked(self) -> Sequence[float | None]:
         return self.experiment.asked(self.learner)

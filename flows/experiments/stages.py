@@ -26,6 +26,7 @@ from gaitforge.flows.stages.evaluate import reference_files
 from gaitforge.flows.stages.overview import dataset_overview
 from gaitforge.flows.stages.staging import Stage, itself
 from gaitforge.flows.stages.status import EXPERIMENT
+from gaitforge.flows.stages.train import TrainPlan
 from gaitforge.flows.tasks.evaluation import EvaluationPlan
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.registry import evaluation_class, evaluation_of
@@ -218,6 +219,9 @@ def _sources(claim: Claim, out: Path) -> Iterator[_Source]:
         source = _Source(address, task, with_named(plan, experiment.evaluate))
         if plan.kind == LEGGED:
             _check_robot(experiment, store.schema.robot, source)
+        for learner in experiment.learners:
+            config = experiment.config(learner, experiment.seeds[0])
+            TrainPlan(experiment.select, config).selection(address)
         yield source
 
 

@@ -178,7 +178,7 @@ def _run_row(run: Run, expert: Row | None) -> Row:
 
 
 def _expert_row(expert: Row, run: Run) -> Row:
-    name = run.experiment.expert or (run.experiment.collect or run.evaluation).expert
+    name = run.experiment.scoring_expert or run.evaluation.expert
     card = {} if "," in name else load_expert(name).card
     row = {"run": EXPERT, "task": LEGGED, "set": "", "learner": EXPERT, "seed": None, "value": None}
     row |= {"parameters": expert["parameters"], "score": 100.0, "train_s": card.get("wall_s")}

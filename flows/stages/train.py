@@ -88,6 +88,17 @@ class TrainPlan:
     select: SelectPlan = field(default_factory=SelectPlan)
     config: TrainConfig = field(default_factory=TrainConfig)
 
+    def selection(self, store_path: Path | str) -> Selection:
+        """The episodes.
+
+        Raises:
+            ValueError: as `SelectPlan.select`, or they have no column `equal_shares`.
+        """
+        selection = self.select.select(store_path)
+        if self.config.equal_shares is not None:
+            selection.catalog.check_column(self.config.equal_shares)
+        return selection
+
 
 def run_training(
     plan: TrainPlan, store_path: Path | str, out: Path, reporter: Reporter
@@ -97,10 +108,10 @@ def run_training(
     Under `torchrun` every process calls this; the first one writes.
 
     Raises:
-        ValueError: another process trains in `out`, or as `SelectPlan.select` and `train`.
+        ValueError: another process trains in `out`, or as `TrainPlan.selection` and `train`.
         Stopped: (a KeyboardInterrupt) by a signal, after saving a checkpoint.
     """
-    selection = plan.select.select(store_path)
+    selection = plan.selection(store_path)
     preset(plan.config.model, plan.config.model_overrides)
     with training_lock(out) if leads() else nullcontext():
         # The trainer refuses a folder with another run; its plan must survive that.

@@ -71,7 +71,8 @@ class LeggedEvaluation(EvaluationPlan):
         return plan and replace(plan, randomisation=stored_randomisation(schema).written())
 
     def expert_hash(self, name: str) -> str:
-        """See `EvaluationPlan.expert_hash`."""
+        """See `EvaluationPlan.expert_hash`; ValueError, too, for an expert of another robot."""
+        LeggedPlan(expert=name, robot=self.robot).pairs()
         hashes = [load_expert(each).hash for each in name.split(",")]
         return hashes[0] if len(hashes) == 1 else digest(hashes)
 
@@ -132,9 +133,8 @@ class LeggedEvaluation(EvaluationPlan):
     def load(self, source: PolicySource, robots: int) -> tuple[Policy, int]:
         """See `EvaluationPlan.load`; experts and exported policies, too."""
         if source.kind == EXPERT:
-            place, plan = source.place, next(iter(self.each_robot().values()), self)
-            if "," in place:
-                place = LeggedPlan(expert=place, robot=plan.robot).pairs()[0][1]
+            plan = next(iter(self.each_robot().values()), self)
+            _, place = LeggedPlan(expert=source.place, robot=plan.robot).pairs()[0]
             expert = load_expert(place, plan.robot).policy
             expert.name = source.name
             return expert, expert.parameters()

@@ -1,8 +1,5 @@
 """The compiled control step of the Transformer and the Decision Transformer, see `CompiledStep`.
 
-Numba's cache does not see changes of a function in another file. So what calls such functions here
-is not cached, and the kernel depends on their text.
-
 Legend: N robots, D token, A action, K tokens a step, L layers, n context length, S = n x K slots of
 a layer's ring, H heads, w channels of a head, d = H x w.
 
@@ -13,14 +10,10 @@ matter.
 """
 
 import math
-from collections.abc import Callable
-from hashlib import sha256
-from pathlib import Path
 
 import numpy as np
 
 from gaitforge.learners.compiling import compiled
-from gaitforge.learners.deploy import compiled_kernels
 from gaitforge.learners.deploy.compiled_kernels import (
     Array,
     add,
@@ -33,10 +26,8 @@ from gaitforge.learners.deploy.compiled_kernels import (
     restore,
 )
 
-_uncached = compiled(cache=False)
 
-
-@_uncached
+@compiled()
 def _norm_rows(weights: Array, place: int, x: Array, y: Array) -> int:
     """`layer_norm` for each row of x and y."""
     after = place
@@ -68,7 +59,7 @@ def _remember(parts: Array, turn: Array, start: int, keys: Array, values: Array)
                 values[head, start + token, c] = parts[token, 2, head, c]
 
 
-@_uncached
+@compiled()
 def _attend(
     query: Array, keys: Array, values: Array, hidden: Array, share: Array, y: Array
 ) -> None:
@@ -103,66 +94,55 @@ def _hide(slot: int, age: int, hidden: Array) -> None:
                 hidden[token, step * tokens + other] = np.float32(0.0 if seen else -np.inf)
 
 
-def _transformer_step(source_of_parts: str) -> Callable[..., None]:
-    """The kernel; numba's cache on disk holds it for this text of the functions that it calls."""
-
-    @compiled(nogil=True, error_model="numpy")
-    def transformer_step(
-        obs: Array,
-        condition: Array,
-        network: tuple[Array, Array, Array, Array, Array],
-        state: tuple[Array, Array, Array],
-        clock: int,
-        action: Array,
-        first: int,
-        last: int,
-    ) -> None:
-        """One control step as `fcnet_step`; for `network` and `state` see the module."""
-        assert source_of_parts
-        source, weights, coefficients, bounds, frequencies = network
-        layers, heads, width, slots = state[0].shape[1:]
-        k, d = len(bounds) - 1, heads * width
-        slot = clock % (slots // k)
-        angles = clock * frequencies
-        turn = np.empty((2, angles.size), np.float32)
-        turn[0], turn[1] = np.cos(angles), np.sin(angles)
-        token, rows = np.empty(source.size, np.float32), np.empty((3, k, d), np.float32)
-        hidden, share = np.empty((k, slots), np.float32), np.empty(slots, np.float32)
-        qkv, wide = np.empty((k, 3 * d), np.float32), np.empty((k, 4 * d), np.float32)
-        parts, scratch = qkv.reshape((k, 3, heads, width)), np.empty((2, 4 * d), np.float32)
-        x, y, pooled = rows[0], rows[1], rows[2]
-        for robot in range(first, last):
-            keys, values, ages = state[0][robot], state[1][robot], state[2]
-            ages[robot] += 1
-            _hide(slot, ages[robot], hidden)
-            place = read_token(source, weights, obs[robot], condition[robot], token)
+@compiled(nogil=True, error_model="numpy")
+def transformer_step(
+    obs: Array,
+    condition: Array,
+    network: tuple[Array, Array, Array, Array, Array],
+    state: tuple[Array, Array, Array],
+    clock: int,
+    action: Array,
+    first: int,
+    last: int,
+) -> None:
+    """One control step as `fcnet_step`; for `network` and `state` see the module."""
+    source, weights, coefficients, bounds, frequencies = network
+    layers, heads, width, slots = state[0].shape[1:]
+    k, d = len(bounds) - 1, heads * width
+    slot = clock % (slots // k)
+    angles = clock * frequencies
+    turn = np.empty((2, angles.size), np.float32)
+    turn[0], turn[1] = np.cos(angles), np.sin(angles)
+    token, rows = np.empty(source.size, np.float32), np.empty((3, k, d), np.float32)
+    hidden, share = np.empty((k, slots), np.float32), np.empty(slots, np.float32)
+    qkv, wide = np.empty((k, 3 * d), np.float32), np.empty((k, 4 * d), np.float32)
+    parts, scratch = qkv.reshape((k, 3, heads, width)), np.empty((2, 4 * d), np.float32)
+    x, y, pooled = rows[0], rows[1], rows[2]
+    for robot in range(first, last):
+        keys, values, ages = state[0][robot], state[1][robot], state[2]
+        ages[robot] += 1
+        _hide(slot, ages[robot], hidden)
+        place = read_token(source, weights, obs[robot], condition[robot], token)
+        for j in range(k):
+            place = affine(weights, place, token[bounds[j] : bounds[j + 1]], x[j])
+            if k > 1:
+                place = layer_norm(weights, place, x[j], x[j])
+        for layer in range(layers):
+            place = _norm_rows(weights, place, x, y)
+            place = affine_rows(weights, place, y, qkv)
+            _remember(parts, turn, slot * k, keys[layer], values[layer])
             for j in range(k):
-                place = affine(weights, place, token[bounds[j] : bounds[j + 1]], x[j])
-                if k > 1:
-                    place = layer_norm(weights, place, x[j], x[j])
-            for layer in range(layers):
-                place = _norm_rows(weights, place, x, y)
-                place = affine_rows(weights, place, y, qkv)
-                _remember(parts, turn, slot * k, keys[layer], values[layer])
-                for j in range(k):
-                    _attend(parts[j, 0], keys[layer], values[layer], hidden[j], share, pooled[j])
-                place = affine_rows(weights, place, pooled, y)
-                for j in range(k):
-                    add(x[j], y[j])
-                place = _norm_rows(weights, place, x, y)
-                place = affine_rows(weights, place, y, wide)
-                for j in range(k):
-                    gelu(coefficients, wide[j], scratch[0], scratch[1])
-                place = affine_rows(weights, place, wide, y)
-                for j in range(k):
-                    add(x[j], y[j])
-            place = layer_norm(weights, place, x[k - 1], y[0])
-            place = affine(weights, place, y[0], action[robot])
-            restore(weights, place, action[robot])
-
-    return transformer_step
-
-
-transformer_step = _transformer_step(
-    sha256(Path(compiled_kernels.__file__).read_bytes()).hexdigest()
-)
+                _attend(parts[j, 0], keys[layer], values[layer], hidden[j], share, pooled[j])
+            place = affine_rows(weights, place, pooled, y)
+            for j in range(k):
+                add(x[j], y[j])
+            place = _norm_rows(weights, place, x, y)
+            place = affine_rows(weights, place, y, wide)
+            for j in range(k):
+                gelu(coefficients, wide[j], scratch[0], scratch[1])
+            place = affine_rows(weights, place, wide, y)
+            for j in range(k):
+                add(x[j], y[j])
+        place = layer_norm(weights, place, x[k - 1], y[0])
+        place = affine(weights, place, y[0], action[robot])
+        restore(weights, place, action[robot])

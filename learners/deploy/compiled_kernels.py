@@ -1,8 +1,7 @@
 """The compiled loops of `CompiledStep`: a control step of FCNet, the MLPs and Body Transformers.
 
 Arrays are float32, unless said, and contiguous in the last axis; inner loops run along that axis,
-so that the compiler vectorises them. Numba's cache on disk does not see changes of a function in
-another file; `attention_kernel` shows how a kernel elsewhere does.
+so that the compiler vectorises them.
 
 Legend: N robots, Do observation, D token, A action, L layers, n context length, m modes; FCNet: d
 hidden channels, h decoder channels; others: F numbers of a channel that are remembered, V nodes, E

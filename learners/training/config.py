@@ -159,8 +159,9 @@ class TrainConfig:
         return Condition(self.condition, self.condition_hidden, self.condition_scale)
 
     def value_settings(self) -> Any:
-        """The settings of a value-based objective, as `objectives.value_settings`."""
-        return value_settings(self.objective, self.values)
+        """The settings of a value-based objective, as `objectives.value_settings`, for `steps`."""
+        settings = value_settings(self.objective, self.values)
+        return settings and settings.over(self.steps)
 
     def settled(self, recorded: Mapping[str, Any] | None) -> "TrainConfig":
         """The config with a prefix_len: the recorded run's, or the model's own for a new run."""

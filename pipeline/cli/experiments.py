@@ -310,6 +310,9 @@ def _kind_work(arguments: argparse.Namespace, kind: "PlanKind", plan: Any, out: 
     shared = (option for options in kind.shared.values() for option in options)
     _check_unused(arguments, {*kind.options.values(), *shared, *(["learners"] * bool(kind.picked))})
     plan = override(with_named(plan, option_values(arguments, **kind.options)), arguments.settings)
+    for name, options in kind.shared.items():  # for tasks that a setting brought, too
+        own = option_values(arguments, *options)
+        plan = replace(plan, **{name: {k: {**own, **v} for k, v in getattr(plan, name).items()}})
 
     def result(_: object) -> Result:
         summary, page = read_record(out / "summary.json") or {}, out / "report.html"

@@ -66,7 +66,7 @@ def train_command(arguments: argparse.Namespace) -> Work:
     plan = planned(plan, arguments)
     store, run = store_address(arguments.store), arguments.out.absolute()
     if arguments.runner != "local" and not arguments.after:  # they may collect what is selected
-        plan.select.select(store)
+        plan.selection(store)
 
     def result(trained: "TrainResult | None") -> Result:
         record = asdict(trained or finished_result(run)) | {"run_dir": str(arguments.out)}

@@ -56,6 +56,9 @@ def chosen_claim(
     if getattr(evaluation, "kind", "") == LEGGED and "terrains" not in experiment.evaluate:
         experiment = _fitted(experiment, experiment.select.select(stores[0]))
     experiment = override(experiment, settings)
+    every = choices.get("config", {})  # for learners that `settings` brought, too
+    learners = {name: {**every, **own} for name, own in experiment.learners.items()}
+    experiment = replace(experiment, learners=learners)
     if evaluation is not None and experiment.corrections is None:
         experiment = _evaluated_on(experiment, evaluation, stores[0])
     return Claim(name, experiment, tuple(stores))

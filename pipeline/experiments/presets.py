@@ -118,7 +118,6 @@ def _d4rl(full: bool = False) -> Experiment:
         for name, steps in updates.items()
     }
     valued["awr"] |= {"batch_size": 8}  # windows of 32 steps
-    valued["bear"] |= {"values": {"warm_up": 80}}  # the published share of the updates, 1 in 25
     asked: Settings = {"objective": "return", "steps": 1000}
     width: Settings = {"hidden_dim": 232} if full else {}
     learners: Learners = {

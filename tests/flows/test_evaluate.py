@@ -118,6 +118,18 @@ def test_only_a_trained_policy_can_be_reset_during_an_episode() -> None:
         evaluate_policy(source, replace(PLAN, reset_every=64), Silent())
 
 
+def test_an_expert_of_another_robot_is_refused_before_anything_is_simulated() -> None:
+    other = replace(PLAN, robot="go1")
+    for refused in (other.key, lambda source: other.load(source, 1)):
+        with pytest.raises(ValueError, match=f"no expert among {DEFAULT_EXPERT} drives go1"):
+            refused(EXPERT_SOURCE)
+    for name, robot in (("aliengo-family", "go1"), ("go1-locomotion", "go1")):
+        source = PolicySource(name, EXPERT, name)
+        assert other.key(source) == LeggedEvaluation().key(source)
+        assert other.load(source, 1)[0].robot.name == robot
+    assert replace(PLAN, robot="aliengo").key(EXPERT_SOURCE) == PLAN.key(EXPERT_SOURCE)
+
+
 def test_an_evaluation_comes_back_from_its_file() -> None:
     source, plan = PolicySource("expert", EXPERT, DEFAULT_EXPERT), PLAN
     made = evaluate_policy(source, replace(plan, references=References(0.0, 4.0)), Silent())

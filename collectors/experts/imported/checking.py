@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gaitforge.collectors.experts.imported.importing import ANSWERS, read_answers
-from gaitforge.collectors.experts.imported.policy import ImportedPolicy
+from gaitforge.collectors.experts.imported.policy import ImportedPolicy, width
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.collectors.legged.observations import POLICY_SLICES
@@ -168,6 +168,9 @@ def _compare(
 ) -> None:
     """Compare terms and actions with known answers."""
     rows = known["observation"]
+    if rows.shape[1] != width(policy.layout):
+        raise ValueError(f"the known observations have {rows.shape[1]} numbers, the layout has "
+                         f"{width(policy.layout)}")  # fmt: skip
     if "qpos" in known:
         errors = _errors(policy.first_inputs(terms_in(policy, known)), rows)
         figures["terms_error"] = float(errors.max())

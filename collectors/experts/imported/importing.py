@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import yaml
@@ -17,14 +18,23 @@ from gaitforge.collectors.experts.imported.networks import Network, OnnxNetwork
 from gaitforge.collectors.experts.imported.policy import ImportedPolicy, width
 from gaitforge.collectors.modelling.card_file import write_card
 from gaitforge.collectors.optional import load_onnx
-from gaitforge.collectors.robots.robot import CARD_FILE, RobotCard, absolute_robot, load_robot
+from gaitforge.collectors.robots.robot import (
+    CARD_FILE,
+    N_JOINTS,
+    RobotCard,
+    absolute_robot,
+    load_robot,
+    own_files,
+)
 from gaitforge.datasets.files import check_outside_stores, fsync_tree, replace_durably
 
 CARD = "imported-expert.json"
 ANSWERS = ("answers.json", "answers.npz")
 FORMAT, FORMAT_VERSION = "gaitforge-imported-expert", 1
 LAYOUTS = Path(__file__).parents[2] / "assets" / "experts" / "layouts"
-_KEYS = ("observation", "action", "qpos", "qvel", "command", "last_action")
+_KEYS = {"observation": 0, "action": N_JOINTS, "qpos": 7 + N_JOINTS, "qvel": 6 + N_JOINTS,
+         "command": 0, "last_action": N_JOINTS}  # fmt: skip
+"""Array of known answers -> its columns; 0 for the layout's."""
 _SUFFIXES = (".onnx", ".pt", ".jit")
 _OWN_ROBOT = "robot"
 
@@ -83,7 +93,7 @@ def import_expert(
         (folder / f"policy{policy.suffix}").write_bytes(content)
         if answers is not None:
             read_answers(answers)
-            (folder / f"answers{answers.suffix}").write_bytes(answers.read_bytes())
+            (folder / ANSWERS[answers.suffix == ".npz"]).write_bytes(answers.read_bytes())
         record = {"format": FORMAT, "format_version": FORMAT_VERSION, "robot": name}
         record |= {"policy": f"policy{policy.suffix}", "source": policy.name, "layout": values}
         (folder / CARD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
@@ -111,9 +121,8 @@ def load_imported(
     except ValueError as error:
         terms = ", ".join(f"{each.name} {each.width * each.history}" for each in layout.terms)
         raise ValueError(f"{error}; the layout's terms: {terms}") from None
-    own = [file, robot.path, robot.mjcf_path] if card["robot"] == _OWN_ROBOT else [file]
-    parts = [hashlib.sha256(each.read_bytes()).hexdigest() for each in own]
-    text = json.dumps([*parts, card["layout"]], sort_keys=True)
+    parts = [hashlib.sha256(each).hexdigest() for each in (file.read_bytes(), *own_files([robot]))]
+    text = json.dumps([*parts, robot.name, card["layout"]], sort_keys=True)
     return policy, hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -136,16 +145,19 @@ def read_answers(path: Path) -> dict[str, np.ndarray]:
     try:
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as arrays:
-                known = {name: arrays[name] for name in _KEYS if name in arrays}
+                known = {name: arrays[name].astype(float) for name in _KEYS if name in arrays}
         else:
             raw = json.loads(path.read_text(encoding="utf-8"))
             known = {name: np.array(raw[name], np.float64) for name in _KEYS if name in raw}
         count = len(known["observation"])
-        if any(value.ndim != 2 or len(value) != count for value in known.values()):
+        if not count or any(value.shape[:-1] != (count,) for value in known.values()):
             raise ValueError("every array needs a row for each observation")
+        for name, value in known.items():
+            if _KEYS[name] not in (0, value.shape[1]):
+                raise ValueError(f"{name} needs {_KEYS[name]} columns, not {value.shape[1]}")
         if "qpos" in known and not {"qvel", "command", "last_action"} <= known.keys():
             raise ValueError("qpos needs qvel, command and last_action")
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, EOFError, BadZipFile, ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path} holds no known answers: {error}") from None
     return known
 

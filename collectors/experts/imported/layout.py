@@ -172,7 +172,10 @@ def parse_layout(values: Mapping[str, Any], source: str) -> Layout:
     """The layout of a file's or a card's values; ValueError, in one line, for wrong ones."""
     from pydantic import TypeAdapter, ValidationError
 
-    terms = [{"name": each} if isinstance(each, str) else each for each in values.get("terms", ())]
+    listed = values.get("terms", ())
+    if not isinstance(listed, list | tuple):
+        raise ValueError(f"{source}: terms: a list is needed")
+    terms = [{"name": each} if isinstance(each, str) else each for each in listed]
     named = [
         {**each, "name": _ALIASES.get(str(each.get("name")), each.get("name"))}
         if isinstance(each, dict)
@@ -181,6 +184,8 @@ def parse_layout(values: Mapping[str, Any], source: str) -> Layout:
     ]
     try:
         return TypeAdapter(Layout).validate_python({**values, "terms": named})
+    except re.error as error:
+        raise ValueError(f"{source}: {error.pattern!r} is no regular expression") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "layout"

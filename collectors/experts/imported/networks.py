@@ -71,6 +71,10 @@ class OnnxNetwork:
         self._outputs = [outputs[0], *after]
         self._one = bool(memory) or not isinstance(first.shape[0], str | None)
         self.state = [np.zeros(_sizes(each.shape), np.float32) for each in memory]
+        try:
+            self.step(np.ones((1, width), np.float32), [each[None] for each in self.state])
+        except Exception as error:  # of ONNX Runtime, see above
+            raise ValueError(f"{path.name} cannot read {width} numbers: {_line(error)}") from None
         self._weights = partial(_weights, path, first.name, width)
 
     @property

@@ -23,7 +23,7 @@ class ImportedPolicy:
     """
 
     def __init__(self, name: str, robot: RobotCard, layout: Layout, network: Network):
-        if set(layout.joints) != set(robot.joint_names):
+        if sorted(layout.joints) != sorted(robot.joint_names):
             raise ValueError(
                 f"{name} drives the joints {', '.join(layout.joints)}; {robot.name} has "
                 f"{', '.join(robot.joint_names)}"

@@ -32,7 +32,7 @@ class TorchScriptNetwork:
         before = [each.clone() for each in buffers]
         try:
             self._step(np.ones((1, width), np.float32), [])
-        except RuntimeError as error:
+        except (RuntimeError, AttributeError) as error:  # it may give no tensor
             reason = str(error).strip().splitlines()[-1]
             raise ValueError(f"{path.name} cannot read {width} numbers: {reason}") from None
         for buffer, start in zip(buffers, before, strict=True):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from math import isfinite
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +59,10 @@ class ValueSettings:
         for name in self.at_least_one:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    def over(self, steps: int) -> Self:
+        """The settings of a run of `steps` optimiser steps."""
+        return self
 
 
 @dataclass(frozen=True)

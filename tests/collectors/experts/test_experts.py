@@ -24,6 +24,7 @@ from gaitforge.collectors.experts.expert import (
 )
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.observations import POLICY_SLICES
+from gaitforge.collectors.modelling.varying import vary_robots
 from gaitforge.collectors.policies import Observation
 from gaitforge.collectors.robots.batch import RobotBatch
 from gaitforge.collectors.robots.gait import GaitReference
@@ -89,6 +90,19 @@ def test_a_file_of_ones_own_loads_by_its_path_with_the_hash_of_its_weights(copie
     assert own.hash != load_expert().hash
     assert (own.policy.name, own.card) == ("mine", load_expert().card)
     assert own.policy.parameters() == 8 * FEATURE_DIM + 8 + N_JOINTS * 8 + N_JOINTS
+
+
+def test_the_hash_depends_on_the_card_of_a_robot_of_ones_own(tmp_path: Path) -> None:
+    (body,) = vary_robots(ROBOT, 0, 1, tmp_path / "first" / "bodies", lambda: None)
+    expert = tmp_path / "first" / "mine.safetensors"
+    save_file(weights(), expert)
+    expert.with_suffix(".json").write_text(json.dumps({"robot": f"bodies/{body.path.parent.name}"}))
+    before = load_expert(str(expert)).hash
+    shutil.copytree(tmp_path / "first", tmp_path / "moved")
+    assert load_expert(str(tmp_path / "moved" / expert.name)).hash == before
+    card = json.loads(body.path.read_text())
+    body.path.write_text(json.dumps(card | {"action_scale_rad": 2 * card["action_scale_rad"]}))
+    assert load_expert(str(expert)).hash != before
 
 
 def test_acting_is_deterministic_and_does_not_change_what_is_read(

@@ -1,18 +1,22 @@
 """Policies from elsewhere: what they observe, what their actions mean, and what is refused."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+import torch
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaitforge.collectors.experts.averaging import average_experts
 from gaitforge.collectors.experts.expert import imported_policy, load_expert
-from gaitforge.collectors.experts.imported.checking import terms_in
+from gaitforge.collectors.experts.imported.checking import check_imported, terms_in
 from gaitforge.collectors.experts.imported.importing import (
+    CARD,
     LAYOUTS,
     import_expert,
     open_network,
@@ -28,7 +32,14 @@ from gaitforge.collectors.policies import Observation
 from gaitforge.collectors.robots.commands import N_COMMANDS
 from gaitforge.collectors.robots.robot import N_JOINTS
 from gaitforge.collectors.scenarios.terrains import make_tile, tile_heights
-from tests.collectors.experts.imported_files import GO1, JOINTS, WIDTH, metadata, write_policy
+from tests.collectors.experts.imported_files import (
+    GO1,
+    JOINTS,
+    TERMS,
+    WIDTH,
+    metadata,
+    write_policy,
+)
 from tests.collectors.making import spec
 
 ANSWERS = Path(__file__).parent / "mjlab_go1_answers.json"
@@ -37,6 +48,11 @@ IMU = (
     "projected_gravity, joint_pos, joint_vel, actions, command]\n"
 )
 """Where mjlab's Go1 has its IMU (asset_zoo/robots/unitree_go1/xmls/go1.xml)."""
+TWICE = (
+    f"joints: {[*JOINTS, JOINTS[0]]}\ndefault_joint_pos: 0\naction_scale: 1\n"
+    "stiffness: 35\ndamping: 1\n"
+)
+"""A layout that names a joint twice."""
 VALUES: dict[str, Any] = {"joints": JOINTS, "default_joint_pos": 0.1, "action_scale": 0.25}
 
 
@@ -52,6 +68,13 @@ class Sums:
     def step(self, inputs: np.ndarray, state: Arrays) -> tuple[np.ndarray, Arrays]:
         self.inputs.append(inputs)
         return np.repeat(inputs.sum(axis=1, keepdims=True), N_JOINTS, axis=1), state
+
+
+class Pair(torch.nn.Module):
+    """A network that gives two tensors, as those with a critic do."""
+
+    def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return obs, obs
 
 
 def seen(values: np.ndarray, executed: np.ndarray | float = 0.0) -> Observation:
@@ -206,7 +229,7 @@ def test_gains_of_its_own_become_a_robot(tmp_path: Path) -> None:
     assert np.array_equal(robot.kp_nm_per_rad, GO1.kp_nm_per_rad)
 
 
-def test_the_hash_is_of_file_and_layout(tmp_path: Path) -> None:
+def test_the_hash_is_of_file_layout_and_robot(tmp_path: Path) -> None:
     hashes = set()
     weights = np.ones((WIDTH, N_JOINTS), np.float32)
     for k, (layout, each) in enumerate([("", None), (IMU, None), ("", weights), ("", None)]):
@@ -214,6 +237,9 @@ def test_the_hash_is_of_file_and_layout(tmp_path: Path) -> None:
         imported(tmp_path / str(k), layout, weights=each)
         hashes.add(load_expert(str(tmp_path / str(k) / "mine")).hash)
     assert len(hashes) == 3
+    card = tmp_path / "0" / "mine" / CARD
+    card.write_text(json.dumps(json.loads(card.read_text()) | {"robot": "go2"}))
+    assert load_expert(str(card.parent)).hash not in hashes
 
 
 @pytest.mark.parametrize(
@@ -226,6 +252,9 @@ def test_the_hash_is_of_file_and_layout(tmp_path: Path) -> None:
         ("action_scale: 0", "action_scale has to differ from 0"),
         ("action_scale: [1, 2]", "action_scale needs 1 or 12 finite numbers"),
         ("default_joint_pos: {.*hip_joint: 0}", "default_joint_pos has to name FR_thigh_joint"),
+        ("default_joint_pos: {'*': 0}", "'*' is no regular expression"),
+        ("terms: 3", "terms: a list is needed"),
+        (TWICE, "drives the joints FR_hip_joint"),
         ("joints: [a, b]", "default_joint_pos needs 1 or 2 finite numbers"),
         ("speed: 3", "speed: "),
         ("terms: [{name: joint_pos, scale: [1, 2]}]", "joint_pos has 12 columns, not 2"),
@@ -240,6 +269,47 @@ def test_wrong_layouts_are_refused_in_one_line(tmp_path: Path, layout: str, reas
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "mine").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.npz", b"", "holds no known answers"),
+        ("a.npz", b"PK\x03\x04", "holds no known answers"),
+        ("a.json", b'{"observation": []}', "needs a row for each observation"),
+        ("a.json", b'{"observation": [[1]], "action": [[1, 2]]}', "action needs 12 columns, not 2"),
+    ],
+)
+def test_wrong_answers_are_refused_in_one_line(
+    tmp_path: Path, name: str, content: bytes, reason: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=reason):
+        read_answers(tmp_path / name)
+
+
+def test_answers_are_found_again_by_any_name_and_have_the_layouts_width(tmp_path: Path) -> None:
+    answers = tmp_path / "known.txt"
+    answers.write_text(json.dumps({"observation": [[0.0] * 47], "action": [[0.0] * N_JOINTS]}))
+    import_expert(write_policy(tmp_path / "policy.onnx"), tmp_path / "mine", "go1", None, answers)
+    with pytest.raises(ValueError, match="observations have 47 numbers, the layout has 48"):
+        check_imported(imported_policy(str(tmp_path / "mine")), tmp_path / "mine")
+
+
+def test_a_network_that_cannot_be_called_is_refused_in_one_line(tmp_path: Path) -> None:
+    file = write_policy(tmp_path / "policy.onnx")
+    model = onnx.load(file)
+    model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    model.graph.node.insert(0, onnx.helper.make_node("Cast", ["obs"], ["real"], to=1))
+    model.graph.node[1].input[0] = "real"
+    onnx.save(model, file)
+    with pytest.raises(ValueError, match=r"policy\.onnx cannot read 48 numbers: "):
+        import_expert(file, tmp_path / "mine", "go1")
+    torch.jit.script(Pair()).save(str(tmp_path / "policy.pt"))
+    layout = tmp_path / "layout.yaml"
+    layout.write_text(json.dumps(VALUES | {"terms": list(TERMS)}))
+    with pytest.raises(ValueError, match=r"policy\.pt cannot read 48 numbers: "):
+        import_expert(tmp_path / "policy.pt", tmp_path / "mine", "go1", layout)
 
 
 def test_it_is_neither_trained_nor_averaged(tmp_path: Path) -> None:

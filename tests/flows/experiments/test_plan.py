@@ -9,14 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
+from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.datasets import open_store
-from gaitforge.flows.experiments.plan import Corrections, Experiment
+from gaitforge.flows.experiments.plan import Corrections, DataSet, Experiment
 from gaitforge.flows.experiments.runs import Run
 from gaitforge.flows.experiments.stages import Claim, claim, claimed
+from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.stages.status import ROBUSTNESS
-from gaitforge.flows.stages.train import SelectPlan
+from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
+from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.registry import evaluation_of
 from gaitforge.learners.models.registry import PRESETS as MODELS
 from gaitforge.learners.models.registry import preset as model_preset
@@ -32,7 +37,7 @@ from gaitforge.pipeline.experiments.presets import (
 )
 from gaitforge.pipeline.report.experiment import stages_of
 from gaitforge.pipeline.report.results import PUBLISHED, published
-from tests.flows.gym_stores import make_gym_store
+from tests.flows.gym_stores import TINY, make_gym_store
 
 BUDGETS = (1, 5, 20)
 PLAN = Experiment({"mlp": {"steps": 3}, "fcnet": {"objective": "return"}})
@@ -117,6 +122,8 @@ def test_d4rl_at_the_papers_size_has_networks_of_equal_size_and_three_budgets() 
         assert [full.config(name, 0, v).steps for v in full.values()] == [
             k * steps for k in BUDGETS
         ]
+    bears = [full.config("bear", 0, value).value_settings() for value in full.values()]
+    assert [each.warm_up for each in bears] == [80 * k for k in BUDGETS]
     for task in ("hopper", "halfcheetah", "walker2d"):
         space, sizes = SPACES[f"d4rl-{task}"], []
         for name in ("fcnet", "dt", "dt-retnet"):
@@ -206,6 +213,30 @@ def test_choices_by_terrain_and_skill_reach_every_stage(tmp_path: Path) -> None:
     assert {(config.seed, config.steps) for config in configs} == {(3, 9), (4, 9)}
 
 
+def test_steps_of_every_run_reach_learners_that_a_setting_brings(tmp_path: Path) -> None:
+    settings = ['learners.fcnet={"ema_decay":0.5}', 'learners.mlp={"steps":5}']
+    chosen = {"config": {"steps": 9, "batch_size": 3}}
+    plan = chosen_claim(
+        "demo", experiment_preset("demo"), (), chosen, settings, tmp_path
+    ).experiment
+    assert plan.learners["fcnet"] == {"ema_decay": 0.5, "steps": 9, "batch_size": 3}
+    assert {name: plan.config(name, 0).steps for name in plan.learners} == {
+        **dict.fromkeys(("fcnet", "bot", "fcnet_rc", "bot_rc"), 9), "mlp": 5,
+    }  # fmt: skip
+
+
+def test_equal_shares_of_no_column_are_refused_before_anything_is_made(tmp_path: Path) -> None:
+    store, out = make_gym_store(tmp_path / "hopper.zarr"), tmp_path / "out"
+    plan, settings = experiment_preset("compare"), ["settings.equal_shares=horse"]
+    made = chosen_claim("compare", plan, [str(store)], {}, settings, out)
+    unknown = "unknown column 'horse'; nearest: .*explains all columns"
+    with pytest.raises(ValueError, match=unknown):
+        stages_of(made, out)
+    with pytest.raises(ValueError, match=unknown):
+        run_training(TrainPlan(config=replace(TINY, equal_shares="horse")), store, out, Silent())
+    assert not out.exists()
+
+
 def test_a_folder_takes_more_seeds_and_learners_but_no_other_collection(tmp_path: Path) -> None:
     stores = (str(tmp_path / "x.zarr"),)
     claim(Claim("compare", PLAN, stores), tmp_path / "a")
@@ -235,3 +266,26 @@ def test_published_scores_are_those_of_the_table() -> None:
     assert len(PUBLISHED) == 9
     assert published("hopper", "medium", "fcnet") == "57.8"
     assert published("hopper", "medium", "iql") == "–"
+
+
+@pytest.mark.parametrize(
+    ("plan", "expert"),
+    [
+        (Experiment(collect=LeggedPlan(expert="go1-locomotion")), "go1-locomotion"),
+        (replace(PLAN, expert="b1-locomotion"), "b1-locomotion"),
+        (PLAN, DEFAULT_EXPERT),
+        (
+            Experiment(
+                {"mlp": {}}, corrections=Corrections(LeggedPlan(expert="go1-locomotion"), rounds=2)
+            ),
+            "go1-locomotion",
+        ),
+    ],
+)
+def test_the_expert_that_collects_or_labels_scores_100(
+    plan: Experiment, expert: str, tmp_path: Path
+) -> None:
+    grid = EvaluationGrid(("flat",), ("stand",), (0,), episodes=1)
+    where = LeggedEvaluation(grid=grid, robots=1, threads=1)
+    run = Run(plan, tmp_path, "none.zarr", "legged", where, DataSet(), "mlp", 0)
+    assert run.referred(Silent())[1].source == expert

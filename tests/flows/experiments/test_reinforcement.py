@@ -17,6 +17,7 @@ from gaitforge.learners.models.registry import build_network, count_parameters, 
 from gaitforge.learners.policy.tokens import TokenLayout
 from gaitforge.pipeline.experiments.presets import preset as shipped
 from gaitforge.pipeline.report.experiment import PLAN_KINDS, stages_in
+from tests.pipeline.command_line import call
 
 SHORT = {"horizon": 8, "epochs": 1, "mini_batches": 2, "threads": 1}
 PLAN = ReinforcementPlan(
@@ -72,6 +73,15 @@ def test_every_run_is_trained_scored_once_and_on_the_page(tmp_path: Path) -> Non
     new = [f"{what} {run.name}" for run in wider.runs() if run.seed == 2
            for what in ("train", "evaluate")]  # fmt: skip
     assert left == [*new, "compare", "report"]
+
+
+def test_steps_of_every_run_reach_a_task_that_a_setting_brings(tmp_path: Path) -> None:
+    tasks = 'tasks.a1-walk={"robot":"a1","robots":8}'
+    words = ["run", "bot-rl", "--out", tmp_path, "--steps", "640", "--set", tasks]
+    assert call(*words, "--stage", "none of them") == 2
+    plan = PLAN_KINDS[REINFORCEMENT].claimed(tmp_path)
+    assert plan.tasks["a1-walk"] == {"robot": "a1", "robots": 8, "steps": 640}
+    assert {run.config.steps for run in plan.runs()} == {640}
 
 
 @pytest.mark.parametrize(

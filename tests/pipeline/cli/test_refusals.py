@@ -31,6 +31,7 @@ train {store} --out {new} --set config.peak_lr=nan | needs a finite number, not 
 train {store} --out {new} --batch-size 99999999999 | batch_size must be 1 to
 train {store} --out {new} --set config.threads=999999999 | threads must be 1 to 512
 train {store} --out {new} --set config.betas=0.9 | betas must be two numbers
+train {store} --out {new} --set config.equal_shares=horse | unknown column 'horse'; nearest
 train {store} --out {new} --set config.momentum=1 | setting 'config.momentum' | peak_lr
 train {store} --out {new} --set 'config.model_overrides={"depth":3}' | depth
 train {store} --out {new} --where 'length < 0' | no episode
@@ -112,6 +113,7 @@ evaluate run --sim ode | unknown simulator 'ode'
 report {gone} | no run folder at
 report {empty} | the report needs summary.json
 evaluate no.safetensors | no expert 'no.safetensors'
+evaluate aliengo-locomotion --robot go1 | no expert among aliengo-locomotion drives go1
 evaluate aliengo-locomotion --sim isaacgym --episodes 1 | 'isaacgym' is not available
 expert import {gone} --name {new} | no policy | .onnx, .pt
 expert import {file} --name {new} | no policy

@@ -165,6 +165,16 @@ def bear_updater(selection: Selection, **changes: Any) -> Updater:
     )
 
 
+@given(steps=st.integers(1, 2_000_000), count=st.integers(1, 100_000))
+def test_bear_warms_up_for_the_published_share_or_a_number_of_updates(
+    steps: int, count: int
+) -> None:
+    published = TrainConfig("mlp", objective="bear", steps=steps).value_settings()
+    assert abs(published.warm_up - steps / 25) <= 0.5
+    counted = TrainConfig("mlp", objective="bear", steps=steps, values={"warm_up": count})
+    assert counted.value_settings().warm_up == count
+
+
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize(("threshold", "limit", "sign"), [(1e3, 10.0, -1), (0.0, -5.0, 1)])
 def test_the_multiplier_of_bear_leaves_its_limit_when_it_should(
