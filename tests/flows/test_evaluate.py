@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, load_expert
+from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, ExpertPolicy, load_expert
 from gaitforge.collectors.intervals import combined_interval, mean_interval, success_interval
 from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.collectors.policies import Observation
@@ -126,7 +126,9 @@ def test_an_expert_of_another_robot_is_refused_before_anything_is_simulated() ->
     for name, robot in (("aliengo-family", "go1"), ("go1-locomotion", "go1")):
         source = PolicySource(name, EXPERT, name)
         assert other.key(source) == LeggedEvaluation().key(source)
-        assert other.load(source, 1)[0].robot.name == robot
+        policy, _ = other.load(source, 1)
+        assert isinstance(policy, ExpertPolicy)
+        assert policy.robot.name == robot
     assert replace(PLAN, robot="aliengo").key(EXPERT_SOURCE) == PLAN.key(EXPERT_SOURCE)
 
 
