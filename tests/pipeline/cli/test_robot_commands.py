@@ -160,7 +160,7 @@ def test_an_expert_is_evaluated_on_families_of_robots(run: Run, tmp_path: Path) 
     family, kept = tmp_path / "family", tmp_path / "kept"
     assert run("robot", "vary", "aliengo", "--count", "2", "--out", family).code == 0
     words = ("--terrain", "flat", "--skill", "stand", "--level", "0", "--episodes", "1")
-    asked = ("evaluate", "aliengo-locomotion", "--robot", f"{family},go1", "--out", kept)
+    asked = ("evaluate", "aliengo-family", "--robot", f"{family},go1", "--out", kept)
     code, out, _ = run(*asked, *words)
     assert code == 0
     assert {path.stem for path in kept.iterdir()} == {"aliengo-0-000", "aliengo-0-001", "go1"}
