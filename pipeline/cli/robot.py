@@ -189,7 +189,7 @@ def _vary(arguments: argparse.Namespace) -> None:
 
     robot, seed = load_robot(arguments.robot), arguments.seed or 0
     count, out = arguments.count, arguments.out
-    with TerminalReporter().step(f"vary {robot.name}", count, "body") as advance:
+    with TerminalReporter().step(f"vary {robot.name}", count, "robot") as advance:
         bodies = vary_robots(robot, seed, count, out, lambda: advance(1, ""))
     show(
         [{**fields_of(each, "name", *_SIZES), "folder": str(each.path.parent)} for each in bodies],

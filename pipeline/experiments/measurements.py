@@ -66,9 +66,9 @@ MEASUREMENTS: Mapping[str, Preset] = {
         _fcnet_spectra, "FCNet's Figure 1: energy by frequency, also of stores", places="stores"
     ),
     "fcnet-latency": Preset(
-        _fcnet_latency, "FCNet's Figure 6 and Table 1: control and training steps", full=True
+        _fcnet_latency, "FCNet's Figure 6 and Table 1: control and training steps", 0.06, True
     ),
     "bot-attention": Preset(
-        _bot_attention, "BoT's Figures 6 and 13: masked attention, time and operations", full=True
+        _bot_attention, "BoT's Figures 6 and 13: masked attention, time and operations", 0.01, True
     ),
 }
