@@ -1,5 +1,7 @@
 """Names of the physics back ends, without importing one."""
 
+from gaitforge.datasets.extensions import extension, extension_names
+
 BACKENDS = {
     "mujoco": ("gaitforge.collectors.physics.mujoco.backend", "MujocoBackend"),
     "mujoco_warp": ("gaitforge.collectors.physics.mujoco_warp.warp_backend", "MujocoWarpBackend"),
@@ -10,11 +12,25 @@ BACKENDS = {
 
 def processor_of(name: str) -> str:
     """What a back end runs on: "cuda" for a GPU, which `mujoco_warp` can do without, or "cpu"."""
-    return "cpu" if name == "mujoco" else "cuda"
+    return "cuda" if name in ("mujoco_warp", "isaacgym") else "cpu"
+
+
+def backend_names() -> list[str]:
+    """The back ends here, and those of other packages."""
+    return list(dict.fromkeys([*BACKENDS, *extension_names("simulator")]))
 
 
 def check_backend(name: str) -> str:
     """Return the name; raises ValueError for an unknown one."""
-    if name not in BACKENDS:
-        raise ValueError(f"unknown simulator '{name}'; allowed: {', '.join(BACKENDS)}")
+    if name not in backend_names():
+        raise ValueError(f"unknown simulator '{name}'; allowed: {', '.join(backend_names())}")
     return name
+
+
+def backend_path(name: str) -> tuple[str, str]:
+    """A back end's module and class; ValueError for an unknown one, or one of two packages."""
+    packaged = None if name in BACKENDS else extension("simulator", check_backend(name))
+    if packaged is None:
+        return BACKENDS[name]
+    module, _, cls = packaged.path.partition(":")
+    return module, cls

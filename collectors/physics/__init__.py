@@ -9,21 +9,22 @@ from importlib import import_module
 
 from gaitforge.collectors.physics.interface import Availability, BackendUnavailable, PhysicsBackend
 from gaitforge.collectors.robots.robot import RobotCard
-from gaitforge.collectors.simulators import BACKENDS, check_backend
+from gaitforge.collectors.simulators import backend_path, check_backend
 
 
 def is_exact(name: str) -> bool:
     """Whether a back end, available or not, replays bit for bit; see `PhysicsBackend.exact`."""
-    module, cls = BACKENDS[check_backend(name)]
+    module, cls = backend_path(name)
     return getattr(import_module(module), cls).exact
 
 
 def availability(name: str) -> Availability:
     """Whether a back end can be built here; raises ValueError for an unknown one."""
-    module = import_module(BACKENDS[check_backend(name)][0])
+    path, _ = backend_path(name)
     try:
+        module = import_module(path)
         return Availability(name, True, version=module.installed_version())
-    except BackendUnavailable as error:
+    except (BackendUnavailable, ImportError) as error:
         return Availability(name, False, str(error))
 
 
@@ -46,7 +47,7 @@ def make_backend(
     status = availability(name)
     if not status.available:
         raise BackendUnavailable(f"simulator '{name}' is not available: {status.why_not}")
-    module, cls = BACKENDS[name]
+    module, cls = backend_path(name)
     backend = getattr(import_module(module), cls)
     robots = [robot] if isinstance(robot, RobotCard) else list(robot)
     if len(robots) == 1:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from gaitforge.datasets.catalog.listing import episode_name
 from gaitforge.datasets.doctor.finding import Finding
 from gaitforge.datasets.errors import DatasetError, listed
-from gaitforge.datasets.formats import FORMATS, importer_class
+from gaitforge.datasets.formats import format_names, importer_class
 from gaitforge.datasets.formats.blocks import Block, blocks
 from gaitforge.datasets.formats.checks import not_finite_allowed
 from gaitforge.datasets.formats.protocol import Importer
@@ -136,7 +136,7 @@ def source_data(
     Raises:
         DatasetError: no reader or several take it, or the one asked for refuses it.
     """
-    name, importer = _opened(source, [name] if name else FORMATS, options)
+    name, importer = _opened(source, [name] if name else format_names(), options)
     schema, names = importer.schema, _examined(importer.schema)
 
     def read(span: Span) -> tuple[Arrays, Columns]:

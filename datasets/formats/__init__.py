@@ -7,8 +7,9 @@
     export_selection("d4rl", open_store("hopper.zarr").select(), "again.hdf5")
 
 To add a format, write a folder with an `Importer` and an `Exporter` (`protocol.py`) and add
-one entry here. A format's modules load when it is used, so its packages are optional. Bad input
-raises DatasetError everywhere: one line that names the file and the key.
+one entry here. Other packages name a `FormatEntry` by an entry point (`extensions`). A format's
+modules load when it is used, so its packages are optional. Bad input raises DatasetError
+everywhere: one line that names the file and the key.
 """
 
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from gaitforge.datasets.errors import DatasetError, listed, missing_package
+from gaitforge.datasets.extensions import extension, extension_names
 
 if TYPE_CHECKING:
     from gaitforge.datasets.formats.protocol import Exporter, Importer
@@ -82,11 +84,25 @@ FORMATS: dict[str, FormatEntry] = {
 }
 
 
+def format_names() -> list[str]:
+    """The formats here, and those of other packages."""
+    return list(dict.fromkeys([*FORMATS, *extension_names("format")]))
+
+
 def find_format(name: str) -> FormatEntry:
-    """The entry of a format; DatasetError if there is none."""
-    if name not in FORMATS:
-        raise DatasetError(f"unknown format '{name}'; allowed: {listed(FORMATS)}")
-    return FORMATS[name]
+    """The entry of a format; DatasetError if there is none, or another package's is broken."""
+    if name in FORMATS:
+        return FORMATS[name]
+    try:
+        packaged = extension("format", name)
+        entry = packaged and packaged.load()
+    except ValueError as error:
+        raise DatasetError(str(error)) from error
+    if packaged is None:
+        raise DatasetError(f"unknown format '{name}'; allowed: {listed(format_names())}")
+    if not isinstance(entry, FormatEntry):
+        raise DatasetError(f"{packaged.where} is no FormatEntry: {packaged.path}")
+    return entry
 
 
 def importer_class(name: str) -> "type[Importer]":
@@ -100,7 +116,7 @@ def exporter_class(name: str) -> "type[Exporter]":
 
 
 def _load(name: str, path: str) -> Any:
-    entry = FORMATS[name]
+    entry = find_format(name)
     if entry.missing:
         raise DatasetError(missing_package(f"format {name}", listed(entry.missing), entry.extra))
     module, cls = path.split(":")

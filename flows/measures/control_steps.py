@@ -24,10 +24,10 @@ from gaitforge.learners.deploy.export_formats import onnx_packages
 from gaitforge.learners.deploy.onnx_policy import OnnxPolicy
 from gaitforge.learners.models.fcnet.spectral_basis import paper_modes
 from gaitforge.learners.models.registry import (
-    PRESETS,
     ModelSpec,
     count_parameters,
     default_settings,
+    model_preset,
     preset,
 )
 from gaitforge.learners.models.spaces import SPACES
@@ -108,7 +108,7 @@ class ControlStep(Measure):
         runtimes = RUNTIMES if self.exported and has_onnx() else (TORCH, COMPILED)
         with tempfile.TemporaryDirectory() as folder:
             for model in self._models(point):
-                spec, space = sized(model, *point), SPACES[PRESETS[model].space]
+                spec, space = sized(model, *point), SPACES[model_preset(model).space]
                 policy = untrained_policy(spec, space).eval()
                 shape = self.steps, space.layout.obs_dim
                 seen = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)

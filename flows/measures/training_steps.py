@@ -13,10 +13,10 @@ from gaitforge.flows.measures.interface import Measure, Point, Series
 from gaitforge.flows.measures.timing import in_turns, seconds_of, untrained_policy
 from gaitforge.flows.progress import Advance
 from gaitforge.learners.models.registry import (
-    PRESETS,
     ModelSpec,
     count_parameters,
     default_settings,
+    model_preset,
     preset,
 )
 from gaitforge.learners.models.spaces import SPACES
@@ -61,7 +61,7 @@ class TrainStep(Measure):
         parameters: dict[str, int] = {}
         for model in self.networks:
             spec = _of_length(model, point[1])
-            policy = untrained_policy(spec, SPACES[PRESETS[model].space])
+            policy = untrained_policy(spec, SPACES[model_preset(model).space])
             batch = random_batch(policy, self.batch_size, int(point[1] or 0))
             updater = Updater(policy, TrainConfig(model=model), Ranks())
             works[model] = partial(self._figure, updater, batch)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from gaitforge.datasets.extensions import named_function
 from gaitforge.datasets.files import sha256_file
-from gaitforge.flows.functions import named_function
 from gaitforge.flows.records.records import digest
 from gaitforge.learners.checkpoint import checkpoint_path, load_policy, policy_from, read_checkpoint
 from gaitforge.learners.deploy.onnx_policy import is_exported_policy, read_description

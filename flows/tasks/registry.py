@@ -1,12 +1,10 @@
 """The tasks by name. A plan's module is imported when it is needed: each brings a simulator."""
 
 from contextlib import suppress
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from gaitforge.datasets.errors import listed
-from gaitforge.flows.functions import named_function
+from gaitforge.datasets.extensions import extension, extension_names, named_function
 from gaitforge.flows.records.part_records import PlanRecord, plan_records
 from gaitforge.flows.records.plans import PLAN, plan_from_tree
 from gaitforge.flows.records.records import read_record
@@ -26,10 +24,8 @@ TASKS = {
     "derive": "gaitforge.flows.tasks.stored.derive:DerivePlan",
     "relabel": "gaitforge.flows.tasks.stored.relabel:RelabelPlan",
 }
-"""Task -> "module:class" of its plan; any other "module:class" is a task, too."""
-
-GROUP = "gaitforge.tasks"
-"""Group of the entry points by which other packages name their tasks."""
+"""Task -> "module:class" of its plan. Any other "module:class" is a task, too, and so are other
+packages' extensions."""
 
 
 def collection_plan(kind: str, tree: object) -> CollectionPlan:
@@ -44,34 +40,16 @@ def collection_plan(kind: str, tree: object) -> CollectionPlan:
 def _plan_class(kind: str) -> type[CollectionPlan]:
     if kind in TASKS or ":" in kind:
         return cast(type[CollectionPlan], named_function(TASKS.get(kind, kind), "task"))
-    known = entry_points(group=GROUP)
-    entries = list(dict.fromkeys(known.select(name=kind)))
-    if len(entries) == 1:
-        return _packaged_plan(entries[0])
-    if entries:
-        packages = listed(_package(entry) for entry in entries)
-        raise ValueError(f"the packages {packages} each have a task '{kind}'; name it module:Plan")
-    allowed = ", ".join(dict.fromkeys([*TASKS, *sorted(known.names)]))
-    raise ValueError(f"unknown task '{kind}'; allowed: {allowed}, or module:Plan")
-
-
-def _packaged_plan(entry: EntryPoint) -> type[CollectionPlan]:
-    """The plan's class of another package's task."""
-    where = f"task '{entry.name}' of the package {_package(entry)}"
-    try:
-        plan = entry.load()
-    except Exception as error:  # of whatever kind: it is others' code
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ValueError(f"{where} cannot be loaded: {reason}") from error
+    packaged = extension("task", kind)
+    if packaged is None:
+        allowed = ", ".join(dict.fromkeys([*TASKS, *extension_names("task")]))
+        raise ValueError(f"unknown task '{kind}'; allowed: {allowed}, or module:Plan")
+    plan = packaged.load()
     if not (isinstance(plan, type) and issubclass(plan, CollectionPlan)):
-        raise ValueError(f"{where} is not a CollectionPlan, but {entry.value}")
-    if plan.kind not in (entry.name, entry.value):
-        raise ValueError(f"{where} calls itself '{plan.kind}'; its kind must be '{entry.name}'")
+        raise ValueError(f"{packaged.where} is not a CollectionPlan, but {packaged.path}")
+    if plan.kind not in (kind, packaged.path):
+        raise ValueError(f"{packaged.where} calls itself '{plan.kind}'; its kind must be '{kind}'")
     return plan
-
-
-def _package(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist else "of no name"
 
 
 def evaluation_class(kind: str) -> "type[EvaluationPlan]":

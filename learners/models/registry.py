@@ -1,23 +1,25 @@
 """Registry of models: the kinds of network, and presets of their sizes.
 
-This file imports no torch; a model's module is imported when the model is built. To add a model,
-write its file, register its config in KINDS and at least one size in PRESETS. A network is an
-nn.Module with
+This file imports no torch; a model's module is imported when the model is built. To add a model
+here, write its file, register its config in KINDS and at least one size in PRESETS. A config
+elsewhere is a model, too: as "module:Config", or by an entry point (`datasets.extensions`). A
+network is an nn.Module with
 
     forward(tokens (B, T, D)) -> actions (B, T, A)
     init_state(B) -> the state of B robots before their first step
     step(token (B, D), state) -> action (B, A) as in forward, and the next state
     reset_state(state, rows): reset the robots `rows` (indices), in place
 
-Its config has `build` and `prefix_len`, the steps before a training window that the network reads.
-A network that reads a fixed number of steps is a `history.HistoryNetwork`.
+Its config has `build` and `prefix_len`, the steps before a training window that the network reads,
+and may have `training`, settings of `TrainConfig` that suit it. A network that reads a fixed number
+of steps is a `history.HistoryNetwork`.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from importlib import import_module
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
+from gaitforge.datasets.extensions import Extension, extension, extension_names
 from gaitforge.learners.policy.tokens import TokenLayout
 
 # Kind -> "module:class" of its config, whose `build(layout, act_dim)` makes the network.
@@ -36,9 +38,21 @@ KINDS: dict[str, str] = {
 
 
 def config_class(kind: str) -> Any:
-    """The config class of a kind."""
-    module, name = KINDS[kind].split(":")
-    return getattr(import_module(module), name)
+    """The config class of a kind: one of KINDS, another package's, or "module:Config".
+
+    Raises:
+        ValueError: no such kind, or no config of a network.
+    """
+    path = KINDS.get(kind, kind)
+    config = Extension(f"model {kind}", path) if ":" in path else extension("model", kind)
+    if config is None:
+        allowed = ", ".join(dict.fromkeys([*KINDS, *extension_names("model")]))
+        raise ValueError(f"no kind of model {kind!r}; allowed: {allowed}, or module:Config")
+    network = config.load()
+    is_config = isinstance(network, type) and is_dataclass(network)
+    if not (is_config and hasattr(network, "build") and hasattr(network, "prefix_len")):
+        raise ValueError(f"{config.where} is no dataclass with build and prefix_len: {config.path}")
+    return network
 
 
 def default_settings(kind: str) -> dict[str, Any]:
@@ -53,7 +67,7 @@ class Preset:
     Attributes:
         kind: one of KINDS.
         parameters: trainable parameters for the preset's space; a test builds the network and
-            compares.
+            compares. None of another package's model.
         values: settings of the config that differ from its defaults.
         space: tokens and actions for which `parameters` is counted, one of `spaces.SPACES`.
             Training takes tokens and actions from the data.
@@ -64,7 +78,7 @@ class Preset:
     """
 
     kind: str
-    parameters: int
+    parameters: int | None
     values: Mapping[str, Any]
     space: str = "legged"
     objective: str = "any"
@@ -215,12 +229,32 @@ PRESETS: dict[str, Preset] = {
 }
 
 
+def model_names() -> list[str]:
+    """The presets, and the models that other packages name."""
+    return list(dict.fromkeys([*PRESETS, *extension_names("model")]))
+
+
+def model_preset(name: str) -> Preset:
+    """A preset; another package's model and "module:Config" have their config's defaults.
+
+    Raises:
+        ValueError: no such model.
+    """
+    if name in PRESETS:
+        return PRESETS[name]
+    if ":" not in name and name not in model_names():
+        allowed = ", ".join(model_names())
+        raise ValueError(f"no model {name!r}; allowed: {allowed}, or module:Config")
+    return Preset(name, None, {}, training=getattr(config_class(name), "training", {}))
+
+
 def describe_models() -> list[dict[str, Any]]:
-    """Every preset as {model, kind, space, objective, parameters}."""
+    """Every model as {model, kind, space, objective, parameters}; imports none."""
     shown = ("kind", "space", "objective", "parameters")
+    entries = {name: PRESETS.get(name) or Preset(name, None, {}) for name in model_names()}
     return [
         {"model": name} | {each: getattr(entry, each) for each in shown}
-        for name, entry in PRESETS.items()
+        for name, entry in entries.items()
     ]
 
 
@@ -241,9 +275,7 @@ def preset(name: str, overrides: Mapping[str, Any] | None = None) -> ModelSpec:
 
     Raises ValueError for an unknown preset or setting, or an invalid value.
     """
-    if name not in PRESETS:
-        raise ValueError(f"no model {name!r}; allowed: {', '.join(PRESETS)}")
-    entry, values = PRESETS[name], dict(overrides or {})
+    entry, values = model_preset(name), dict(overrides or {})
     defaults = default_settings(entry.kind)
     for key in values:
         if key not in defaults:
@@ -258,9 +290,7 @@ def build_network(spec: ModelSpec, layout: TokenLayout, act_dim: int) -> Any:
 
 def spec_from_json(tree: Mapping[str, Any]) -> ModelSpec:
     """Rebuild a spec; ValueError for an unknown kind or setting."""
-    name = tree.get("kind")
-    if name not in KINDS:
-        raise ValueError(f"no kind of model {name!r}; allowed: {', '.join(KINDS)}")
+    name = str(tree.get("kind"))
     try:
         return ModelSpec(name, config_class(name)(**tree["config"]))
     except (KeyError, TypeError) as error:

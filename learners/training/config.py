@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from gaitforge.datasets.ranges import Fraction, Range, Whole, check_ranges
-from gaitforge.learners.models.registry import PRESETS, preset
+from gaitforge.learners.models.registry import model_preset, preset
 from gaitforge.learners.policy.conditioning import RETURN_TO_GO, Condition
 from gaitforge.learners.training.objectives import OBJECTIVES, value_settings
 
@@ -142,7 +142,7 @@ class TrainConfig:
     @classmethod
     def recommended(cls, model: str = model, **overrides: Any) -> "TrainConfig":
         """The settings that suit a preset and an objective, with the overrides."""
-        suited = dict(PRESETS[model].training if model in PRESETS else {})
+        suited = dict(model_preset(model).training)
         if (objective := overrides.get("objective")) in OBJECTIVES:
             suited |= OBJECTIVES[objective].training
         return cls(**{"model": model, **suited, **overrides})

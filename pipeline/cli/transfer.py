@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gaitforge import datasets
 from gaitforge.datasets.errors import amount, install_extra
 from gaitforge.datasets.files import files_under
-from gaitforge.datasets.formats import FORMATS, exporter_class, importer_class
+from gaitforge.datasets.formats import exporter_class, find_format, format_names, importer_class
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.settings import setting_names
 from gaitforge.pipeline.cli.parsing.parser import (
@@ -229,7 +229,8 @@ def _report_result(report: "Report") -> Result:
 def formats_command(arguments: argparse.Namespace) -> None:
     """List the other projects' formats and their options."""
     rows = []
-    for name, entry in FORMATS.items():
+    for name in format_names():
+        entry = find_format(name)
         missing = entry.missing
         row: dict[str, object] = {
             "format": name,

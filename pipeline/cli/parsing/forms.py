@@ -14,11 +14,12 @@ from pydantic import Field, StringConstraints, WithJsonSchema
 
 from gaitforge.collectors.scenarios.skills import ALL_SKILLS
 from gaitforge.collectors.scenarios.terrains import ALL_TERRAINS, N_LEVELS
-from gaitforge.datasets.formats import FORMATS as DATA_FORMATS
+from gaitforge.collectors.simulators import backend_names
+from gaitforge.datasets.formats import format_names
 from gaitforge.flows.runners.dask_clusters import DaskSettings
 from gaitforge.flows.runners.slurm.script import SlurmForm
 from gaitforge.learners.deploy.onnx_policy import PROGRAMS
-from gaitforge.learners.models.registry import PRESETS
+from gaitforge.learners.models.registry import model_names
 from gaitforge.learners.training.objectives import OBJECTIVES
 from gaitforge.pipeline.cli.parsing.runners import runner_names
 from gaitforge.pipeline.cli.parsing.values import Number, names, numbers
@@ -40,10 +41,11 @@ _TYPES: dict[Any, Any] = {
 _CHOICES: dict[str, Sequence[str]] = {
     "terrain": tuple(ALL_TERRAINS),
     "skill": tuple(ALL_SKILLS),
-    "model": tuple(PRESETS),
+    "model": tuple(model_names()),
+    "sim": tuple(backend_names()),
     "objective": tuple(OBJECTIVES),
     "formats": tuple(PROGRAMS),
-    "format": tuple(DATA_FORMATS),
+    "format": tuple(format_names()),
 }
 """Option -> the names that its values may have."""
 

@@ -232,7 +232,6 @@ SHARED: dict[str, dict[str, Any]] = {
     "--sim": details(
         f"simulator: {', '.join(BACKENDS)} (see gaitforge sim list)",
         simulator,
-        choices=tuple(BACKENDS),
         metavar="NAME",
     ),
     "--isaacgym-python": details(

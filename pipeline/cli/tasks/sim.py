@@ -3,7 +3,7 @@
 import argparse
 from dataclasses import asdict
 
-from gaitforge.collectors.simulators import BACKENDS
+from gaitforge.collectors.simulators import backend_names
 from gaitforge.pipeline.cli.parsing.parser import actions, command, option
 from gaitforge.pipeline.cli.parsing.values import positive, simulator
 from gaitforge.pipeline.progress import TerminalReporter
@@ -17,12 +17,12 @@ def _list(arguments: argparse.Namespace) -> None:
     """List the simulators, and what the unavailable ones lack."""
     from gaitforge.collectors.physics import availability
 
-    show([asdict(availability(name)) for name in BACKENDS], arguments.json)
+    show([asdict(availability(name)) for name in backend_names()], arguments.json)
 
 
 @command(
     "gaitforge sim check isaacgym --isaacgym-python ~/miniconda3/envs/gym/bin/python",
-    option("sim", f"simulator: {', '.join(BACKENDS)}", simulator, metavar="NAME"),
+    option("sim", "a simulator of gaitforge sim list", simulator, metavar="NAME"),
     option("--robots", "parallel robots when measuring the speed", positive, 256),
     "--isaacgym-python --json",
 )

@@ -1,0 +1,105 @@
+"""What users and other packages add: names of "module:name", and entry points.
+
+The groups of entry points are gaitforge.tasks, .models, .formats and .simulators. Installing a
+package is what makes its code trusted here; nothing of it is imported before somebody names it.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gaitforge.datasets.files import sha256_file
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What another package names by an entry point.
+
+    Attributes:
+        where: "task 'hop' of the package hoppers", for errors.
+        path: its "module:name".
+    """
+
+    where: str
+    path: str
+
+    def load(self) -> Any:
+        """The object itself; ValueError, in one line, if that fails for whatever reason."""
+        module, _, name = self.path.partition(":")
+        try:
+            return getattr(import_module(module), name)
+        except Exception as error:
+            raise ValueError(f"{self.where} cannot be loaded: {_one_line(error)}") from error
+
+
+def extension_names(kind: str) -> list[str]:
+    """The names of other packages' "task", "model", "format" or "simulator", sorted."""
+    return sorted(entry_points(group=f"gaitforge.{kind}s").names)
+
+
+def extension(kind: str, name: str) -> Extension | None:
+    """Another package's "task", "model", "format" or "simulator"; None if there is none.
+
+    Raises:
+        ValueError: several packages have one of this name.
+    """
+    entries = list(dict.fromkeys(entry_points(group=f"gaitforge.{kind}s", name=name)))
+    if len(entries) > 1:
+        packages = ", ".join(map(_package, entries))
+        raise ValueError(f"the packages {packages} each have a {kind} '{name}'; uninstall one")
+    for entry in entries:
+        return Extension(f"{kind} '{name}' of the package {_package(entry)}", entry.value)
+    return None
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist else "of no name"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def named_function(name: str, what: str = "function") -> Callable[..., Any]:
+    """The function or class "module:name"; its module is importable, as with PYTHONPATH=.
+
+    Args:
+        what: its name in errors.
+
+    Raises:
+        ValueError: there is no such function.
+    """
+    module, _, member = name.partition(":")
+    try:
+        target = getattr(import_module(module), member)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"no {what} {name}: {error}; give module:{what}") from None
+    if not callable(target):
+        raise ValueError(f"{name} is not a {what}; give module:{what}")
+    return target
+
+
+def function_key(name: str) -> str:
+    """Hash of the file that holds the function "module:function".
+
+    Raises:
+        ValueError: no such function, or one without a file.
+    """
+    try:
+        return sha256_file(Path(inspect.getfile(inspect.unwrap(named_function(name)))))[:16]
+    except TypeError:
+        raise ValueError(f"{name} is not a function in a Python file") from None
+
+
+def called(function: Callable[..., Result], name: str, *arguments: object) -> Result:
+    """Call a user's function; ValueError, in one line, for whatever it raises."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        raise ValueError(f"{name} failed: {_one_line(error)}") from error
