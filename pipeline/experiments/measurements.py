@@ -63,7 +63,10 @@ def _bot_attention(full: bool = False) -> MeasurementPlan:
 
 MEASUREMENTS: Mapping[str, Preset] = {
     "fcnet-spectra": Preset(
-        _fcnet_spectra, "FCNet's Figure 1: energy by frequency, also of stores", places="stores"
+        _fcnet_spectra,
+        "FCNet's Figure 1: energy by frequency, also of stores",
+        hours=0.01,
+        places="stores",
     ),
     "fcnet-latency": Preset(
         _fcnet_latency, "FCNet's Figure 6 and Table 1: control and training steps", 0.06, True
