@@ -203,24 +203,39 @@ def _own_environment(gymnasium: Any, settings: EnvironmentId, horizon: int) -> A
     """An environment with its wrappers, its observations and actions as vectors."""
     name, arguments = settings.place, dict(settings.make)
     maker, spec = _made_by(settings)
-    try:
-        with _quiet():
-            if spec is None:
-                env = gymnasium.wrappers.TimeLimit(maker(**arguments), horizon)
-            else:
-                limits = {"max_episode_steps": horizon, "disable_env_checker": True}
-                env = maker(**{**limits, **arguments})
-            for wrapper in settings.wrappers:
-                module, _, member = wrapper.partition(":")
-                env = getattr(import_module(module), member)(env)
-    except Exception as error:  # of whatever kind: it is others' code
-        raise ValueError(f"{settings} cannot be made: {failure(error)}") from error
+    if spec is None:
+        env = gymnasium.wrappers.TimeLimit(_made(settings, maker, **arguments), horizon)
+    else:
+        limits = {"max_episode_steps": horizon, "disable_env_checker": True}
+        env = _made(settings, maker, **{**limits, **arguments})
+    for wrapper in settings.wrappers:
+        env = _made(settings, _wrapped, wrapper, env)
     flattening = Flattening(env.observation_space, name)
     code = ActionCode(env.action_space, name)
     seen = gymnasium.spaces.Box(-np.inf, np.inf, (flattening.obs_dim,), np.float32)
     act = gymnasium.spaces.Box(-1.0, 1.0, (code.act_dim,), np.float32)
     env = gymnasium.wrappers.TransformObservation(env, flattening, seen)
     return gymnasium.wrappers.TransformAction(env, code, act)
+
+
+def _wrapped(wrapper: str, env: Any) -> Any:
+    module, _, member = wrapper.partition(":")
+    return getattr(import_module(module), member)(env)
+
+
+def _made(settings: EnvironmentId, maker: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What others' maker or wrapper returns; ValueError if it fails or is no environment."""
+    try:
+        with _quiet():
+            env = maker(*args, **kwargs)
+    except Exception as error:  # of whatever kind: it is others' code
+        raise ValueError(f"{settings} cannot be made: {failure(error)}") from error
+    if not isinstance(env, load_gymnasium("gymnasium").Env):
+        raise ValueError(
+            f"{settings} is a {type(env).__name__}, not a single gymnasium.Env; vectors of them "
+            "are not used, --processes collects side by side"
+        )
+    return env
 
 
 def failure(error: Exception) -> str:

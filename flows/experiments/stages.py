@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gaitforge.collectors.experts.expert import load_expert
+from gaitforge.collectors.robots.stored_robots import SEVERAL
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.plan import Corrections, DataSet, Experiment
 from gaitforge.flows.experiments.runs import LEGGED, Run, driven_round, driver, expert_round
@@ -226,18 +227,19 @@ def _sources(claim: Claim, out: Path) -> Iterator[_Source]:
 
 
 def _check_robot(experiment: Experiment, robot: str, source: _Source) -> None:
-    """Raise ValueError if the expert that scores 100 drives another robot than the learners."""
-    if not experiment.expert:
-        return
+    """Raise ValueError if the expert that scores or labels drives another robot than learners."""
+    expert = experiment.scoring_expert or source.evaluation.expert
     asked = getattr(source.evaluation, "robot", "") or robot
-    if "," in experiment.expert:
-        LeggedPlan(expert=experiment.expert, robot=asked).pairs()
+    if asked == SEVERAL:
+        raise ValueError(f"{source.store} has several robots; name some: evaluate.robot=go1,go2")
+    if "," in expert:
+        LeggedPlan(expert=expert, robot=asked).pairs()
         return
-    driven = load_expert(experiment.expert).policy.robot.name
+    driven = load_expert(expert).policy.robot.name
     if driven != asked:
         raise ValueError(
-            f"expert {experiment.expert} drives {driven}, but the learners drive {asked}; give an "
-            "expert of that robot"
+            f"expert {expert} drives {driven}, but the learners drive {asked}; give an expert of "
+            "that robot"
         )
 
 

@@ -11,6 +11,7 @@ from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import provenance, training_lock, write_record
 from gaitforge.flows.tasks.registry import evaluation_of
 from gaitforge.learners.models.registry import preset
+from gaitforge.learners.training.batches import training_fields
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.records.history import HistoryRow
 from gaitforge.learners.training.train import TrainResult, train
@@ -92,9 +93,11 @@ class TrainPlan:
         """The episodes.
 
         Raises:
-            ValueError: as `SelectPlan.select`, or they have no column `equal_shares`.
+            ValueError: as `SelectPlan.select`, they have no column `equal_shares`, or the objective
+                cannot learn from their fields.
         """
         selection = self.select.select(store_path)
+        training_fields(self.config, selection.schema)
         if self.config.equal_shares is not None:
             selection.catalog.check_column(self.config.equal_shares)
         return selection

@@ -7,7 +7,7 @@ from typing import Self
 
 import numpy as np
 
-from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, load_expert
+from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, load_expert, shipped_experts
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.evaluation import EvaluationGrid, cell_measures, evaluate
 from gaitforge.collectors.legged.observations import POLICY_SLICES
@@ -23,7 +23,8 @@ from gaitforge.collectors.scenarios.randomisation import (
     set_randomisation,
 )
 from gaitforge.collectors.timing import EPISODE_STEPS
-from gaitforge.datasets import Schema
+from gaitforge.datasets import Schema, Selection
+from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import digest, read_record
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan
@@ -69,6 +70,17 @@ class LeggedEvaluation(EvaluationPlan):
         """See `EvaluationPlan.of_store`: with the randomisation of the store's episodes."""
         plan = super().of_store(schema)
         return plan and replace(plan, randomisation=stored_randomisation(schema).written())
+
+    def scoring_expert(self, among: Selection) -> str:
+        """See `EvaluationPlan.scoring_expert`: the robots' shipped ones, or else who collected."""
+        named = [card.name for card in load_robots(self.robot)] if self.robot else []
+        robots = named or [among.schema.robot]
+        if robots in ([DEFAULT_ROBOT], [SEVERAL]):
+            return ""
+        if len(shipped := shipped_experts(robots)) == len(robots):
+            return ",".join(shipped)
+        plans = (record["plan"] for record in plan_records(among.store.address))
+        return next((str(each["expert"]) for each in plans if each.get("expert")), "")
 
     def expert_hash(self, name: str) -> str:
         """See `EvaluationPlan.expert_hash`; ValueError, too, for an expert of another robot."""

@@ -39,7 +39,7 @@ def open_stream(config: TrainConfig, selection: Selection, ranks: Ranks, seed: i
         window_len=config.window_len,
         prefix_len=config.prefix_len,
         batch_size=ranks.share(config.batch_size),
-        fields=objective_fields(objective, schema, executed is not None),
+        fields=training_fields(config, schema),
         seed=seed,
         rank=ranks.rank,
         world_size=ranks.world_size,
@@ -75,6 +75,12 @@ def with_bodies(batches: Iterable[Batch], selection: Selection) -> Iterator[Batc
 def executed_place(config: TrainConfig, schema: Schema) -> tuple[int, int] | None:
     """(start, stop) in `obs` of the previous executed action; None unless `executed_actions`."""
     return schema.field("obs").slices.get(LAST_ACTION) if config.executed_actions else None
+
+
+def training_fields(config: TrainConfig, schema: Schema) -> tuple[str, ...]:
+    """See `objective_fields`."""
+    executed = executed_place(config, schema) is not None
+    return objective_fields(OBJECTIVES[config.objective], schema, executed)
 
 
 def with_labels(batches: Iterable[Batch], labels: Labels | None) -> Iterator[Batch]:

@@ -49,10 +49,16 @@ def chosen_claim(
         cells = {}
     experiment = _with_choices(experiment, cells, choices)
     evaluation = evaluation_of(open_store(stores[0])) if stores else None
-    if stores and experiment.corrections is not None:
+    if stores and (corrections := experiment.corrections) is not None:
+        if evaluation is None or evaluation.kind != LEGGED:
+            raise ValueError(f"{stores[0]} is not of legged robots, which corrections need")
         there = claimed(out).experiment.select.parts if is_experiment(out) else ()
         parts = experiment.select.parts or there or tuple(open_store(stores[0]).parts())
         experiment = replace(experiment, select=replace(experiment.select, parts=parts))
+        own = evaluation.scoring_expert(experiment.select.select(stores[0]))
+        if own and "expert" not in choices:
+            collect = replace(corrections.collect, expert=own)
+            experiment = replace(experiment, corrections=replace(corrections, collect=collect))
     if getattr(evaluation, "kind", "") == LEGGED and "terrains" not in experiment.evaluate:
         experiment = _fitted(experiment, experiment.select.select(stores[0]))
     experiment = override(experiment, settings)

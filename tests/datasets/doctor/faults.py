@@ -257,7 +257,9 @@ _KEYS = {
     "d4rl": {"action": "actions", "reward": "rewards"},
     "minari": {"action": "episode_0/actions", "reward": "episode_0/rewards"},
     "lerobot": {"action": "action", "reward": "next.reward"},
+    "robomimic": {"action": "data/demo_0/actions", "reward": "data/demo_0/rewards"},
 }
+_KEYS["isaaclab"] = _KEYS["robomimic"]
 
 
 def put(path: Path, name: str, field: str, step: int, value: float) -> None:

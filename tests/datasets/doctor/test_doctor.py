@@ -21,7 +21,14 @@ from tests.datasets.doctor.faults import (
     write_store,
 )
 
-FOREIGN = {"d4rl": "data.hdf5", "minari": "data", "lerobot": "data"}
+FOREIGN = {
+    "d4rl": "data.hdf5",
+    "minari": "data",
+    "lerobot": "data",
+    "robomimic": "data.hdf5",
+    "isaaclab": "data.hdf5",
+}
+FORMAT = {"isaaclab": "robomimic"}
 CASES = [(name, fault) for name, faults in FAULTS.items() for fault in faults]
 STEP_OF = {"not-finite": 7, "frozen-sensor": 6, "jump": 11, "time-jump": 11}
 """Name of a finding -> the step that its first example has to name."""
@@ -33,14 +40,15 @@ def _exported(store: Store, name: str, folder: Path) -> Path:
     if name == "minari":
         pytest.importorskip("minari")
     path = folder / FOREIGN[name]
-    export_selection(name, store.select(), path)
+    options = {"layout": name} if name == "isaaclab" else None
+    export_selection(FORMAT.get(name, name), store.select(), path, options)
     return path
 
 
 def _of_source(path: Path, name: str) -> list[Finding]:
     data = source_data(str(path))
     try:
-        assert data.format == name
+        assert data.format == FORMAT.get(name, name)
         return examine(data)
     finally:
         data.close()
@@ -88,7 +96,7 @@ def test_a_fault_in_a_foreign_file_is_found_without_an_import(
     fault(arrays, columns)
     store = write_store(tmp_path / "x.zarr", arrays, columns)
     found = _checked(_of_source(_exported(store, format_name, tmp_path / "out"), format_name), name)
-    assert found.commands[0].startswith(f"gaitforge import {format_name} ")
+    assert found.commands[0].startswith(f"gaitforge import {FORMAT.get(format_name, format_name)} ")
 
 
 @pytest.mark.parametrize("name", FOREIGN)

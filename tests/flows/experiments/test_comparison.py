@@ -27,6 +27,8 @@ from gaitforge.learners.training import pace
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.held_out import held_out_error, split_episodes
 from gaitforge.pipeline.experiments.choices import chosen_claim
+from gaitforge.pipeline.experiments.presets import experiment_preset
+from gaitforge.pipeline.report.experiment import stages_of
 from tests.flows.making import COLLECT, Counting, Interrupting, Stop, run_experiment
 from tests.learners import making
 from tests.learners.making import SMALL
@@ -347,3 +349,25 @@ def test_the_grid_by_default_is_that_of_the_data(store: Path, tmp_path: Path) ->
     }
     narrow = cells({"where": "skill = 'run'", "episodes": 3})
     assert (narrow["skills"], narrow["episodes"]) == (("run",), 3)
+
+
+@pytest.mark.parametrize("name", ["compare", "dagger"])
+def test_the_expert_that_scores_and_labels_is_of_the_stores_robot(
+    name: str, tmp_path: Path
+) -> None:
+    grid = replace(COLLECT.grid, skills=("stand",), parts=2, episodes_per_part=1)
+    plan = experiment_preset(name)
+
+    def expert(store: Path, **chosen: Any) -> str:
+        made = chosen_claim(name, plan, (str(store),), chosen, (), tmp_path / "out")
+        assert stages_of(made, tmp_path / "out")
+        return made.experiment.scoring_expert
+
+    collect(replace(COLLECT, grid=grid, expert="go1-locomotion"), tmp_path / "go1.zarr", Silent())
+    assert expert(tmp_path / "go1.zarr") == "go1-locomotion"
+    with pytest.raises(ValueError, match="drives aliengo, but the learners drive go1"):
+        expert(tmp_path / "go1.zarr", expert="aliengo-locomotion")
+    both = replace(COLLECT, grid=grid, expert="go1-locomotion,aliengo-locomotion")
+    collect(both, tmp_path / "both.zarr", Silent())
+    with pytest.raises(ValueError, match="has several robots; name some"):
+        expert(tmp_path / "both.zarr")

@@ -66,6 +66,9 @@ class Ahead:
     def act(self, observation):
         return np.full((len(observation.policy), 1), 0.5, np.float32)
 
+def several():
+    return gymnasium.vector.SyncVectorEnv([Line, Line])
+
 class Raises(Line):
     def step(self, action):
         raise RuntimeError("the motor is hot")
@@ -240,6 +243,8 @@ def test_discrete_actions_wrappers_and_success_by_name_go_all_the_way(
     sizes = ("--set", "config.held_out_fraction=0.3")
     trained = run("train", store, "--out", run_folder, "--model", "mlp", "--steps", 30, *sizes)
     assert trained.code == 0, trained.err
+    refused = run("train", store, "--out", tmp_path / "td3", "--objective", "td3-bc")
+    assert_refused(refused, "actions are discrete, and this objective's critics judge")
     scored = run("evaluate", run_folder, "--episodes", 4, "--json")
     assert scored.code == 0, scored.err
     result = json.loads(scored.out)
@@ -380,6 +385,8 @@ def test_an_episode_is_a_function_of_its_seed_whatever_runs_beside_it(env: str) 
         ("lines:Line-v0,wrapper=lines:No", "cannot be made: AttributeError("),
         ("lines:Line-v0,max_steps=0", "max_steps must be a number of at least 1, not '0'"),
         ("lines:Broken-v0", "cannot be made: KeyError('no')"),
+        ("lines:several,max_steps=9", "is a SyncVectorEnv, not a single gymnasium.Env; vectors"),
+        ("lines:Line-v0,wrapper=builtins:str", "is a str, not a single gymnasium.Env; vectors"),
         ("nothing:Line-v0", "no task 'nothing:Line-v0' (No module named 'nothing'); allowed"),
         ("Bee-v5", "no task 'Bee-v5' (Environment `Bee` doesn't exist.); allowed: HalfCheetah-v5"),
     ],
