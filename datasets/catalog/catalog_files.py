@@ -1,9 +1,9 @@
 """Catalog files: one Parquet file per part, whose appearance commits the part."""
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,7 +24,7 @@ from gaitforge.datasets.catalog.catalog import (
 from gaitforge.datasets.catalog.episodes import episodes_digest
 from gaitforge.datasets.catalog.index import CatalogIndex, Stamp, build_index
 from gaitforge.datasets.catalog.manifest import Manifest
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.errors import DatasetError, failures
 from gaitforge.datasets.files import check_inside, fsync_path
 from gaitforge.datasets.layout import CACHE, CATALOG, MERGED_PREFIX
 from gaitforge.datasets.schema import Schema
@@ -87,7 +87,7 @@ class CatalogFolder:
         stems, folder = self._stems(), self._root / CATALOG
         while True:
             stamps: dict[str, Stamp] = {}
-            with contextlib.suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):
                 stamps = {stem: _stamp_of(f"{folder}/{stem}{SUFFIX}") for stem in stems}
             before, stems = stems, self._stems()
             if stems == before == list(stamps):
@@ -240,16 +240,10 @@ class CatalogFolder:
         except FileNotFoundError as error:
             raise DatasetError(f"no part {stem} in {self._address}") from error
 
-    @contextlib.contextmanager
-    def _damage_named(self, stem: str) -> Iterator[None]:
-        try:
-            yield
-        except (*_UNREADABLE, DatasetError) as error:
-            reason = str(error).splitlines()[0] if str(error) else repr(error)
-            address = f"{self._address}/{CATALOG}/{stem}{SUFFIX}"
-            raise DatasetError(
-                f"part {stem}: catalog file {address} is damaged: {reason}"
-            ) from error
+    def _damage_named(self, stem: str) -> AbstractContextManager[None]:
+        address = f"{self._address}/{CATALOG}/{stem}{SUFFIX}"
+        what = f"part {stem}: catalog file {address} is damaged"
+        return failures(what, *_UNREADABLE, DatasetError)
 
     def _check_schema(self, manifest: Manifest) -> None:
         if manifest.schema_hash != self._schema_hash:

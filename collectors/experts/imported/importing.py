@@ -26,6 +26,7 @@ from gaitforge.collectors.robots.robot import (
     load_robot,
     own_files,
 )
+from gaitforge.datasets.errors import failures
 from gaitforge.datasets.files import check_outside_stores, fsync_tree, replace_durably
 
 CARD = "imported-expert.json"
@@ -142,7 +143,8 @@ def read_answers(path: Path) -> dict[str, np.ndarray]:
     too, `qpos` (K, 19) and `qvel` (K, 18), MuJoCo's with the joints in the policy's order,
     `command` and `last_action`. ValueError for a file without them.
     """
-    try:
+    kinds = OSError, EOFError, BadZipFile, ValueError, TypeError, KeyError
+    with failures(f"{path} holds no known answers", *kinds, error=ValueError):
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as arrays:
                 known = {name: arrays[name].astype(float) for name in _KEYS if name in arrays}
@@ -157,8 +159,6 @@ def read_answers(path: Path) -> dict[str, np.ndarray]:
                 raise ValueError(f"{name} needs {_KEYS[name]} columns, not {value.shape[1]}")
         if "qpos" in known and not {"qvel", "command", "last_action"} <= known.keys():
             raise ValueError("qpos needs qvel, command and last_action")
-    except (OSError, EOFError, BadZipFile, ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{path} holds no known answers: {error}") from None
     return known
 
 

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.errors import DatasetError, failures, listed
 from gaitforge.datasets.files import visible
 from gaitforge.datasets.formats.checks import damage_named, refuse
 from gaitforge.datasets.formats.hdf5 import open_hdf5
@@ -249,10 +249,8 @@ def _schema_of_notes(content: FileContents, noted: Schema) -> tuple[keys.Observa
 
 def _clip_list(path: str) -> tuple[str, ...]:
     """The clips of a text file, one per line, without empty lines and comments (#)."""
-    try:
+    with failures(f"cannot read the clip list {path}", OSError, UnicodeDecodeError):
         lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DatasetError(f"cannot read the clip list {path}: {error}") from error
     clips = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if not clips:
         raise DatasetError(f"the clip list {path} names no clip; write one per line")
