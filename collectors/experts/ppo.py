@@ -19,16 +19,10 @@ import torch
 from rsl_rl.algorithms import PPO
 from safetensors.numpy import save
 
+from gaitforge.collectors.experts import ppo_algorithm
 from gaitforge.collectors.experts import ppo_checkpoint as checkpoint
 from gaitforge.collectors.experts.expert import drives_a_family, load_trained, reading_the_body
-from gaitforge.collectors.experts.ppo_algorithm import (
-    Networks,
-    PPOSettings,
-    Update,
-    make_algorithm,
-    ppo_updates,
-    run_updates,
-)
+from gaitforge.collectors.experts.ppo_algorithm import Networks, PPOSettings, Update
 from gaitforge.collectors.experts.ppo_checkpoint import POLICY
 from gaitforge.collectors.experts.training_task import (
     SKILL_SHARES,
@@ -155,7 +149,7 @@ def train_expert(
         raise ValueError(f"{config.model} is trained on one robot, not on a family")
     with closing(ExpertTask(bodies, *settings, randomisation, scope)) as task:
         networks = build(task.slices) if build is not None and scope.blind else None
-        algorithm = make_algorithm(config, task, networks)
+        algorithm = ppo_algorithm.make_algorithm(config, task, networks)
         progress, extra = checkpoint.load_training(out, asdict(config), _FIXED, algorithm)
         if extra:
             levels, successes = extra["levels"].numpy(), extra["successes"].numpy()
@@ -180,8 +174,8 @@ def train_expert(
                 _keep(config, out, algorithm, progress, networks)
             return _summary(config, task, update)
 
-        updates = ppo_updates(algorithm, task, config, progress)
-        run_updates(updates, config, out, progress, row, write, report)
+        updates = ppo_algorithm.ppo_updates(algorithm, task, config, progress)
+        ppo_algorithm.run_updates(updates, config, out, progress, row, write, report)
     return out / (POLICY if networks else WEIGHTS), _card(config, progress)
 
 

@@ -17,13 +17,9 @@ from rsl_rl.algorithms import PPO
 from safetensors.numpy import save
 from tensordict import TensorDict
 
+from gaitforge.collectors.experts import ppo_algorithm
 from gaitforge.collectors.experts import ppo_checkpoint as checkpoint
-from gaitforge.collectors.experts.ppo_algorithm import (
-    PPOSettings,
-    Update,
-    make_algorithm,
-    ppo_updates,
-)
+from gaitforge.collectors.experts.ppo_algorithm import PPOSettings, Update
 from gaitforge.collectors.humanoid.clips.reference import ReferenceClip
 from gaitforge.collectors.humanoid.clips.snippets import Snippet
 from gaitforge.collectors.humanoid.environment import TERMINATION_ERROR
@@ -153,13 +149,13 @@ def train_residual(
     batch = TrackingBatch(load_humanoid(), clip, snippet, config.humanoids, config.threads)
     with closing(batch):
         task = ResidualTask(batch, config, 0)
-        algorithm = make_algorithm(config, task)
+        algorithm = ppo_algorithm.make_algorithm(config, task)
         progress, _ = checkpoint.load_training(out, tree, _FIXED, algorithm)
         if progress.steps:
             task = ResidualTask(batch, config, progress.iteration)
         write = partial(_save, config, tree, out, algorithm, progress)
         with training_files(out, progress.steps, config.checkpoint_every_s, report) as files:
-            for update in ppo_updates(algorithm, task, config, progress):
+            for update in ppo_algorithm.ppo_updates(algorithm, task, config, progress):
                 files.append(_summary(task, update))
                 files.after_step(progress.steps, write, last=progress.steps >= config.steps)
     return out / WEIGHTS, {
