@@ -104,7 +104,7 @@ class Update:
         }
 
 
-def ppo_updates(
+def _updates(
     algorithm: PPO, task: Any, config: PPOSettings, progress: Progress
 ) -> Iterator[Update]:
     """Roll out and update until `config.steps` environment steps; counts in `progress`."""
@@ -140,21 +140,22 @@ def ppo_updates(
 
 
 def run_updates(
-    updates: Iterator[Update],
+    algorithm: PPO,
+    task: Any,
     config: PPOSettings,
-    out: Path,
     progress: Progress,
+    out: Path,
     row: Callable[[Update], dict[str, Any]],
     write: Callable[[], None],
     report: Report,
 ) -> None:
-    """Do the updates of a training: their rows go to its history, `write` saves a checkpoint.
+    """Train until `config.steps`: the updates' rows go to the history, `write` saves a checkpoint.
 
     Raises:
         Stopped: (a KeyboardInterrupt) by a signal, after saving a checkpoint.
     """
     with training_files(out, progress.steps, config.checkpoint_every_s, report) as files:
-        for update in updates:
+        for update in _updates(algorithm, task, config, progress):
             files.append(row(update))
             files.after_step(progress.steps, write, last=progress.steps >= config.steps)
 

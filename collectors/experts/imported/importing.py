@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from gaitforge.collectors.robots.robot import (
     own_files,
 )
 from gaitforge.datasets.errors import failures
-from gaitforge.datasets.files import check_outside_stores, fsync_tree, replace_durably
+from gaitforge.datasets.files import check_outside_stores, new_folder
 
 CARD = "imported-expert.json"
 ANSWERS = ("answers.json", "answers.npz")
@@ -87,9 +86,7 @@ def import_expert(
         raise ValueError("name the policy's robot: --robot go1")
     card = load_robot(robot or parsed.robot)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as made:
-        folder = Path(made) / out.name
-        folder.mkdir()
+    with new_folder(out) as folder:
         name = _robot_of(card, parsed, gains, folder) or absolute_robot(robot or parsed.robot)
         (folder / f"policy{policy.suffix}").write_bytes(content)
         if answers is not None:
@@ -100,8 +97,6 @@ def import_expert(
         (folder / CARD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         own = folder / _OWN_ROBOT
         load_imported(folder / CARD, record, load_robot(str(own)) if own.exists() else card)
-        fsync_tree(folder)
-        replace_durably(folder, out)
     return out / CARD
 
 

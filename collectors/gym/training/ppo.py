@@ -150,6 +150,6 @@ def train_gym_ppo(
             networks.save(algorithm.get_policy(), out / checkpoint.POLICY, card)
             checkpoint.save_training(out, settings, algorithm, progress, {})
 
-        updates = ppo_algorithm.ppo_updates(algorithm, task, config, progress)
-        ppo_algorithm.run_updates(updates, config, out, progress, row, write, report)
+        run = algorithm, task, config, progress, out
+        ppo_algorithm.run_updates(*run, row, write, report)
     return out / checkpoint.POLICY
