@@ -15,11 +15,10 @@ from gaitforge.collectors.experts.ppo_checkpoint import Progress, linear_layers
 from gaitforge.collectors.training_folder import (
     CHECKPOINT_EVERY_S,
     Report,
-    check_period,
     training_files,
 )
 from gaitforge.datasets.errors import listed
-from gaitforge.datasets.ranges import Positive, check_ranges
+from gaitforge.datasets.ranges import NotNegative, Positive, check_ranges
 
 FEATURES, CRITIC = "features", "critic"
 """Groups of observations: what the actor sees, and what the critic sees beside it."""
@@ -50,7 +49,8 @@ class PPOSettings:
             falling_steps: the last steps, over which the ceiling falls to 0.
         initial_std: std of the exploration noise, in units of the network's output.
         device: "cpu" or "cuda", of the networks; a simulator's state is on the host.
-        checkpoint_every_s: seconds between checkpoints, which wait for an update's end.
+        checkpoint_every_s: seconds between checkpoints, which wait for an update's end; 0: after
+            each.
     """
 
     steps: int = 40_000_000
@@ -71,11 +71,10 @@ class PPOSettings:
     threads: Positive = 2
     learner_threads: Positive = 1
     device: str = "cpu"
-    checkpoint_every_s: float = CHECKPOINT_EVERY_S
+    checkpoint_every_s: NotNegative = CHECKPOINT_EVERY_S
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        check_period(self.checkpoint_every_s)
         if self.device not in _DEVICES:
             raise ValueError(f"unknown device '{self.device}'; allowed: {listed(_DEVICES)}")
 
