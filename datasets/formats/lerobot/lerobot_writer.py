@@ -42,7 +42,7 @@ class LerobotExportOptions:
     """
 
     notes: bool = True
-    statistics.episode_stats: bool = True
+    episode_stats: bool = True
     file_mb: int = layout.FILE_MB
 
     def __post_init__(self) -> None:
