@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +61,6 @@ def training_files(
     """Open a training's files after `steps`; signals wait for `TrainingFiles.after_step`."""
     with closing(HistoryFile(out, "steps", steps)) as history, stop_signals() as notices:
         yield TrainingFiles(history, every_s, notices, report)
-
-
-def check_period(every_s: float) -> None:
-    """Raise ValueError for an impossible `checkpoint_every_s`; 0 is after every update."""
-    if not (isfinite(every_s) and every_s >= 0):
-        raise ValueError(f"checkpoint_every_s must be a number of seconds from 0, got {every_s}")
 
 
 def write_checkpoint(

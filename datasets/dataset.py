@@ -18,14 +18,8 @@ from gaitforge.datasets.analysis.xarray_view import selection_dataset
 from gaitforge.datasets.edits import operations
 from gaitforge.datasets.errors import DatasetError, amount, listed
 from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.selection import saved
 from gaitforge.datasets.selection import selection as episodes
-from gaitforge.datasets.selection.saved import (
-    PartRuns,
-    load_selection,
-    part_runs,
-    save_selection,
-    selection_of_runs,
-)
 from gaitforge.datasets.storage import store as local
 from gaitforge.datasets.storage.about import About, read_about, write_about
 from gaitforge.datasets.storage.compaction import compact_store
@@ -46,7 +40,7 @@ class Selection(episodes.Selection):
     Methods that are assigned are functions of a selection elsewhere, with their documentation.
     """
 
-    save = save_selection
+    save = saved.save_selection
     drop, annotate, trim = operations.drop, operations.annotate, operations.trim
     statistics, quantiles = channel_statistics, channel_quantiles
     spectral_energy = spectrum.spectral_energy
@@ -56,12 +50,12 @@ class Selection(episodes.Selection):
     @classmethod
     def load(cls, store: local.Store, path: str | os.PathLike[str]) -> Self:
         """Read a selection that `save` wrote; see `saved.load_selection`."""
-        loaded = load_selection(store, path)
+        loaded = saved.load_selection(store, path)
         return cls(store, loaded.catalog, loaded.rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process: the same rows of the store, which is opened again there."""
-        return _reselected, (self.store, part_runs(self))
+        return _reselected, (self.store, saved.part_runs(self))
 
     def windows(
         self, window_len: int = 64, batch_size: int = 1024, **settings: Unpack[StreamSettings]
@@ -124,8 +118,8 @@ class RemoteStore(remote.RemoteStore, Store):
     """A dataset on object storage; `open_store` and `create_store` make one from a URL."""
 
 
-def _reselected(store: Store, runs: PartRuns) -> Selection:
-    selection = selection_of_runs(store, runs)
+def _reselected(store: Store, runs: saved.PartRuns) -> Selection:
+    selection = saved.selection_of_runs(store, runs)
     return Selection(store, selection.catalog, selection.rows)
 
 

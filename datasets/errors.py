@@ -1,7 +1,7 @@
 """Errors that a user can cause."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -25,12 +25,20 @@ def disk_failures(what: str, advice: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def prefixed(where: str) -> Iterator[None]:
-    """Say in a DatasetError where it was: "WHERE: what was wrong"."""
+def failures(
+    what: str, *kinds: type[Exception], error: Callable[[str], Exception] = DatasetError
+) -> Iterator[None]:
+    """Turn exceptions of `kinds`, by default DatasetErrors, into an `error`: "WHAT: why"."""
+    named = kinds or (DatasetError,)
     try:
         yield
-    except DatasetError as error:
-        raise DatasetError(f"{where}: {error}") from error
+    except named as cause:
+        raise error(f"{what}: {first_line(cause)}") from cause
+
+
+def first_line(error: BaseException | str) -> str:
+    """The first line of an error's message, or its type if it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def listed(values: Iterable[object], limit: int = 24) -> str:

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import os
 import secrets
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -92,6 +93,20 @@ def temporary_file(path: Path) -> Iterator[Path]:
                 return
             finally:
                 temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill, of the name of `path`, which becomes `path` if nothing is raised.
+
+    `path` may be an empty folder.
+    """
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as beside:
+        folder = Path(beside) / path.name
+        folder.mkdir()
+        yield folder
+        fsync_tree(folder)
+        replace_durably(folder, path)
 
 
 def remove_leftover(path: Path) -> bool:

@@ -31,6 +31,9 @@ class Range:
 Positive = Annotated[int, Range(1)]
 Whole = Annotated[int, Range(0)]
 Fraction = Annotated[float, Range(0, 1, below=True)]
+Share = Annotated[float, Range(0, 1, above=True)]
+NotNegative = Annotated[float, Range(0)]
+AboveZero = Annotated[float, Range(0, above=True)]
 
 
 def check_ranges(record: object) -> None:

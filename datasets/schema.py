@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.errors import DatasetError, failures, listed
 
 DTYPES = ("float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
 TERRAIN_AND_SKILL = ("terrain", "skill")
@@ -22,6 +22,12 @@ STREAM_KEYS = ("mask", "return_to_go", "episode", "offset")
 """Names that a batch adds to the stored fields; no field may have one."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+def plain_json(tree: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """A copy in JSON values; DatasetError names `what` has others."""
+    with failures(f"{what} must be plain JSON values", TypeError, ValueError):
+        return json.loads(json.dumps(dict(tree), allow_nan=False))
 
 
 def consecutive_slices(widths: Mapping[str, int]) -> dict[str, tuple[int, int]]:
@@ -119,10 +125,7 @@ class Schema:
         object.__setattr__(self, "fields", tuple(self.fields))
         where, what = self.group_by
         object.__setattr__(self, "group_by", (str(where), str(what)))
-        try:
-            attributes = json.loads(json.dumps(dict(self.attributes), allow_nan=False))
-        except (TypeError, ValueError) as error:
-            raise DatasetError(f"schema attributes must be plain JSON values: {error}") from error
+        attributes = plain_json(self.attributes, "schema attributes")
         object.__setattr__(self, "attributes", attributes)
         names = [each.name for each in self.fields]
         if len(set(names)) != len(names):

@@ -29,6 +29,7 @@ from gaitforge.collectors.robots.robot import (
     load_robots,
     own_files,
 )
+from gaitforge.datasets.errors import failures
 
 EXPERTS = Path(__file__).parent.parent / "assets" / "experts"
 DEFAULT_EXPERT = "aliengo-locomotion"
@@ -208,10 +209,8 @@ def _files(name: str) -> tuple[Path, dict[str, Any]]:
     card_path = path.with_suffix(".json")
     if not card_path.is_file():
         raise ValueError(f"expert {path.name} has no card {card_path.name} beside it")
-    try:
+    with failures(f"expert {path.name} cannot be read", ValueError, error=ValueError):
         card = json.loads(card_path.read_text())
-    except ValueError as error:
-        raise ValueError(f"expert {path.name} cannot be read: {error}") from None
     if not isinstance(card, dict) or not isinstance(card.get("robot"), str) or not card["robot"]:
         raise ValueError(f"expert {path.name}: its card {card_path.name} names no robot")
     return path, card

@@ -9,13 +9,13 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from gaitforge.datasets.errors import failures
+
 
 def read_weights(path: Path, owner: str) -> tuple[dict[str, np.ndarray], str]:
     """Tensors of a safetensors file, and its hash; ValueError names the owner of a damaged file."""
-    try:
+    with failures(f"{owner} cannot be read", SafetensorError, error=ValueError):
         return load_file(path), hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    except SafetensorError as error:
-        raise ValueError(f"{owner} cannot be read: {error}") from None
 
 
 class Mlp:

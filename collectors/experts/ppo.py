@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,16 +18,10 @@ import torch
 from rsl_rl.algorithms import PPO
 from safetensors.numpy import save
 
+from gaitforge.collectors.experts import ppo_algorithm
 from gaitforge.collectors.experts import ppo_checkpoint as checkpoint
 from gaitforge.collectors.experts.expert import drives_a_family, load_trained, reading_the_body
-from gaitforge.collectors.experts.ppo_algorithm import (
-    Networks,
-    PPOSettings,
-    Update,
-    make_algorithm,
-    ppo_updates,
-    run_updates,
-)
+from gaitforge.collectors.experts.ppo_algorithm import Networks, PPOSettings, Update
 from gaitforge.collectors.experts.ppo_checkpoint import POLICY
 from gaitforge.collectors.experts.training_task import (
     SKILL_SHARES,
@@ -155,7 +148,7 @@ def train_expert(
         raise ValueError(f"{config.model} is trained on one robot, not on a family")
     with closing(ExpertTask(bodies, *settings, randomisation, scope)) as task:
         networks = build(task.slices) if build is not None and scope.blind else None
-        algorithm = make_algorithm(config, task, networks)
+        algorithm = ppo_algorithm.make_algorithm(config, task, networks)
         progress, extra = checkpoint.load_training(out, asdict(config), _FIXED, algorithm)
         if extra:
             levels, successes = extra["levels"].numpy(), extra["successes"].numpy()
@@ -165,80 +158,81 @@ def train_expert(
             if len(bodies) > 1 and not drives_a_family(weights):
                 weights = reading_the_body(weights)
             checkpoint.set_actor(algorithm, weights)
-        _widen_speeds(task, progress, config)
+        training = _Training(config, out, task, algorithm, progress, networks)
+        training.set_stage()
+        run = algorithm, task, config, progress, out
+        ppo_algorithm.run_updates(*run, training.row, training.save, report)
+    return training.place, training.card()
+
+
+@dataclass
+class _Training:
+    """What an update of a training, and its checkpoints, need."""
+
+    config: ExpertTrainingConfig
+    out: Path
+    task: ExpertTask
+    algorithm: PPO
+    progress: checkpoint.Progress
+    networks: Networks | None
+
+    def __post_init__(self) -> None:
+        self._kept = self.progress.steps // max(1, self.config.keep_every)
+
+    @property
+    def place(self) -> Path:
+        """Where the result is written."""
+        return self.out / (POLICY if self.networks else WEIGHTS)
+
+    def set_stage(self) -> None:
+        """Set what changes as the training goes on: whether the actor learns, and the speeds."""
+        config, done = self.config, self.progress
         alone = config.critic_updates if config.start_from else 0
-        algorithm.get_policy().requires_grad_(progress.iteration >= alone)
-        write = partial(_save, config, out, task, algorithm, progress, networks)
-        kept = progress.steps // max(1, config.keep_every)
+        self.algorithm.get_policy().requires_grad_(done.iteration >= alone)
+        widened = done.steps / max(1, config.full_speed_steps)
+        self.task.speed_scale = 1.0 if config.start_from else min(1.0, widened)
 
-        def row(update: Update) -> dict[str, Any]:
-            nonlocal kept
-            algorithm.get_policy().requires_grad_(progress.iteration >= alone)
-            _widen_speeds(task, progress, config)
-            if config.keep_every and progress.steps // config.keep_every > kept:
-                kept = progress.steps // config.keep_every
-                _keep(config, out, algorithm, progress, networks)
-            return _summary(config, task, update)
+    def row(self, update: Update) -> dict[str, Any]:
+        """The row of the history; saves the half-trained expert to `kept` if it is due."""
+        self.set_stage()
+        every, steps = self.config.keep_every, self.progress.steps
+        if every and steps // every > self._kept:
+            self._kept = steps // every
+            name = str(steps) if self.networks else f"{steps}.safetensors"
+            self._write(self.out / KEPT / name)
+            if not self.networks:
+                card = json.dumps(self.card(), indent=1).encode()
+                write_bytes_durably(self.out / KEPT / f"{steps}.json", card)
+        return _summary(self.config, self.task, update)
 
-        updates = ppo_updates(algorithm, task, config, progress)
-        run_updates(updates, config, out, progress, row, write, report)
-    return out / (POLICY if networks else WEIGHTS), _card(config, progress)
+    def save(self) -> None:
+        """Write the weights to ship, then the checkpoint."""
+        self._write(self.place)
+        task, names = self.task, ("levels", "successes")
+        curriculum = {name: torch.from_numpy(getattr(task, name)) for name in names}
+        config = asdict(self.config)
+        checkpoint.save_training(self.out, config, self.algorithm, self.progress, curriculum)
 
+    def _write(self, place: Path) -> None:
+        actor = self.algorithm.get_policy()
+        if self.networks is not None:
+            self.networks.save(actor, place, self.card())
+        else:
+            place.parent.mkdir(exist_ok=True)
+            write_bytes_durably(place, save(checkpoint.network_weights(actor)))
 
-def _card(config: ExpertTrainingConfig, progress: checkpoint.Progress) -> dict[str, Any]:
-    return {
-        "robot": config.robot,
-        "skills": list(config.skills or SKILL_SHARES),
-        "terrains": list(config.terrains or TERRAIN_SHARES),
-        "steps": progress.steps,
-        "wall_s": progress.wall_s,
-        "seed": config.seed,
-        "training": asdict(config),
-    }
-
-
-def _keep(
-    config: ExpertTrainingConfig,
-    out: Path,
-    algorithm: PPO,
-    progress: checkpoint.Progress,
-    networks: Networks | None,
-) -> None:
-    """Save the half-trained expert to `kept`, with a card."""
-    if networks is not None:
-        folder = out / KEPT / str(progress.steps)
-        networks.save(algorithm.get_policy(), folder, _card(config, progress))
-        return
-    path = out / KEPT / f"{progress.steps}.safetensors"
-    path.parent.mkdir(exist_ok=True)
-    write_bytes_durably(path, save(checkpoint.network_weights(algorithm.get_policy())))
-    card = json.dumps(_card(config, progress), indent=1)
-    write_bytes_durably(path.with_suffix(".json"), card.encode())
-
-
-def _save(
-    config: ExpertTrainingConfig,
-    out: Path,
-    task: ExpertTask,
-    algorithm: PPO,
-    progress: checkpoint.Progress,
-    networks: Networks | None,
-) -> None:
-    """Write the weights to ship, then the checkpoint."""
-    if networks is not None:
-        networks.save(algorithm.get_policy(), out / POLICY, _card(config, progress))
-    else:
-        weights = save(checkpoint.network_weights(algorithm.get_policy()))
-        write_bytes_durably(out / WEIGHTS, weights)
-    curriculum = {name: torch.from_numpy(getattr(task, name)) for name in ("levels", "successes")}
-    checkpoint.save_training(out, asdict(config), algorithm, progress, curriculum)
-
-
-def _widen_speeds(
-    task: ExpertTask, progress: checkpoint.Progress, config: ExpertTrainingConfig
-) -> None:
-    widened = progress.steps / max(1, config.full_speed_steps)
-    task.speed_scale = 1.0 if config.start_from else min(1.0, widened)
+    def card(self) -> dict[str, Any]:
+        """Its card."""
+        config, done = self.config, self.progress
+        return {
+            "robot": config.robot,
+            "skills": list(config.skills or SKILL_SHARES),
+            "terrains": list(config.terrains or TERRAIN_SHARES),
+            "steps": done.steps,
+            "wall_s": done.wall_s,
+            "seed": config.seed,
+            "training": asdict(config),
+        }
 
 
 def _summary(config: ExpertTrainingConfig, task: ExpertTask, done: Update) -> dict[str, Any]:

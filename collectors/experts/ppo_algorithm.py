@@ -15,11 +15,10 @@ from gaitforge.collectors.experts.ppo_checkpoint import Progress, linear_layers
 from gaitforge.collectors.training_folder import (
     CHECKPOINT_EVERY_S,
     Report,
-    check_period,
     training_files,
 )
 from gaitforge.datasets.errors import listed
-from gaitforge.datasets.ranges import Positive, check_ranges
+from gaitforge.datasets.ranges import NotNegative, Positive, check_ranges
 
 FEATURES, CRITIC = "features", "critic"
 """Groups of observations: what the actor sees, and what the critic sees beside it."""
@@ -50,7 +49,8 @@ class PPOSettings:
             falling_steps: the last steps, over which the ceiling falls to 0.
         initial_std: std of the exploration noise, in units of the network's output.
         device: "cpu" or "cuda", of the networks; a simulator's state is on the host.
-        checkpoint_every_s: seconds between checkpoints, which wait for an update's end.
+        checkpoint_every_s: seconds between checkpoints, which wait for an update's end; 0: after
+            each.
     """
 
     steps: int = 40_000_000
@@ -71,11 +71,10 @@ class PPOSettings:
     threads: Positive = 2
     learner_threads: Positive = 1
     device: str = "cpu"
-    checkpoint_every_s: float = CHECKPOINT_EVERY_S
+    checkpoint_every_s: NotNegative = CHECKPOINT_EVERY_S
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        check_period(self.checkpoint_every_s)
         if self.device not in _DEVICES:
             raise ValueError(f"unknown device '{self.device}'; allowed: {listed(_DEVICES)}")
 
@@ -104,7 +103,7 @@ class Update:
         }
 
 
-def ppo_updates(
+def _updates(
     algorithm: PPO, task: Any, config: PPOSettings, progress: Progress
 ) -> Iterator[Update]:
     """Roll out and update until `config.steps` environment steps; counts in `progress`."""
@@ -140,21 +139,22 @@ def ppo_updates(
 
 
 def run_updates(
-    updates: Iterator[Update],
+    algorithm: PPO,
+    task: Any,
     config: PPOSettings,
-    out: Path,
     progress: Progress,
+    out: Path,
     row: Callable[[Update], dict[str, Any]],
     write: Callable[[], None],
     report: Report,
 ) -> None:
-    """Do the updates of a training: their rows go to its history, `write` saves a checkpoint.
+    """Train until `config.steps`: the updates' rows go to the history, `write` saves a checkpoint.
 
     Raises:
         Stopped: (a KeyboardInterrupt) by a signal, after saving a checkpoint.
     """
     with training_files(out, progress.steps, config.checkpoint_every_s, report) as files:
-        for update in updates:
+        for update in _updates(algorithm, task, config, progress):
             files.append(row(update))
             files.after_step(progress.steps, write, last=progress.steps >= config.steps)
 

@@ -16,7 +16,7 @@ import numpy as np
 from gaitforge.collectors.experts.network import read_weights
 from gaitforge.collectors.gym.tasks import GymTask, find_task
 from gaitforge.collectors.policies import Memoryless, StoredObservation
-from gaitforge.datasets.errors import listed
+from gaitforge.datasets.errors import failures, listed
 
 SHIPPED = Path(__file__).parent.parent / "assets" / "gym"
 RECIPE = "recipe.json"
@@ -24,6 +24,7 @@ QUALITIES = ("medium", "expert")
 LOG_STD_RANGE = (-20.0, 2.0)
 """Bounds of the log std before tanh, as in the authors' code (rail-berkeley/softlearning)."""
 
+_MALFORMED = KeyError, TypeError, ValueError
 _HIDDEN = ("layer0", "layer1")
 
 Returns = TypeVar("Returns", float, np.ndarray)
@@ -84,7 +85,7 @@ def read_recipe(source: Path | str) -> Recipe:
     path = Path(source) / RECIPE
     if not path.is_file():
         raise ValueError(f"no finished training in {source}: {RECIPE} is missing")
-    try:
+    with failures(f"{path} is not a recipe", *_MALFORMED, error=ValueError):
         tree = json.loads(path.read_text())
         return Recipe(
             tree["env"],
@@ -93,8 +94,6 @@ def read_recipe(source: Path | str) -> Recipe:
             replay_rows=int(tree["replay_rows"]),
             episodes=int(tree["episodes"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not a recipe: {error}") from None
 
 
 class GymExpert(Memoryless):
@@ -190,10 +189,8 @@ def load_gym_expert(source: Path | str, quality: str) -> GymExpert:
     if not path.is_file():
         raise ValueError(f"no policy at {path}")
     card = path.with_suffix(".json")
-    try:
+    with failures(f"{card} is not the card of a policy", OSError, *_MALFORMED, error=ValueError):
         env_id = json.loads(card.read_text())["env"]
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{card} is not the card of a policy: {error}") from None
     return load_actor(path, quality, find_task(env_id))
 
 

@@ -12,16 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from gaitforge.collectors.humanoid import walker
 from gaitforge.collectors.humanoid.clips.reference import clip_lengths
 from gaitforge.collectors.humanoid.clips.snippets import Snippet
 from gaitforge.collectors.humanoid.observation import OBS_DIM, OBSERVATION_SLICES, REF_STEPS
-from gaitforge.collectors.humanoid.walker import (
-    PHYSICS_DT_S,
-    PREFIX,
-    make_arena,
-    quiet_loading,
-    walker_class,
-)
 from gaitforge.collectors.optional import load_mocapact
 
 TERMINATION_ERROR = 0.3
@@ -59,10 +53,10 @@ class TrackingEnvironment:
             end_steps=[snippet.end for snippet in self.snippets],
         )
         self.version = f"{version('dm-control')}, mujoco {version('mujoco')}"
-        with quiet_loading():
-            arena = make_arena()
+        with walker.quiet_loading():
+            arena = walker.make_arena()
             self._task: Any = _task_class()(
-                walker=walker_class(),
+                walker=walker.walker_class(),
                 arena=arena,
                 ref_path=str(reference),
                 ref_steps=REF_STEPS,
@@ -70,11 +64,11 @@ class TrackingEnvironment:
                 termination_error_threshold=TERMINATION_ERROR,
                 min_steps=1,
                 reward_type="comic",
-                physics_timestep=PHYSICS_DT_S,
+                physics_timestep=walker.PHYSICS_DT_S,
             )
         for entity in arena.iter_entities():
             for name, observable in entity.observables.as_dict().items():
-                observable.enabled = name.removeprefix(PREFIX) in OBSERVATION_SLICES
+                observable.enabled = name.removeprefix(walker.PREFIX) in OBSERVATION_SLICES
         self._env: Any = load_mocapact("dm_control.composer").Environment(
             self._task, time_limit=float("inf"), random_state=0
         )
@@ -89,7 +83,7 @@ class TrackingEnvironment:
         if frame < tracked.start or tracked.steps_from(frame) < 1:
             raise ValueError(f"snippet {tracked.name} has no episode that starts at frame {frame}")
         self._task.chosen = snippet, frame
-        with quiet_loading():
+        with walker.quiet_loading():
             return _flat(self._env.reset().observation)
 
     def step(self, action: np.ndarray) -> TrackingStep:
@@ -135,7 +129,7 @@ def _task_class() -> Any:
 def _flat(observation: dict[str, np.ndarray]) -> np.ndarray:
     flat = np.empty(OBS_DIM, dtype=np.float32)
     for name, (start, stop) in OBSERVATION_SLICES.items():
-        flat[start:stop] = np.ravel(observation[PREFIX + name])
+        flat[start:stop] = np.ravel(observation[walker.PREFIX + name])
     return flat
 
 

@@ -9,16 +9,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gaitforge.collectors.legged import observations
 from gaitforge.collectors.legged.episodes import EpisodeDraws, EpisodeSpec, draw_episode
 from gaitforge.collectors.legged.geometry import FOOTPRINT, Geometry, heights_above, on_track
-from gaitforge.collectors.legged.observations import (
-    NOISE_DIM,
-    NOISE_SLICES,
-    PRIVILEGED_SLICES,
-    SCAN_POINTS,
-    joined,
-    policy_observation,
-)
 from gaitforge.collectors.legged.rewards import StepView, total_reward
 from gaitforge.collectors.legged.signals import signals
 from gaitforge.collectors.physics import make_backend
@@ -59,7 +52,7 @@ _REALISED_WITHIN = 0.02
 _PUSH_TURN = np.pi * (3.0 - np.sqrt(5.0))
 """The golden angle, by which each further push is turned from the one before."""
 _SENSOR_NOISE = indices("sensor_noise")
-_NOISE_WIDTHS = [stop - start for start, stop in NOISE_SLICES.values()]
+_NOISE_WIDTHS = [stop - start for start, stop in observations.NOISE_SLICES.values()]
 _PATCH, _PATCH_FRICTION = DRAW_INDEX["patch_start_m"], DRAW_INDEX["patch_friction"]
 _DELAY, _INTERVAL = DRAW_INDEX["observation_delay_steps"], DRAW_INDEX["push_interval_s"]
 _PASSAGE_KINDS = {"none": 0.0, "bar": -1.0, "walls": 1.0}
@@ -124,7 +117,9 @@ class LeggedEnvironment:
         self._passage = np.zeros((num_robots, 4))  # kind, start, end, opening; 0 on open ground
         self._rows = np.arange(num_robots)
         self._draws = np.zeros((num_robots, N_STANDARD), dtype=np.float32)
-        self._noise = np.zeros((num_robots, episode_steps + 1, NOISE_DIM), dtype=np.float32)
+        self._noise = np.zeros(
+            (num_robots, episode_steps + 1, observations.NOISE_DIM), dtype=np.float32
+        )
         self._push_step = np.full(num_robots, -1)
         self._push_velocity = np.zeros((num_robots, 2))
         self._push_every = np.zeros(num_robots, dtype=np.int64)
@@ -132,7 +127,7 @@ class LeggedEnvironment:
         # Where slippery ground begins, and its friction; NaN beyond it.
         self._patch = np.full((num_robots, 2), np.nan)
         # The measured values of the last steps, for robots whose sensors lag.
-        self._measured = np.zeros((num_robots, MAX_DELAY_STEPS + 1, NOISE_DIM))
+        self._measured = np.zeros((num_robots, MAX_DELAY_STEPS + 1, observations.NOISE_DIM))
         self._last_action = np.zeros((num_robots, N_JOINTS))
         self._command: np.ndarray | None = None
         self._where = np.zeros((num_robots, 3))
@@ -166,7 +161,7 @@ class LeggedEnvironment:
                 robot.joint_upper_rad,
             )
             height = self.robots.standing_height_m[index % len(self.robots)]
-            footprint = to_world(SCAN_POINTS[FOOTPRINT], drawn.offset_xy, drawn.yaw)
+            footprint = to_world(observations.SCAN_POINTS[FOOTPRINT], drawn.offset_xy, drawn.yaw)
             height += float(tile_heights(tile, footprint).max()) + START_CLEARANCE_M
             base_pos = np.array([*drawn.offset_xy, height])
             quat = from_yaw(np.array(drawn.yaw))
@@ -324,7 +319,7 @@ class LeggedEnvironment:
         gravity, joint_vel, joint_pos, ang_vel = self._sensed(
             (geometry.gravity, state.joint_vel, state.joint_pos, state.base_ang_vel_body)
         )
-        policy = policy_observation(
+        policy = observations.policy_observation(
             gravity, joint_vel, joint_pos, ang_vel, self._last_action, command, noise
         )
         return Observation(
@@ -343,7 +338,7 @@ class LeggedEnvironment:
         slots, step = self._measured.shape[1], self.step_count
         self._measured[self._rows, step % slots] = np.concatenate(values, axis=1)
         late = self._measured[self._rows, np.maximum(step - self._delay, 0) % slots]
-        return [late[:, start:stop] for start, stop in NOISE_SLICES.values()]
+        return [late[:, start:stop] for start, stop in observations.NOISE_SLICES.values()]
 
     def _check_randomisation(self) -> None:
         """ValueError where the back end cannot simulate a draw, or a robot cannot have it."""
@@ -389,7 +384,7 @@ class LeggedEnvironment:
             "height_scan": np.clip(scan, -1.0, 1.0),
             "randomisation": self._draws,
         }
-        return joined(parts, PRIVILEGED_SLICES)
+        return observations.joined(parts, observations.PRIVILEGED_SLICES)
 
     def _passage_ahead(self, on_track: np.ndarray) -> np.ndarray:
         """(N, 6): kind (-1 bar, 1 walls), m to start and end, opening, offset, heading; else 0."""

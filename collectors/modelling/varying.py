@@ -4,8 +4,6 @@ Torques, gains, damping and armature grow with a body's mass and leg length as t
 similar animals do (Alexander and Jayes, 1983), before the gains' own factors.
 """
 
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +23,7 @@ from gaitforge.collectors.robots.robot import (
     RobotError,
     load_robot,
 )
-from gaitforge.datasets.files import check_outside_stores, fsync_tree, replace_durably
+from gaitforge.datasets.files import check_outside_stores, new_folder
 
 MAX_ATTEMPTS = 100
 
@@ -76,19 +74,15 @@ def vary_robot(robot: RobotCard, seed: int, index: int, out: Path) -> RobotCard:
     complaint = ""
     for attempt in range(MAX_ATTEMPTS):
         factors = draw_factors(robot, seed, index, attempt)
-        folder = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
         try:
-            varied = write_varied(robot, factors, body_name(robot, seed, index), folder)
-            complaint = "; ".join(check_robot(varied).warnings)
-            if not complaint:
-                folder.chmod(0o755)
-                fsync_tree(folder)
-                replace_durably(folder, out)
-                return load_robot(str(out))
+            with new_folder(out) as folder:
+                varied = write_varied(robot, factors, body_name(robot, seed, index), folder)
+                if warnings := check_robot(varied).warnings:
+                    raise RobotError("; ".join(warnings))
         except RobotError as error:
             complaint = str(error)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            return load_robot(str(out))
     raise robot.wrong(
         f"none of {MAX_ATTEMPTS} bodies of its family can be used, the last because: {complaint}; "
         "narrow the ranges of `variation` in its card"

@@ -10,15 +10,8 @@ from collections.abc import Mapping
 import mujoco
 import numpy as np
 
-from gaitforge.collectors.rendering.colours import (
-    BARRIER,
-    FEET,
-    GHOST,
-    LEFT_LEGS,
-    RIGHT_LEGS,
-    TRUNK,
-    Colour,
-)
+from gaitforge.collectors.rendering import colours
+from gaitforge.collectors.rendering.colours import Colour
 from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, N_LEGS, RobotCard, load_robot
 
 SUPERSAMPLING = 2
@@ -82,7 +75,7 @@ def _add_ghost(model: mujoco.MjModel, data: mujoco.MjData, scene: mujoco.MjvScen
     first, category = scene.ngeom, int(mujoco.mjtCatBit.mjCAT_DYNAMIC)
     mujoco.mjv_addGeoms(model, data, mujoco.MjvOption(), mujoco.MjvPerturb(), category, scene)
     for geom in scene.geoms[first : scene.ngeom]:
-        geom.rgba[:] = [*_unit(GHOST), _GHOST_ALPHA]
+        geom.rgba[:] = [*_unit(colours.GHOST), _GHOST_ALPHA]
 
 
 def _build(robot: RobotCard, shot: Shot, size: tuple[int, int]) -> mujoco.MjModel:
@@ -96,7 +89,9 @@ def _build(robot: RobotCard, shot: Shot, size: tuple[int, int]) -> mujoco.MjMode
     _add_backdrop(spec)
     _add_ground(spec, shot)
     spec.add_material(
-        name="gaitforge_barrier", rgba=[*_unit(BARRIER), _BARRIER_ALPHA], emission=_BARRIER_GLOW
+        name="gaitforge_barrier",
+        rgba=[*_unit(colours.BARRIER), _BARRIER_ALPHA],
+        emission=_BARRIER_GLOW,
     )
     for x, y, z, a, b, c, yaw in shot["barriers"].tolist():
         spec.worldbody.add_geom(
@@ -126,14 +121,14 @@ def _show_robot(spec: mujoco.MjSpec) -> None:
 
 def _colour_robot(spec: mujoco.MjSpec, robot: RobotCard) -> None:
     for geom in spec.geoms:
-        geom.rgba, geom.material = [*_unit(TRUNK), 1.0], ""
+        geom.rgba, geom.material = [*_unit(colours.TRUNK), 1.0], ""
     for leg in range(N_LEGS):
         thigh = spec.joint(robot.joint_names[JOINTS_PER_LEG * leg + 1]).parent
-        colour = LEFT_LEGS if robot.leg_signs[leg, 1] > 0 else RIGHT_LEGS
+        colour = colours.LEFT_LEGS if robot.leg_signs[leg, 1] > 0 else colours.RIGHT_LEGS
         for geom in thigh.find_all("geom"):
             geom.rgba = [*_unit(colour), 1.0]
     for name in robot.foot_geoms:
-        spec.geom(name).rgba = [*_unit(FEET), 1.0]
+        spec.geom(name).rgba = [*_unit(colours.FEET), 1.0]
 
 
 def _add_backdrop(spec: mujoco.MjSpec) -> None:

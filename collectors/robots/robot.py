@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gaitforge.collectors.timing import GRAVITY_MS2
+from gaitforge.datasets.errors import failures
 
 ASSETS = Path(__file__).parent.parent / "assets"
 CARD_FILE = "robot.json"
@@ -239,10 +240,9 @@ def load_robot(robot: str = "aliengo") -> RobotCard:
     RobotError for no such robot, or an incomplete or contradictory card.
     """
     path = find_robot(robot)
-    try:
+    what = f"robot card {path}: it cannot be read as JSON"
+    with failures(what, OSError, ValueError, error=RobotError):
         raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RobotError(f"robot card {path}: it cannot be read as JSON: {error}") from None
     if not isinstance(raw, dict):
         raise RobotError(f"robot card {path}: it has to be a JSON object")
     return _card(path, raw)

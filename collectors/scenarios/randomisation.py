@@ -14,6 +14,7 @@ import numpy as np
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.scenarios.distributions import Distribution
 from gaitforge.collectors.scenarios.quantities import QUANTITIES, Quantity
+from gaitforge.datasets.errors import failures
 
 NOMINAL, DEFAULT_NAME, HEAVY = "none", "default", "heavy"
 """Presets. In place of a distribution `none` is the quantity's nominal value."""
@@ -209,10 +210,8 @@ def _preset(name: str) -> dict[str, object]:
         return {e.group: e.default if name == DEFAULT_NAME else e.heavy for e in QUANTITIES}
     if not Path(name).is_file():
         raise ValueError(f"no randomisation and no file '{name}'; there are none, default, heavy")
-    try:
+    with failures(f"{name} is no JSON file", ValueError, error=ValueError):
         tree = json.loads(Path(name).read_text())
-    except ValueError as error:
-        raise ValueError(f"{name} is no JSON file: {error}") from None
     if not isinstance(tree, dict) or PRESET in tree:
         raise ValueError(f"{name} has to be an object of names and distributions")
     return cast(dict[str, object], tree)
@@ -269,10 +268,8 @@ def _index(name: str) -> int:
 def _checked(quantity: Quantity, name: str, text: str) -> Distribution:
     if text.lower() == NOMINAL:
         text = f"{quantity.nominal:g}"
-    try:
+    with failures(f"randomisation of {name}", ValueError, error=ValueError):
         made = Distribution.parsed(text)
-    except ValueError as error:
-        raise ValueError(f"randomisation of {name}: {error}") from None
     if made.shares and quantity.share_of is None:
         raise ValueError(f"randomisation of {name}: only masses and places are written with %")
     if quantity.whole and not all(each == int(each) for each in (made.low, made.high)):

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from gaitforge.datasets.catalog.arrow_values import array_to_numpy, to_numpy
 from gaitforge.datasets.catalog.manifest import Manifest
-from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.errors import DatasetError, failures, listed
 from gaitforge.datasets.schema import Field
 
 REQUIRED_COLUMNS: dict[str, pa.DataType] = {
@@ -284,13 +284,9 @@ def coded(table: pa.Table) -> pa.Table:
 
 def common_schema(schemas: Iterable[pa.Schema]) -> pa.Schema:
     """Columns of all the schemas; DatasetError if their types cannot be reconciled."""
-    try:
-        return pa.unify_schemas(
-            [schema.remove_metadata() for schema in schemas], promote_options="permissive"
-        )
-    except pa.ArrowException as error:
-        reason = str(error).splitlines()[0]
-        raise DatasetError(f"the parts' catalog columns do not agree: {reason}") from error
+    plain = [schema.remove_metadata() for schema in schemas]
+    with failures("the parts' catalog columns do not agree", pa.ArrowException):
+        return pa.unify_schemas(plain, promote_options="permissive")
 
 
 def _common_schema(pieces: Sequence[Piece], group_by: tuple[str, str]) -> pa.Schema:

@@ -1,30 +1,21 @@
 """Catalog files: one Parquet file per part, whose appearance commits the part."""
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gaitforge.datasets.catalog.catalog import (
-    REQUIRED_COLUMNS,
-    STORE_COLUMNS,
-    Catalog,
-    CommittedFile,
-    coded,
-    collected_pieces,
-    common_schema,
-    required_columns,
-    stored_type,
-)
+from gaitforge.datasets.catalog import catalog as catalogs
+from gaitforge.datasets.catalog.catalog import Catalog, CommittedFile
 from gaitforge.datasets.catalog.episodes import episodes_digest
 from gaitforge.datasets.catalog.index import CatalogIndex, Stamp, build_index
 from gaitforge.datasets.catalog.manifest import Manifest
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.errors import DatasetError, failures
 from gaitforge.datasets.files import check_inside, fsync_path
 from gaitforge.datasets.layout import CACHE, CATALOG, MERGED_PREFIX
 from gaitforge.datasets.schema import Schema
@@ -87,7 +78,7 @@ class CatalogFolder:
         stems, folder = self._stems(), self._root / CATALOG
         while True:
             stamps: dict[str, Stamp] = {}
-            with contextlib.suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):
                 stamps = {stem: _stamp_of(f"{folder}/{stem}{SUFFIX}") for stem in stems}
             before, stems = stems, self._stems()
             if stems == before == list(stamps):
@@ -158,7 +149,7 @@ class CatalogFolder:
         with ThreadPoolExecutor(READ_THREADS) as threads:
             read = list(threads.map(self._file, outside))
         kept = [indexed[stem] for stem in stamps if stem not in outside]
-        return Catalog(collected_pieces([*kept, *read]), self._group_by)
+        return Catalog(catalogs.collected_pieces([*kept, *read]), self._group_by)
 
     def rebuild_index(self) -> bool:
         """Write the index again; False if it cannot be written, which costs only time."""
@@ -169,7 +160,7 @@ class CatalogFolder:
             return False
         try:
             self.index_path.parent.mkdir(exist_ok=True)
-            columns = common_schema({self.columns(stem) for stem in stamps})
+            columns = catalogs.common_schema({self.columns(stem) for stem in stamps})
             build_index(self.index_path, stamps, columns, self.read_shown)
         except OSError:
             return False
@@ -194,7 +185,7 @@ class CatalogFolder:
                 raise DatasetError(f"{table.num_rows} episodes, recorded {manifest.episodes}")
             if episodes_digest(table) != manifest.episodes_digest:
                 raise DatasetError("its rows are not the ones that were committed")
-            _check_columns(table, STORE_COLUMNS | REQUIRED_COLUMNS)
+            _check_columns(table, catalogs.STORE_COLUMNS | catalogs.REQUIRED_COLUMNS)
         return manifest, table.replace_schema_metadata(None)
 
     def _outside_index(self, stamps: Mapping[str, Stamp]) -> list[str]:
@@ -212,8 +203,8 @@ class CatalogFolder:
         index = CatalogIndex.load(self.index_path, self.read_shown)
         if index is None:
             return None
-        columns = STORE_COLUMNS | required_columns(self._group_by)
-        required = {(name, stored_type(kind)) for name, kind in columns.items()}
+        columns = catalogs.STORE_COLUMNS | catalogs.required_columns(self._group_by)
+        required = {(name, catalogs.stored_type(kind)) for name, kind in columns.items()}
         own = required <= {(each.name, each.type) for each in index.schema}
         schemas = {each.manifest.schema_hash for each in index.files().values()}
         return index if own and schemas == {self._schema_hash} else None
@@ -223,7 +214,8 @@ class CatalogFolder:
         entry = self._tables.get(stem)
         if entry is None or entry[0] != stamp:
             manifest, table = self.read_shown(stem)
-            entry = self._tables[stem] = (stamp, CommittedFile(stem, manifest, coded(table), 0))
+            file = CommittedFile(stem, manifest, catalogs.coded(table), 0)
+            entry = self._tables[stem] = stamp, file
         return entry[1]
 
     def read_shown(self, stem: str) -> tuple[Manifest, pa.Table]:
@@ -231,7 +223,7 @@ class CatalogFolder:
         manifest, table = self.read(stem)
         self._check_schema(manifest)
         with self._damage_named(stem):
-            _check_columns(table, required_columns(self._group_by))
+            _check_columns(table, catalogs.required_columns(self._group_by))
         return manifest, table
 
     def _stamp(self, stem: str) -> Stamp:
@@ -240,16 +232,10 @@ class CatalogFolder:
         except FileNotFoundError as error:
             raise DatasetError(f"no part {stem} in {self._address}") from error
 
-    @contextlib.contextmanager
-    def _damage_named(self, stem: str) -> Iterator[None]:
-        try:
-            yield
-        except (*_UNREADABLE, DatasetError) as error:
-            reason = str(error).splitlines()[0] if str(error) else repr(error)
-            address = f"{self._address}/{CATALOG}/{stem}{SUFFIX}"
-            raise DatasetError(
-                f"part {stem}: catalog file {address} is damaged: {reason}"
-            ) from error
+    def _damage_named(self, stem: str) -> AbstractContextManager[None]:
+        address = f"{self._address}/{CATALOG}/{stem}{SUFFIX}"
+        what = f"part {stem}: catalog file {address} is damaged"
+        return failures(what, *_UNREADABLE, DatasetError)
 
     def _check_schema(self, manifest: Manifest) -> None:
         if manifest.schema_hash != self._schema_hash:

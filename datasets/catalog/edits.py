@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from gaitforge.datasets.catalog.catalog import AddedField, Catalog, stored_type
 from gaitforge.datasets.catalog.episodes import episodes_digest
 from gaitforge.datasets.catalog.manifest import canonical_json, json_sha256
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.errors import DatasetError, failures
 from gaitforge.datasets.schema import Field
 
 EDIT_VERSION = 1
@@ -100,7 +100,8 @@ def is_edit_name(name: str) -> bool:
 
 def read_edit(path: Path, address: str) -> Edit:
     """The edit at `path`; DatasetError if it is damaged or of a newer version."""
-    try:
+    kinds = OSError, ValueError, KeyError, TypeError, pa.ArrowException
+    with failures(f"edit {path.name} of {address} cannot be read", *kinds):
         content = path.read_bytes()
         sha256 = hashlib.sha256(content).hexdigest()
         named = _FILE.fullmatch(path.name)
@@ -116,9 +117,6 @@ def read_edit(path: Path, address: str) -> Edit:
         edit = Edit(**{name: record[name] for name in names}, rows=rows, sha256=sha256)
         if edit.number != int(named["number"]) or episodes_digest(edit.rows) != record["rows"]:
             raise DatasetError("its record is not that of its rows")
-    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-        reason = str(error).splitlines()[0] if str(error) else repr(error)
-        raise DatasetError(f"edit {path.name} of {address} cannot be read: {reason}") from error
     return edit
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from gaitforge.datasets.catalog.catalog import STORE_COLUMNS, required_columns
-from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.errors import DatasetError, failures, listed
 
 COLUMN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
@@ -86,14 +86,11 @@ def _check_names(names: list[str], required: Iterable[str]) -> None:
 
 
 def _column(name: str, values: Any, required: pa.DataType | None) -> pa.Array:
-    try:
+    with failures(f"episode column {name}", pa.ArrowException, TypeError, ValueError):
         array = values if isinstance(values, pa.ChunkedArray | pa.Array) else pa.array(values)
         if isinstance(array, pa.ChunkedArray):
             array = array.combine_chunks()
         array = array.cast(required or _carried_type(name, array.type))
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise DatasetError(f"episode column {name}: {reason}") from error
     if required:
         if array.null_count:
             raise DatasetError(f"episode column {name}: a value is missing")

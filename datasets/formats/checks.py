@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.errors import DatasetError, first_line
 
 _PICKLE_START, _NEWEST_PICKLE = 0x80, 5
 """A pickle of protocol 2 or newer starts with this byte and the protocol."""
@@ -52,11 +52,6 @@ def refuse_unreadable(path: Path, kind: str, error: BaseException | str) -> NoRe
     if len(start) == 2 and start[0] == _PICKLE_START and start[1] <= _NEWEST_PICKLE:
         refuse(path, "", f"is a pickle, which can run any code and is never loaded; give {kind}")
     refuse(path, "", f"cannot be read as {kind}: {first_line(error)}")
-
-
-def first_line(error: BaseException | str) -> str:
-    """The first line of an error's message, or its type if it has none."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 @contextmanager

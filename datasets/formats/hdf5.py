@@ -4,23 +4,27 @@ The notes are the schema as JSON and the catalog as an Arrow stream.
 """
 
 import json
+from abc import abstractmethod
+from contextlib import ExitStack
 from functools import cache
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pyarrow as pa
 from h5py import h5d, h5l, h5o  # pyright: ignore[reportAttributeAccessIssue] (compiled)
 
+from gaitforge.datasets.errors import failures
 from gaitforge.datasets.formats import checks
-from gaitforge.datasets.formats.checks import check_finite, first_line, refuse, refuse_unreadable
 from gaitforge.datasets.formats.hdf5_chunks import inflated_rows
+from gaitforge.datasets.formats.protocol import Importer
 from gaitforge.datasets.formats.sources import stored_dtype
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.selection.selection import Selection, final_of
 
 SCHEMA_NOTE, EPISODES_NOTE = "schema", "episodes"
-
 
 _LINKS = {h5l.TYPE_SOFT: "a soft link", h5l.TYPE_EXTERNAL: "an external link"}
 
@@ -31,13 +35,13 @@ def open_hdf5(path: Path) -> h5py.File:
     Otherwise an untrusted file could put other files of this machine into an import.
     """
     if not path.is_file():
-        refuse(path, "", "is a folder; give a file" if path.is_dir() else "no such file")
+        checks.refuse(path, "", "is a folder; give a file" if path.is_dir() else "no such file")
     status = path.stat()
     _check_own_data(path, (status.st_ino, status.st_ctime_ns, status.st_size))
     try:
         return h5py.File(path, "r")
     except OSError as error:
-        refuse_unreadable(path, "HDF5", error)
+        checks.refuse_unreadable(path, "HDF5", error)
 
 
 @cache  # MoCapAct's files are opened again for every part
@@ -64,7 +68,7 @@ def _check_own_data(path: Path, stamp: tuple[int, ...]) -> None:
     try:
         file = h5py.File(path, "r")
     except OSError as error:
-        refuse_unreadable(path, "HDF5", error)
+        checks.refuse_unreadable(path, "HDF5", error)
     with file, checks.damage_named(path):
         kind = file.id.links.visit(kind_of_link, info=True)
         kinds = [(names[-1], kind)] if kind else ((name, kind_of_array(name)) for name in names)
@@ -72,7 +76,7 @@ def _check_own_data(path: Path, stamp: tuple[int, ...]) -> None:
             if kind:
                 problem = f"is {kind}, which can lead to other files"
                 key = name.decode(errors="replace")
-                refuse(path, key, f"{problem}; store the data itself under this key")
+                checks.refuse(path, key, f"{problem}; store the data itself under this key")
 
 
 def datasets_of(group: h5py.Group) -> dict[str, h5py.Dataset]:
@@ -97,14 +101,58 @@ def dataset_at(group: h5py.Group, key: str) -> h5py.Dataset:
 
 def read_rows(path: Path, dataset: h5py.Dataset, key: str, first: int, stop: int) -> np.ndarray:
     """Rows of a numeric dataset in a dtype of the store."""
-    try:
+    with checks.damage_named(path, key, f"rows {first} to {stop - 1} cannot be read"):
         inflated = inflated_rows(dataset, first, stop)
         rows = dataset[first:stop] if inflated is None else inflated
-    except (OSError, RuntimeError) as error:
-        refuse(path, key, f"rows {first} to {stop - 1} cannot be read: {first_line(error)}")
     rows = np.ascontiguousarray(rows, stored_dtype(rows.dtype))
-    check_finite(path, key, rows, first)
+    checks.check_finite(path, key, rows, first)
     return rows
+
+
+class Hdf5Importer(Importer):
+    """Reads one file, which stays open; `_open` sets what the base class names."""
+
+    def __init__(self, source: str, options: Any) -> None:
+        self._path, self._options = Path(source), options
+        self._file = open_hdf5(self._path)
+        with ExitStack() as undo, checks.damage_named(self._path):
+            undo.callback(self._file.close)
+            self._open()
+            undo.pop_all()
+
+    @abstractmethod
+    def _open(self) -> None: ...
+
+    def close(self) -> None:
+        """See `protocol.Importer`."""
+        self._file.close()
+
+
+def unlike_following(following: np.ndarray, obs: np.ndarray) -> np.ndarray:
+    """(T - 1,) whether the observation after a row's step, (T, *shape), is not the next row's."""
+    bits = f"u{obs.itemsize}"
+    differ = following[:-1].view(bits) != obs[1:].view(bits)
+    return differ.any(axis=tuple(range(1, differ.ndim)))
+
+
+def next_holds_final(schema: Schema, name: str) -> bool:
+    """Whether an array of next observations holds `final_obs`: they are alike, and `name` is free.
+
+    `name` is the field's that would have the array's key.
+    """
+    if "final_obs" not in schema.names("episode") or name in schema.names():
+        return False
+    return final_of(schema, "final_obs") is not None
+
+
+def keys_clash(keys: list[str]) -> bool:
+    """Whether two keys are the same, or one is the group that another is in."""
+    return any(f"{b}/".startswith(f"{a}/") for a, b in combinations(sorted(keys), 2))
+
+
+def packing(compression: str) -> str | None:
+    """h5py's name of a compression."""
+    return None if compression == "none" else compression
 
 
 def write_notes(group: h5py.Group, selection: Selection) -> None:
@@ -120,12 +168,11 @@ def write_notes(group: h5py.Group, selection: Selection) -> None:
 
 def read_notes(path: Path, group: h5py.Group) -> tuple[Schema, pa.Table]:
     """The schema and the catalog rows that `write_notes` stored."""
-    try:
+    kinds = KeyError, ValueError, TypeError, OSError, pa.ArrowException
+    with failures(f"{path}: {group.name}: gaitforge's notes are damaged", *kinds):
         schema = Schema.from_json(json.loads(dataset_at(group, SCHEMA_NOTE)[()]))
         stream = pa.py_buffer(dataset_at(group, EPISODES_NOTE)[:].tobytes())
         with pa.ipc.open_stream(stream) as reader:
             table = reader.read_all()
         table.validate(full=True)  # damaged offsets may point outside the buffers
         return schema, table
-    except (KeyError, ValueError, TypeError, OSError, pa.ArrowException) as error:
-        refuse(path, str(group.name), f"gaitforge's notes are damaged: {first_line(error)}")

@@ -2,10 +2,11 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,12 @@ def field_name(key: str) -> str:
     return re.sub(r"[^a-z0-9_]", "_", key.lower())
 
 
+def free_name(name: str, taken: Collection[str]) -> str:
+    """The name, with a number where it is `taken`, as "a b" and "a/b" have the same."""
+    numbered = (f"{name}_{number}" for number in count(2))
+    return next(each for each in chain([name], numbered) if each not in taken)
+
+
 def tiling_slices(field: Field) -> list[tuple[str, tuple[int, int]]]:
     """A field's named slices in order of their start; empty unless they tile its one axis."""
     ordered = sorted(field.slices.items(), key=lambda item: item[1])
@@ -187,9 +194,9 @@ def catalog_columns(
             from those of other sources and do not depend on the source's name or the options.
         **columns: values, or one value for all; the others get "unknown" (seed -1, level 0).
     """
-    count = len(lengths)
+    rows = len(lengths)
     values: Mapping[str, Any] = {
-        "episode": (int(source_identity[:7], 16) << 32) + first + np.arange(count),
+        "episode": (int(source_identity[:7], 16) << 32) + first + np.arange(rows),
         "length": lengths,
         "seed": -1,
         **dict.fromkeys(group_by, "unknown"),
@@ -204,6 +211,6 @@ def catalog_columns(
         **columns,
     }
     return {
-        name: [value] * count if isinstance(value, str | int | float | bool) else value
+        name: [value] * rows if isinstance(value, str | int | float | bool) else value
         for name, value in values.items()
     }

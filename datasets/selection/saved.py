@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.datasets.errors import DatasetError, disk_failures, prefixed
+from gaitforge.datasets.errors import DatasetError, disk_failures, failures
 from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.shards import row_runs
@@ -32,7 +32,7 @@ def save_selection(selection: Selection, path: str | os.PathLike[str]) -> None:
 def load_selection(store: Store, path: str | os.PathLike[str]) -> Selection:
     """Read a saved selection; DatasetError if it is none, or its parts are absent or changed."""
     parts, recorded = _read(path)
-    with prefixed(os.fspath(path)):
+    with failures(os.fspath(path)):
         loaded = selection_of_runs(store, parts)
     shown = np.isin(loaded.rows, loaded.catalog.shown, assume_unique=True)
     trimmed = loaded.catalog.trimmed

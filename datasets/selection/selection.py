@@ -10,14 +10,9 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
+from gaitforge.datasets.catalog import listing
 from gaitforge.datasets.catalog.catalog import Catalog
 from gaitforge.datasets.catalog.grouping import grouped_outcomes, select_rows
-from gaitforge.datasets.catalog.listing import (
-    episode_name,
-    episode_row,
-    listed_episodes,
-    sorted_rows,
-)
 from gaitforge.datasets.errors import DatasetError, amount, listed
 from gaitforge.datasets.hashing import hashed
 from gaitforge.datasets.layout import SHARD_STEPS
@@ -176,16 +171,16 @@ class Selection:
         """
         rows, by = self.rows, sort.split()[:1]
         if by:
-            rows = sorted_rows(self.catalog, rows, sort)
+            rows = listing.sorted_rows(self.catalog, rows, sort)
         rows = rows[:limit] if limit else rows
-        return listed_episodes(self.catalog, rows, self.store.schema, (*by, *show))
+        return listing.listed_episodes(self.catalog, rows, self.store.schema, (*by, *show))
 
     def named(self, *names: str) -> Self:
         """The episodes with these names or ids; DatasetError if the selection lacks one."""
         address = self.store.address
-        rows = np.unique([episode_row(self.catalog, name, address) for name in names])
+        rows = np.unique([listing.episode_row(self.catalog, name, address) for name in names])
         for row in rows[~np.isin(rows, self.rows)].tolist():
-            name = episode_name(int(self.catalog.numbers("episode")[row]))
+            name = listing.episode_name(int(self.catalog.numbers("episode")[row]))
             raise DatasetError(f"episode {name} of {address} is not among the chosen ones")
         return self.with_rows(rows)
 

@@ -3,18 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from gaitforge.datasets import layout
 from gaitforge.datasets.catalog.edits import added_field
 from gaitforge.datasets.files import check_inside, files_under, visible
-from gaitforge.datasets.layout import (
-    ABOUT,
-    CATALOG,
-    EDITS,
-    IMPORTS,
-    OVERLAYS,
-    PARTS,
-    ROOT_FILE,
-    TAGS,
-)
 from gaitforge.datasets.storage.store import Store
 from gaitforge.datasets.storage.tags import tag_names
 
@@ -39,7 +30,7 @@ def field_folders(store: Store) -> list[str]:
 
 def overlay_folders(store: Store) -> list[str]:
     """As `field_folders`, with the folders of fields that are not committed yet."""
-    there = {path.name for path in visible(store.path / OVERLAYS) if path.is_dir()}
+    there = {path.name for path in visible(store.path / layout.OVERLAYS) if path.is_dir()}
     return sorted(there.union(field_folders(store)))
 
 
@@ -50,14 +41,16 @@ def used_stems(store: Store) -> list[str]:
 
 def _names(store: Store) -> Iterator[str]:
     stems = used_stems(store)
-    yield from (ROOT_FILE, f"{PARTS}/{ROOT_FILE}")
+    yield from (layout.ROOT_FILE, f"{layout.PARTS}/{layout.ROOT_FILE}")
     for stem in stems:
-        yield from (f"{PARTS}/{stem}/{name}" for name in sorted(store.files.manifest(stem).objects))
+        yield from (
+            f"{layout.PARTS}/{stem}/{name}" for name in sorted(store.files.manifest(stem).objects)
+        )
     for folder in field_folders(store):
-        yield from (f"{OVERLAYS}/{folder}/{name}" for name in _names(store.overlay(folder)))
-    yield from (f"{IMPORTS}/{name}" for name in files_under(store.path / IMPORTS))
-    if (store.path / ABOUT).is_file():
-        yield ABOUT
-    yield from (f"{CATALOG}/{stem}.parquet" for stem in stems)
-    yield from (f"{EDITS}/{name}" for name in store.log.names())
-    yield from (f"{TAGS}/{name}.json" for name in tag_names(store.path))
+        yield from (f"{layout.OVERLAYS}/{folder}/{name}" for name in _names(store.overlay(folder)))
+    yield from (f"{layout.IMPORTS}/{name}" for name in files_under(store.path / layout.IMPORTS))
+    if (store.path / layout.ABOUT).is_file():
+        yield layout.ABOUT
+    yield from (f"{layout.CATALOG}/{stem}.parquet" for stem in stems)
+    yield from (f"{layout.EDITS}/{name}" for name in store.log.names())
+    yield from (f"{layout.TAGS}/{name}.json" for name in tag_names(store.path))

@@ -10,23 +10,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from gaitforge.datasets import layout
 from gaitforge.datasets.catalog.edits import Edit, added_field, edited, read_edit
 from gaitforge.datasets.catalog.index import CatalogIndex
 from gaitforge.datasets.catalog.manifest import Manifest
 from gaitforge.datasets.errors import DatasetError, disk_failures, listed
 from gaitforge.datasets.files import fsync_path, is_hidden, remove_leftover, sha256_file, visible
-from gaitforge.datasets.layout import (
-    ATTRIBUTE,
-    CACHE,
-    CATALOG,
-    EDITS,
-    FOLDERS,
-    MERGED_PREFIX,
-    OVERLAYS,
-    PARTS,
-    ROOT_FILE,
-    STAGING,
-)
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.about import read_about
 from gaitforge.datasets.storage.contents import overlay_folders, used_stems
@@ -84,12 +73,12 @@ def remove_leftovers(store: Store) -> list[str]:
         removed = [*_remove_replaced(store), *unfinished]
         for folder in overlay_folders(store):
             left = remove_leftovers(store.overlay(folder))
-            removed += [f"{OVERLAYS}/{folder}/{name}" for name in left]
+            removed += [f"{layout.OVERLAYS}/{folder}/{name}" for name in left]
     return removed
 
 
 def _remove_uncommitted(store: Store) -> list[str]:
-    staging, parts = store.path / STAGING, store.path / PARTS
+    staging, parts = store.path / layout.STAGING, store.path / layout.PARTS
     staged = {path.name.removesuffix(".lock").removesuffix(".parquet") for path in visible(staging)}
     present = {path.name for path in visible(parts) if path.is_dir()}
     removed: list[str] = []
@@ -112,14 +101,14 @@ def _remove_hidden(store: Store) -> list[str]:
         left = filter(remove_leftover, paths)
         removed += [path.relative_to(store.path).as_posix() for path in left]
         if Path(folder) == store.path:
-            folders[:] = [*FOLDERS, STAGING, CACHE]
+            folders[:] = [*layout.FOLDERS, layout.STAGING, layout.CACHE]
     return removed
 
 
 def _remove_replaced(store: Store) -> list[str]:
     """Remove the parts that intact merged parts replaced, the catalog file first."""
     stems = list(store.files.stamps())
-    merged = [stem for stem in stems if stem.startswith(MERGED_PREFIX)]
+    merged = [stem for stem in stems if stem.startswith(layout.MERGED_PREFIX)]
     if not merged:
         return []
     used = set(used_stems(store))
@@ -135,8 +124,8 @@ def _remove_replaced(store: Store) -> list[str]:
         with store.part_lock(stem, wait=False) as held:
             if held:
                 removed += _remove(store.path, [store.files.path(stem)])
-                fsync_path(store.path / CATALOG)
-                removed += _remove(store.path, [store.path / PARTS / stem])
+                fsync_path(store.path / layout.CATALOG)
+                removed += _remove(store.path, [store.path / layout.PARTS / stem])
     return removed
 
 
@@ -153,10 +142,13 @@ def _remove(root: Path, paths: list[Path]) -> list[str]:
 def _root_faults(store: Store) -> Iterator[str]:
     try:
         if read_root(store.path, store.address).schema != store.schema:
-            yield f"{ROOT_FILE}: the schema is not the one this store was opened with"
+            yield f"{layout.ROOT_FILE}: the schema is not the one this store was opened with"
     except DatasetError as error:
         yield str(error)
-    for name, attributes in ((ROOT_FILE, [ATTRIBUTE]), (f"{PARTS}/{ROOT_FILE}", list[str]())):
+    for name, attributes in (
+        (layout.ROOT_FILE, [layout.ATTRIBUTE]),
+        (f"{layout.PARTS}/{layout.ROOT_FILE}", list[str]()),
+    ):
         try:
             tree = json.loads((store.path / name).read_bytes())
             if list(tree.pop("attributes")) != attributes or tree != GROUP:
@@ -227,7 +219,7 @@ def _edit_faults(store: Store) -> Iterator[str]:
     names = store.log.names()
     for path in visible(store.log.folder):
         if path.name not in names:
-            yield f"{EDITS}/{path.name} is not an edit"
+            yield f"{layout.EDITS}/{path.name} is not an edit"
     edits: list[Edit] = []
     for name in names:
         try:
@@ -248,19 +240,19 @@ def _overlay_faults(store: Store) -> Iterator[str]:
         fields = [added_field(edit) for edit in store.log.load() if edit.kind == "field"]
         folders = overlay_folders(store)
     except DatasetError:  # reported by _edit_faults
-        fields, folders = [], [path.name for path in visible(store.path / OVERLAYS)]
+        fields, folders = [], [path.name for path in visible(store.path / layout.OVERLAYS)]
     for folder in folders:
         try:
             overlay = store.overlay(folder)
-            yield from (f"{OVERLAYS}/{folder}: {fault}" for fault in verify_store(overlay))
+            yield from (f"{layout.OVERLAYS}/{folder}: {fault}" for fault in verify_store(overlay))
             there = overlay.collected().manifests
         except DatasetError as error:
-            yield f"{OVERLAYS}/{folder}: {error}"
+            yield f"{layout.OVERLAYS}/{folder}: {error}"
             continue
         held = {(part_id, manifest.content_hash) for part_id, manifest in there.items()}
         added = {item for each in fields if each.folder == folder for item in each.parts.items()}
         for part_id, _ in sorted(added - held):
-            yield f"{OVERLAYS}/{folder}: part {part_id} is not there as it was added"
+            yield f"{layout.OVERLAYS}/{folder}: part {part_id} is not there as it was added"
 
 
 def _tag_faults(store: Store, contents: dict[str, str]) -> Iterator[str]:

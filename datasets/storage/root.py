@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from gaitforge.datasets.catalog.manifest import json_sha256
-from gaitforge.datasets.errors import DatasetError, prefixed
+from gaitforge.datasets.errors import DatasetError, failures
 from gaitforge.datasets.files import fsync_path, fsync_tree
 from gaitforge.datasets.layout import ATTRIBUTE, CATALOG, PARTS, ROOT_FILE, STAGING
-from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.schema import Schema, plain_json
 
 SCHEMA_VERSION = 3
 """Version of the store's layout."""
@@ -72,16 +72,13 @@ def read_root(root: Path, address: str = "") -> RootRecord:
         ) from error
     if not isinstance(attribute, dict):
         raise DatasetError(f"store {shown}: {ROOT_FILE} is damaged: {attribute!r:.80}")
-    with prefixed(f"store {shown}, {ROOT_FILE}"):
+    with failures(f"store {shown}, {ROOT_FILE}"):
         return RootRecord.from_json(attribute)
 
 
-def plain_plan(plan: Mapping[str, Any] | None) -> dict[str, object] | None:
+def plain_plan(plan: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """A copy of `plan` in JSON values; DatasetError if it has others."""
-    try:
-        return None if plan is None else json.loads(json.dumps(dict(plan), allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise DatasetError(f"a store's plan must be plain JSON values: {error}") from error
+    return None if plan is None else plain_json(plan, "a store's plan")
 
 
 def write_skeleton(folder: Path, record: RootRecord) -> None:

@@ -19,7 +19,7 @@ from gaitforge.datasets.catalog.catalog_files import CatalogFolder
 from gaitforge.datasets.catalog.edits import Edit, edited
 from gaitforge.datasets.catalog.episodes import episode_table
 from gaitforge.datasets.catalog.manifest import Manifest, PartRecord
-from gaitforge.datasets.errors import DatasetError, disk_failures, prefixed
+from gaitforge.datasets.errors import DatasetError, disk_failures, failures
 from gaitforge.datasets.files import (
     check_inside,
     exclusive_lock,
@@ -190,7 +190,7 @@ class Store:
                 f"part id {part_id!r} is not allowed: use up to 120 letters, digits, '_', '-', "
                 f"'.', not beginning with {MERGED_PREFIX!r}"
             )
-        with prefixed(f"part {part_id}"):
+        with failures(f"part {part_id}"):
             table = episode_table(episodes, part_id, self.schema.group_by)
             arrays = check_arrays(self.schema, steps, per_episode or {}, table.num_rows)
             total = len(arrays[self.schema.names("step")[0]])
@@ -230,7 +230,7 @@ class Store:
         collected = self.collected()
         entry = self._edited
         if entry is None or entry[0] is not collected or entry[1] != edits:
-            with prefixed(f"store {self.address}"):
+            with failures(f"store {self.address}"):
                 entry = self._edited = collected, edits, edited(collected, edits)
         return entry[2]
 
@@ -241,7 +241,7 @@ class Store:
         if self._tag is None:
             return catalog
         if self._tagged is None or self._tagged[0] is not catalog:
-            with prefixed(f"tag {self.tag_name} of {self.address}"):
+            with failures(f"tag {self.tag_name} of {self.address}"):
                 self._tagged = catalog, catalog.restricted(self._tag.parts)
         return self._tagged[1]
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gaitforge.datasets.catalog.manifest import sealed, unsealed
-from gaitforge.datasets.errors import DatasetError, disk_failures, listed
+from gaitforge.datasets.errors import DatasetError, disk_failures, failures, listed
 from gaitforge.datasets.files import create_durably, fsync_path, visible
 from gaitforge.datasets.layout import TAGS
 
@@ -56,14 +56,13 @@ def read_tag(root: Path, name: str, address: str = "") -> Tag:
     if not _NAME.fullmatch(name) or not _path(root, name).is_file():
         tags = listed(tag_names(root))
         raise DatasetError(f"no tag {name!r} in {address or root}; allowed: {tags}")
-    try:
+    what = f"tag {name} of {address or root} cannot be read"
+    with failures(what, OSError, ValueError, KeyError, TypeError, AttributeError):
         body = unsealed(_path(root, name).read_bytes(), "tag_version", TAG_VERSION)
         if body["name"] != name:
             raise ValueError("its SHA-256 does not match")
         body["edits"] = tuple(body["edits"])
         return Tag(**body)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DatasetError(f"tag {name} of {address or root} cannot be read: {error}") from error
 
 
 def tag_names(root: Path) -> list[str]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from gaitforge.collectors.gym.training.config import TrainingSettings
 from gaitforge.datasets.errors import listed
+from gaitforge.datasets.ranges import Positive, Share
 from recipes.adroit.mppi import PlannerConfig
 from recipes.adroit.objectives import OBJECTIVES
 from recipes.adroit.ppo import PPOConfig
@@ -20,18 +21,16 @@ class AdroitConfig(TrainingSettings):
         noise: initial std of the actions, see `on_policy.action_noise`.
     """
 
-    demonstrations: int = 25
-    free_demonstrations: int = 8
+    demonstrations: Positive = 25
+    free_demonstrations: Positive = 8
     planner: PlannerConfig = field(default_factory=PlannerConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
-    noise: float = 0.07
+    noise: Share = 0.07
 
     def __post_init__(self) -> None:
         if self.env not in OBJECTIVES:
             raise ValueError(f"no planner for {self.env}; allowed: {listed(OBJECTIVES)}")
         super().__post_init__()
-        if not 0.0 < self.noise <= 1.0:
-            raise ValueError(f"noise must lie in (0, 1], got {self.noise}")
         for part in ("planner", "ppo"):
             for name, value in asdict(self)[part].items():
                 if not 0.0 <= value < float("inf"):

@@ -148,7 +148,7 @@ def test_an_episode_is_what_the_environment_did() -> None:
     [
         ({"env": "AdroitHandPen-v1"}, "no planner for AdroitHandPen-v1; allowed: AdroitHandDoor"),
         ({"demonstrations": 0}, "demonstrations must be at least 1, got 0"),
-        ({"noise": 0.0}, "noise must lie in"),
+        ({"noise": 0.0}, "noise must be above 0, at most 1, got 0.0"),
         ({"planner": replace(POOR, effort=-1.0)}, "planner.effort must be a number from 0"),
     ],
 )

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,8 @@ from gaitforge.collectors.robots.robot import (
     load_robot,
     own_files,
 )
-from gaitforge.datasets.files import check_outside_stores, fsync_tree, replace_durably
+from gaitforge.datasets.errors import failures
+from gaitforge.datasets.files import check_outside_stores, new_folder
 
 CARD = "imported-expert.json"
 ANSWERS = ("answers.json", "answers.npz")
@@ -86,9 +86,7 @@ def import_expert(
         raise ValueError("name the policy's robot: --robot go1")
     card = load_robot(robot or parsed.robot)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as made:
-        folder = Path(made) / out.name
-        folder.mkdir()
+    with new_folder(out) as folder:
         name = _robot_of(card, parsed, gains, folder) or absolute_robot(robot or parsed.robot)
         (folder / f"policy{policy.suffix}").write_bytes(content)
         if answers is not None:
@@ -99,8 +97,6 @@ def import_expert(
         (folder / CARD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         own = folder / _OWN_ROBOT
         load_imported(folder / CARD, record, load_robot(str(own)) if own.exists() else card)
-        fsync_tree(folder)
-        replace_durably(folder, out)
     return out / CARD
 
 
@@ -142,7 +138,8 @@ def read_answers(path: Path) -> dict[str, np.ndarray]:
     too, `qpos` (K, 19) and `qvel` (K, 18), MuJoCo's with the joints in the policy's order,
     `command` and `last_action`. ValueError for a file without them.
     """
-    try:
+    kinds = OSError, EOFError, BadZipFile, ValueError, TypeError, KeyError
+    with failures(f"{path} holds no known answers", *kinds, error=ValueError):
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as arrays:
                 known = {name: arrays[name].astype(float) for name in _KEYS if name in arrays}
@@ -157,8 +154,6 @@ def read_answers(path: Path) -> dict[str, np.ndarray]:
                 raise ValueError(f"{name} needs {_KEYS[name]} columns, not {value.shape[1]}")
         if "qpos" in known and not {"qvel", "command", "last_action"} <= known.keys():
             raise ValueError("qpos needs qvel, command and last_action")
-    except (OSError, EOFError, BadZipFile, ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{path} holds no known answers: {error}") from None
     return known
 
 

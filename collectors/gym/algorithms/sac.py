@@ -5,7 +5,7 @@ Truncated episodes are bootstrapped at their last step (Pardo et al. 2018).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch.nn.functional import mse_loss
 from gaitforge.collectors.gym.algorithms.algorithm import Algorithm, adam
 from gaitforge.collectors.gym.algorithms.networks import Actor
 from gaitforge.datasets.networks import Ensemble, follow
+from gaitforge.datasets.ranges import AboveZero, Fraction, Positive, Range, Share, check_ranges
 
 BATCH_KEYS = ("obs", "action", "reward", "terminated", "next_obs")
 
@@ -29,24 +30,16 @@ class SACConfig:
         target_entropy: of the action, in nats; None for -A.
     """
 
-    hidden: int = 256
-    batch_size: int = 256
-    learning_rate: float = 3e-4
-    critic_learning_rate: float = 3e-4
-    gamma: float = 0.99
-    tau: float = 0.005
-    target_entropy: float | None = None
+    hidden: Positive = 256
+    batch_size: Positive = 256
+    learning_rate: AboveZero = 3e-4
+    critic_learning_rate: AboveZero = 3e-4
+    gamma: Fraction = 0.99
+    tau: Share = 0.005
+    target_entropy: Annotated[float | None, Range()] = None
 
     def __post_init__(self) -> None:
-        if self.hidden < 1 or self.batch_size < 1:
-            raise ValueError("hidden and batch_size must be at least 1")
-        for rate in (self.learning_rate, self.critic_learning_rate):
-            if not (isfinite(rate) and rate > 0):
-                raise ValueError(f"learning rates must be above 0, got {rate}")
-        if not (0.0 <= self.gamma < 1.0 and 0.0 < self.tau <= 1.0):
-            raise ValueError("gamma must lie in [0, 1), tau in (0, 1]")
-        if self.target_entropy is not None and not isfinite(self.target_entropy):
-            raise ValueError(f"target_entropy must be a finite number, got {self.target_entropy}")
+        check_ranges(self)
 
 
 class SAC(Algorithm):

@@ -7,7 +7,8 @@ from typing import Any
 
 from gaitforge.collectors.gym.algorithms.sac import SACConfig
 from gaitforge.collectors.gym.tasks import find_task
-from gaitforge.collectors.training_folder import CHECKPOINT_EVERY_S, check_period, check_setting
+from gaitforge.collectors.training_folder import CHECKPOINT_EVERY_S, check_setting
+from gaitforge.datasets.ranges import NotNegative, Positive, Whole, check_ranges
 
 _FREE_TO_CHANGE = ("steps", "threads", "checkpoint_every_s")
 
@@ -25,20 +26,16 @@ class TrainingSettings:
     """
 
     env: str = "Hopper-v5"
-    steps: int = 1_000_000
-    evaluate_every: int = 5_000
-    evaluation_episodes: int = 5
-    checkpoint_every_s: float = CHECKPOINT_EVERY_S
-    seed: int = 0
-    threads: int = 1
+    steps: Positive = 1_000_000
+    evaluate_every: Positive = 5_000
+    evaluation_episodes: Positive = 5
+    checkpoint_every_s: NotNegative = CHECKPOINT_EVERY_S
+    seed: Whole = 0
+    threads: Positive = 1
 
     def __post_init__(self) -> None:
         find_task(self.env)
-        check_period(self.checkpoint_every_s)
-        for name, value in asdict(self).items():
-            least = 0 if name in ("seed", "checkpoint_every_s") else 1
-            if isinstance(value, int) and value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
+        check_ranges(self)
 
 
 @dataclass(frozen=True)
@@ -51,8 +48,8 @@ class GymTrainingConfig(TrainingSettings):
             fill a larger buffer for the same computation.
     """
 
-    random_steps: int = 10_000
-    steps_per_update: int = 1
+    random_steps: Positive = 10_000
+    steps_per_update: Positive = 1
     sac: SACConfig = field(default_factory=SACConfig)
 
 

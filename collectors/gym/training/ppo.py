@@ -14,17 +14,9 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
+from gaitforge.collectors.experts import ppo_algorithm
 from gaitforge.collectors.experts import ppo_checkpoint as checkpoint
-from gaitforge.collectors.experts.ppo_algorithm import (
-    CRITIC,
-    FEATURES,
-    Networks,
-    PPOSettings,
-    Update,
-    make_algorithm,
-    ppo_updates,
-    run_updates,
-)
+from gaitforge.collectors.experts.ppo_algorithm import Networks, PPOSettings, Update
 from gaitforge.collectors.gym.batch import TaskBatch
 from gaitforge.collectors.gym.tasks import find_task
 from gaitforge.collectors.training_folder import Report
@@ -81,7 +73,7 @@ class GymPPOTask:
     @property
     def slices(self) -> dict[str, Slices]:
         """Field -> (start, stop) in the groups of observations; the critic has none of its own."""
-        return {FEATURES: self._batch.obs_slices, CRITIC: {}}
+        return {ppo_algorithm.FEATURES: self._batch.obs_slices, ppo_algorithm.CRITIC: {}}
 
     def begin(self, iteration: int) -> None:
         """Restart every environment; a resumed training draws new episodes."""
@@ -93,7 +85,7 @@ class GymPPOTask:
     def get_observations(self) -> TensorDict:
         """{"features": (N, D)}, a copy."""
         features = torch.from_numpy(self._batch.observation.policy.copy())
-        return TensorDict({FEATURES: features}, batch_size=[self.num_envs])
+        return TensorDict({ppo_algorithm.FEATURES: features}, batch_size=[self.num_envs])
 
     def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict]:
         """Apply actions (N, A), clipped to [-1, 1]; see `rsl_rl.env.VecEnv.step`."""
@@ -142,7 +134,7 @@ def train_gym_ppo(
     settings = asdict(config)
     with closing(GymPPOTask(config)) as task:
         networks = build(task.slices, task.num_actions)
-        algorithm = make_algorithm(config, task, networks)
+        algorithm = ppo_algorithm.make_algorithm(config, task, networks)
         progress, _ = checkpoint.load_training(out, settings, _FIXED, algorithm)
         if progress.iteration:
             task.begin(progress.iteration)
@@ -158,6 +150,6 @@ def train_gym_ppo(
             networks.save(algorithm.get_policy(), out / checkpoint.POLICY, card)
             checkpoint.save_training(out, settings, algorithm, progress, {})
 
-        updates = ppo_updates(algorithm, task, config, progress)
-        run_updates(updates, config, out, progress, row, write, report)
+        run = algorithm, task, config, progress, out
+        ppo_algorithm.run_updates(*run, row, write, report)
     return out / checkpoint.POLICY

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gaitforge.collectors.training_folder import TRAINING
+from gaitforge.datasets.errors import failures
 
 Row = dict[str, Any]
 
@@ -37,8 +38,7 @@ def read_training(out: Path) -> TrainingRecord | None:
     path = out / TRAINING
     if not path.exists():
         return None
-    try:
+    what, kinds = f"{path} is not the record of a training", (KeyError, TypeError, ValueError)
+    with failures(what, *kinds, error=ValueError):
         tree = json.loads(path.read_text())
         return TrainingRecord(**{each.name: tree[each.name] for each in fields(TrainingRecord)})
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not the record of a training: {error}") from None

@@ -27,6 +27,7 @@ from gaitforge.collectors.gym.training.off_policy import OffPolicy
 from gaitforge.collectors.gym.training.record import Row, TrainingRecord, read_training
 from gaitforge.collectors.policies import Memoryless, StoredObservation
 from gaitforge.collectors.training_folder import TrainingFiles, training_files, write_checkpoint
+from gaitforge.datasets.errors import failures
 from gaitforge.datasets.files import write_bytes_durably
 
 SNAPSHOTS = "snapshots"
@@ -194,7 +195,6 @@ def snapshot_path(out: Path, steps: int) -> Path:
 
 
 def _read_state(path: Path) -> dict[str, torch.Tensor]:
-    try:
+    what = f"{path} cannot be read as a training's state"
+    with failures(what, OSError, SafetensorError, error=ValueError):
         return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise ValueError(f"{path} cannot be read as a training's state: {error}") from None

@@ -25,6 +25,7 @@ from gaitforge.collectors.humanoid.observation import N_JOINTS, REF_STEPS
 from gaitforge.collectors.humanoid.rollout import ExpertPolicy
 from gaitforge.collectors.humanoid.walker import load_humanoid
 from gaitforge.collectors.policies import Memoryless, StoredObservation
+from gaitforge.datasets.errors import failures
 from gaitforge.datasets.optimiser_state import tensors_below
 
 PD, RESIDUAL = "pd", "pd-residual"
@@ -135,11 +136,10 @@ def load_expert(source: str, snippet: Snippet) -> Expert:
             "humanoid train-expert"
         )
     weights, digest = read_weights(path, f"expert {path}")
-    try:
+    kinds = ValueError, KeyError, TypeError
+    with failures(f"expert {path} cannot be read", *kinds, error=ValueError):
         card = json.loads(card_path.read_text())
         tracked, law = card["snippet"], PDLaw(**card["law"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"expert {path} cannot be read: {error}") from None
     if tracked != snippet.name:
         raise ValueError(f"expert {path} tracks snippet {tracked}, not {snippet.name}")
     return Expert(ResidualExpert(law, weights, f"expert {path}", digest), card)

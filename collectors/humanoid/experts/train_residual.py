@@ -22,7 +22,7 @@ from gaitforge.collectors.experts.ppo_algorithm import (
     PPOSettings,
     Update,
     make_algorithm,
-    ppo_updates,
+    run_updates,
 )
 from gaitforge.collectors.humanoid.clips.reference import ReferenceClip
 from gaitforge.collectors.humanoid.clips.snippets import Snippet
@@ -31,7 +31,6 @@ from gaitforge.collectors.humanoid.experts.experts import WEIGHTS, PDLaw
 from gaitforge.collectors.humanoid.experts.humanoid_batch import TrackingBatch
 from gaitforge.collectors.humanoid.observation import N_JOINTS
 from gaitforge.collectors.humanoid.walker import load_humanoid
-from gaitforge.collectors.training_folder import training_files
 from gaitforge.datasets.files import write_bytes_durably
 from gaitforge.datasets.ranges import Positive, Range
 
@@ -157,11 +156,13 @@ def train_residual(
         progress, _ = checkpoint.load_training(out, tree, _FIXED, algorithm)
         if progress.steps:
             task = ResidualTask(batch, config, progress.iteration)
-        write = partial(_save, config, tree, out, algorithm, progress)
-        with training_files(out, progress.steps, config.checkpoint_every_s, report) as files:
-            for update in ppo_updates(algorithm, task, config, progress):
-                files.append(_summary(task, update))
-                files.after_step(progress.steps, write, last=progress.steps >= config.steps)
+
+        def write() -> None:
+            write_bytes_durably(out / WEIGHTS, save(_shipped_weights(config, algorithm)))
+            checkpoint.save_training(out, tree, algorithm, progress, {})
+
+        run = algorithm, task, config, progress, out
+        run_updates(*run, partial(_summary, task), write, report)
     return out / WEIGHTS, {
         "snippet": snippet.name,
         "clip": clip.digest,
@@ -170,18 +171,6 @@ def train_residual(
         "wall_s": progress.wall_s,
         "training": tree,
     }
-
-
-def _save(
-    config: ResidualTrainingConfig,
-    tree: dict[str, object],
-    out: Path,
-    algorithm: PPO,
-    progress: checkpoint.Progress,
-) -> None:
-    """Write the weights to ship, then the checkpoint with the settings `tree`."""
-    write_bytes_durably(out / WEIGHTS, save(_shipped_weights(config, algorithm)))
-    checkpoint.save_training(out, tree, algorithm, progress, {})
 
 
 def _summary(task: ResidualTask, done: Update) -> dict[str, Any]:

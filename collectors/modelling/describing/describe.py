@@ -1,8 +1,6 @@
 """Describe a robot: write a folder with card and clean MJCF from any MJCF or URDF."""
 
 import re
-import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,7 +42,7 @@ from gaitforge.collectors.robots.robot import (
     list_robots,
     load_robot,
 )
-from gaitforge.datasets.files import check_outside_stores, fsync_tree, replace_durably
+from gaitforge.datasets.files import check_outside_stores, new_folder
 
 ACTION_SCALE_RAD = 0.25
 """Action scale of the shipped robots."""
@@ -68,15 +66,9 @@ def init_robot(mjcf: Path, out: Path, answers: Answers) -> Described:
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise RobotError(f"{out} is there already and not an empty folder; choose another --out")
     check_outside_stores(out).parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
-    try:
+    with new_folder(out) as folder:
         robot, decisions = describe(mjcf, folder, answers)
         findings = check_robot(robot)
-        folder.chmod(0o755)
-        fsync_tree(folder)
-        replace_durably(folder, out)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     robot = load_robot(str(out))
     return Described(robot, decisions, replace(findings, robot=robot))
 

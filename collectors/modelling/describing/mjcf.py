@@ -10,6 +10,7 @@ import mujoco
 import numpy as np
 
 from gaitforge.collectors.modelling.describing.notes import Notes
+from gaitforge.datasets.errors import failures
 
 _NARROW_RAD, _WIDE_RAD = 0.1, 4 * np.pi
 _UNREAD = (".dae", ".glb", ".gltf", ".fbx", ".ply")
@@ -68,10 +69,9 @@ def read_mjcf(path: Path, notes: Notes) -> Mjcf:
 
 
 def _check_kind(path: Path, notes: Notes) -> None:
-    try:
+    kinds = OSError, ET.ParseError, UnicodeError
+    with failures("it cannot be read as XML", *kinds, error=notes.wrong):
         root = _root(path)
-    except (OSError, ET.ParseError, UnicodeError) as error:
-        raise notes.wrong(f"it cannot be read as XML: {error}") from None
     if root.tag not in ("mujoco", "mujocoinclude", "robot"):
         raise notes.wrong(f"it is no MJCF or URDF: its root is <{root.tag}>, not <mujoco>, <robot>")
     if any("xacro" in element.tag for element in root.iter()):

@@ -1,7 +1,7 @@
 """The simulated model: a robot's MJCF with ground, barriers, motors and sensors."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from itertools import product
 from math import cos, sin
 
@@ -13,6 +13,7 @@ from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, RobotCard
 from gaitforge.collectors.scenarios.passages import MAX_BARRIERS, Barrier
 from gaitforge.collectors.scenarios.terrains import GRID, TerrainTile
 from gaitforge.collectors.timing import GRAVITY_MS2, SUBSTEP_S
+from gaitforge.datasets.errors import failures
 
 GROUND = "gaitforge_ground"
 BARRIERS = "gaitforge_barriers"
@@ -96,14 +97,10 @@ def sensor_slices(model: mujoco.MjModel) -> dict[str, slice]:
     return slices
 
 
-@contextmanager
-def _errors_of(robot: RobotCard) -> Iterator[None]:
+def _errors_of(robot: RobotCard) -> AbstractContextManager[None]:
     """Turn MuJoCo's error into a one-line RobotError."""
-    try:
-        yield
-    except (ValueError, mujoco.FatalError) as error:
-        complaint = str(error).strip().split("\n")[0]
-        raise robot.wrong(f"{robot.mjcf_path.name}: {complaint}") from None
+    kinds = ValueError, mujoco.FatalError
+    return failures(robot.mjcf_path.name, *kinds, error=robot.wrong)
 
 
 def _check_names(spec: mujoco.MjSpec, robot: RobotCard) -> None:

@@ -12,9 +12,7 @@ cut off, because the sum of their rewards is not a return. Where a file has no t
 their terminals alone. `success.py` says which are solved.
 """
 
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import h5py
@@ -29,7 +27,7 @@ from gaitforge.datasets.formats.d4rl import d4rl_schema as keys
 from gaitforge.datasets.formats.d4rl.file_names import named_dataset
 from gaitforge.datasets.formats.d4rl.tasks import TASKS, UNKNOWN, obs_slices, task_columns
 from gaitforge.datasets.formats.notes import check_notes, refuse_options
-from gaitforge.datasets.formats.protocol import Carried, Importer, PartInput
+from gaitforge.datasets.formats.protocol import Carried, PartInput
 from gaitforge.datasets.formats.sources import Span, cut_parts, identity, stored_dtype
 from gaitforge.datasets.schema import TASK_AND_QUALITY, Field, Schema
 
@@ -68,24 +66,15 @@ class D4rlOptions:
         check_option("control_dt_s", self.control_dt_s, "seconds")
 
 
-class D4rlImporter(Importer):
+class D4rlImporter(hdf5.Hdf5Importer):
     """See `protocol.Importer`."""
 
     Options = D4rlOptions
 
-    def __init__(self, source: str, options: D4rlOptions) -> None:
-        self._path = path = Path(source)
-        self._options = options
-        task, quality = named_dataset(path)
-        self._task, self._quality = options.task or task, options.quality or quality
-        self._file = hdf5.open_hdf5(path)
-        with ExitStack() as undo, damage_named(path):
-            undo.callback(self._file.close)
-            self._open()
-            undo.pop_all()
-
     def _open(self) -> None:
         path, datasets = self._path, hdf5.datasets_of(self._file)
+        task, quality = named_dataset(path)
+        self._task, self._quality = self._options.task or task, self._options.quality or quality
         self._rows = keys.check_keys(path, datasets)
         group, read_as = self._file.get(keys.NOTES), None
         self._table: pa.Table | None = None
@@ -250,9 +239,7 @@ class D4rlImporter(Importer):
         if "next_obs" in steps:
             return steps["next_obs"][part.stops - 1]
         obs, following = steps["obs"], self._read(keys.NEXT, part.steps)
-        bits = f"u{obs.itemsize}"
-        differ = following[:-1].view(bits) != obs[1:].view(bits)
-        differ = differ.any(axis=tuple(range(1, differ.ndim)))
+        differ = hdf5.unlike_following(following, obs)
         differ[part.stops[:-1] - 1] = False
         if differ.any():
             row = part.first_step + int(np.argmax(differ))
@@ -261,7 +248,3 @@ class D4rlImporter(Importer):
             remedy += "import it as a field with keep_next=true"
             refuse(self._path, keys.NEXT, f"{problem}; {remedy}")
         return following[part.stops - 1]
-
-    def close(self) -> None:
-        """See `protocol.Importer`."""
-        self._file.close()

@@ -9,7 +9,7 @@ import numpy as np
 from gaitforge.datasets.errors import listed
 from gaitforge.datasets.formats.checks import refuse
 from gaitforge.datasets.formats.hdf5 import read_rows
-from gaitforge.datasets.formats.sources import field_name, stored_dtype
+from gaitforge.datasets.formats.sources import field_name, free_name, stored_dtype
 from gaitforge.datasets.schema import Schema
 
 OBSERVATIONS, ACTIONS, REWARDS = "observations", "actions", "rewards"
@@ -73,15 +73,8 @@ def check_keys(path: Path, datasets: dict[str, h5py.Dataset]) -> int:
 
 
 def info_field(key: str, dataset: h5py.Dataset, rows: int, taken: set[str]) -> tuple[str, str]:
-    """The field for a key of `infos`, and why it cannot be one, or "".
-
-    A name that is `taken`, as "a b" and "a/b" have the same, gets a number.
-    """
-    name = base = field_name(f"info_{key.removeprefix(INFOS + '/')}")
-    number = 1
-    while name in taken:
-        number += 1
-        name = f"{base}_{number}"
+    """The field for a key of `infos`, and why it cannot be one, or ""."""
+    name = free_name(field_name(f"info_{key.removeprefix(INFOS + '/')}"), taken)
     if dataset.shape[:1] != (rows,):
         return name, f"shape {dataset.shape} is not of {rows} rows"
     if not stored_dtype(dataset.dtype) or 0 in dataset.shape:

@@ -1,7 +1,6 @@
 """Export of a selection as a D4RL file; `d4rl_reader.py` describes the layout."""
 
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -9,14 +8,14 @@ import h5py
 import numpy as np
 
 from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.formats import hdf5
 from gaitforge.datasets.formats.blocks import blocks, check_fields, check_room
 from gaitforge.datasets.formats.d4rl import d4rl_schema as layout
 from gaitforge.datasets.formats.d4rl.d4rl_notes import unpack_metadata
-from gaitforge.datasets.formats.hdf5 import dataset_at, write_notes
 from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter
 from gaitforge.datasets.formats.transfer.imported import imported_metadata
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.selection import Selection, final_of
+from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.about import read_about
 
 
@@ -48,7 +47,7 @@ class D4rlExporter(Exporter):
             problem = f"in {selection.store.address} the dtype is bool"
             raise DatasetError(f"a D4RL file needs numbers for {listed(truths)}; {problem}")
         keys = sorted(layout.keys_of(schema).values())
-        if any(f"{later}/".startswith(f"{one}/") for one, later in combinations(keys, 2)):
+        if hdf5.keys_clash(keys):
             problem = "would have one key in a D4RL file, or one in that of the other"
             raise DatasetError(f"two fields {problem}: {listed(keys)}")
         check_room(selection, destination)
@@ -80,16 +79,15 @@ class D4rlExporter(Exporter):
             if len(metadata) == 1:
                 unpack_metadata(metadata[0], file)
             if self._options.notes:
-                write_notes(file.require_group(layout.NOTES), selection)
+                hdf5.write_notes(file.require_group(layout.NOTES), selection)
         return self._carried(schema, cut_off, len(metadata))
 
     def _put(self, file: h5py.File, key: str, values: np.ndarray, rows: slice, total: int) -> None:
         """Write rows of the dataset at a key, which the first ones create."""
         if key not in file:
-            shape, packing = (total, *values.shape[1:]), self._options.compression
-            packing = None if packing == "none" else packing
-            file.create_dataset(key, shape, values.dtype, compression=packing)
-        dataset_at(file, key)[rows] = values
+            shape, packed = (total, *values.shape[1:]), hdf5.packing(self._options.compression)
+            file.create_dataset(key, shape, values.dtype, compression=packed)
+        hdf5.dataset_at(file, key)[rows] = values
 
     def _carried(self, schema: Schema, cut_off: int, metadata: int) -> Carried:
         kept = [f"{name} -> {key}" for name, key in layout.keys_of(schema).items()]
@@ -126,14 +124,6 @@ def _end_flags(selection: Selection) -> tuple[dict[str, np.ndarray], int]:
 
 
 def _episode_fields(schema: Schema) -> tuple[bool, list[str]]:
-    """Whether `next_observations` holds the final ones, and the other fields per episode.
-
-    It does if they are alike, and it is not a field itself.
-    """
-    others = schema.names("episode")
-    in_next = (
-        "final_obs" in others
-        and final_of(schema, "final_obs") is not None
-        and "next_obs" not in schema.names("step")
-    )
+    """Whether `next_observations` holds the final ones, and the other fields per episode."""
+    others, in_next = schema.names("episode"), hdf5.next_holds_final(schema, "next_obs")
     return in_next, [name for name in others if not in_next or name != "final_obs"]

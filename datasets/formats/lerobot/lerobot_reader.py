@@ -7,19 +7,14 @@ from typing import Any
 import numpy as np
 
 from gaitforge.datasets.errors import DatasetError, amount
+from gaitforge.datasets.formats import sources
 from gaitforge.datasets.formats.checks import read_json, refuse
 from gaitforge.datasets.formats.lerobot import lerobot_schema as layout
 from gaitforge.datasets.formats.lerobot.files import LerobotFolder
 from gaitforge.datasets.formats.notes import check_notes
 from gaitforge.datasets.formats.parquet_rows import ParquetRows, to_rows
 from gaitforge.datasets.formats.protocol import Carried, Importer, NoOptions, PartInput
-from gaitforge.datasets.formats.sources import (
-    Span,
-    cut_spans,
-    episode_returns,
-    field_name,
-    identity,
-)
+from gaitforge.datasets.formats.sources import Span
 from gaitforge.datasets.schema import DTYPES, STREAM_KEYS, Field, Schema
 
 _FLAGS = (*layout.ENDINGS, layout.SUCCESS)
@@ -53,8 +48,8 @@ class LerobotImporter(Importer):
         self._kinds |= dict.fromkeys(self._flags, ((), "bool"))
         if not self._notes and "task_index" in folder.features:
             self._kinds["task_index"] = (), "int64"
-        self.identity = identity(self.files)
-        self.parts = cut_spans(folder.lengths, self.schema.fields)
+        self.identity = sources.identity(self.files)
+        self.parts = sources.cut_spans(folder.lengths, self.schema.fields)
 
     def read_part(self, part: Span) -> PartInput:
         """See `protocol.Importer`."""
@@ -102,7 +97,7 @@ class LerobotImporter(Importer):
         if done is not None and not {"terminated", "truncated"} & ends.keys():
             columns["truncated"] = done
         if "reward" in steps:
-            columns["return"] = episode_returns(steps["reward"], part.lengths)
+            columns["return"] = sources.episode_returns(steps["reward"], part.lengths)
         if task_index is not None and folder.tasks:
             tasks = [folder.tasks.get(n, "unknown") for n in task_index[part.starts].tolist()]
             columns |= {"skill": tasks, "task": tasks}
@@ -171,7 +166,7 @@ def _described(folder: LerobotFolder) -> tuple[dict[str, str], Schema, Carried]:
 def _field_of(feature: str, spec: Mapping[str, Any]) -> tuple[str, Field | str]:
     """The field for a feature, or why there is none."""
     main = {value: key for key, value in layout.MAIN_FEATURES.items()}
-    name = main.get(feature) or field_name(feature)
+    name = main.get(feature) or sources.field_name(feature)
     name = f"feature_{name}" if name in STREAM_KEYS or not name[0].isalpha() else name
     dtype, shape = spec["dtype"], tuple(spec["shape"])
     if dtype in ("image", "video"):

@@ -14,13 +14,9 @@ import pyarrow.parquet as pq
 from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.formats.blocks import Block, blocks
 from gaitforge.datasets.formats.lerobot import lerobot_schema as layout
+from gaitforge.datasets.formats.lerobot import statistics
 from gaitforge.datasets.formats.lerobot.lerobot_schema import NOTES, feature_of
-from gaitforge.datasets.formats.lerobot.statistics import (
-    Stats,
-    episode_stats,
-    field_stats,
-    scalar_stats,
-)
+from gaitforge.datasets.formats.lerobot.statistics import Stats
 from gaitforge.datasets.formats.parquet_rows import to_arrow, to_lists
 from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter
 from gaitforge.datasets.formats.readme import README, readme
@@ -87,7 +83,7 @@ class LerobotExporter(Exporter):
         _write_tasks(temporary / layout.TASKS, frames.tasks)
         info = _info(selection, len(frames.tasks), frames.fps, options.file_mb)
         _write_json(temporary / layout.INFO, info)
-        stats = {feature_of(name): field_stats(selection, name) for name in names}
+        stats = {feature_of(name): statistics.field_stats(selection, name) for name in names}
         stats |= frames.own_stats()
         lists = {name: {key: each[key].tolist() for key in each} for name, each in stats.items()}
         _write_json(temporary / layout.STATS, lists)
@@ -140,7 +136,7 @@ class _Frames:
     def own_stats(self) -> dict[str, Stats]:
         """Statistics of the computed features."""
         return {
-            name: scalar_stats(own[name] for _, own in self.blocks())
+            name: statistics.scalar_stats(own[name] for _, own in self.blocks())
             for name in layout.OWN_FEATURES
         }
 
@@ -160,7 +156,7 @@ class _Frames:
             "dataset_to_index": block.first_step + block.stops,
         }
         for name, values in columns.items():
-            for stat, per_episode in episode_stats(values, block.lengths).items():
+            for stat, per_episode in statistics.episode_stats(values, block.lengths).items():
                 rows[f"stats/{name}/{stat}"] = to_lists(per_episode)
         return pa.table(rows)
 

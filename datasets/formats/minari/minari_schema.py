@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gaitforge.datasets.formats.checks import damage_named, first_line, refuse
+from gaitforge.datasets.errors import failures
+from gaitforge.datasets.formats.checks import damage_named, refuse
 from gaitforge.datasets.formats.sources import field_name, stored_dtype
 from gaitforge.datasets.schema import Field, Schema, consecutive_slices
 
@@ -149,12 +150,11 @@ def schema_note(schema: Schema, columns: pa.Schema) -> str:
 
 def read_schema_note(source: Path, note: Any) -> tuple[Schema, dict[str, pa.DataType]]:
     """The schema, and the types of the catalog's columns."""
-    try:
+    kinds = KeyError, TypeError, ValueError, AttributeError, pa.ArrowException
+    with failures(f"{source}: {NOTES}: the notes are damaged", *kinds):
         tree = json.loads(note)
         types = {name: pa.type_for_alias(text) for name, text in tree["columns"].items()}
         return Schema.from_json(tree["schema"]), types
-    except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
-        refuse(source, NOTES, f"the notes are damaged: {first_line(error)}")
 
 
 def rows_of_notes(source: Path, notes: Sequence[Any], types: Mapping[str, pa.DataType]) -> pa.Table:

@@ -10,17 +10,13 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.errors import DatasetError, failures, listed
 from gaitforge.datasets.files import visible
 from gaitforge.datasets.formats.checks import damage_named, refuse
 from gaitforge.datasets.formats.hdf5 import open_hdf5
+from gaitforge.datasets.formats.mocapact import mocapact_files as files
 from gaitforge.datasets.formats.mocapact import mocapact_schema as keys
-from gaitforge.datasets.formats.mocapact.mocapact_files import (
-    FileContents,
-    Rollouts,
-    read_contents,
-    read_float32,
-)
+from gaitforge.datasets.formats.mocapact.mocapact_files import FileContents, Rollouts
 from gaitforge.datasets.formats.protocol import Carried, Importer, PartInput
 from gaitforge.datasets.formats.sources import (
     Span,
@@ -65,7 +61,7 @@ class MocapactImporter(Importer):
     def __init__(self, source: str, options: MocapactOptions) -> None:
         self.files = _files(Path(source))
         clips = _clip_list(options.validation_clips) if options.validation_clips else ()
-        contents = {path: read_contents(path) for path in self.files}
+        contents = {path: files.read_contents(path) for path in self.files}
         self._contents = [content for content in contents.values() if content]
         self._empty = [path.name for path, content in contents.items() if not content]
         if not self._contents:
@@ -123,9 +119,9 @@ class MocapactImporter(Importer):
         path, group = rollouts.path, f"{rollouts.snippet.name}/{number}"
         for key, name in keys.STEP_KEYS.items():
             if name in out:
-                read_float32(path, file, f"{group}/{key}", out[name])
+                files.read_float32(path, file, f"{group}/{key}", out[name])
         seen = buffer[: len(out["reward"]) + 1]
-        read_float32(path, file, f"{group}/{keys.PROPRIOCEPTIVE}", seen)
+        files.read_float32(path, file, f"{group}/{keys.PROPRIOCEPTIVE}", seen)
         for name, columns in self._layout.columns.items():
             out[name][:] = seen[:-1, columns]
             out[f"final_{name}"][:] = seen[-1, columns]
@@ -249,10 +245,8 @@ def _schema_of_notes(content: FileContents, noted: Schema) -> tuple[keys.Observa
 
 def _clip_list(path: str) -> tuple[str, ...]:
     """The clips of a text file, one per line, without empty lines and comments (#)."""
-    try:
+    with failures(f"cannot read the clip list {path}", OSError, UnicodeDecodeError):
         lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DatasetError(f"cannot read the clip list {path}: {error}") from error
     clips = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if not clips:
         raise DatasetError(f"the clip list {path} names no clip; write one per line")

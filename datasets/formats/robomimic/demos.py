@@ -164,9 +164,7 @@ def read_env(path: Path, file: h5py.File) -> tuple[dict[str, Any], bytes]:
     return tree, json.dumps(tree).encode() if tree else b""
 
 
-def read_masks(
-    path: Path, file: h5py.File, demos: Sequence[Demo], said: list[str]
-) -> dict[str, np.ndarray]:
+def read_masks(file: h5py.File, demos: Sequence[Demo], said: list[str]) -> dict[str, np.ndarray]:
     """Filter key -> the demos it lists, ascending; `said` gets what it lists besides."""
     masks = dict[str, np.ndarray]()
     places = {demo.group.rpartition("/")[2]: at for at, demo in enumerate(demos)}

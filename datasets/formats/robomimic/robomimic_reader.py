@@ -1,26 +1,23 @@
 """Import of robomimic's and Isaac Lab's HDF5 files; `robomimic_schema.py` describes the layout."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import h5py
 import numpy as np
 from h5py import h5d, h5s  # pyright: ignore[reportAttributeAccessIssue] (compiled)
 
-from gaitforge.datasets.errors import listed, prefixed
+from gaitforge.datasets.errors import failures, listed
 from gaitforge.datasets.formats import hdf5
 from gaitforge.datasets.formats.checks import (
     check_finite,
     check_option,
     damage_named,
-    first_line,
     refuse,
 )
 from gaitforge.datasets.formats.notes import check_notes, refuse_options
-from gaitforge.datasets.formats.protocol import Carried, Importer, PartInput
+from gaitforge.datasets.formats.protocol import Carried, PartInput
 from gaitforge.datasets.formats.robomimic import demos as files
 from gaitforge.datasets.formats.robomimic import robomimic_schema as keys
 from gaitforge.datasets.formats.robomimic.demos import Demo, Kind
@@ -64,18 +61,10 @@ class RobomimicOptions:
         check_option("control_dt_s", self.control_dt_s, "seconds")
 
 
-class RobomimicImporter(Importer):
+class RobomimicImporter(hdf5.Hdf5Importer):
     """See `protocol.Importer`."""
 
     Options = RobomimicOptions
-
-    def __init__(self, source: str, options: RobomimicOptions) -> None:
-        self._path, self._options = Path(source), options
-        self._file = hdf5.open_hdf5(self._path)
-        with ExitStack() as undo, damage_named(self._path):
-            undo.callback(self._file.close)
-            self._open()
-            undo.pop_all()
 
     def _open(self) -> None:
         path, self._table = self._path, None
@@ -98,7 +87,7 @@ class RobomimicImporter(Importer):
             refuse(path, keys.DATA, "the arrays with a row a demo are too large to be read")
         self.files = [path]
         self.identity = identity(self.files, self._options)
-        masks = files.read_masks(path, self._file, self._demos, self._said)
+        masks = files.read_masks(self._file, self._demos, self._said)
         rows = self.catalog(Span(lengths, 0, 0)) if self._table is None else self._table
         self.selections = {n: np.asarray(rows["episode"])[each] for n, each in masks.items()}
         kept = [f"{listed(each)} -> {name}" for name, each in self._keys.items()]
@@ -109,7 +98,7 @@ class RobomimicImporter(Importer):
     def _describe_notes(self, group: h5py.Group) -> None:
         """Set the schema and keys from gaitforge's notes; refuses demos that are not so."""
         self.schema, self._table = hdf5.read_notes(self._path, group)
-        with prefixed(str(self._path)):
+        with failures(str(self._path)):
             self._keys = keys.keys_of(self.schema, bool(group.attrs.get(keys.NESTED, False)))
         for field in self.schema.fields:
             parts = [self._required(key) for key in self._keys[field.name]]
@@ -260,10 +249,8 @@ class RobomimicImporter(Importer):
         key = f"{demo.group}/{key}"
         dataset = h5d.open(self._file.id, key.encode())  # h5py's other calls take twice as long
         rows = np.empty(dataset.shape, dataset.dtype)
-        try:
+        with damage_named(self._path, key, "cannot be read"):
             dataset.read(h5s.ALL, h5s.ALL, rows)
-        except (OSError, RuntimeError) as error:
-            refuse(self._path, key, f"cannot be read: {first_line(error)}")
         check_finite(self._path, key, rows)
         return rows
 
@@ -282,10 +269,9 @@ class RobomimicImporter(Importer):
         obs = views["obs"]
         following = np.empty_like(obs)
         self._read(demo, sources, following)
-        bits = f"u{obs.itemsize}"
-        differ = following[:-1].view(bits) != obs[1:].view(bits)
+        differ = hdf5.unlike_following(following, obs)
         if differ.any():
-            row = int(np.argmax(differ.any(axis=tuple(range(1, differ.ndim)))))
+            row = int(np.argmax(differ))
             problem = f"row {row} is not row {row + 1} of {keys.OBS}; to keep it as it is"
             key = f"{demo.group}/{keys.NEXT}"
             refuse(self._path, key, f"{problem} name it in fields, as fields=*")
@@ -303,7 +289,3 @@ class RobomimicImporter(Importer):
             return solved, bool(dones[-1]), not dones[-1]
         solved = bool(rewards[-1] > 0) if demo.success is None else demo.success
         return solved, solved, not solved
-
-    def close(self) -> None:
-        """See `protocol.Importer`."""
-        self._file.close()

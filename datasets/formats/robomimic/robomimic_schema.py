@@ -9,12 +9,11 @@ there is once an episode below `episode/`.
 
 import re
 from collections.abc import Collection, Mapping
-from itertools import combinations
 
 from gaitforge.datasets.errors import DatasetError, listed
-from gaitforge.datasets.formats.sources import field_name, tiling_slices
+from gaitforge.datasets.formats.hdf5 import keys_clash, next_holds_final
+from gaitforge.datasets.formats.sources import field_name, free_name, tiling_slices
 from gaitforge.datasets.schema import STREAM_KEYS, Schema
-from gaitforge.datasets.selection.selection import final_of
 
 DATA, MASK, NOTES = "data", "mask", "gaitforge"
 OBS, NEXT, ACTIONS, REWARDS, DONES = "obs", "next_obs", "actions", "rewards", "dones"
@@ -42,12 +41,8 @@ def own_key(name: str, per: str = "step") -> str:
 
 def name_of(key: str, taken: Collection[str]) -> str:
     """A field's name for a key: lower case, with a number where it is `taken` or reserved."""
-    name = base = re.sub(r"^(?=[^a-z])", "key_", field_name(key.removeprefix(EPISODE)))
-    number = 1
-    while name in taken or name in _RESERVED:
-        number += 1
-        name = f"{base}_{number}"
-    return name
+    name = re.sub(r"^(?=[^a-z])", "key_", field_name(key.removeprefix(EPISODE)))
+    return free_name(name, {*taken, *_RESERVED})
 
 
 def keys_of(schema: Schema, nested: bool) -> dict[str, list[str]]:
@@ -70,20 +65,13 @@ def keys_of(schema: Schema, nested: bool) -> dict[str, list[str]]:
     parts = [placed(f"{OBS}/{name}") for name, _ in tiling_slices(schema.field("obs"))]
     has_others = any(key.startswith(f"{OBS}/") for each in keys.values() for key in each)
     keys["obs"] = parts or ([OBS] if nested and not has_others else [f"{OBS}/state"])
-    if holds_final(schema):
+    if next_holds_final(schema, NEXT):
         keys["final_obs"] = [f"next_{key}" for key in keys["obs"]]
     elif "final_obs" in schema.names("episode"):
         keys["final_obs"] = [f"{EPISODE}final_obs"]
     every = sorted([DONES, *(key for each in keys.values() for key in each)])
-    if any(f"{later}/".startswith(f"{one}/") for one, later in combinations(every, 2)):
+    if keys_clash(every):
         raise DatasetError(f"two fields would have one key, or one in the other's: {listed(every)}")
     if odd := [key for key in every if not _KEY.fullmatch(key)]:
         raise DatasetError(f"{listed(odd)} cannot be keys of a robomimic file")
     return keys
-
-
-def holds_final(schema: Schema) -> bool:
-    """Whether `next_obs` holds the final observations: they are alike, and it is no field."""
-    if "final_obs" not in schema.names("episode") or NEXT in schema.names():
-        return False
-    return final_of(schema, "final_obs") is not None

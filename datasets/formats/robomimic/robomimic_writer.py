@@ -13,7 +13,7 @@ import numpy as np
 
 from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.formats.blocks import blocks, check_fields, check_room
-from gaitforge.datasets.formats.hdf5 import write_notes
+from gaitforge.datasets.formats.hdf5 import packing, write_notes
 from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter
 from gaitforge.datasets.formats.robomimic import robomimic_schema as keys
 from gaitforge.datasets.formats.sources import tiling_slices
@@ -141,11 +141,10 @@ class RobomimicExporter(Exporter):
         """Create a dataset; groups keep the order of their names."""
         if "/" in key and (head := key.partition("/")[0]) not in demo:
             demo.create_group(head, track_order=True)
-        packing = self._options.compression
         chunk = min(len(values), max(1, _CHUNK_BYTES // max(1, values[0].nbytes)))
-        layout = {} if packing == "none" else {"chunks": (chunk, *values.shape[1:])}
-        packing = None if packing == "none" else packing
-        demo.create_dataset(key, data=values, compression=packing, **layout)
+        packed = packing(self._options.compression)
+        layout = {"chunks": (chunk, *values.shape[1:])} if packed else {}
+        demo.create_dataset(key, data=values, compression=packed, **layout)
 
     def _carried(self, schema: Schema, largest: float, metadata: int) -> Carried:
         kept = [f"{name} -> {listed(each)}" for name, each in self._keys.items()]

@@ -12,14 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gaitforge.datasets import files
 from gaitforge.datasets.errors import DatasetError
-from gaitforge.datasets.files import (
-    check_outside_stores,
-    exclusive_lock,
-    fsync_path,
-    fsync_tree,
-    replace_durably,
-)
 from gaitforge.datasets.formats import exporter_class, options_of
 from gaitforge.datasets.formats.protocol import Begin, Report, no_progress
 from gaitforge.datasets.formats.sources import field_bytes
@@ -62,13 +56,13 @@ def export_selection(
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.exporting")
-        with exclusive_lock(target.with_name(f"{temporary.name}.lock"), wait=False) as held:
+        with files.exclusive_lock(target.with_name(f"{temporary.name}.lock"), wait=False) as held:
             if not held:
                 raise DatasetError(f"{destination} is being written by another process")
             try:
                 _remove(temporary)
                 carried = exporter.write(selection, temporary, begin(selection.steps))
-                (fsync_tree if temporary.is_dir() else fsync_path)(temporary)
+                (files.fsync_tree if temporary.is_dir() else files.fsync_path)(temporary)
                 try:
                     notes = getattr(writer_options, "notes", False)
                     verify_export(name, exporter, notes, selection, temporary)
@@ -77,7 +71,7 @@ def export_selection(
                     what = f"{destination} was not made, it does not read back as it was written"
                     raise DatasetError(f"{what}: {problem}") from error
                 _check_free(target, destination)
-                replace_durably(temporary, target)
+                files.replace_durably(temporary, target)
             finally:
                 _remove(temporary)
     except OSError as error:
@@ -91,7 +85,7 @@ def export_selection(
 def _check_free(target: Path, destination: str | os.PathLike[str]) -> None:
     if os.path.lexists(target):
         raise DatasetError(f"{destination} exists; give the path of a new file or folder")
-    check_outside_stores(target)
+    files.check_outside_stores(target)
 
 
 def _remove(temporary: Path) -> None:

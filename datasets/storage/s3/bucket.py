@@ -8,13 +8,13 @@ of a store are written that way, so none is ever replaced.
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gaitforge.datasets.errors import DatasetError, StorageError, missing_package
+from gaitforge.datasets.errors import DatasetError, StorageError, failures, missing_package
 from gaitforge.datasets.files import is_hidden
 
 _URL = re.compile(r"s3:/{1,2}(?P<bucket>[A-Za-z0-9._-]+)/+(?P<prefix>[^/?#][^?#]*?)/*")
@@ -111,10 +111,5 @@ class Bucket:
         with self._failures("objects cannot be removed"), suppress(FileNotFoundError):
             self._objects.delete(self._store, list(keys))
 
-    @contextmanager
-    def _failures(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except (self._refused, OSError) as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-            raise StorageError(f"{self.url}: {what}: {reason}") from error
+    def _failures(self, what: str) -> AbstractContextManager[None]:
+        return failures(f"{self.url}: {what}", self._refused, OSError, error=StorageError)
