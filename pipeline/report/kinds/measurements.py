@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from gaitforge.flows.experiments.published import FAILS, HOLDS, OPEN
 from gaitforge.flows.experiments.summary import SUMMARY, grouped_by
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import read_record
@@ -21,13 +22,37 @@ def write_measurement_page(out: Path, reporter: Reporter) -> Path:
     """Write report.html from a folder's summary."""
     summary = read_record(out / SUMMARY) or {}
     page = out / "report.html"
-    shown = [Section("Published", _REPEATS, rows)] if (rows := verdict_rows(summary)) else []
+    shown = []
+    if rows := verdict_rows(summary):
+        text = (
+            "Where a paper’s statement holds here: the values of each axis, and how many times as "
+        )
+        shown.append(
+            Section("In short", text + "much the second has as the first.", _short(summary))
+        )
+        shown.append(Section("Published", _REPEATS, rows))
     for group in grouped_by(summary["rows"], ("measure",)):
         text = "Medians over the repeats, in brackets their quartiles."
         panels = [*_spectra(group), *_curves(group)]
         shown.append(Section(group[0]["title"], text, _rows(group), panels))
     write_sections(page, "Measurements", _abstract(summary), shown)
     return page
+
+
+def _short(summary: Record) -> list[dict[str, str]]:
+    """A row for each statement along each axis: the values at which it has each verdict."""
+    rows = []
+    for group in grouped_by(summary["verdicts"], ("ahead", "behind", "set")):
+        first, ratios = group[0], [each["means"][1] / each["means"][0] for each in group]
+        places = {
+            kind: ", ".join(_value(each) or "yes" for each in group if each["verdict"] == kind)
+            for kind in (HOLDS, OPEN, FAILS)
+        }
+        names = {"published": f"{first['ahead']} ahead of {first['behind']}", "of": first["set"]}
+        ends = [min(ratios), max(ratios)]
+        ratio = interval(ends, 1) if len(group) > 1 else fixed(ends[0], 1)
+        rows.append({**names, **places, "ratio": ratio})
+    return rows
 
 
 def measurement_rows(summary: Record) -> list[dict[str, str]]:
