@@ -83,7 +83,9 @@ class EnvironmentId:
 
 
 def with_settings(env: str, words: Sequence[str]) -> str:
-    """An environment's text with further settings, each "name=value"."""
+    """An environment's text with further settings, each "name=value"; ValueError for others."""
+    if odd := [word for word in words if not re.match(r"[\w.]+=", word)]:
+        raise ValueError(f"'{odd[0]}' is no setting; give NAME=VALUE")
     return str(EnvironmentId.parse(",".join([env, *words]))) if words else env
 
 

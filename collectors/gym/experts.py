@@ -59,8 +59,8 @@ def policies_folder(env_id: str, folder: str = "") -> Path:
     place = Path(folder) if folder else SHIPPED / find_task(env_id).name
     if not folder and not place.is_dir():
         raise ValueError(
-            f"no policies of {env_id} ship with gaitforge; gaitforge expert train --env makes "
-            "some; an experiment takes --expert RUN|module:Class|FILE.onnx"
+            f"no policies of {env_id} ship with gaitforge: give RUN|module:Class|FILE.onnx, to an "
+            "experiment as --expert, or train some with gaitforge expert train --env"
         )
     return place
 

@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gaitforge.collectors.experts.expert import load_expert
+from gaitforge.collectors.experts.expert import drives_a_family, load_expert
+from gaitforge.collectors.robots.robot import load_robots
 from gaitforge.collectors.robots.stored_robots import SEVERAL
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.plan import Corrections, DataSet, Experiment
@@ -229,16 +230,16 @@ def _sources(claim: Claim, out: Path) -> Iterator[_Source]:
 def _check_robot(experiment: Experiment, robot: str, source: _Source) -> None:
     """Raise ValueError if the expert that scores or labels drives another robot than learners."""
     expert = experiment.scoring_expert or source.evaluation.expert
-    asked = getattr(source.evaluation, "robot", "") or robot
-    if asked == SEVERAL:
+    given = getattr(source.evaluation, "robot", "") or robot
+    if given == SEVERAL:
         raise ValueError(f"{source.store} has several robots; name some: evaluate.robot=go1,go2")
-    if "," in expert:
-        LeggedPlan(expert=expert, robot=asked).pairs()
+    if "," in expert or drives_a_family(load_expert(expert).weights):
+        LeggedPlan(expert=expert, robot=given).pairs()
         return
     driven = load_expert(expert).policy.robot.name
-    if driven != asked:
+    if any(card.name != driven for card in load_robots(given)):
         raise ValueError(
-            f"expert {expert} drives {driven}, but the learners drive {asked}; give an expert of "
+            f"expert {expert} drives {driven}, but the learners drive {given}; give an expert of "
             "that robot"
         )
 

@@ -78,9 +78,15 @@ def executed_place(config: TrainConfig, schema: Schema) -> tuple[int, int] | Non
 
 
 def training_fields(config: TrainConfig, schema: Schema) -> tuple[str, ...]:
-    """See `objective_fields`."""
-    executed = executed_place(config, schema) is not None
-    return objective_fields(OBJECTIVES[config.objective], schema, executed)
+    """See `objective_fields`; ValueError, too, if critics would judge discrete actions' scores."""
+    objective = OBJECTIVES[config.objective]
+    if "choices" in schema.attributes and objective.values and not objective.gaussian:
+        fits = [name for name, each in OBJECTIVES.items() if each.gaussian or not each.values]
+        raise ValueError(
+            f"the store's actions are discrete, and the critics of {config.objective} judge others "
+            f"in between; allowed: {', '.join(fits)}"
+        )
+    return objective_fields(objective, schema, executed_place(config, schema) is not None)
 
 
 def with_labels(batches: Iterable[Batch], labels: Labels | None) -> Iterator[Batch]:

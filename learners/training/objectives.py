@@ -101,17 +101,10 @@ def value_settings(objective: str, overrides: Mapping[str, Any]) -> Any:
 def objective_fields(objective: Objective, schema: Schema, executed: bool) -> tuple[str, ...]:
     """The fields to train on; executed actions have no distribution, so EXPERT_FIELDS are not used.
 
-    ValueError if rewards are needed and missing, if critics would judge a policy's scores of
-    discrete actions, of which they know the taken ones only, or if EXPERT_FIELDS and the action
-    differ in shape.
+    ValueError if rewards are needed and missing, or if EXPERT_FIELDS and the action differ in
+    shape.
     """
     if objective.values:
-        if "choices" in schema.attributes and not objective.gaussian:
-            fits = (name for name, each in OBJECTIVES.items() if each.gaussian or not each.values)
-            raise ValueError(
-                "the store's actions are discrete, and this objective's critics judge actions in "
-                f"between; allowed: {', '.join(fits)}"
-            )
         if "reward" not in schema.names("step"):
             raise ValueError(
                 "the store has no field reward per step, from which values are learned; train with "

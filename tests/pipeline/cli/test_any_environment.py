@@ -244,7 +244,7 @@ def test_discrete_actions_wrappers_and_success_by_name_go_all_the_way(
     trained = run("train", store, "--out", run_folder, "--model", "mlp", "--steps", 30, *sizes)
     assert trained.code == 0, trained.err
     refused = run("train", store, "--out", tmp_path / "td3", "--objective", "td3-bc")
-    assert_refused(refused, "actions are discrete, and this objective's critics judge")
+    assert_refused(refused, "actions are discrete, and the critics of td3-bc judge")
     scored = run("evaluate", run_folder, "--episodes", 4, "--json")
     assert scored.code == 0, scored.err
     result = json.loads(scored.out)
