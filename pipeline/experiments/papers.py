@@ -359,6 +359,6 @@ PAPERS: Mapping[str, Preset] = {
     "mocapact": Preset(_mocapact, "BoT's Figures 3a and 9a: masks on held-out clips", full=True),
     "mocapact-sizes": Preset(_mocapact_sizes, "BoT's Figure 3b: over the width", full=True),
     "mocapact-layers": Preset(_mocapact_layers, "BoT's Figure 9b: over the layers", full=True),
-    "bodies": Preset(_bodies, "one policy for many robots, with the joints' signs taken out"),
+    "bodies": Preset(_bodies, "one policy for many robots, with the joints' signs taken out", 1.4),
     "bot-rl": Preset(_bot_rl, "BoT's Figures 5, 10 and 11: six networks trained by PPO", full=True),
 }
