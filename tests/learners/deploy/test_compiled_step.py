@@ -29,7 +29,7 @@ from tests.learners.making import KIND_SETTINGS, SMALL, make_policy
 LARGE = 3_000_000  # presets with more parameters take too long here, and run in torch
 COMPILED = ("fcnet", "bot", "body-mlp", "history-mlp", "mlp", "transformer", "dt")
 WITH_CACHE = ("transformer", "dt")
-PICKED = [(name, 1) for name, each in PRESETS.items() if each.parameters < LARGE]
+PICKED = [(name, 1) for name, each in PRESETS.items() if (each.parameters or 0) < LARGE]
 PICKED += [(name, 5) for name in ("fcnet", "bot")]
 
 
