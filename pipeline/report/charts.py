@@ -160,8 +160,15 @@ def grouped_bars(
                 np.array([none if each[name] is None else each[name] for each in measures])
                 for name, none in (("mean", np.nan), ("std", 0.0))
             )
-            colour = SERIES_COLOURS[index % len(SERIES_COLOURS)]
-            axes.bar(places, values, width=0.92 * width, color=colour, label=label)
+            rounds, place = divmod(index, len(SERIES_COLOURS))
+            look = {
+                "color": SERIES_COLOURS[place],
+                "hatch": "////" * rounds,
+                "hatch_linewidth": 1.5,
+            }
+            axes.bar(
+                places, values, 0.92 * width, label=label, edgecolor=figures.PAPER, lw=0, **look
+            )
             shown = spread > 0
             axes.errorbar(
                 places[shown], values[shown], yerr=spread[shown],
