@@ -269,7 +269,7 @@ def test_the_policy_that_collected_scores_100_in_experiments(run: Run, tmp_path:
     assert scored["expert"] > scored["zero"]
     refused = run("run", "compare", tmp_path / "random.zarr", "--out", tmp_path / "no", *words)
     assert refused.code != 0
-    assert "an experiment takes --expert RUN|module:Class|FILE.onnx" in refused.err
+    assert "give RUN|module:Class|FILE.onnx, to an experiment as --expert" in refused.err
 
 
 def save_onnx(path: Path, weights: np.ndarray) -> None:
