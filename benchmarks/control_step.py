@@ -14,14 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.flows.measures.control_steps import (
-    COMPILED,
-    ONNX,
-    TORCH,
-    StepOfOne,
-    step_in,
-    turn_s,
-)
+from gaitforge.flows.measures.control_steps import COMPILED, ONNX, TORCH, StepOfOne, step_in, turn_s
 from gaitforge.flows.measures.timing import torch_threads, untrained_policy
 from gaitforge.flows.progress import Advance
 from gaitforge.learners.deploy.export_formats import onnx_packages

@@ -13,12 +13,7 @@ import torch
 from gaitforge.collectors.policies import Policy, TaskPolicy
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import evaluation_key, kept_evaluation, read_record
-from gaitforge.flows.tasks.evaluation import (
-    EvaluationPlan,
-    PolicyEvaluation,
-    References,
-    measured,
-)
+from gaitforge.flows.tasks.evaluation import EvaluationPlan, PolicyEvaluation, References, measured
 from gaitforge.flows.tasks.policy_source import EXPERT, RUN, PolicySource
 
 LATENCY_REPEATS = 1000

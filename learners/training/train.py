@@ -51,10 +51,7 @@ class TrainResult:
 
 
 def train(
-    config: TrainConfig,
-    selection: Selection,
-    out_dir: str | Path,
-    progress: Progress | None = None,
+    config: TrainConfig, selection: Selection, out_dir: str | Path, progress: Progress | None = None
 ) -> TrainResult:
     """Train a policy on the selection's episodes, or resume the run in `out_dir`.
 

@@ -55,10 +55,7 @@ COMMANDS = {
     ),
     "jobs": ("jobs", "list, follow and cancel the Slurm jobs of stores and runs"),
     "serve": ("status", "serve the flows to Prefect, with forms and a schedule, until Ctrl-C"),
-    "notify": (
-        "status",
-        "tell a web hook when Prefect's runs fail, are late, or collect nothing",
-    ),
+    "notify": ("status", "tell a web hook when Prefect's runs fail, are late, or collect nothing"),
     "train": ("policies", "train a model on a selection of a store, or resume a run"),
     "evaluate": ("policies", "run a policy in closed loop on held-out episodes of its task"),
     "report": ("experiments", "write report.html from a run's files"),

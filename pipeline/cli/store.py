@@ -169,10 +169,7 @@ def plan_command(arguments: argparse.Namespace) -> None:
     f"gaitforge verify {_EXAMPLE}",
     "store --json",
     option(
-        "--replay",
-        "also simulate N random episodes again and compare them bit for bit",
-        whole,
-        0,
+        "--replay", "also simulate N random episodes again and compare them bit for bit", whole, 0
     ),
     option("--seed", "random seed that chooses the replayed episodes", whole, 0),
     option("--robot", "a name or path, if not the store's own robot", default=""),
