@@ -15,6 +15,7 @@ from gaitforge.learners.policy.normalisation import Normaliser
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 
 Key = TypeVar("Key")
+Figure = TypeVar("Figure")
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
@@ -25,15 +26,15 @@ def seconds_of(work: Callable[[], Any]) -> float:
 
 
 def in_turns(
-    works: Mapping[Key, Callable[[], float]],
+    works: Mapping[Key, Callable[[], Figure]],
     rounds: int,
     after_round: Callable[[], object] = lambda: None,
-) -> dict[Key, list[float]]:
+) -> dict[Key, list[Figure]]:
     """The figure of each work in each round; taking turns spreads other load over all of them.
 
     The order changes from round to round. A first round, to warm up, does not count.
     """
-    figures: dict[Key, list[float]] = {key: [] for key in works}
+    figures: dict[Key, list[Figure]] = {key: [] for key in works}
     for number in range(rounds + 1):
         for key, work in list(works.items())[:: -1 if number % 2 else 1]:
             figure = work()
