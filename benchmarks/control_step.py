@@ -24,7 +24,7 @@ from gaitforge.flows.measures.control_steps import (
     turn_s,
     warmed_up,
 )
-from gaitforge.flows.measures.timing import in_turns, torch_threads, untrained_policy
+from gaitforge.flows.measures.timing import in_turns, untrained_policy
 from gaitforge.flows.progress import Advance
 from gaitforge.learners.deploy.export_formats import onnx_packages
 from gaitforge.learners.models.fcnet.spectral_basis import paper_modes
@@ -36,6 +36,7 @@ from gaitforge.learners.models.registry import (
     preset,
 )
 from gaitforge.learners.models.spaces import SPACES, Space
+from gaitforge.learners.training.process import torch_threads
 
 LEGGED = "legged"
 FCNET, TRANSFORMER, RETNET = "fcnet", "transformer", "retnet"

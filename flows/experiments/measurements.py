@@ -19,12 +19,13 @@ from gaitforge.flows.measures.attention import Attention
 from gaitforge.flows.measures.control_steps import ControlStep
 from gaitforge.flows.measures.interface import Measure, Point
 from gaitforge.flows.measures.spectra import Spectra
-from gaitforge.flows.measures.timing import machine, torch_threads
+from gaitforge.flows.measures.timing import machine
 from gaitforge.flows.measures.training_steps import TrainMemory, TrainStep
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import digest, provenance, to_tree, write_record
 from gaitforge.flows.stages.staging import Stage
+from gaitforge.learners.training.process import torch_threads
 
 MEASURES: Mapping[str, type[Measure]] = {
     "spectra": Spectra,

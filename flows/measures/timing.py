@@ -3,8 +3,7 @@
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -42,17 +41,6 @@ def in_turns(
                 figures[key].append(figure)
         after_round()
     return figures
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """PyTorch on so many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def machine() -> dict[str, Any]:

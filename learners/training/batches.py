@@ -1,5 +1,7 @@
 """The batches of a training run, and its position in them."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 

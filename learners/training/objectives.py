@@ -8,6 +8,8 @@ KL divergence is the same in any unit.
 Legend: B windows, T steps, A numbers of an action.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from importlib import import_module
