@@ -114,9 +114,10 @@ def _init(arguments: argparse.Namespace) -> None:
     from gaitforge.collectors.modelling.describing.describe import init_robot
     from gaitforge.collectors.modelling.describing.notes import Answers
 
-    joints = {field: dict(getattr(arguments, name)) for field, name in _BY_JOINT.items()}
     names = ("name", "weld", "knees", "leave_out_meshes")
-    answers = Answers(**option_values(arguments, *names, trunk_half_size_m="trunk_box"), **joints)
+    values = option_values(arguments, *names, trunk_half_size_m="trunk_box")
+    values |= {field: dict(getattr(arguments, name)) for field, name in _BY_JOINT.items()}
+    answers = Answers(**values)
     described = init_robot(arguments.mjcf, arguments.out, answers)
     if arguments.json:
         decisions = [asdict(decision) for decision in described.decisions]
