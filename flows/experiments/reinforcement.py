@@ -133,6 +133,8 @@ class Run:
     def row(self, out: Path) -> dict[str, Any]:
         """Its numbers in the summary."""
         record, history = needed(self.evaluated(out)), read_history(self.folder(out))
+        if not history:
+            raise ValueError(f"{self.folder(out)} has no history; run the experiment again")
         steps, rates = np.array([[row["steps"], row["steps_per_s"]] for row in history]).T
         seconds = np.cumsum(np.diff(steps, prepend=0) / rates)
         cells = record["cells"]
