@@ -6,9 +6,10 @@ Candidates take turns in short blocks, which spreads other load over all of them
 """
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import cycle, islice
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,25 @@ from gaitforge.flows.measures.control_steps import (
     StepOfOne,
     step_in,
     turn_s,
+    warmed_up,
 )
-from gaitforge.flows.measures.timing import torch_threads, untrained_policy
+from gaitforge.flows.measures.timing import in_turns, untrained_policy
 from gaitforge.flows.progress import Advance
 from gaitforge.learners.deploy.export_formats import onnx_packages
 from gaitforge.learners.models.fcnet.spectral_basis import paper_modes
-from gaitforge.learners.models.registry import PRESETS, ModelSpec, preset
-from gaitforge.learners.models.sizes import parameter_count
+from gaitforge.learners.models.registry import (
+    PRESETS,
+    ModelSpec,
+    build_network,
+    count_parameters,
+    preset,
+)
 from gaitforge.learners.models.spaces import SPACES, Space
+from gaitforge.learners.training.process import torch_threads
 
-FCNET = "fcnet-legged"
-COMPILED_KINDS = ("fcnet", "transformer", "dt", "bot", "body-mlp", "history-mlp", "mlp")
 LEGGED = "legged"
+FCNET, TRANSFORMER, RETNET = "fcnet", "transformer", "retnet"
+"""Short names of the presets of FCNet's legged size."""
 OTHERS = ("dt-legged", "history-mlp-legged", "mlp-legged", "bot", "flow-1", "flow", "flow-4")
 DEMO = PRESETS["fcnet"].values  # what the demo's FCNet changes in the legged one
 
@@ -68,18 +76,28 @@ class ControlStepConfig:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A network in a runtime, at a setting of FCNet's sizes (what is changed in the legged one)."""
+    """A network in a runtime, at a setting: what is changed in its preset's sizes."""
 
     model: str
     setting: Mapping[str, Any]
-    spec: ModelSpec
-    space: Space
-    runtime: str = TORCH
+    runtime: str
 
     @property
     def key(self) -> Key:
         """Model with runtime, and setting, as text."""
         return f"{self.model}-{self.runtime}", setting_name(self.setting)
+
+    @property
+    def sized(self) -> tuple[ModelSpec, Space]:
+        """The network's spec, and its tokens and actions."""
+        short = self.model in (FCNET, TRANSFORMER, RETNET)
+        name = f"{self.model}-legged" if short else self.model
+        return preset(name, self.setting), SPACES[PRESETS[name].space]
+
+    def step(self, seed: int, folder: Path) -> StepOfOne | None:
+        """The control step with random weights, as `step_in`."""
+        spec, space = self.sized
+        return step_in(self.runtime, untrained_policy(spec, space, seed).eval(), spec, folder)
 
 
 def setting_name(setting: Mapping[str, Any]) -> str:
@@ -87,35 +105,23 @@ def setting_name(setting: Mapping[str, Any]) -> str:
     return ",".join(f"{name}={value}" for name, value in setting.items()) or LEGGED
 
 
-def candidates(config: ControlStepConfig) -> list[Candidate]:
+def candidates(config: ControlStepConfig) -> Iterator[Candidate]:
     """All that is measured: each network in each runtime; baselines with FCNet's parameters.
 
     FCNet keeps its 10 modes at every context length, and with them its number of parameters; at
     the longer ones the compiled one is also measured with the paper's number of modes.
     """
-    space, found = SPACES[LEGGED], []
-    elsewhere = (ONNX,) if config.export_all else ()
-    for setting in (*config.settings, DEMO):
-        spec = preset(FCNET, setting)
-        runtimes = (COMPILED, TORCH, *(elsewhere if setting else (ONNX,)))
-        found += [Candidate("fcnet", setting, spec, space, each) for each in runtimes]
-    for setting in config.settings:
-        for kind in ("transformer",) if setting else ("transformer", "retnet"):
-            spec = preset(f"{kind}-legged", setting)
-            runtimes = (*_compiled(kind), TORCH, *(() if setting else elsewhere))
-            found += [Candidate(kind, setting, spec, space, each) for each in runtimes]
-        if setting:
-            widened = {**setting, "n_modes": paper_modes(setting["context_len"])}
-            found.append(Candidate("fcnet", widened, preset(FCNET, widened), space, COMPILED))
-    for name in config.others:
-        spec, space = preset(name), SPACES[PRESETS[name].space]
-        runtimes = (*_compiled(PRESETS[name].kind), TORCH, *elsewhere)
-        found += [Candidate(name, {}, spec, space, each) for each in runtimes]
-    return found
-
-
-def _compiled(kind: str) -> tuple[str, ...]:
-    return (COMPILED,) if kind in COMPILED_KINDS else ()
+    models = [(FCNET, setting) for setting in (*config.settings, DEMO)]
+    models += [(TRANSFORMER, setting) for setting in config.settings]
+    models += [(name, {}) for name in (RETNET, *config.others)]
+    for model, setting in models:
+        exported = config.export_all or (model == FCNET and not setting)
+        in_onnx = exported and (model == FCNET or not setting)
+        for runtime in (COMPILED, TORCH, *((ONNX,) if in_onnx else ())):
+            yield Candidate(model, setting, runtime)
+    for length in config.context_lens:
+        widened = {"context_len": length, "n_modes": paper_modes(length)}
+        yield Candidate(FCNET, widened, COMPILED)
 
 
 def by_runtime(figures: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -134,58 +140,44 @@ def by_runtime(figures: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]
 
 def turns(config: ControlStepConfig) -> int:
     """How often `control_step_us` reports progress."""
-    return config.seeds * config.blocks + sum(each.runtime == ONNX for each in candidates(config))
+    exported = sum(each.runtime == ONNX for each in candidates(config))
+    return config.seeds * (config.blocks + 1) + exported
 
 
 def control_step_us(
     config: ControlStepConfig, advance: Advance
 ) -> tuple[dict[str, dict[str, object]], list[str]]:
     """Model -> setting -> times of one control step in µs; and a note for what was left out."""
-    chosen, notes = candidates(config), []
+    chosen, notes = list(candidates(config)), []
     try:
         onnx_packages()
     except ValueError as error:
         notes.append(f"ONNX Runtime left out: {error}")
         chosen = [each for each in chosen if each.runtime != ONNX]
-    obs_dim = SPACES[LEGGED].layout.obs_dim
+    samples: dict[Key, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder, torch_threads(1):
-        exported: dict[Key, StepOfOne] = {}
+        exported: dict[Key, StepOfOne | None] = {}
         for each in (each for each in chosen if each.runtime == ONNX):
-            exported[each.key] = _control_step(each, 0, Path(folder, "-".join(each.key)))
+            exported[each.key] = each.step(0, Path(folder, "-".join(each.key)))
             advance(1, f"export, {'-'.join(each.key)}")
-        samples: dict[Key, list[float]] = {each.key: [] for each in chosen}
         for seed in range(config.seeds):
-            rng = np.random.default_rng(seed)
-            observations = rng.standard_normal((config.block_steps, obs_dim), dtype=np.float32)
-            steps = {
-                each.key: exported.get(each.key) or _control_step(each, seed, Path(folder))
-                for each in chosen
+            shape = config.block_steps, SPACES[LEGGED].layout.obs_dim
+            seen = np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+            steps = {e.key: exported.get(e.key) or e.step(seed, Path(folder)) for e in chosen}
+            works = {
+                key: partial(turn_s, warmed_up(step, seen, config.warm_up), seen)
+                for key, step in steps.items()
+                if step is not None
             }
-            for step in steps.values():
-                for obs in islice(cycle(observations), config.warm_up):
-                    step(obs)
-            for _ in range(config.blocks):
-                for key, step in steps.items():
-                    samples[key] += turn_s(step, observations)
-                advance(1, "control step")
+            times = in_turns(works, config.blocks, lambda: advance(1, "control step"))
+            for key, each in times.items():
+                samples.setdefault(key, []).extend(chain.from_iterable(each))
     records: dict[str, dict[str, object]] = {}
-    for each in chosen:
-        model, setting = each.key
-        records.setdefault(model, {})[setting] = _record(each, samples[each.key])
+    for each in (each for each in chosen if each.key in samples):
+        (model, setting), (spec, space) = each.key, each.sized
+        records.setdefault(model, {})[setting] = {
+            "median_us": 1e6 * float(np.median(samples[each.key])),
+            "p99_us": 1e6 * float(np.percentile(samples[each.key], 99)),
+            "parameters": count_parameters(build_network(spec, space.layout, space.act_dim)),
+        }
     return records, notes
-
-
-def _record(candidate: Candidate, samples: list[float]) -> dict[str, object]:
-    space = candidate.space
-    return {
-        "median_us": 1e6 * float(np.median(samples)),
-        "p99_us": 1e6 * float(np.percentile(samples, 99)),
-        "parameters": parameter_count(candidate.spec, space.layout, space.act_dim),
-    }
-
-
-def _control_step(candidate: Candidate, seed: int, folder: Path) -> StepOfOne:
-    policy = untrained_policy(candidate.spec, candidate.space, seed).eval()
-    step = step_in(candidate.runtime, policy, candidate.spec, folder)
-    assert step is not None, "chosen by its kind"
-    return step

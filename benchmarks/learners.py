@@ -3,8 +3,9 @@
 Most bars are ratios of two times of the same run; the times themselves are for two quiet cores.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,40 @@ from benchmarks.control_step import (
     setting_name,
     turns,
 )
-from benchmarks.harness import Bench, Figures, Rows, bar
-from benchmarks.train_step import (
-    AS_PRESET,
-    FCNET,
-    FFT_MODES,
-    FOLDED,
-    TrainStepConfig,
-    train_step_ms,
-)
-from gaitforge.flows.progress import Reporter
+from benchmarks.harness import Bench, Figures, Rows, bar, median
+from gaitforge.flows.measures.timing import in_turns
+from gaitforge.flows.measures.training_steps import update_s, updater_and_batch
+from gaitforge.flows.progress import Advance, Reporter
 from gaitforge.learners.models.fcnet.spectral_basis import paper_modes
+from gaitforge.learners.models.registry import count_parameters, preset
+
+FCNET = "fcnet-legged"
+FOLDED, FFT_MODES = "folded", "fft-modes"
+BASELINES = (
+    *("transformer-legged", "retnet-legged", "dt-legged", "history-mlp-legged", "mlp-legged"),
+    "bot",
+)
+AS_PRESET = "preset"
+
+
+@dataclass(frozen=True)
+class TrainStepConfig:
+    """Sizes of the measurement.
+
+    Attributes:
+        models: presets beside FCNet; convolutions: of FCNet.
+        batch_size, window_len: the FCNet paper's.
+        device, precision, compile: of `TrainConfig`.
+    """
+
+    models: tuple[str, ...] = BASELINES
+    convolutions: tuple[str, ...] = (FOLDED, FFT_MODES)
+    batch_size: int = 128
+    window_len: int = 64
+    rounds: int = 5
+    device: str = "cpu"
+    precision: str = "float32"
+    compile: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,6 +72,35 @@ def _measure(config: LearnerBenchConfig, folder: Path, reporter: Reporter) -> di
     note = f"threads: {torch.get_num_threads()} in training, 1 in control"
     figures = {"train_step_ms": training, "control_step_us": control}
     return figures | {"bars": check_bars(figures), "notes": [note, *notes]}
+
+
+def train_step_ms(config: TrainStepConfig, advance: Advance) -> dict[str, dict[str, object]]:
+    """Model -> setting -> times of one step in ms, parameters, and tokens per second.
+
+    With as many threads as PyTorch uses. A token is one control step, whatever the network makes
+    of it.
+    """
+    steps: dict[tuple[str, str], Callable[[], float]] = {}
+    parameters: dict[tuple[str, str], int] = {}
+    windows = config.batch_size, config.window_len
+    how = {"device": config.device, "precision": config.precision, "compile": config.compile}
+    fcnet = ((FCNET, convolution) for convolution in config.convolutions)
+    for model, setting in (*fcnet, *((model, AS_PRESET) for model in config.models)):
+        overrides = {} if setting == AS_PRESET else {"convolution": setting}
+        training = updater_and_batch(model, preset(model, overrides), windows, **how)
+        steps[model, setting] = partial(update_s, *training)
+        parameters[model, setting] = count_parameters(training[0].policy)
+    times = in_turns(steps, config.rounds, lambda: advance(1, "train step"))
+    records: dict[str, dict[str, object]] = {}
+    for (model, setting), seconds in times.items():
+        records.setdefault(model, {})[setting] = {
+            "median_ms": 1e3 * median(seconds),
+            "min_ms": 1e3 * min(seconds),
+            "tokens_per_s": config.batch_size * config.window_len / median(seconds),
+            "parameters": parameters[model, setting],
+            "repeats": len(seconds),
+        }
+    return records
 
 
 def check_bars(figures: Figures) -> list[dict[str, object]]:

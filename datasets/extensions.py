@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.files import sha256_file
 
 Result = TypeVar("Result")
@@ -30,12 +31,12 @@ class Extension:
     path: str
 
     def load(self) -> Any:
-        """The object itself; ValueError, in one line, if that fails for whatever reason."""
+        """The object itself; DatasetError, in one line, if that fails for whatever reason."""
         module, _, name = self.path.partition(":")
         try:
             return getattr(import_module(module), name)
         except Exception as error:
-            raise ValueError(f"{self.where} cannot be loaded: {_one_line(error)}") from error
+            raise DatasetError(f"{self.where} cannot be loaded: {_one_line(error)}") from error
 
 
 def extension_names(kind: str) -> list[str]:
@@ -47,12 +48,12 @@ def extension(kind: str, name: str) -> Extension | None:
     """Another package's "task", "model", "format" or "simulator"; None if there is none.
 
     Raises:
-        ValueError: several packages have one of this name.
+        DatasetError: several packages have one of this name.
     """
     entries = list(dict.fromkeys(entry_points(group=f"gaitforge.{kind}s", name=name)))
     if len(entries) > 1:
         packages = ", ".join(map(_package, entries))
-        raise ValueError(f"the packages {packages} each have a {kind} '{name}'; uninstall one")
+        raise DatasetError(f"the packages {packages} each have a {kind} '{name}'; uninstall one")
     for entry in entries:
         return Extension(f"{kind} '{name}' of the package {_package(entry)}", entry.value)
     return None

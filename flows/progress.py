@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,6 +42,18 @@ def from_totals(advance: Advance, done: int = 0) -> Advance:
         done = total
 
     return report
+
+
+@contextmanager
+def begun_later(reporter: Reporter, name: str) -> Iterator[Callable[[int], Callable[[int], None]]]:
+    """Yields a function that opens a step of so many steps, and returns what counts them."""
+    with ExitStack() as stack:
+
+        def begin(total: int) -> Callable[[int], None]:
+            advance = stack.enter_context(reporter.step(name, total, "step"))
+            return lambda steps: advance(steps, "")
+
+        yield begin
 
 
 class Silent:

@@ -93,13 +93,9 @@ def find_format(name: str) -> FormatEntry:
     """The entry of a format; DatasetError if there is none, or another package's is broken."""
     if name in FORMATS:
         return FORMATS[name]
-    try:
-        packaged = extension("format", name)
-        entry = packaged and packaged.load()
-    except ValueError as error:
-        raise DatasetError(str(error)) from error
-    if packaged is None:
+    if (packaged := extension("format", name)) is None:
         raise DatasetError(f"unknown format '{name}'; allowed: {listed(format_names())}")
+    entry = packaged.load()
     if not isinstance(entry, FormatEntry):
         raise DatasetError(f"{packaged.where} is no FormatEntry: {packaged.path}")
     return entry

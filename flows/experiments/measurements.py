@@ -14,17 +14,18 @@ import numpy as np
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.plan import Settings
 from gaitforge.flows.experiments.published import Published, verdicts
-from gaitforge.flows.experiments.summary import SUMMARY, grouped_by, with_page
+from gaitforge.flows.experiments.summary import SUMMARY, grouped_by, needed, with_page
 from gaitforge.flows.measures.attention import Attention
 from gaitforge.flows.measures.control_steps import ControlStep
 from gaitforge.flows.measures.interface import Measure, Point
 from gaitforge.flows.measures.spectra import Spectra
-from gaitforge.flows.measures.timing import machine, torch_threads
+from gaitforge.flows.measures.timing import machine
 from gaitforge.flows.measures.training_steps import TrainMemory, TrainStep
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import plan_from_tree
-from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
+from gaitforge.flows.records.records import digest, provenance, to_tree, write_record
 from gaitforge.flows.stages.staging import Stage
+from gaitforge.learners.training.process import torch_threads
 
 MEASURES: Mapping[str, type[Measure]] = {
     "spectra": Spectra,
@@ -137,9 +138,7 @@ def _write_summary(plan: MeasurementPlan, out: Path, reporter: Reporter) -> None
     told: list[Row] = []
     machines: dict[str, Row] = {}
     for name, point in plan.points():
-        record = read_record(_path(out, name, point))
-        if record is None:
-            raise ValueError(f"{_path(out, name, point)} is missing; run it again")
+        record = needed(_path(out, name, point))
         machines[str(record["machine"])] = record["machine"]
         rows += [_row(plan.measure(name), name, point, each) for each in record["series"]]
     for group in grouped_by(rows, ("measure", "axis")):

@@ -58,10 +58,7 @@ def verdict(ahead: Sequence[float], behind: Sequence[float]) -> str:
 
 
 def verdicts(
-    statements: Sequence[Published],
-    runs: Sequence[Row],
-    measure: str,
-    less_is_better: bool = False,
+    statements: Sequence[Published], runs: Sequence[Row], measure: str, less_is_better: bool = False
 ) -> Iterator[dict[str, Any]]:
     """A row for each statement whose learners have run, and each value of a number that varies.
 

@@ -18,10 +18,10 @@ from gaitforge.datasets.history import HISTORY, read_history
 from gaitforge.flows.experiments.intervals import mean, mean_and_std, stratified_interval
 from gaitforge.flows.experiments.plan import Settings
 from gaitforge.flows.experiments.published import Published, verdicts
-from gaitforge.flows.experiments.summary import SUMMARY, with_page
+from gaitforge.flows.experiments.summary import SUMMARY, needed, with_page
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import plan_from_tree
-from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
+from gaitforge.flows.records.records import digest, provenance, to_tree, write_record
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.gym_experts import run_gym_ppo
 from gaitforge.flows.stages.legged.expert_training import run_expert_training
@@ -132,9 +132,9 @@ class Run:
 
     def row(self, out: Path) -> dict[str, Any]:
         """Its numbers in the summary."""
-        record, history = read_record(self.evaluated(out)), read_history(self.folder(out))
-        if record is None or not history:
-            raise ValueError(f"{self.name} was not trained and evaluated; run it again")
+        record, history = needed(self.evaluated(out)), read_history(self.folder(out))
+        if not history:
+            raise ValueError(f"{self.folder(out)} has no history; run the experiment again")
         steps, rates = np.array([[row["steps"], row["steps_per_s"]] for row in history]).T
         seconds = np.cumsum(np.diff(steps, prepend=0) / rates)
         cells = record["cells"]

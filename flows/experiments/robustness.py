@@ -13,9 +13,9 @@ from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.collectors.scenarios.randomisation import Randomisation
 from gaitforge.collectors.scenarios.skills import ALL_SKILLS, SKILLS
 from gaitforge.collectors.scenarios.terrains import ALL_TERRAINS, TERRAINS, UNSEEN, check_terrain
-from gaitforge.flows.experiments.summary import EXPERT, SUMMARY, with_page
+from gaitforge.flows.experiments.summary import EXPERT, SUMMARY, needed, with_page
 from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
+from gaitforge.flows.records.records import digest, provenance, to_tree, write_record
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.staging import Stage
 from gaitforge.flows.stages.status import ROBUSTNESS
@@ -142,12 +142,8 @@ def _write_summary(plan: RobustnessPlan, out: Path, reporter: Reporter) -> None:
     for source in plan.sources():
         own = []
         for quantity, value, _ in plan.evaluations():
-            record = read_record(_path(out, source, quantity, value))
-            if record is None:
-                raise ValueError(f"{_path(out, source, quantity, value)} is missing")
-            own.append(
-                {"policy": source.name, "quantity": quantity, "value": value, **_row(record)}
-            )
+            row = _row(needed(_path(out, source, quantity, value)))
+            own.append({"policy": source.name, "quantity": quantity, "value": value, **row})
         rows += own
         for quantity in (each for each in plan.conditions if each != TERRAIN):  # which has no order
             values = [row for row in own if row["quantity"] == quantity]

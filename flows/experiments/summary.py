@@ -162,19 +162,20 @@ def _command(name: str, runs: Sequence[Run], out: Path) -> str:
 
 
 def _evaluation(out: Path, name: str) -> Row:
-    return _needed(evaluations(out) / f"{name}.json")
+    return needed(evaluations(out) / f"{name}.json")
 
 
-def _needed(path: Path) -> Row:
+def needed(path: Path) -> Row:
+    """The record that a stage has written; ValueError where it is missing."""
     record = read_record(path)
     if record is None:
-        raise ValueError(f"{path} is missing, which its run has written; run the experiment again")
+        raise ValueError(f"{path} is missing, which a stage has written; run the experiment again")
     return record
 
 
 def _run_row(run: Run, expert: Row | None) -> Row:
-    row = _needed(run.record)
-    return row | (_outcomes(_needed(run.evaluated), expert) if expert else {})
+    row = needed(run.record)
+    return row | (_outcomes(needed(run.evaluated), expert) if expert else {})
 
 
 def _expert_row(expert: Row, run: Run) -> Row:

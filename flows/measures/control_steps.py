@@ -115,12 +115,10 @@ class ControlStep(Measure):
                 warm_up = max(self.warm_up, getattr(spec.config, "context_len", 0))
                 for runtime in runtimes:
                     step = step_in(runtime, policy, spec, Path(folder, model))
-                    if step is None:
-                        continue
-                    for obs in islice(cycle(seen), warm_up):
-                        step(obs)
-                    works[f"{model} {runtime}"] = partial(_median_us, step, seen)
-                    parameters[f"{model} {runtime}"] = count_parameters(policy.network)
+                    if step is not None:
+                        warm = warmed_up(step, seen, warm_up)
+                        works[f"{model} {runtime}"] = partial(_median_us, warm, seen)
+                        parameters[f"{model} {runtime}"] = count_parameters(policy.network)
             times = in_turns(works, repeats, lambda: advance(1, point[0]))
         for name, values in times.items():
             yield Series(name, values, {"parameters": parameters[name]})
@@ -149,6 +147,13 @@ def has_onnx() -> bool:
     except ValueError:
         return False
     return True
+
+
+def warmed_up(step: StepOfOne, observations: np.ndarray, steps: int) -> StepOfOne:
+    """The step after so many untimed ones."""
+    for obs in islice(cycle(observations), steps):
+        step(obs)
+    return step
 
 
 def turn_s(step: StepOfOne, observations: np.ndarray) -> list[float]:

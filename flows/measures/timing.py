@@ -3,8 +3,7 @@
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -15,6 +14,7 @@ from gaitforge.learners.policy.normalisation import Normaliser
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 
 Key = TypeVar("Key")
+Figure = TypeVar("Figure")
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
@@ -25,15 +25,15 @@ def seconds_of(work: Callable[[], Any]) -> float:
 
 
 def in_turns(
-    works: Mapping[Key, Callable[[], float]],
+    works: Mapping[Key, Callable[[], Figure]],
     rounds: int,
     after_round: Callable[[], object] = lambda: None,
-) -> dict[Key, list[float]]:
+) -> dict[Key, list[Figure]]:
     """The figure of each work in each round; taking turns spreads other load over all of them.
 
     The order changes from round to round. A first round, to warm up, does not count.
     """
-    figures: dict[Key, list[float]] = {key: [] for key in works}
+    figures: dict[Key, list[Figure]] = {key: [] for key in works}
     for number in range(rounds + 1):
         for key, work in list(works.items())[:: -1 if number % 2 else 1]:
             figure = work()
@@ -41,17 +41,6 @@ def in_turns(
                 figures[key].append(figure)
         after_round()
     return figures
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """PyTorch on so many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def machine() -> dict[str, Any]:

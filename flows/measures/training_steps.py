@@ -20,7 +20,6 @@ from gaitforge.learners.models.registry import (
     preset,
 )
 from gaitforge.learners.models.spaces import SPACES
-from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
 from gaitforge.learners.training.update import Updater
@@ -60,17 +59,15 @@ class TrainStep(Measure):
         works: dict[str, Callable[[], float]] = {}
         parameters: dict[str, int] = {}
         for model in self.networks:
-            spec = _of_length(model, point[1])
-            policy = untrained_policy(spec, SPACES[model_preset(model).space])
-            batch = random_batch(policy, self.batch_size, int(point[1] or 0))
-            updater = Updater(policy, TrainConfig(model=model), Ranks())
-            works[model] = partial(self._figure, updater, batch)
-            parameters[model] = count_parameters(policy)
+            windows = self.batch_size, int(point[1] or 0)
+            training = updater_and_batch(model, _of_length(model, point[1]), windows)
+            works[model] = partial(self._figure, *training)
+            parameters[model] = count_parameters(training[0].policy)
         for name, values in in_turns(works, repeats, lambda: advance(1, point[0])).items():
             yield Series(name, values, {"parameters": parameters[name]})
 
     def _figure(self, updater: Updater, batch: dict[str, Tensor]) -> float:
-        return 1e3 * seconds_of(partial(updater.step, batch, 0, 1e-3))
+        return 1e3 * update_s(updater, batch)
 
 
 @dataclass(frozen=True)
@@ -107,12 +104,31 @@ def _of_length(model: str, context_len: float | None) -> ModelSpec:
     return sized(model, "context_len", None if whole else context_len)
 
 
-def random_batch(policy: PolicyNetwork, batch_size: int, window_len: int) -> dict[str, Tensor]:
-    """Full windows of noise: the values do not change the time."""
-    shape = (batch_size, window_len)
-    batch: dict[str, Any] = {
-        "obs": torch.randn(*shape, policy.layout.obs_dim),
-        "action": torch.randn(*shape, policy.act_dim),
-        "mask": torch.ones(shape, dtype=torch.bool),
+def updater_and_batch(
+    model: str, spec: ModelSpec, windows: tuple[int, int], device: str = "cpu", **settings: Any
+) -> tuple[Updater, dict[str, Tensor]]:
+    """An untrained network with its optimiser, and full windows of noise: values change no time.
+
+    Args:
+        windows: how many, and their length; settings: of `TrainConfig`.
+    """
+    policy = untrained_policy(spec, SPACES[model_preset(model).space])
+    ranks = Ranks(device=torch.device(device))
+    updater = Updater(policy, TrainConfig(model=model, **settings), ranks)
+    batch = {
+        "obs": torch.randn(*windows, policy.layout.obs_dim),
+        "action": torch.randn(*windows, policy.act_dim),
+        "mask": torch.ones(windows, dtype=torch.bool),
     }
-    return batch | ({"condition": torch.rand(*shape, 1)} if policy.conditioned else {})
+    return updater, batch | ({"condition": torch.rand(*windows, 1)} if policy.conditioned else {})
+
+
+def update_s(updater: Updater, batch: dict[str, Tensor]) -> float:
+    """Seconds of one training step."""
+
+    def step() -> None:
+        updater.step(batch, 0, 1e-3)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+    return seconds_of(step)

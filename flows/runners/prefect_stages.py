@@ -266,9 +266,7 @@ def _collecting(store: Path | str, reporter: Reporter) -> AbstractContextManager
 
 
 def _in_tasks(
-    collection: stage_collect.Collection,
-    client: Any,
-    follow: Callable[[list[PartCollected]], None],
+    collection: stage_collect.Collection, client: Any, follow: Callable[[list[PartCollected]], None]
 ) -> list[PartCollected]:
     stopped, plan = threading.Event(), collection.plan
     at_once = min(plan.workers, len(collection.missing))

@@ -16,8 +16,13 @@ from pathlib import Path
 from gaitforge.datasets import DatasetError, Store, create_store, open_store
 from gaitforge.datasets.interrupts import Interrupted
 from gaitforge.flows.progress import Advance, Reporter, no_progress
-from gaitforge.flows.records.activity import PartActivity, forget_stale, last_line, read_failures
-from gaitforge.flows.records.following import FollowedParts
+from gaitforge.flows.records.activity import (
+    FollowedParts,
+    PartActivity,
+    forget_stale,
+    last_line,
+    read_failures,
+)
 from gaitforge.flows.records.logs import log_event
 from gaitforge.flows.records.part_records import (
     PartCollected,

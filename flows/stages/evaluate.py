@@ -8,18 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from gaitforge.collectors.policies import Policy, TaskPolicy
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import evaluation_key, kept_evaluation, read_record
-from gaitforge.flows.tasks.evaluation import (
-    EvaluationPlan,
-    PolicyEvaluation,
-    References,
-    measured,
-)
+from gaitforge.flows.tasks.evaluation import EvaluationPlan, PolicyEvaluation, References, measured
 from gaitforge.flows.tasks.policy_source import EXPERT, RUN, PolicySource
+from gaitforge.learners.training.process import torch_threads
 
 LATENCY_REPEATS = 1000
 EVALUATION = "evaluation.json"
@@ -91,17 +86,13 @@ def control_latency(
 
     Array conversions count; the simulator does not.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     times = np.empty(repeats + repeats // 4)
-    try:
+    with torch_threads(1):
         policy.reset(np.arange(1))
         for i in range(len(times)):
             observation = observations[i % len(observations)]
             start = time.perf_counter()
             policy.act(observation)
             times[i] = time.perf_counter() - start
-    finally:
-        torch.set_num_threads(threads)
     median, p99 = np.percentile(times[repeats // 4 :], [50, 99]) * 1e6
     return float(median), float(p99)

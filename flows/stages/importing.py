@@ -4,16 +4,15 @@ Parts that are there already are not read again.
 """
 
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from gaitforge.datasets.dataset import open_store
 from gaitforge.datasets.doctor.examine import quick_findings
 from gaitforge.datasets.formats import find_format, importer_class
-from gaitforge.datasets.formats.protocol import Advance, Report
+from gaitforge.datasets.formats.protocol import Report
 from gaitforge.datasets.formats.transfer.importing import WORKERS, import_source
-from gaitforge.flows.progress import Reporter
+from gaitforge.flows.progress import Reporter, begun_later
 from gaitforge.flows.records.logs import log_event
 from gaitforge.flows.records.part_records import records_folder
 from gaitforge.flows.records.plans import plan_from_tree
@@ -54,21 +53,9 @@ def run_import(
             does not fit, in one line that names file and key; nothing was imported.
     """
     options = plan_from_tree(importer_class(plan.format).Options, dict(plan.options))
-    with ExitStack() as stack:
-
-        def begin(total: int) -> Advance:
-            advance = stack.enter_context(reporter.step("import", total, "step"))
-            return lambda steps: advance(steps, "")
-
-        report = import_source(
-            plan.format,
-            source,
-            store,
-            asdict(options),
-            begin,
-            workers=plan.workers,
-            drop_nan=plan.drop_nan,
-        )
+    what, workers = (plan.format, source, store, asdict(options)), plan.workers
+    with begun_later(reporter, "import") as begin:
+        report = import_source(*what, begin, workers=workers, drop_nan=plan.drop_nan)
     findings = quick_findings(open_store(store).select())
     notes = [f"{each.severity}, {each.name}: {each.text}" for each in findings]
     notes += [f"gaitforge doctor {store} examines all of it"] * bool(notes)

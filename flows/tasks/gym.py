@@ -35,13 +35,7 @@ from gaitforge.datasets.ranges import Positive, Range, Whole
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation, Workers
-from gaitforge.flows.tasks.policy_source import (
-    CLASS,
-    ONNX,
-    PolicySource,
-    is_run,
-    named_source,
-)
+from gaitforge.flows.tasks.policy_source import CLASS, ONNX, PolicySource, is_run, named_source
 from gaitforge.learners.deploy.control import LearnedPolicy
 from gaitforge.learners.deploy.onnx_file import OnnxFile
 

@@ -19,11 +19,7 @@ from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.collectors.legged.rollout import run_episodes
 from gaitforge.collectors.policies import Policy
 from gaitforge.collectors.robots.robot import RobotCard, load_robots
-from gaitforge.collectors.scenarios.randomisation import (
-    Randomisation,
-    Written,
-    set_randomisation,
-)
+from gaitforge.collectors.scenarios.randomisation import Randomisation, Written, set_randomisation
 from gaitforge.collectors.simulators import check_backend, processor_of
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.datasets import Schema
@@ -167,11 +163,7 @@ class LeggedSimulation(Simulation):
         self._opened = self._named(part)
         self.policy, robot = self._plan.actor(self._robots, part)
         self.env = LeggedEnvironment(
-            robot,
-            self._robots,
-            self._threads,
-            self._plan.sim,
-            randomisation=self._randomisation,
+            robot, self._robots, self._threads, self._plan.sim, randomisation=self._randomisation
         )
 
     def _named(self, part: str) -> tuple[str, str]:

@@ -17,11 +17,7 @@ from gaitforge.collectors.policies import Observation, Policy
 from gaitforge.collectors.robots.descriptor import body_vector
 from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, RobotCard, load_robots
 from gaitforge.collectors.robots.stored_robots import SEVERAL
-from gaitforge.collectors.scenarios.randomisation import (
-    Randomisation,
-    Written,
-    set_randomisation,
-)
+from gaitforge.collectors.scenarios.randomisation import Randomisation, Written, set_randomisation
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.datasets import Schema, Selection
 from gaitforge.flows.records.part_records import plan_records

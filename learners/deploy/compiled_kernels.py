@@ -237,12 +237,7 @@ def _add_and_norm(weights: Array, place: int, x: Array, y: Array) -> int:
 
 @compiled()
 def _remember(
-    token: Array,
-    waves: tuple[Array, Array],
-    ring: Array,
-    sums: Array,
-    slot: int,
-    features: Array,
+    token: Array, waves: tuple[Array, Array], ring: Array, sums: Array, slot: int, features: Array
 ) -> None:
     """One step of a network's memory: token (D,) -> features (F, D), as in `models.memory`.
 

@@ -1,7 +1,5 @@
 """A network whose actions lie within -1 and 1."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

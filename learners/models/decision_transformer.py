@@ -61,10 +61,7 @@ class DecisionTransformer(CausalNetwork):
     """Maps a sequence of (last action, return-to-go, state) tokens to a sequence of actions."""
 
     def __init__(
-        self,
-        config: DecisionTransformerConfig | DTRetNetConfig,
-        layout: TokenLayout,
-        act_dim: int,
+        self, config: DecisionTransformerConfig | DTRetNetConfig, layout: TokenLayout, act_dim: int
     ) -> None:
         super().__init__()
         self.config = config

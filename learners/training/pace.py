@@ -10,6 +10,7 @@ from gaitforge.learners.training.building import build_policy, build_values
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
 from gaitforge.learners.training.held_out import split_episodes
+from gaitforge.learners.training.process import torch_threads
 from gaitforge.learners.training.update import Updater
 
 WARM_UP_S, MEASURED_S = 2.0, 4.0
@@ -22,13 +23,8 @@ def updates_per_s(config: TrainConfig, selection: Selection) -> float:
     On one thread these are seconds of CPU time, which do not depend on other programs or on the
     time to first read a large store. Raises ValueError as `train`.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(config.threads or threads)
-    try:
-        with torch.random.fork_rng():
-            return _measure(config.settled(None), selection)
-    finally:
-        torch.set_num_threads(threads)
+    with torch_threads(config.threads), torch.random.fork_rng():
+        return _measure(config.settled(None), selection)
 
 
 def _measure(config: TrainConfig, selection: Selection) -> float:

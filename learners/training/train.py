@@ -19,8 +19,8 @@ from gaitforge.learners.training.building import build_policy
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks, process_group
 from gaitforge.learners.training.held_out import split_episodes
-from gaitforge.learners.training.memory import keep_freed_memory
 from gaitforge.learners.training.nonfinite import NonFiniteError
+from gaitforge.learners.training.process import keep_freed_memory, torch_threads
 from gaitforge.learners.training.trainer import Progress, RunProgress, Trainer
 
 __all__ = ["NonFiniteError", "TrainResult", "finished_result", "train"]
@@ -51,10 +51,7 @@ class TrainResult:
 
 
 def train(
-    config: TrainConfig,
-    selection: Selection,
-    out_dir: str | Path,
-    progress: Progress | None = None,
+    config: TrainConfig, selection: Selection, out_dir: str | Path, progress: Progress | None = None
 ) -> TrainResult:
     """Train a policy on the selection's episodes, or resume the run in `out_dir`.
 
@@ -76,15 +73,10 @@ def train(
     if stored is not None and stored.card["finished"]:
         return finished_result(run_dir)
     keep_freed_memory()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(config.threads or threads)
-    try:
-        with process_group(config.device) as ranks:
-            gpus = [ranks.device] if ranks.device.type == "cuda" else []
-            with torch.random.fork_rng(gpus):  # leaves the caller's random numbers unchanged
-                return _train(config, selection, run_dir, ranks, progress, stored)
-    finally:
-        torch.set_num_threads(threads)
+    with torch_threads(config.threads), process_group(config.device) as ranks:
+        gpus = [ranks.device] if ranks.device.type == "cuda" else []
+        with torch.random.fork_rng(gpus):  # leaves the caller's random numbers unchanged
+            return _train(config, selection, run_dir, ranks, progress, stored)
 
 
 def finished_result(run_dir: Path) -> TrainResult:

@@ -28,23 +28,12 @@ if TYPE_CHECKING:
     from gaitforge.pipeline.report.experiment import PlanKind
 
 _DEMO_S = {
-    **{"collect": 107, "show collected": 2, "train first": 139, "collect corrections": 81},
-    **{
-        "describe": 11,
-        "train fcnet": 270,
-        "train bot": 197,
-        "train fcnet_rc": 306,
-        "train bot_rc": 200,
-    },
-    **{
-        "evaluate expert": 16,
-        "evaluate fcnet": 20,
-        "evaluate bot": 23,
-        "evaluate fcnet_rc": 15,
-        "evaluate bot_rc": 23,
-    },
-    **{"show fcnet": 7, "show bot": 8, "show fcnet_rc": 5, "show bot_rc": 8, "report": 26},
-}
+    "collect": 107, "show collected": 2, "train first": 139, "collect corrections": 81,
+    "describe": 11, "train fcnet": 270, "train bot": 197, "train fcnet_rc": 306,
+    "train bot_rc": 200, "evaluate expert": 16, "evaluate fcnet": 20, "evaluate bot": 23,
+    "evaluate fcnet_rc": 15, "evaluate bot_rc": 23, "show fcnet": 7, "show bot": 8,
+    "show fcnet_rc": 5, "show bot_rc": 8, "report": 26,
+}  # fmt: skip
 """Seconds of one core that the demo's stages took on the machine of docs/results/demo.md."""
 _CONFIG = ("objective", "steps", "batch_size", "device")
 _SAME = (

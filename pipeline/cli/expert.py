@@ -17,7 +17,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
     setting,
 )
 from gaitforge.pipeline.cli.parsing.values import names, positive, shares, whole
-from gaitforge.pipeline.cli.work import Result, Work, work
+from gaitforge.pipeline.cli.work import Result, Work, single, work
 from gaitforge.pipeline.progress import TerminalReporter
 from gaitforge.pipeline.tables import show, show_one
 
@@ -63,7 +63,6 @@ def _train(arguments: argparse.Namespace) -> Work:
     from gaitforge.collectors.physics.contract.robot_check import check_robot
     from gaitforge.collectors.robots.robot import absolute_robot, load_robots
     from gaitforge.flows.stages.legged.expert_training import run_expert_training
-    from gaitforge.flows.stages.staging import Stage
 
     config = planned(
         ExpertTrainingConfig(),
@@ -79,12 +78,11 @@ def _train(arguments: argparse.Namespace) -> Work:
             print(f"warning: {robot.name}: {warning}", file=sys.stderr)
     out = arguments.out
     work = partial(run_expert_training, config, out)
-    stage = Stage("train expert", run=work, device=config.processor)
 
     def result(weights: Path | None) -> Result:
         return Result(lines=(str(weights or out / WEIGHTS),))
 
-    return Work(out, [stage], result, arguments.words)
+    return single(arguments, "train expert", work, result, out, device=config.processor)
 
 
 @command(
@@ -106,7 +104,6 @@ def _gym_training(arguments: argparse.Namespace) -> Work:
     from gaitforge.collectors.gym.experts import RECIPE
     from gaitforge.collectors.gym.training.recommended import recommended_training
     from gaitforge.flows.stages.gym_experts import run_gym_training
-    from gaitforge.flows.stages.staging import Stage
 
     for name in ("robots", "terrain", "skill"):
         if getattr(arguments, name) is not None:
@@ -130,23 +127,19 @@ def _gym_training(arguments: argparse.Namespace) -> Work:
         ]
         return Result(recipe, rows, (str(out / RECIPE),), title="policies", about=out)
 
-    stage = Stage("train expert", run=partial(run_gym_training, config, out))
-    return Work(out, [stage], result, arguments.words)
+    return single(arguments, "train expert", partial(run_gym_training, config, out), result, out)
 
 
 def _gym_ppo(arguments: argparse.Namespace) -> Work:
     from gaitforge.collectors.experts.ppo_checkpoint import POLICY
     from gaitforge.collectors.gym.training.ppo import GymPPOConfig
     from gaitforge.flows.stages.gym_experts import run_gym_ppo
-    from gaitforge.flows.stages.staging import Stage
 
     names = ("env", "model", "steps", "seed", "threads")
     config = planned(GymPPOConfig(), arguments, *names)
     out = arguments.out
-    work = partial(run_gym_ppo, config, out)
-    stage = Stage("train expert", run=work, device=config.processor)
-    result = Result(lines=(str(out / POLICY),))
-    return Work(out, [stage], lambda _: result, arguments.words)
+    work, made = partial(run_gym_ppo, config, out), Result(lines=(str(out / POLICY),))
+    return single(arguments, "train expert", work, lambda _: made, out, device=config.processor)
 
 
 @command(

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from gaitforge.collectors.robots.robot import KNEES, RobotCard, list_robots, load_robot
 from gaitforge.datasets.files import write_bytes_durably
-from gaitforge.pipeline.cli.parsing.parser import AddTo, actions, command, flag, group, option
+from gaitforge.pipeline.cli.parsing.parser import (
+    AddTo,
+    actions,
+    command,
+    flag,
+    group,
+    option,
+    option_values,
+)
 from gaitforge.pipeline.cli.parsing.values import (
     by_joint,
     half_sizes,
@@ -64,6 +72,13 @@ def _joint_option(name: str, text: str) -> AddTo:
     return option(name, what, by_joint, [], action="extend", metavar=form)
 
 
+_BY_JOINT = {
+    **{"limits": "limit", "torque_nm": "torque", "pose_rad": "pose"},
+    **{name: name for name in ("kp", "kd", "armature", "damping")},
+}
+"""Field of `Answers` -> the option with its values by joint."""
+
+
 @command(
     "gaitforge robot init mujoco_menagerie/unitree_a1/a1.xml --out robots/a1",
     option("mjcf", "an MJCF or URDF of a quadruped, as in mujoco_menagerie", Path, metavar="FILE"),
@@ -99,20 +114,10 @@ def _init(arguments: argparse.Namespace) -> None:
     from gaitforge.collectors.modelling.describing.describe import init_robot
     from gaitforge.collectors.modelling.describing.notes import Answers
 
-    answers = Answers(
-        name=arguments.name,
-        weld=arguments.weld,
-        limits=dict(arguments.limit),
-        torque_nm=dict(arguments.torque),
-        pose_rad=dict(arguments.pose),
-        knees=arguments.knees,
-        kp=dict(arguments.kp),
-        kd=dict(arguments.kd),
-        armature=dict(arguments.armature),
-        damping=dict(arguments.damping),
-        trunk_half_size_m=arguments.trunk_box,
-        leave_out_meshes=arguments.leave_out_meshes,
-    )
+    names = ("name", "weld", "knees", "leave_out_meshes")
+    values = option_values(arguments, *names, trunk_half_size_m="trunk_box")
+    values |= {field: dict(getattr(arguments, name)) for field, name in _BY_JOINT.items()}
+    answers = Answers(**values)
     described = init_robot(arguments.mjcf, arguments.out, answers)
     if arguments.json:
         decisions = [asdict(decision) for decision in described.decisions]

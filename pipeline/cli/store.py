@@ -24,7 +24,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
     option_values,
 )
 from gaitforge.pipeline.cli.parsing.values import names, positive, whole
-from gaitforge.pipeline.cli.work import Result, Work, work
+from gaitforge.pipeline.cli.work import Result, Work, single, work
 from gaitforge.pipeline.progress import TerminalReporter
 from gaitforge.pipeline.tables import fields_of, show, show_one, show_result
 
@@ -75,11 +75,8 @@ def applied(store: "datasets.Store", out: Path, reporter: TerminalReporter) -> "
 )
 def query_command(arguments: argparse.Namespace) -> Work:
     """Describe the episodes that match a condition, or list them."""
-    from gaitforge.flows.stages.staging import Stage
-
     _check_query(arguments)
-    stage = Stage("query", run=lambda _: _answer(arguments))
-    return Work(Path(), [stage], itself_result, arguments.words)
+    return single(arguments, "query", lambda _: _answer(arguments), itself_result)
 
 
 def _answer(arguments: argparse.Namespace) -> Result:
@@ -169,10 +166,7 @@ def plan_command(arguments: argparse.Namespace) -> None:
     f"gaitforge verify {_EXAMPLE}",
     "store --json",
     option(
-        "--replay",
-        "also simulate N random episodes again and compare them bit for bit",
-        whole,
-        0,
+        "--replay", "also simulate N random episodes again and compare them bit for bit", whole, 0
     ),
     option("--seed", "random seed that chooses the replayed episodes", whole, 0),
     option("--robot", "a name or path, if not the store's own robot", default=""),
@@ -284,10 +278,7 @@ def push_command(arguments: argparse.Namespace) -> None:
 )
 def card_command(arguments: argparse.Namespace) -> Work:
     """Write a dataset card (HTML, Markdown, JSON) and a page to explore its episodes."""
-    from gaitforge.flows.stages.staging import Stage
-
-    stage = Stage("card", run=partial(_card, arguments))
-    return Work(Path(), [stage], itself_result, arguments.words)
+    return single(arguments, "card", partial(_card, arguments), itself_result)
 
 
 def itself_result(result: Result) -> Result:

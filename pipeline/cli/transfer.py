@@ -5,7 +5,6 @@ The number of names says what is exported: RUN DST is a policy, STORE FORMAT DST
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from gaitforge import datasets
 from gaitforge.datasets.errors import amount, install_extra
 from gaitforge.datasets.files import files_under
 from gaitforge.datasets.formats import exporter_class, find_format, format_names, importer_class
-from gaitforge.flows.progress import Reporter
+from gaitforge.flows.progress import Reporter, begun_later
 from gaitforge.flows.settings import setting_names
 from gaitforge.pipeline.cli.parsing.parser import (
     command,
@@ -29,12 +28,12 @@ from gaitforge.pipeline.cli.parsing.parser import (
 )
 from gaitforge.pipeline.cli.parsing.values import names, positive, store_address
 from gaitforge.pipeline.cli.store import applied, chosen_episodes, drawing
-from gaitforge.pipeline.cli.work import Result, Work, work
+from gaitforge.pipeline.cli.work import Result, Work, single, work
 from gaitforge.pipeline.progress import TerminalReporter
 from gaitforge.pipeline.tables import cell, show, show_one
 
 if TYPE_CHECKING:
-    from gaitforge.datasets.formats.protocol import Advance, Exporter, Importer, Report
+    from gaitforge.datasets.formats.protocol import Exporter, Importer, Report
 
 _OF_POLICY = ("formats", "checkpoint", "batch", "robot")
 _OF_DATA = ("terrain", "skill", "level", "where", "tag", "settings")
@@ -93,7 +92,6 @@ def _refuse(arguments: argparse.Namespace, names: Iterable[str], reason: str) ->
 
 def _export_policy(arguments: argparse.Namespace) -> Work:
     from gaitforge.flows.stages.export import ExportPlan, run_export
-    from gaitforge.flows.stages.staging import Stage
     from gaitforge.learners.deploy.export import ExportOptions, ExportResult
 
     options = ExportOptions(**option_values(arguments, "formats", batch_size="batch"))
@@ -110,20 +108,18 @@ def _export_policy(arguments: argparse.Namespace) -> Work:
         rows = [{"file": name, "bytes": size} for name, size in exported.sizes.items()]
         return Result(record, about=destination, tables={"exported": rows})
 
-    stage = Stage("export", run=partial(run_export, plan, run, destination))
-    return Work(destination, [stage], result, arguments.words)
+    work = partial(run_export, plan, run, destination)
+    return single(arguments, "export", work, result, destination)
 
 
 def _export_data(arguments: argparse.Namespace) -> Work:
-    from gaitforge.flows.stages.staging import Stage
-
     place, name, destination = arguments.places
     options = planned(exporter_class(name).Options(), arguments)
     selection = chosen_episodes(
         datasets.open_store(store_address(place), tag=arguments.tag), arguments
     )
     run = partial(_export, name, selection, Path(destination), asdict(options))
-    return Work(Path(destination), [Stage("export", run=run)], _report_result, arguments.words)
+    return single(arguments, "export", run, _report_result, Path(destination))
 
 
 def _export(
@@ -136,12 +132,7 @@ def _export(
     """Export a selection with progress."""
     from gaitforge.datasets.formats.transfer.exporting import export_selection
 
-    with ExitStack() as stack:
-
-        def begin(total: int) -> "Advance":
-            advance = stack.enter_context(reporter.step("export", total, "step"))
-            return lambda steps: advance(steps, "")
-
+    with begun_later(reporter, "export") as begin:
         return export_selection(name, selection, destination, options, begin)
 
 
@@ -159,14 +150,12 @@ def _export(
 def import_command(arguments: argparse.Namespace) -> Work:
     """Import another project's data into a store."""
     from gaitforge.flows.stages.importing import ImportPlan, run_import
-    from gaitforge.flows.stages.staging import Stage
 
     options = planned(importer_class(arguments.format).Options(), arguments)
     values = option_values(arguments, "workers", "drop_nan")
     plan = ImportPlan(arguments.format, asdict(options), **values)
     run = partial(run_import, plan, arguments.source, arguments.store)
-    stage = Stage("import", run=run)
-    return Work(Path(), [stage], _report_result, arguments.words)
+    return single(arguments, "import", run, _report_result)
 
 
 @command(

@@ -83,6 +83,20 @@ class Work:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
+def single(
+    arguments: argparse.Namespace,
+    name: str,
+    run: Callable[[Reporter], object],
+    result: Callable[[Any], Result],
+    out: Path = Path(),
+    **more: Any,
+) -> Work:
+    """Work of one stage, which the command line does; `more`: its other fields."""
+    from gaitforge.flows.stages.staging import Stage
+
+    return Work(out, [Stage(name, run=run, **more)], result, arguments.words)
+
+
 def work(
     example: str, *options: Option, runner: bool = True
 ) -> Callable[[Callable[[argparse.Namespace], Work]], Command]:

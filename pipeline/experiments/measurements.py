@@ -4,12 +4,7 @@ from collections.abc import Mapping
 
 from gaitforge.flows.experiments.measurements import MeasurementPlan
 from gaitforge.flows.experiments.published import Published
-from gaitforge.flows.measures.attention import (
-    COMPILED,
-    NUMPY_DENSE,
-    NUMPY_MASKED,
-    TORCH_DENSE,
-)
+from gaitforge.flows.measures.attention import COMPILED, NUMPY_DENSE, NUMPY_MASKED, TORCH_DENSE
 from gaitforge.flows.measures.control_steps import RUNTIMES
 from gaitforge.flows.measures.spectra import LOWEST, OTHERS
 from gaitforge.pipeline.experiments.papers import Preset

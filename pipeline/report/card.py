@@ -86,10 +86,7 @@ def write_card(
     fields = len(selection.schema.fields) if channels else 0
     with (reporter or Silent()).step("card", fields, "field") as advance:
         record = card_record(
-            selection,
-            channels=channels,
-            spectrum=spectrum,
-            read=lambda name: advance(1, name),
+            selection, channels=channels, spectrum=spectrum, read=lambda name: advance(1, name)
         )
     record |= {"filters": filters, "origins": collection_origins(selection.store.path)}
     record |= {"program": version("gaitforge"), "pictures": [], "no_pictures": ""}

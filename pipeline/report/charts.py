@@ -16,6 +16,8 @@ SERIES_COLOURS = (
     *(figures.VIOLET, figures.BROWN, figures.GREY),
 )
 SERIES_DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
+SERIES_HATCHES = ("", "///", "...")
+"""Of bars; those beyond the last colour are hatched."""
 
 _FEW_POINTS = 30
 """Most points of a line that are marked, and listed in its description."""
@@ -115,7 +117,7 @@ def curves(
                 line.x, line.y, label=line.label if first else None,
                 lw=0.6 if line.thin else 1.6,
                 color=SERIES_COLOURS[index % len(SERIES_COLOURS)],
-                ls=SERIES_DASHES[index % len(SERIES_DASHES)],
+                ls=SERIES_DASHES[(index + index // 18) % len(SERIES_DASHES)],  # a pair each
                 marker="o" if len(line.x) <= _FEW_POINTS and not line.thin else "", ms=3.5,
             )  # fmt: skip
         if log:
@@ -160,15 +162,10 @@ def grouped_bars(
                 np.array([none if each[name] is None else each[name] for each in measures])
                 for name, none in (("mean", np.nan), ("std", 0.0))
             )
-            rounds, place = divmod(index, len(SERIES_COLOURS))
-            look = {
-                "color": SERIES_COLOURS[place],
-                "hatch": "////" * rounds,
-                "hatch_linewidth": 1.5,
-            }
-            axes.bar(
-                places, values, 0.92 * width, label=label, edgecolor=figures.PAPER, lw=0, **look
-            )
+            turn, place = divmod(index, len(SERIES_COLOURS))
+            look = {"color": SERIES_COLOURS[place], "edgecolor": figures.PAPER, "linewidth": 0}
+            hatch = SERIES_HATCHES[turn % len(SERIES_HATCHES)]
+            axes.bar(places, values, width=0.92 * width, label=label, hatch=hatch, **look)
             shown = spread > 0
             axes.errorbar(
                 places[shown], values[shown], yerr=spread[shown],

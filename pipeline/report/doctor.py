@@ -22,11 +22,7 @@ def write_doctor_page(page: Path, about: str, rows: Rows, findings: Sequence[Rec
     ]
     shown = [
         Section("Findings", "Errors are wrong for any use, warnings for many.", rows),
-        Section(
-            "Examples",
-            "Commands that play an episode, or list its columns.",
-            plays,
-        ),
+        Section("Examples", "Commands that play an episode, or list its columns.", plays),
         Section("Commands", "They drop episodes, or note what was found.", commands),
     ]
     write_sections(page, "Doctor", about, [each for each in shown if each.rows] or shown[:1])

@@ -12,13 +12,7 @@ from gaitforge.flows.experiments.robustness import RobustnessPlan, robustness_st
 from gaitforge.flows.experiments.stages import Claim, Pages, card_of, claimed, experiment_stages
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import PLAN, plan_from_tree
-from gaitforge.flows.records.records import (
-    provenance,
-    read_plan,
-    to_tree,
-    write_file,
-    write_record,
-)
+from gaitforge.flows.records.records import provenance, read_plan, to_tree, write_file, write_record
 from gaitforge.flows.stages.staging import Stage
 from gaitforge.flows.stages.status import MEASUREMENT, REINFORCEMENT, ROBUSTNESS, staged_kind
 from gaitforge.pipeline.report.card import write_card

@@ -90,7 +90,8 @@ def demonstrate(
     Raises:
         ValueError: those in `out` have other settings, or too many attempts failed.
     """
-    settings = _settings(config)
+    names = ("env", "seed", "demonstrations", "free_demonstrations", "planner")
+    settings = json.dumps({name: asdict(config)[name] for name in names})
     if (out / FILE).exists():
         with np.load(out / FILE) as stored:
             if str(stored["settings"]) != settings:
@@ -114,17 +115,9 @@ def demonstrate(
 
 def planned(config: AdroitConfig, progress: Callable[[int, str], None]) -> list[Episode]:
     """The demonstrations' episodes, the reference first; arguments and errors as `demonstrate`."""
-    with closing(_planner(config)) as planner:
+    task, objective = find_task(config.env), OBJECTIVES[config.env]
+    with closing(Planner(task, objective, config.planner, config.threads)) as planner:
         return _plan(config, planner, progress)
-
-
-def _settings(config: AdroitConfig) -> str:
-    names = ("env", "seed", "demonstrations", "free_demonstrations", "planner")
-    return json.dumps({name: asdict(config)[name] for name in names})
-
-
-def _planner(config: AdroitConfig) -> Planner:
-    return Planner(find_task(config.env), OBJECTIVES[config.env], config.planner, config.threads)
 
 
 def _plan(

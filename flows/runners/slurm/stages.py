@@ -39,11 +39,7 @@ class StageState:
 
 
 def run_command_on_slurm(
-    words: Sequence[str],
-    name: str,
-    out: Path,
-    settings: SlurmSettings,
-    after: Sequence[str] = (),
+    words: Sequence[str], name: str, out: Path, settings: SlurmSettings, after: Sequence[str] = ()
 ) -> jobs.Job | str:
     """Submit a command line of gaitforge; returns the job, or with `dry_run` its script.
 

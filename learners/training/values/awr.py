@@ -1,7 +1,5 @@
 """Advantage-weighted regression (Peng et al., 2019, https://arxiv.org/abs/1910.00177)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """BEAR (Kumar et al., 2019, https://arxiv.org/abs/1906.00949)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 

@@ -1,7 +1,5 @@
 """BRAC-v (Wu et al., 2019, https://arxiv.org/abs/1911.11361)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

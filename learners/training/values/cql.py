@@ -1,7 +1,5 @@
 """Conservative Q-learning (Kumar et al., 2020, https://arxiv.org/abs/2006.04779)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

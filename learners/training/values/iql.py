@@ -1,7 +1,5 @@
 """Implicit Q-learning (Kostrikov et al., 2022, https://arxiv.org/abs/2110.06169)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

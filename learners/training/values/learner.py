@@ -3,8 +3,6 @@
 Legend: B windows, T steps, N valid steps of a batch, D token, A action.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext

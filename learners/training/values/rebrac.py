@@ -1,7 +1,5 @@
 """ReBRAC (Tarasov et al., 2023, https://arxiv.org/abs/2305.09836)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

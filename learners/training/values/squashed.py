@@ -1,7 +1,5 @@
 """Gaussians squashed by a tanh, whose spread depends on the state (Haarnoja et al., 2018)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

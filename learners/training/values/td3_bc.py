@@ -1,7 +1,5 @@
 """TD3+BC (Fujimoto and Gu, 2021, https://arxiv.org/abs/2106.06860)."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -33,13 +33,7 @@ Option = str | Mapping[str, dict[str, Any]] | AddTo
 Plan = TypeVar("Plan")
 
 
-_METAVARS = {
-    int: "N",
-    float: "X",
-    names: "NAME,NAME",
-    numbers: "N,N-N",
-    Path: "FOLDER",
-}
+_METAVARS = {int: "N", float: "X", names: "NAME,NAME", numbers: "N,N-N", Path: "FOLDER"}
 """How help shows a value of a type."""
 
 

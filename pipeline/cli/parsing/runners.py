@@ -20,7 +20,7 @@ Options = dict[str, dict[str, Any]]
 _ON = {"action": "store_const", "const": True}
 """A flag whose default is None, as that of every option here."""
 _LOCAL: Options = {
-    "--gpu-share": details("trainings on this machine's GPU at a time (default: 1)", positive),
+    "--gpu-share": details("trainings on this machine's GPU at a time (default: 1)", positive)
 }
 _DASK: Options = {
     "--workers": details("worker processes, or jobs of --dask-jobqueue", positive),

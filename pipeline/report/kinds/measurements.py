@@ -14,6 +14,10 @@ from gaitforge.pipeline.report.pages import DASH, Record, Section, fixed, interv
 from gaitforge.pipeline.report.results import VERDICTS, verdict_rows
 
 _REPEATS = VERDICTS.replace("seeds", "repeats")
+_SHORT = (
+    "The values of each axis at which a paper’s statement has each verdict; the ratio is the "
+    "second’s figure over the first’s."
+)
 _COUNTED = "operations"
 """A fact of candidates that is drawn beside their figures."""
 
@@ -24,12 +28,7 @@ def write_measurement_page(out: Path, reporter: Reporter) -> Path:
     page = out / "report.html"
     shown = []
     if rows := verdict_rows(summary):
-        text = (
-            "Where a paper’s statement holds here: the values of each axis, and how many times as "
-        )
-        shown.append(
-            Section("In short", text + "much the second has as the first.", _short(summary))
-        )
+        shown.append(Section("In short", _SHORT, _short(summary)))
         shown.append(Section("Published", _REPEATS, rows))
     for group in grouped_by(summary["rows"], ("measure",)):
         text = "Medians over the repeats, in brackets their quartiles."

@@ -25,7 +25,6 @@ from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.registry import evaluation_of
 from gaitforge.learners.models.registry import PRESETS as MODELS
 from gaitforge.learners.models.registry import preset as model_preset
-from gaitforge.learners.models.sizes import parameter_count
 from gaitforge.learners.models.spaces import SPACES
 from gaitforge.learners.training.objectives import OBJECTIVES
 from gaitforge.pipeline.experiments.choices import chosen_claim
@@ -38,6 +37,7 @@ from gaitforge.pipeline.experiments.presets import (
 from gaitforge.pipeline.report.experiment import stages_of
 from gaitforge.pipeline.report.results import PUBLISHED, published
 from tests.flows.gym_stores import TINY, make_gym_store
+from tests.learners.models.parameter_counts import parameter_count
 
 BUDGETS = (1, 5, 20)
 PLAN = Experiment({"mlp": {"steps": 3}, "fcnet": {"objective": "return"}})

@@ -18,9 +18,9 @@ from gaitforge.learners.models.registry import (
     preset,
     spec_from_json,
 )
-from gaitforge.learners.models.sizes import parameter_count
 from gaitforge.learners.models.spaces import OBS_SLICES, SPACES
 from tests.learners.making import RETURN_KINDS
+from tests.learners.models.parameter_counts import parameter_count
 
 BASELINES = ("transformer", "dt", "retnet", "dt-retnet", "history-mlp", "mlp", "flow")
 PUBLISHED = {

@@ -1,11 +1,25 @@
-"""Keep memory that a training frees and needs again at the next update."""
+"""What a training sets in its process: torch's threads, and memory that it keeps."""
 
 import ctypes
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import torch
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_... of glibc's malloc.h
 _MOST_KEPT = 1 << 30
 _LARGEST = 32 << 20  # the most that glibc takes for M_MMAP_THRESHOLD on 64 bits
+
+
+@contextmanager
+def torch_threads(count: int | None) -> Iterator[None]:
+    """PyTorch on so many threads within the block; None leaves their number as it is."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def keep_freed_memory() -> None:
