@@ -20,7 +20,7 @@ from gaitforge.flows.records.records import provenance, read_record
 from gaitforge.flows.tasks.policy_source import run_source
 from gaitforge.learners.checkpoint import policy_from, read_checkpoint
 from gaitforge.learners.deploy.export import ExportOptions, ExportResult, export_policy
-from gaitforge.learners.deploy.export_metadata import RobotFacts
+from gaitforge.learners.deploy.export_metadata import CommandFacts, FieldFacts, RobotFacts
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.run_files import KEPT
 
@@ -92,16 +92,11 @@ def robot_facts(robot: RobotCard) -> RobotFacts:
         control_dt_s=CONTROL_DT_S,
         decimation=DECIMATION,
         observation={
-            name: {
-                "start": start,
-                "stop": stop,
-                "unit": FIELD_UNITS[name],
-                "meaning": FIELD_MEANINGS[name],
-            }
+            name: FieldFacts(start, stop, FIELD_UNITS[name], FIELD_MEANINGS[name])
             for name, (start, stop) in POLICY_SLICES.items()
         },
         command=tuple(
-            {"name": name, "unit": unit, "low": low, "high": high}
+            CommandFacts(name, unit, low, high)
             for name, unit, (low, high) in zip(COMMAND_NAMES, COMMAND_UNITS, bounds, strict=True)
         ),
     )

@@ -16,15 +16,32 @@ from gaitforge.learners.policy.policy_network import PolicyNetwork
 
 
 @dataclass(frozen=True)
+class CommandFacts:
+    """One number of the command, with its range in training."""
+
+    name: str
+    unit: str
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class FieldFacts:
+    """One field of the observation; `meaning` says its frame."""
+
+    start: int
+    stop: int
+    unit: str
+    meaning: str
+
+
+@dataclass(frozen=True)
 class RobotFacts:
     """The robot and the control loop of a policy, joints in the order of `joint_names`.
 
     A joint's target is default_joint_pos + action_scale * action, with the action clipped to
     +-action_limit and the target to the joint's limits widened by target_margin. The PD law runs
     at least `decimation` times in a control step of `control_dt_s`.
-
-    observation: field -> its start, stop, unit and meaning, which says its frame. command: the
-    name, unit, and low and high end in training of each number.
     """
 
     robot: str
@@ -40,13 +57,13 @@ class RobotFacts:
     target_margin_rad: float
     control_dt_s: float
     decimation: int
-    observation: Mapping[str, Mapping[str, Any]]
-    command: tuple[Mapping[str, Any], ...]
+    observation: Mapping[str, FieldFacts]
+    command: tuple[CommandFacts, ...]
 
     @property
     def obs_slices(self) -> dict[str, tuple[int, int]]:
         """Field -> (start, stop)."""
-        return {name: (each["start"], each["stop"]) for name, each in self.observation.items()}
+        return {name: (each.start, each.stop) for name, each in self.observation.items()}
 
 
 def policy_metadata(
