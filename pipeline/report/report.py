@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from jinja2 import UndefinedError
-
 from gaitforge.datasets.errors import amount
 from gaitforge.flows.records.records import write_file
 from gaitforge.pipeline.report import charts, pages, results
@@ -46,12 +44,9 @@ def write_report(run_dir: Path) -> Path:
     Raises:
         ValueError: a file is missing or malformed; an older report is then left as it was.
     """
-    try:
-        run = read_run(run_dir)
-        rows = results.result_rows(run.summary)
-        page = pages.render("report.html", **_context(run, rows))
-    except (KeyError, UndefinedError) as error:
-        raise ValueError(f"a file of {run_dir} lacks {error}; run the experiment again") from error
+    run = read_run(run_dir)
+    rows = results.result_rows(run.summary)
+    page = pages.render("report.html", **_context(run, rows))
     write_file(run_dir / TABLE_NAME, pages.markdown_table(rows).encode())
     write_file(run_dir / REPORT_NAME, page.encode())
     return run_dir / REPORT_NAME

@@ -1,7 +1,7 @@
 """Reads and checks the files of a run folder for a report."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,30 @@ PICTURES = Path("pictures")
 PICTURE_INDEX = "pictures.json"
 EXPERT_CARD = Path("expert.json")
 WALL = Path("wall.json")
+
+_HISTORY = "step loss validation_loss lr steps_per_s elapsed_s"
+_CELL = "policy terrain skill level return success survival episodes"
+_KEYS = {
+    "summary.json": (
+        "name plan dataset collect sets expert runs results overall cells wall_s versions "
+        "git_revision command"
+    ),
+    "summary.json: runs": "run learner set score return success parameters train_s",
+    "summary.json: cells": _CELL,
+    "dataset.json": "control_dt_s groups levels randomisation episode_lengths spectra info",
+    "dataset.json: groups": "terrain skill episodes steps return success survival",
+    "dataset.json: levels": "level episodes",
+    "dataset.json: randomisation": "name unit edges counts",
+    "dataset.json: episode_lengths": "edges counts",
+    "dataset.json: spectra": "signal unit frequency_hz energy_share channels",
+    "plan.json": "experiment",
+    "pictures/pictures.json": "renderer sheets",
+    "pictures/pictures.json: sheets": (
+        "file policy caption skill terrain level command success succeeded episodes"
+    ),
+    "expert.json": "robot",
+}
+"""File, or file and field -> required keys of the file, or of each record in the field."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +76,7 @@ def read_run(run_dir: Path) -> RunFiles:
     """Read and check a run folder's files.
 
     Raises:
-        ValueError: a file is missing or is not JSON; the line names it.
-        KeyError: a file lacks a field.
+        ValueError: a file is missing, is not JSON, or lacks a field; the line names both.
     """
     if not run_dir.is_dir():
         raise ValueError(f"no run folder at {run_dir}; `gaitforge demo --out DIR` makes one")
@@ -75,6 +98,8 @@ def read_run(run_dir: Path) -> RunFiles:
     sheets, drawn = read_sheets(run_dir)
     cards = [EXPERT_CARD] if (run_dir / EXPERT_CARD).is_file() else []
     expert = _read_object(run_dir, EXPERT_CARD) if cards else {}
+    cells = expert.get("evaluation", {}).get("cells", [])
+    _check_records(cells, _CELL, f"{EXPERT_CARD}: cells")
     paths += [*drawn[:1], *cards, *drawn[1:], *([WALL] if stages else [])]
     return RunFiles(run_dir, summary, dataset, training, sheets, expert, stages, tuple(paths))
 
@@ -85,6 +110,7 @@ def _read_stages(run_dir: Path) -> dict[str, float]:
     if not (run_dir / WALL).is_file():
         return seconds
     entries = _parse(_read_text(run_dir, WALL), str(WALL), list)
+    _check_records(entries, "stage seconds", str(WALL))
     for entry in entries:
         seconds[entry["stage"]] = seconds.get(entry["stage"], 0.0) + entry["seconds"]
     return seconds
@@ -132,6 +158,7 @@ def _read_training(run_dir: Path, policy: str) -> TrainingRun:
     )
     if not history:
         raise ValueError(f"{path} in {run_dir} is empty; it needs one JSON object a line")
+    _check_records(history, _HISTORY, str(path))
     return TrainingRun(policy, _read_object(run_dir, config), history)
 
 
@@ -143,7 +170,20 @@ def _read_text(run_dir: Path, path: Path) -> str:
 
 
 def _read_object(run_dir: Path, path: Path) -> Record:
-    return _parse(_read_text(run_dir, path), str(path))
+    """A JSON object with checked keys, also in the records of its fields."""
+    record = _parse(_read_text(run_dir, path), str(path))
+    for name, keys in _KEYS.items():
+        file, _, field = name.partition(": ")
+        if file == path.as_posix():
+            _check_records(_records(record[field]) if field else [record], keys, name)
+    return record
+
+
+def _records(value: Any) -> Iterable[Record]:
+    """The records in a field: a list, a record by name, or one record."""
+    if isinstance(value, list):
+        return value
+    return value.values() if all(isinstance(each, Mapping) for each in value.values()) else [value]
 
 
 def _parse(text: str, where: str, kind: type = dict) -> Any:
@@ -155,3 +195,12 @@ def _parse(text: str, where: str, kind: type = dict) -> Any:
         expected = {dict: "object", list: "list"}[kind]
         raise ValueError(f"{where} must be a JSON {expected}, not a {type(value).__name__}")
     return value
+
+
+def _check_records(records: Iterable[Record], keys: str, where: str) -> None:
+    """Raise a ValueError that names the first field that a record lacks."""
+    required = keys.split()
+    for record in records:
+        missing = [key for key in required if key not in record]
+        if missing:
+            raise ValueError(f"{where} lacks {missing[0]!r}; it needs {', '.join(required)}")

@@ -307,7 +307,7 @@ def test_a_run_with_nothing_recorded_still_has_a_report(run_dir: Path) -> None:
         ("train/fcnet/config.json", None, "train/fcnet/config.json"),
         ("summary.json", "{", "summary.json is not JSON"),
         ("summary.json", "[]", "must be a JSON object, not a list"),
-        ("summary.json", "{}", "lacks 'dataset'"),
+        ("summary.json", "{}", "lacks 'name'"),
         ("dataset.json", '{"control_dt_s": 0.02}', "lacks 'groups'"),
         ("train/bot/history.jsonl", "", "is empty"),
         ("train/bot/history.jsonl", '{"step": 1}\n', "lacks 'loss'"),
