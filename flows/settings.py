@@ -52,7 +52,8 @@ def with_named(plan: Plan, values: Mapping[str, object]) -> Plan:
     """
     paths = setting_paths(plan)
     if unknown := [name for name in values if name not in paths]:
-        raise ValueError(f"there is no '{unknown[0]}' here; allowed: {', '.join(sorted(paths))}")
+        owner, allowed = type(plan).__name__, ", ".join(sorted(paths))
+        raise ValueError(f"{owner} has no setting '{unknown[0]}'; allowed: {allowed}")
     return _with_values(plan, {tuple(paths[name].split(".")): values[name] for name in values})
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tqdm import tqdm
 
 from gaitforge.flows.progress import Advance, Reporter, Silent, leads
+from gaitforge.pipeline.tables import duration
 
 LINE_PERIOD_S = 5.0
 BAR_PERIOD_S = 0.2
@@ -80,7 +81,7 @@ class _Lines:
         # Episodes that end early leave steps over; the step is finished all the same.
         share = 1.0 if finished else self._done / max(self._total, 1)
         still = 0 if finished else max(0, self._total - self._done)
-        left = f"{still / rate:.0f} s left" if rate else "time left unknown"
+        left = f"{duration(still / rate)} left" if rate else "time left unknown"
         note = f", {self._note}" if self._note else ""
         pace = f"{rate:,.0f} {self._unit}s/s" if rate >= 1 else f"{60 * rate:.1f} {self._unit}s/min"
         print(f"{self._name:<16} {share:4.0%}  {pace}, {left}{note}", file=sys.stderr, flush=True)

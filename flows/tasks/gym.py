@@ -232,8 +232,13 @@ class GymPlan(CollectionPlan):
         return replace(self, qualities=(quality,)) if quality in self.qualities else self
 
     def schema(self) -> Schema:
-        """See `CollectionPlan.schema`."""
+        """See `CollectionPlan.schema`. A policy that does not fit the task is refused, too."""
         with closing(TaskBatch(self.task, 1)) as env:
+            if self.source is not None and {*self.qualities} != {data.RANDOM}:
+                env.reset([0], [self.seed])
+                actor = self.actor(data.EXPERT)
+                actor.reset(np.arange(1))
+                env.executed(actor.draw(env.observation.policy[0], np.random.default_rng(0))[0])
             return data.gym_schema(env, self.recipe(), self.physics)
 
     def simulate(self, threads: int = 1) -> "GymSimulation":

@@ -1,6 +1,7 @@
-"""One training and one evaluation give the same on every runner."""
+"""One training and one evaluation of a user's own model give the same on every runner."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,15 @@ from gaitforge.flows.tasks.policy_source import run_source
 from gaitforge.pipeline.cli.main import main
 from tests.flows.making import COLLECT
 
-TRAIN = ["--model", "mlp", "--steps", "3", "--batch-size", "4"]
+MODEL = """
+from dataclasses import dataclass
+from gaitforge.learners.models.mlp import MLPConfig
+
+@dataclass(frozen=True)
+class Narrow(MLPConfig):
+    hidden_dim: int = 16
+"""
+TRAIN = ["--model", "own_models:Narrow", "--steps", "3", "--batch-size", "4"]
 TRAIN += ["--set", "config.threads=1", "--set", "config.held_out_fraction=0.5"]
 EPISODES = ["--terrain", "flat", "--skill", "run", "--episodes", "2", "--set", "robots=2"]
 RUNNERS = {"local": [], "dask": ["--workers", "1"], "prefect": []}
@@ -26,8 +35,12 @@ def said(capsys: pytest.CaptureFixture[str], *words: str | Path) -> dict[str, ob
 
 @pytest.mark.slow
 def test_a_training_and_an_evaluation_are_the_same_everywhere(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "own_models.py").write_text(MODEL)
+    monkeypatch.syspath_prepend(tmp_path)
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     collect(COLLECT, tmp_path / "walks.zarr", Silent())
     weights, returns = set(), []
     for name, more in RUNNERS.items():

@@ -49,6 +49,9 @@ _CHOICES: dict[str, Sequence[str]] = {
 }
 """Option -> the names that its values may have."""
 
+_OWN = {"model": {"type": "string", "pattern": r"^[\w.]+:\w+$", "title": "module:Config of yours"}}
+"""Option -> the JSON schema of its further values."""
+
 _OTHER_TYPES: dict[str, Any] = {
     "level": list[Annotated[int, Field(ge=0, lt=N_LEVELS)]],
     "settings": list[Setting],
@@ -78,7 +81,10 @@ class FormField:
         if isinstance(action.type, Number):
             kind = Annotated[int, Field(ge=action.type.allowed.low)]
         if allowed:
-            one = Annotated[str, WithJsonSchema({"type": "string", "enum": list(allowed)})]
+            schema: dict[str, Any] = {"type": "string", "enum": list(allowed)}
+            if self.name in _OWN:
+                schema = {"anyOf": [schema | {"title": "a name"}, _OWN[self.name]]}
+            one = Annotated[str, WithJsonSchema(schema)]
             return list[one] if action.type is names else one
         several = action.nargs in ("+", "*") or isinstance(action, argparse._AppendAction)
         return list[kind] if several and self.name not in _OTHER_TYPES else kind

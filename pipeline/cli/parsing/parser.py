@@ -195,7 +195,9 @@ SHARED: dict[str, dict[str, Any]] = {
     ),
     "--tag": details("a tagged version of the store (see gaitforge tag)", metavar="NAME"),
     "--selection": details("a selection that gaitforge query --save wrote", metavar="FILE"),
-    "--model": details("one of gaitforge models", default="fcnet", metavar="NAME"),
+    "--model": details(
+        "one of gaitforge models, or module:Config", default="fcnet", metavar="NAME"
+    ),
     "--preset": details("size of the plan", default="demo", metavar="NAME"),
     "--processes": details("parallel simulators", positive, 1),
     "--share": details("of the stretches that the policy drives (default: 0.3)", float),

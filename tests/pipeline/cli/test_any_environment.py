@@ -328,6 +328,7 @@ def test_an_onnx_file_that_does_not_fit_is_refused(
     assert refused.code == 2
     assert message in refused.err
     assert "Traceback" not in refused.err
+    assert not (tmp_path / "x.zarr").exists()
 
 
 @pytest.mark.usefixtures("lines")

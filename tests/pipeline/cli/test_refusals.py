@@ -195,7 +195,7 @@ gym collect {new} --env Hopper-v5 --policies {hopper} --steps 0 | at least 1, no
 evaluate none --task gym | no policy 'none'; allowed: medium, expert
 evaluate random --task gym --set env=Bee-v5 | no task 'Bee-v5'
 evaluate random --task gym --set environments=0 | at least 1
-evaluate random --task gym --terrain flat | no 'terrains' here; allowed: env
+evaluate random --task gym --terrain flat | no setting 'terrains'; allowed: env
 evaluate random --task drone | unknown task 'drone'; allowed: legged, gym
 evaluate random --task derive | no policy is evaluated on task 'derive'
 
