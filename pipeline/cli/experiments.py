@@ -131,7 +131,10 @@ def run_command(arguments: argparse.Namespace) -> Work:
              "sizes": "small, full" if each.full else "small"}
             for name, each in PRESETS.items()
         ]  # fmt: skip
-        return Work(Path(), (), lambda _: Result(rows, rows), ())
+        shown = [
+            {**row, "hours of two cores": f"{row['hours of two cores'] or '-'}"} for row in rows
+        ]
+        return Work(Path(), (), lambda _: Result(rows, shown), ())
     if not arguments.what:
         raise ValueError("name a preset, a plan or a folder; gaitforge run --list shows presets")
     place, stores, out = Path(arguments.what), arguments.stores, arguments.out

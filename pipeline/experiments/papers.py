@@ -33,7 +33,8 @@ class Preset:
     Attributes:
         plan: makes it; with `full` at the papers' size, where it has one.
         shows: what it shows, in a line.
-        hours: of two cores, at its small size and with given stores; None where nobody ran it all.
+        hours: of two cores, at its small size and with given stores: measured, or reckoned from the
+            cost of its updates where it ran on a GPU; None where the stores or the user decide.
         places: argument of `plan` that takes the stores or runs of the command line; "" for an
             `Experiment`, whose stages get them, or if it takes none.
     """
@@ -348,17 +349,19 @@ def _bodies() -> Experiment:
 
 
 PAPERS: Mapping[str, Preset] = {
-    "fcnet-data-size": Preset(_fcnet_data_size, "FCNet's Figure 4: over the data", full=True),
-    "fcnet-sizes": Preset(_fcnet_sizes, "FCNet's Figure 8: over the width", full=True),
-    "fcnet-context": Preset(_fcnet_context, "FCNet's Figure 9: over the context", full=True),
-    "bot-masks": Preset(_bot_masks, "BoT's Figure 9a: masks, tokenizers and positions"),
-    "adroit": Preset(_adroit, "FCNet's Table 3: the Adroit hand's sets", full=True),
+    "fcnet-data-size": Preset(_fcnet_data_size, "FCNet's Figure 4: over the data", 0.8, True),
+    "fcnet-sizes": Preset(_fcnet_sizes, "FCNet's Figure 8: over the width", 0.8, True),
+    "fcnet-context": Preset(_fcnet_context, "FCNet's Figure 9: over the context", 0.9, True),
+    "bot-masks": Preset(_bot_masks, "BoT's Figure 9a: masks, tokenizers and positions", 0.9),
+    "adroit": Preset(_adroit, "FCNet's Table 3: the Adroit hand's sets", 1.2, True),
     "adroit-demonstrations": Preset(
         _adroit_demonstrations, "BoT's Figure 9c: over the number of demonstrations", 0.75, True
     ),
-    "mocapact": Preset(_mocapact, "BoT's Figures 3a and 9a: masks on held-out clips", full=True),
-    "mocapact-sizes": Preset(_mocapact_sizes, "BoT's Figure 3b: over the width", full=True),
-    "mocapact-layers": Preset(_mocapact_layers, "BoT's Figure 9b: over the layers", full=True),
-    "bodies": Preset(_bodies, "one policy for many robots, with the joints' signs taken out", 1.4),
-    "bot-rl": Preset(_bot_rl, "BoT's Figures 5, 10 and 11: six networks trained by PPO", full=True),
+    "mocapact": Preset(_mocapact, "BoT's Figures 3a and 9a: masks on held-out clips", 3.0, True),
+    "mocapact-sizes": Preset(_mocapact_sizes, "BoT's Figure 3b: over the width", 3.0, True),
+    "mocapact-layers": Preset(_mocapact_layers, "BoT's Figure 9b: over the layers", 1.5, True),
+    "bodies": Preset(_bodies, "one policy for many robots, with the joints' signs taken out", 2.1),
+    "bot-rl": Preset(
+        _bot_rl, "BoT's Figures 5, 10 and 11: six networks trained by PPO", 20.0, True
+    ),
 }

@@ -197,7 +197,7 @@ PRESETS: Mapping[str, Preset] = {
     **PAPERS,
     **MEASUREMENTS,
     ROBUSTNESS: Preset(
-        RobustnessPlan, "trained policies under other conditions", places="policies"
+        RobustnessPlan, "trained policies under other conditions", 0.2, places="policies"
     ),
 }
 
