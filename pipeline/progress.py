@@ -77,11 +77,13 @@ class _Lines:
 
     def _show(self, finished: bool = False) -> None:
         self._shown = time.monotonic()
-        rate = (self._done - self._first) / max(self._shown - self._started, 1e-9)
+        elapsed = self._shown - self._started
+        rate = (self._done - self._first) / max(elapsed, 1e-9)
         # Episodes that end early leave steps over; the step is finished all the same.
         share = 1.0 if finished else self._done / max(self._total, 1)
-        still = 0 if finished else max(0, self._total - self._done)
+        still = max(0, self._total - self._done)
         left = f"{duration(still / rate)} left" if rate else "time left unknown"
+        left = f"in {duration(elapsed)}" if finished else left
         note = f", {self._note}" if self._note else ""
         pace = f"{rate:,.0f} {self._unit}s/s" if rate >= 1 else f"{60 * rate:.1f} {self._unit}s/min"
         print(f"{self._name:<16} {share:4.0%}  {pace}, {left}{note}", file=sys.stderr, flush=True)

@@ -23,7 +23,7 @@ def test_slow_and_fast_steps_are_told_in_their_own_units(
     assert capsys.readouterr().err.splitlines() == [
         "plan               0%  0.0 episodes/min, time left unknown, return 3",
         "plan              25%  1.5 episodes/min, 2 min 00 s left, return 3",
-        "plan             100%  1.5 episodes/min, 0.0 s left, return 3",
+        "plan             100%  1.5 episodes/min, in 40 s, return 3",
         "train             55%  150 steps/s, 3.0 s left",
-        "train            100%  150 steps/s, 0.0 s left",
+        "train            100%  150 steps/s, in 3.0 s",
     ]
