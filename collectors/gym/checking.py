@@ -12,7 +12,7 @@ _SEED, _STEPS = 0, 20
 
 
 def notes(env_id: str) -> list[str]:
-    """What a store will lack, and whether episodes are no function of their seed; none for ours.
+    """What a store will lack or may lack, and whether a seed repeats an episode; none for ours.
 
     Raises:
         ValueError: no such environment, or one that fails.
@@ -24,17 +24,27 @@ def notes(env_id: str) -> list[str]:
         lines = []
         if batch.left_out:
             lines.append(f"the observation is stored without {listed(batch.left_out)}")
-        if where := _differs(batch):
+        where, success_known = _differs(batch)
+        if where:
             lines.append(
                 f"episodes of {task.settings.place} are no function of their seed: {where} of two "
                 "with the same seed differs; draw all that is random from self.np_random, or "
                 "verify --replay will find differences"
             )
+        if (name := task.settings.success) and not success_known:
+            lines.append(
+                f"none of the first steps had '{name}' in its info: success is unknown of episodes "
+                "without it"
+            )
     return lines
 
 
-def _differs(batch: TaskBatch) -> str:
-    """Where two runs of an episode first differ, one of them after another episode; or nothing."""
+def _differs(batch: TaskBatch) -> tuple[str, bool]:
+    """Where two runs of an episode first differ, one of them after another episode; or nothing.
+
+    And whether a step said if the episode succeeded.
+    """
+    known = False
     rng = np.random.default_rng(_SEED)
     actions = rng.uniform(-1.0, 1.0, (_STEPS, 1, batch.act_dim)).astype(np.float32)
     batch.reset([0], [_SEED + 1])
@@ -45,10 +55,11 @@ def _differs(batch: TaskBatch) -> str:
     for number, action in enumerate(actions):
         first, second = batch.observation.policy
         if not np.array_equal(first, second):
-            return f"the observation before step {number}"
+            return f"the observation before step {number}", known
         step = batch.step([0, 1], np.repeat(action, 2, axis=0))
+        known |= bool(step.success_known.any())
         if step.reward[0] != step.reward[1] or step.terminated[0] != step.terminated[1]:
-            return f"the outcome of step {number}"
+            return f"the outcome of step {number}", known
         if (step.terminated | step.truncated).any():
             break
-    return ""
+    return "", known

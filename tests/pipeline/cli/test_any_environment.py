@@ -337,8 +337,11 @@ def test_episodes_that_no_seed_repeats_are_collected_with_a_note(run: Run, tmp_p
     done = run("gym", "collect", tmp_path / "x.zarr", "--env", "lines:Luck,max_steps=5", *words)
     assert done.code == 0, done.err
     assert "episodes of lines:Luck are no function of their seed: the observation" in done.err
-    fixed = run("gym", "collect", tmp_path / "y.zarr", *ROOM, "--reset", "start=0.25", *words)
+    assert "in its info" not in done.err
+    more = ("--reset", "start=0.25", "--success", "hapy", *words)
+    fixed = run("gym", "collect", tmp_path / "y.zarr", *ROOM, *more)
     assert "no function" not in fixed.err
+    assert "none of the first steps had 'hapy' in its info" in fixed.err
     first = open_store(tmp_path / "y.zarr").select().episode(0)
     assert first["obs"][0, 8] == 0.25
 
