@@ -57,8 +57,8 @@ def shade(
 
 
 def fixed(value: float | None, digits: int = 2) -> str:
-    """A number with this many digits after the point; a dash for none."""
-    return f"{value:,.{digits}f}" if is_number(value) else DASH
+    """A number with this many digits after the point; never -0; a dash for none."""
+    return f"{value:z,.{digits}f}" if is_number(value) else DASH
 
 
 def count(value: float | None) -> str:

@@ -325,7 +325,8 @@ def test_a_bad_file_keeps_the_report(run_dir: Path, name: str, text: str | None,
 
 
 def test_numbers_read_well() -> None:
-    assert [fixed(0.98765, 3), fixed(float("nan")), fixed(None)] == ["0.988", "–", "–"]
+    values = fixed(0.98765, 3), fixed(-0.001), fixed(float("nan")), fixed(None)
+    assert values == ("0.988", "0.00", "–", "–")
     shown = [duration(each, DASH) for each in (8.44, 119.4, 119.6, 7325, None)]
     assert shown == ["8.4 s", "119 s", "2 min 00 s", "2 h 02 min", "–"]
     assert [count(1234567), size(999), size(1_500_000)] == ["1,234,567", "999 B", "1.5 MB"]
