@@ -24,14 +24,14 @@ def notes(env_id: str) -> list[str]:
         lines = []
         if batch.left_out:
             lines.append(f"the observation is stored without {listed(batch.left_out)}")
-        where, success_known = _differs(batch)
+        where, success_known = _tried(batch)
         if where:
             lines.append(
                 f"episodes of {task.settings.place} are no function of their seed: {where} of two "
                 "with the same seed differs; draw all that is random from self.np_random, or "
                 "verify --replay will find differences"
             )
-        if (name := task.settings.success) and not success_known:
+        elif (name := task.settings.success) and not success_known:
             lines.append(
                 f"none of the first steps had '{name}' in its info: success is unknown of episodes "
                 "without it"
@@ -39,10 +39,12 @@ def notes(env_id: str) -> list[str]:
     return lines
 
 
-def _differs(batch: TaskBatch) -> tuple[str, bool]:
-    """Where two runs of an episode first differ, one of them after another episode; or nothing.
+def _tried(batch: TaskBatch) -> tuple[str, bool]:
+    """What a short episode, run twice, tells of an environment.
 
-    And whether a step said if the episode succeeded.
+    Returns:
+        Where the runs first differ, one of them after another episode, or nothing; and whether a
+        step said if the episode succeeded.
     """
     known = False
     rng = np.random.default_rng(_SEED)
