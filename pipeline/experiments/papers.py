@@ -33,8 +33,8 @@ class Preset:
     Attributes:
         plan: makes it; with `full` at the papers' size, where it has one.
         shows: what it shows, in a line.
-        hours: of two cores, at its small size and with given stores: measured, or reckoned from the
-            cost of its updates where it ran on a GPU; None where the stores or the user decide.
+        hours: of two cores, at its small size and with given stores: measured, or estimated from
+            the cost of its updates where it ran on a GPU; None where the stores or the user decide.
         places: argument of `plan` that takes the stores or runs of the command line; "" for an
             `Experiment`, whose stages get them, or if it takes none.
     """
