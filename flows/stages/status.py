@@ -34,6 +34,7 @@ KINDS = (EXPERIMENT, ROBUSTNESS, REINFORCEMENT, MEASUREMENT)
 """Kinds of plans in stages: the `kind` in their plan.json."""
 
 RUN_CONFIG, RUN_CHECKPOINT = "config.json", "checkpoint.json"
+_RUN_FILES = (RUN_CONFIG, HISTORY, RUN_CHECKPOINT)
 
 State = Literal["empty", "working", "stopped", "complete"]
 
@@ -130,7 +131,7 @@ def status(place: Path | str) -> CollectionStatus | TrainingStatus:
     folder = Path(place)
     if (folder / ROOT_FILE).exists():
         return collection_status(folder)
-    if any((folder / name).exists() for name in (RUN_CONFIG, HISTORY, RUN_CHECKPOINT)):
+    if has_begun(folder):
         return training_status(folder)
     if not folder.exists():
         raise ValueError(f"nothing is at {folder}; give a store, a training run or a pipeline")
@@ -138,6 +139,13 @@ def status(place: Path | str) -> CollectionStatus | TrainingStatus:
         f"{folder} is neither a store ({ROOT_FILE}) nor a training run ({RUN_CONFIG}); give one "
         "of those inside it"
     )
+
+
+def has_begun(place: Path | str) -> bool:
+    """Whether a store or a training run is at `place`; its folder or plan alone is neither."""
+    if is_bucket_url(place):
+        return True
+    return any((Path(place) / name).exists() for name in (ROOT_FILE, *_RUN_FILES))
 
 
 def is_experiment(place: Path | str) -> bool:

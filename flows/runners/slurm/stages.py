@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.runners.slurm import jobs
 from gaitforge.flows.runners.slurm.commands import has_slurm
 from gaitforge.flows.runners.slurm.runner import TRAIN_REQUEUES, run_slurm, submit_work
 from gaitforge.flows.runners.slurm.script import SlurmSettings, Work
 from gaitforge.flows.stages.staging import Stage, is_done
-from gaitforge.flows.stages.status import TrainingStatus, status
+from gaitforge.flows.stages.status import TrainingStatus, has_begun, status
 
 POLL_S = 2.0
 _LIVE = (*jobs.LIVE, "unknown")
@@ -187,16 +186,10 @@ def _stage_state(
         return StageState(stage, "done", job)  # no file says so
     if job and state == "lost" and not any(job.folder.glob("*.log")):
         state = "cancelled"  # a job before it failed, and Slurm has forgotten both
-    if live or not _begun(stage):
+    if live or stage.place is None or not has_begun(stage.place):
         return StageState(stage, "missing" if state == "done" else state, job)
-    works = status(stage.place or "").state == "working"
+    works = status(stage.place).state == "working"
     return StageState(stage, "working" if works else "missing" if state == "done" else state, job)
-
-
-def _begun(stage: Stage) -> bool:
-    """Whether the store or run of a stage is there."""
-    place = stage.place
-    return place is not None and (is_bucket_url(place) or Path(place).exists())
 
 
 def stage_rows(out: Path, stages: Sequence[Stage]) -> list[dict[str, str]]:
@@ -214,9 +207,9 @@ def stage_rows(out: Path, stages: Sequence[Stage]) -> list[dict[str, str]]:
 
 def _progress(stage: Stage) -> str:
     """Parts or optimiser steps done, where the stage has begun."""
-    if not _begun(stage):
+    if stage.place is None or not has_begun(stage.place):
         return ""
-    progress = status(stage.place or "")
+    progress = status(stage.place)
     if isinstance(progress, TrainingStatus):
         return f"{progress.step:,} of {progress.steps:,} steps"
     return f"{progress.done:,} of {progress.planned:,} parts"

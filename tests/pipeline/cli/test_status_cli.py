@@ -114,6 +114,18 @@ def test_a_runs_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "60 s so far, 3 min 00 s left" in text
 
 
+def test_an_experiment_whose_training_fails_before_its_first_step(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "compared")
+    words = ["--set", 'learners={"mlp":{}}', "--seeds", "0", "--stage", "train mlp-seed-0"]
+    few = ["--set", "settings.held_out_fraction=0.01"]
+    assert main(["run", "compare", str(store), "--out", out, *words, *few]) == 2
+    assert "leaves none of 4 episodes" in capsys.readouterr().err
+    assert main(["status", out]) == 0
+    assert "stopped" in capsys.readouterr().out
+
+
 def test_watching_ends_with_the_work(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", str(store), "--watch", "--json"]) == 0
     [line] = capsys.readouterr().out.splitlines()
