@@ -15,6 +15,8 @@ from gaitforge.datasets.history import HistoryFile
 from gaitforge.datasets.interrupts import Notices, Stopped, stop_signals
 
 TRAINING = "training.json"
+POLICY = "policy"
+"""Folder of a trained network of the registry, in its training's folder."""
 Report = Callable[[dict[str, Any]], None]
 
 CHECKPOINT_EVERY_S = 60.0

@@ -22,7 +22,6 @@ from gaitforge.collectors.experts import ppo_algorithm
 from gaitforge.collectors.experts import ppo_checkpoint as checkpoint
 from gaitforge.collectors.experts.expert import drives_a_family, load_trained, reading_the_body
 from gaitforge.collectors.experts.ppo_algorithm import Networks, PPOSettings, Update
-from gaitforge.collectors.experts.ppo_checkpoint import POLICY
 from gaitforge.collectors.experts.training_task import (
     SKILL_SHARES,
     TERRAIN_SHARES,
@@ -38,6 +37,7 @@ from gaitforge.collectors.scenarios.randomisation import (
 from gaitforge.collectors.scenarios.terrains import N_LEVELS
 from gaitforge.collectors.simulators import check_backend, processor_of
 from gaitforge.collectors.timing import CONTROL_DT_S
+from gaitforge.collectors.training_folder import POLICY
 from gaitforge.datasets.files import write_bytes_durably
 from gaitforge.datasets.ranges import Range
 

@@ -19,9 +19,6 @@ from gaitforge.datasets.optimiser_state import (
     tensors_below,
 )
 
-POLICY = "policy"
-"""Folder of a trained network of the registry, in its training's folder."""
-
 _STARTED_COUNT = 2_000_000
 """Observations that the normaliser of a loaded actor counts as seen."""
 

@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gaitforge.collectors.experts.ppo import ExpertTrainingConfig
-from gaitforge.collectors.experts.ppo_checkpoint import POLICY
-from gaitforge.collectors.gym.training.ppo import GymPPOConfig
+from gaitforge.collectors.training_folder import POLICY
 from gaitforge.datasets.history import HISTORY, read_history
 from gaitforge.flows.experiments.intervals import mean, mean_and_std, stratified_interval
 from gaitforge.flows.experiments.plan import Settings
@@ -23,14 +21,16 @@ from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import digest, provenance, to_tree, write_record
 from gaitforge.flows.stages.evaluate import evaluate_policy
-from gaitforge.flows.stages.gym_experts import run_gym_ppo
-from gaitforge.flows.stages.legged.expert_training import run_expert_training
 from gaitforge.flows.stages.staging import Stage
 from gaitforge.flows.tasks.evaluation import EvaluationPlan
 from gaitforge.flows.tasks.gym_evaluation import GymEvaluation
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.policy_source import run_source
 from gaitforge.learners.models.registry import preset
+
+if TYPE_CHECKING:
+    from gaitforge.collectors.experts.ppo import ExpertTrainingConfig
+    from gaitforge.collectors.gym.training.ppo import GymPPOConfig
 
 _POINTS = 60
 """Most points of a run's learning curve."""
@@ -95,10 +95,24 @@ class Run:
         return f"{self.task}-{self.learner}-seed-{self.seed}"
 
     @property
-    def config(self) -> ExpertTrainingConfig | GymPPOConfig:
+    def settings(self) -> Settings:
+        """Those of its task, with the learner's in their place."""
+        return {**self.plan.tasks[self.task], **self.plan.learners[self.learner]}
+
+    @property
+    def env(self) -> str | None:
+        """Id of its Gymnasium environment; None for a legged robot."""
+        return self.settings.get("env")
+
+    @property
+    def config(self) -> "ExpertTrainingConfig | GymPPOConfig":
         """All settings of its training; ValueError for those that do not exist."""
-        settings = {**self.plan.tasks[self.task], **self.plan.learners[self.learner]}
-        kind = GymPPOConfig if "env" in settings else ExpertTrainingConfig
+        # Not above: rsl-rl loads for a second, and every experiment's command imports this module.
+        from gaitforge.collectors.experts.ppo import ExpertTrainingConfig
+        from gaitforge.collectors.gym.training.ppo import GymPPOConfig
+
+        settings = self.settings
+        kind = ExpertTrainingConfig if self.env is None else GymPPOConfig
         tree = {"model": self.learner, **settings, "seed": self.seed}
         try:
             return plan_from_tree(kind, to_tree(tree))
@@ -108,13 +122,17 @@ class Run:
     @property
     def evaluation(self) -> EvaluationPlan:
         """How its policy is scored."""
-        config, settings = self.config, to_tree(self.plan.evaluate.get(self.task, {}))
-        if isinstance(config, GymPPOConfig):
-            return plan_from_tree(GymEvaluation, {"env": config.env, **settings})
-        return plan_from_tree(LeggedEvaluation, {"robot": config.robot, **settings})
+        settings = to_tree(self.plan.evaluate.get(self.task, {}))
+        if self.env is not None:
+            return plan_from_tree(GymEvaluation, {"env": self.env, **settings})
+        return plan_from_tree(LeggedEvaluation, {"robot": self.config.robot, **settings})
 
     def train(self, out: Path, reporter: Reporter) -> None:
         """Train it, or resume its training."""
+        from gaitforge.collectors.gym.training.ppo import GymPPOConfig
+        from gaitforge.flows.stages.gym_experts import run_gym_ppo
+        from gaitforge.flows.stages.legged.expert_training import run_expert_training
+
         config, folder = self.config, self.folder(out)
         folder.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(config, GymPPOConfig):

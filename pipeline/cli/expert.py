@@ -131,8 +131,8 @@ def _gym_training(arguments: argparse.Namespace) -> Work:
 
 
 def _gym_ppo(arguments: argparse.Namespace) -> Work:
-    from gaitforge.collectors.experts.ppo_checkpoint import POLICY
     from gaitforge.collectors.gym.training.ppo import GymPPOConfig
+    from gaitforge.collectors.training_folder import POLICY
     from gaitforge.flows.stages.gym_experts import run_gym_ppo
 
     names = ("env", "model", "steps", "seed", "threads")

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
-from gaitforge.collectors.experts.ppo_checkpoint import POLICY
 from gaitforge.collectors.legged.data import part_catalog
 from gaitforge.collectors.legged.episodes import EpisodeSpec
+from gaitforge.collectors.training_folder import POLICY
 from gaitforge.datasets.errors import amount
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import plan_from_tree

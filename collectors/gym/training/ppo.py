@@ -19,7 +19,7 @@ from gaitforge.collectors.experts import ppo_checkpoint as checkpoint
 from gaitforge.collectors.experts.ppo_algorithm import Networks, PPOSettings, Update
 from gaitforge.collectors.gym.batch import TaskBatch
 from gaitforge.collectors.gym.tasks import find_task
-from gaitforge.collectors.training_folder import Report
+from gaitforge.collectors.training_folder import POLICY, Report
 from gaitforge.datasets.ranges import Positive
 
 Slices = Mapping[str, tuple[int, int]]
@@ -147,9 +147,9 @@ def train_gym_ppo(
         def write() -> None:
             card = {"env": config.env, "steps": progress.steps, "wall_s": progress.wall_s}
             card |= {"seed": config.seed, "training": settings}
-            networks.save(algorithm.get_policy(), out / checkpoint.POLICY, card)
+            networks.save(algorithm.get_policy(), out / POLICY, card)
             checkpoint.save_training(out, settings, algorithm, progress, {})
 
         run = algorithm, task, config, progress, out
         ppo_algorithm.run_updates(*run, row, write, report)
-    return out / checkpoint.POLICY
+    return out / POLICY
