@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from gaitforge import datasets
 from gaitforge.datasets.history import HISTORY, read_history
@@ -35,6 +35,7 @@ KINDS = (EXPERIMENT, ROBUSTNESS, REINFORCEMENT, MEASUREMENT)
 
 RUN_CONFIG, RUN_CHECKPOINT = "config.json", "checkpoint.json"
 _RUN_FILES = (RUN_CONFIG, HISTORY, RUN_CHECKPOINT)
+_JOBS = "jobs"
 
 State = Literal["empty", "working", "stopped", "complete"]
 
@@ -123,6 +124,8 @@ class TrainingStatus:
 def status(place: Path | str) -> CollectionStatus | TrainingStatus:
     """The status of a store or of a training run, whichever is at `place`.
 
+    A folder with the plan of a training, or with jobs, is a run that is "empty".
+
     Raises:
         ValueError: neither is there, or what is there cannot be read.
     """
@@ -131,7 +134,7 @@ def status(place: Path | str) -> CollectionStatus | TrainingStatus:
     folder = Path(place)
     if (folder / ROOT_FILE).exists():
         return collection_status(folder)
-    if has_begun(folder):
+    if has_begun(folder) or _planned_config(folder) or (folder / _JOBS).is_dir():
         return training_status(folder)
     if not folder.exists():
         raise ValueError(f"nothing is at {folder}; give a store, a training run or a pipeline")
@@ -213,7 +216,8 @@ def collection_status(store_path: Path | str, now: float | None = None) -> Colle
 def training_status(run_dir: Path, now: float | None = None) -> TrainingStatus:
     """The status of a training run; `now` is the time in seconds since the epoch."""
     now = time.time() if now is None else now
-    config = (read_record(run_dir / RUN_CONFIG) or {}).get("train_config", {})
+    config = (read_record(run_dir / RUN_CONFIG) or {}).get("train_config")
+    config = config or _planned_config(run_dir)
     checkpoint = read_record(run_dir / RUN_CHECKPOINT) or {}
     saved = checkpoint.get("progress", {})
     rows = read_history(run_dir)
@@ -246,6 +250,13 @@ def training_status(run_dir: Path, now: float | None = None) -> TrainingStatus:
         quiet_s=quiet,
         metrics={name: value for name, value in last.items() if name not in shown},
     )
+
+
+def _planned_config(run_dir: Path) -> dict[str, Any]:
+    """The settings in the plan of a training; empty without one."""
+    plan = (read_record(run_dir / PLAN) or {}).get("plan")
+    config = plan.get("config") if isinstance(plan, dict) else None
+    return config if isinstance(config, dict) else {}
 
 
 def _resumed(run_dir: Path) -> bool:

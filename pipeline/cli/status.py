@@ -91,7 +91,8 @@ def _look(place: Path | str) -> Seen:
     work = status(place)
     collection = isinstance(work, CollectionStatus)
     lines = _collection_lines(work) if collection else _training_lines(work)
-    ended = work.state == "complete" or (work.state == "stopped" and not _jobs_of(work))
+    rests = work.state in ("empty", "stopped")
+    ended = work.state == "complete" or (rests and not _jobs_of(work))
     return as_tree(work), lines, ended
 
 
@@ -180,14 +181,17 @@ def _training_lines(work: TrainingStatus) -> list[str]:
         lines[0] += f", wrote nothing for {duration(work.quiet_s)}"
     if work.state in ("empty", "stopped") and (jobs := _jobs_of(work)):
         lines[0] += f"; {jobs}"
-    lines.append(f"step     {work.step:,} of {work.steps:,}{share}, {work.model}")
+    if work.steps:
+        lines.append(f"step     {work.step:,} of {work.steps:,}{share}, {work.model}")
     if work.loss is not None:
         held_out = work.validation_loss
         beside = f", {held_out:.5f} on held-out episodes" if held_out is not None else ""
         lines.append(f"loss     {work.loss:.5f}{beside}")
     if work.steps_per_s is not None:
         lines.append(f"rate     {work.steps_per_s:,.0f} control steps/s")
-    lines.append(f"time     {duration(work.elapsed_s)} so far, {duration(work.remaining_s)} left")
+    if work.elapsed_s:
+        left = duration(work.remaining_s)
+        lines.append(f"time     {duration(work.elapsed_s)} so far, {left} left")
     return lines
 
 

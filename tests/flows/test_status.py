@@ -21,8 +21,10 @@ from gaitforge.flows.stages.collect import collect, prepare
 from gaitforge.flows.stages.status import (
     QUIET_S,
     CollectionStatus,
+    TrainingStatus,
     as_tree,
     collection_status,
+    has_begun,
     status,
     training_status,
 )
@@ -247,6 +249,16 @@ def test_a_training_run_goes_from_empty_to_complete(tmp_path: Path) -> None:
     write_run(run, 90, finished=True, age_s=QUIET_S + 10)
     found = training_status(run)
     assert (found.state, found.step, found.elapsed_s) == ("complete", 100, 50.0)
+
+
+def test_a_run_that_has_only_its_plan_or_jobs_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "waiting" / "jobs").mkdir(parents=True)
+    assert status(tmp_path / "waiting").state == "empty"
+    (tmp_path / "plan.json").write_text('{"plan": {"config": {"model": "bot", "steps": 9}}}')
+    found = status(tmp_path)
+    assert isinstance(found, TrainingStatus)
+    assert (found.state, found.model, found.step, found.steps) == ("empty", "bot", 0, 9)
+    assert not has_begun(tmp_path)
 
 
 def test_a_run_that_was_stopped_by_a_signal_is_stopped_at_once_until_it_goes_on(

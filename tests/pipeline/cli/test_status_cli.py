@@ -103,6 +103,14 @@ def test_the_status_of_a_store(store: Path, capsys: pytest.CaptureFixture[str]) 
     assert tree["remaining_s"] > 0
 
 
+def test_watching_a_run_that_never_began_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "jobs").mkdir()
+    assert main(["status", str(tmp_path), "--watch"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}: empty\n"
+
+
 def test_a_runs_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").write_text('{"train_config": {"model": "bot", "steps": 20}}')
     row = {"step": 5, "loss": 0.5, "validation_loss": 0.25, "steps_per_s": 1e3, "elapsed_s": 60.0}
