@@ -54,6 +54,7 @@ def _list(arguments: argparse.Namespace) -> None:
         metavar="NAME",
     ),
     setting("model_overrides.masking=mix"),
+    "--json",
 )
 def _train(arguments: argparse.Namespace) -> Work:
     """Train a robot's expert or a Gymnasium task's policies, or resume."""
@@ -62,6 +63,7 @@ def _train(arguments: argparse.Namespace) -> Work:
     from gaitforge.collectors.experts.ppo import WEIGHTS, ExpertTrainingConfig
     from gaitforge.collectors.physics.contract.robot_check import check_robot
     from gaitforge.collectors.robots.robot import absolute_robot, load_robots
+    from gaitforge.collectors.training_folder import POLICY
     from gaitforge.flows.stages.legged.expert_training import run_expert_training
 
     config = planned(
@@ -79,8 +81,9 @@ def _train(arguments: argparse.Namespace) -> Work:
     out = arguments.out
     work = partial(run_expert_training, config, out)
 
-    def result(weights: Path | None) -> Result:
-        return Result(lines=(str(weights or out / WEIGHTS),))
+    def result(_: Path | None) -> Result:
+        weights = out / (POLICY if config.model else WEIGHTS)
+        return Result(read_record(weights.with_suffix(".json")), lines=(str(weights),))
 
     return single(arguments, "train expert", work, result, out, device=config.processor)
 
@@ -133,13 +136,19 @@ def _gym_training(arguments: argparse.Namespace) -> Work:
 def _gym_ppo(arguments: argparse.Namespace) -> Work:
     from gaitforge.collectors.gym.training.ppo import GymPPOConfig
     from gaitforge.collectors.training_folder import POLICY
+    from gaitforge.flows.stages.evaluate import EVALUATION
     from gaitforge.flows.stages.gym_experts import run_gym_ppo
 
     names = ("env", "model", "steps", "seed", "threads")
     config = planned(GymPPOConfig(), arguments, *names)
     out = arguments.out
-    work, made = partial(run_gym_ppo, config, out), Result(lines=(str(out / POLICY),))
-    return single(arguments, "train expert", work, lambda _: made, out, device=config.processor)
+    policy = out / POLICY
+
+    def result(_: object) -> Result:
+        return Result(read_record(policy / EVALUATION), lines=(str(policy),))
+
+    work = partial(run_gym_ppo, config, out)
+    return single(arguments, "train expert", work, result, out, device=config.processor)
 
 
 @command(

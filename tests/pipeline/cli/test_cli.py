@@ -39,6 +39,8 @@ def test_every_command_has_help_with_an_example(run: Run, words: list[str]) -> N
     assert f"usage: gaitforge {' '.join(words)}" in outcome.out
     assert "example:  " in outcome.out
     assert f"gaitforge {words[0]}" in outcome.out.split("example:")[1]
+    if "--runner" in outcome.out:
+        assert "--json" in outcome.out, "submitted jobs are a table"
 
 
 def test_the_help_of_all_and_the_version(run: Run) -> None:
