@@ -1,5 +1,6 @@
 """The status of a collection or a training run, read from its files alone."""
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -124,7 +125,7 @@ class TrainingStatus:
 def status(place: Path | str) -> CollectionStatus | TrainingStatus:
     """The status of a store or of a training run, whichever is at `place`.
 
-    A folder with the plan of a training, or with jobs, is a run that is "empty".
+    A folder with the plan of a training, or with nothing but jobs, is a run that is "empty".
 
     Raises:
         ValueError: neither is there, or what is there cannot be read.
@@ -134,10 +135,11 @@ def status(place: Path | str) -> CollectionStatus | TrainingStatus:
     folder = Path(place)
     if (folder / ROOT_FILE).exists():
         return collection_status(folder)
-    if has_begun(folder) or _planned_config(folder) or (folder / _JOBS).is_dir():
-        return training_status(folder)
     if not folder.exists():
         raise ValueError(f"nothing is at {folder}; give a store, a training run or a pipeline")
+    submitted = folder.is_dir() and os.listdir(folder) == [_JOBS]
+    if has_begun(folder) or _planned_config(folder) or submitted:
+        return training_status(folder)
     raise ValueError(
         f"{folder} is neither a store ({ROOT_FILE}) nor a training run ({RUN_CONFIG}); give one "
         "of those inside it"
