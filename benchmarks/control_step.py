@@ -106,7 +106,7 @@ def setting_name(setting: Mapping[str, Any]) -> str:
 
 
 def candidates(config: ControlStepConfig) -> Iterator[Candidate]:
-    """All that is measured: each network in each runtime; baselines with FCNet's parameters.
+    """Measured candidates: each network in each runtime; baselines with FCNet's parameters.
 
     FCNet keeps its 10 modes at every context length, and with them its number of parameters; at
     the longer ones the compiled one is also measured with the paper's number of modes.

@@ -1,4 +1,4 @@
-"""What orchestration costs, and how far collection scales.
+"""Cost of orchestration, and scaling of collection.
 
 Overhead: a bare loop, Dask, and Prefect tasks over Dask collect the same parts in turns, each in
 one warm worker process. Figures: the ratio of the wall times, and the seconds between the end of a

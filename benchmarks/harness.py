@@ -103,7 +103,7 @@ def median(values: Iterable[float]) -> float:
 
 
 def run_alone(program: str, *arguments: object) -> tuple[str, float]:
-    """What a Python program printed in a process of its own, and that process's peak MiB.
+    """Run a Python program in a process of its own; its output and peak MiB.
 
     Raises ValueError if it failed.
     """

@@ -22,7 +22,7 @@ Work = Callable[[], int]
 
 @dataclass(frozen=True)
 class PeerData:
-    """What every library reads.
+    """Data that every library reads.
 
     Attributes:
         obs: (T, Do) float32; action: (T, Da) float32.

@@ -11,7 +11,7 @@ BACKENDS = {
 
 
 def processor_of(name: str) -> str:
-    """What a back end runs on: "cuda" for a GPU, which `mujoco_warp` can do without, or "cpu"."""
+    """Device of a back end: "cuda", which `mujoco_warp` can do without, or "cpu"."""
     return "cuda" if name in ("mujoco_warp", "isaacgym") else "cpu"
 
 

@@ -1,4 +1,4 @@
-"""What users and other packages add: names of "module:name", and entry points.
+"""Extensions of users and other packages: names of "module:name", and entry points.
 
 The groups of entry points are gaitforge.tasks, .models, .formats and .simulators. Installing a
 package is what makes its code trusted here; nothing of it is imported before somebody names it.
@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Extension:
-    """What another package names by an entry point.
+    """An entry point of another package.
 
     Attributes:
         where: "task 'hop' of the package hoppers", for errors.

@@ -1,4 +1,4 @@
-"""What a store holds: its fields with shapes, units and named slices."""
+"""Schema of a store: its fields with shapes, units and named slices."""
 
 import hashlib
 import json

@@ -167,7 +167,7 @@ def train_expert(
 
 @dataclass
 class _Training:
-    """What an update of a training, and its checkpoints, need."""
+    """A training in progress: its state, history rows and checkpoints."""
 
     config: ExpertTrainingConfig
     out: Path
@@ -181,7 +181,7 @@ class _Training:
 
     @property
     def place(self) -> Path:
-        """Where the result is written."""
+        """Path of the trained weights or policy."""
         return self.out / (POLICY if self.networks else WEIGHTS)
 
     def set_stage(self) -> None:
@@ -222,7 +222,7 @@ class _Training:
             write_bytes_durably(place, save(checkpoint.network_weights(actor)))
 
     def card(self) -> dict[str, Any]:
-        """Its card."""
+        """Card of the expert or policy, without the table of its evaluation."""
         config, done = self.config, self.progress
         return {
             "robot": config.robot,

@@ -80,7 +80,7 @@ class PPOSettings:
 
     @property
     def processor(self) -> str:
-        """What the training runs on: "cuda" if any part of it uses a GPU, else "cpu"."""
+        """Device of the training: "cuda" if any part of it uses a GPU, else "cpu"."""
         return self.device
 
 

@@ -66,7 +66,7 @@ class TrainingScope:
     def of(
         cls, terrains: Sequence[str], skills: Sequence[str], blind: bool = False
     ) -> "TrainingScope":
-        """Those of these names, none for all, in the proportions of their shares.
+        """The scope of the named terrains and skills (all for none); shares keep their proportions.
 
         Raises:
             ValueError: an unknown name, or one that goes with none of the others.

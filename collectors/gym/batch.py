@@ -97,7 +97,7 @@ class TaskBatch:
                 raise self._failed(index, error) from error
 
     def executed(self, actions: np.ndarray) -> np.ndarray:
-        """What is done for actions (..., A): 1 and -1 of the scores of discrete ones.
+        """Executed actions (..., A): scores of a discrete action become 1 (chosen) and -1.
 
         Raises:
             ValueError: actions of another size.

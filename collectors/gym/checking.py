@@ -1,4 +1,4 @@
-"""What a user should know of an environment of someone else's before collecting in it."""
+"""Warnings about a user's environment before a collection."""
 
 from contextlib import closing
 
@@ -12,7 +12,7 @@ _SEED, _STEPS = 0, 20
 
 
 def notes(env_id: str) -> list[str]:
-    """What a store will lack or may lack, and whether a seed repeats an episode; none for ours.
+    """Warnings: fields that a store will lack, and seeds that repeat no episode; none for ours.
 
     Raises:
         ValueError: no such environment, or one that fails.
@@ -40,7 +40,7 @@ def notes(env_id: str) -> list[str]:
 
 
 def _tried(batch: TaskBatch) -> tuple[str, bool]:
-    """What a short episode, run twice, tells of an environment.
+    """Run a short episode twice and compare.
 
     Returns:
         Where the runs first differ, one of them after another episode, or nothing; and whether a

@@ -21,7 +21,7 @@ Values = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True)
 class EnvironmentId:
-    """What to make.
+    """Settings of an environment to make.
 
     Attributes:
         place: an id of Gymnasium's registry, "module:ID" if a module registers it, or

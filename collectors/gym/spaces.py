@@ -118,7 +118,7 @@ class ActionCode:
         self.act_dim = sum(self.choices) or prod(space.shape)
 
     def executed(self, actions: np.ndarray) -> np.ndarray:
-        """What is done for actions (..., A), in the same form and dtype."""
+        """Executed actions (..., A), in the form and dtype of `actions`."""
         if not self.choices:
             return actions
         taken = np.full_like(actions, -1.0)

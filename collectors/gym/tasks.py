@@ -46,7 +46,7 @@ _PRINTING = threading.RLock()
 
 @dataclass(frozen=True)
 class OwnTask:
-    """What a task has in place of D4RL's facts.
+    """Facts of a task that is not D4RL's.
 
     Attributes:
         entry_point: "module:class" of the `gymnasium.Env` of a task of ours; empty for others'.
@@ -151,7 +151,7 @@ def _registered_horizon(settings: EnvironmentId) -> int:
 
 
 def _made_by(settings: EnvironmentId) -> tuple[Callable[..., Any], Any]:
-    """What makes an environment, and its entry in the registry; None for a function."""
+    """The environment's factory, and its registry entry; None for a function."""
     gymnasium = load_gymnasium("gymnasium")
     module, _, name = settings.place.rpartition(":")
     try:
@@ -224,7 +224,7 @@ def _wrapped(wrapper: str, env: Any) -> Any:
 
 
 def _made(settings: EnvironmentId, maker: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What others' maker or wrapper returns; ValueError if it fails or is no environment."""
+    """Call a user's factory or wrapper; ValueError if it fails or makes no environment."""
     try:
         with _quiet():
             env = maker(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""What the legged task stores: its schema, plan of episodes, and a part's arrays and catalog."""
+"""Stored data of the legged task: schema, plan of episodes, a part's arrays and catalog."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -200,7 +200,7 @@ MIXED_EXPERTS = ("aliengo-locomotion", "aliengo-medium", "aliengo-weak")
 def part_arrays(
     results: Sequence[EpisodeResult], schema: Schema, robot: RobotCard | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """As `joined_arrays`, episodes in plan order; give `robot` if the schema has its body."""
+    """Arrays of a part, episodes in plan order, see `joined_arrays`; `robot` for body fields."""
     steps, per_episode = joined_arrays([result.record for result in _ordered(results)], schema)
     if "body" in schema.names("episode") and robot is not None:
         per_episode["body"] = np.tile(body_vector(robot), (len(results), 1))

@@ -67,7 +67,7 @@ class EpisodeResult:
 
 
 class _Slots:
-    """Which episode runs on which robot.
+    """Assigns episodes to robots.
 
     In a simulator with a fixed world, robots idle until all episodes have ended.
     """

@@ -96,14 +96,14 @@ class Randomisation:
 
     @classmethod
     def of_schema(cls, declared: Mapping[str, Mapping[str, Any]]) -> "Randomisation":
-        """Of a store, by what its schema declares, see `declared`."""
+        """Randomisation of a store, from its schema's declaration (see `declared`)."""
         texts = {
             name: each["distribution"] for name, each in declared.items() if "distribution" in each
         }
         return cls.parsed(texts)
 
     def written(self) -> dict[str, str]:
-        """What was changed, shortest: quantities where all their draws are alike."""
+        """Changed distributions as text; draws of a quantity that are alike under its name."""
         texts = {name: str(each) for name, each in self.changed.items()}
         for group, draws in GROUPS.items():
             names = [DRAW_NAMES[i] for i in draws]

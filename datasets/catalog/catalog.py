@@ -43,7 +43,7 @@ CODED = pa.dictionary(pa.int32(), pa.string())
 
 
 class Source(Protocol):
-    """Where the catalog's rows come from: a table in memory, or the index file."""
+    """Source of the catalog's rows: a table in memory, or the index file."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -65,7 +65,7 @@ class CommittedFile:
 
 @dataclass(frozen=True)
 class Location:
-    """Where a part's arrays are: a folder below `parts/`, and its first rows there."""
+    """Location of a part's arrays: a folder below `parts/`, and its first rows there."""
 
     folder: str
     first_step: int

@@ -1,4 +1,4 @@
-"""What the catalog's columns mean: one line, unit and origin of each."""
+"""Glossary of the catalog's columns: meaning, unit and origin of each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -228,7 +228,7 @@ def _chunk(metadata: pq.FileMetaData, group: int, place: int) -> slice:
 
 
 def _footer_start(parquet: pa.Buffer) -> int:
-    """Where a Parquet file's footer begins: its length and a mark of 4 bytes follow it."""
+    """Offset of a Parquet file's footer; its length and a mark of 4 bytes follow it."""
     return parquet.size - 8 - int.from_bytes(parquet[-8:-4], "little")
 
 

@@ -1,4 +1,4 @@
-"""What the doctor examines: a selection of a store, or a source that some format's reader reads."""
+"""Data under examination: a selection of a store, or a source that a format's reader reads."""
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence

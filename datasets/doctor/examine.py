@@ -86,7 +86,7 @@ def examine(
 
 
 def quick_findings(selection: Selection, steps: int = QUICK_STEPS) -> list[Finding]:
-    """What the catalog shows, and the arrays of some episodes.
+    """Findings from the catalog and the arrays of some episodes.
 
     Args:
         steps: about how many are read; 0 for none.

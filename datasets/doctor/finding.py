@@ -1,4 +1,4 @@
-"""What the doctor finds, and the commands that take it away or note it."""
+"""Findings of the doctor, and the commands that remove or note a fault."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -63,7 +63,7 @@ class Labels:
             self._slabs[k] = tuple(each[best] for each in both)
 
     def findings(self, m: Measures) -> Iterator[Finding]:
-        """Of each policy in each cell; a note if it changes its actions abruptly at every step."""
+        """Findings for each policy in each cell; a note if its actions are abrupt at every step."""
         policy = m.codes(*m.schema.group_by, "expert", "expert_hash")
         near, far = np.zeros((2, len(m.rows)), np.int64)
         involved: list[np.ndarray] = []
@@ -103,7 +103,7 @@ def _deviations(values: np.ndarray) -> np.ndarray:
 
 
 def _least(values: np.ndarray) -> np.ndarray:
-    """Where the `_KEPT` least values are."""
+    """Indices of the `_KEPT` least values."""
     return np.argpartition(values, _KEPT)[:_KEPT] if len(values) > _KEPT else np.arange(len(values))
 
 

@@ -80,7 +80,7 @@ class Collector:
                     self._statistics[name] = own if before is None else before.merge(own)
 
     def measures(self, schema: Schema) -> Measures:
-        """Those of all that was added."""
+        """The measures of all episodes that were added."""
         columns = _joined(self._columns)
         rows = columns.pop(_ROWS, np.zeros(0, np.int64))
         fields = {name: _joined(own) for name, own in self._fields.items()}
@@ -108,7 +108,7 @@ def chunks(lengths: np.ndarray) -> Iterator[tuple[int, int, slice]]:
 
 
 def measured(rows: np.ndarray, lengths: np.ndarray, name: str) -> dict[str, np.ndarray]:
-    """What is measured of a field's rows (T, C) in consecutive episodes.
+    """Measures of a field's rows (T, C) in consecutive episodes.
 
     Of every field: `low` and `high`; `jump`, the largest change within a step; `repeats`, the
     share of steps that repeat the value; `frozen`, whether `FROZEN_STEPS` do so in a row; `bad`,

@@ -1,4 +1,4 @@
-"""What differs between two versions of a store; reads no array."""
+"""Differences between two versions of a store; reads no array."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""What writers share: reading a selection in blocks, and checks before writing."""
+"""Helpers of the writers: reading a selection in blocks, and checks before writing."""
 
 import shutil
 from collections.abc import Iterable, Iterator, Sequence

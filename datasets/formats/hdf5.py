@@ -1,4 +1,4 @@
-"""What readers and writers of HDF5 share: opening, checked reading, and notes in a group.
+"""HDF5 for readers and writers: opening, checked reading, and notes in a group.
 
 The notes are the schema as JSON and the catalog as an Arrow stream.
 """

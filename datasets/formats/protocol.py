@@ -48,7 +48,7 @@ class PartInput:
 
 @dataclass(frozen=True)
 class Carried:
-    """What was `kept` ("observations -> obs") and `left` (with the reason), for people.
+    """Fields that were `kept` ("observations -> obs") and `left` (with the reason), as text.
 
     `notes` are assumptions and decisions.
     """

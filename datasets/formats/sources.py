@@ -1,4 +1,4 @@
-"""What readers share: identity of the content, parts, catalog columns."""
+"""Helpers of the readers: identity of the content, parts, catalog columns."""
 
 import hashlib
 import re
@@ -116,12 +116,12 @@ class Span:
 
     @property
     def episodes(self) -> slice:
-        """Its episodes, counted over the source or selection."""
+        """Range of episodes in the source or selection."""
         return slice(self.first, self.first + len(self.lengths))
 
     @property
     def steps(self) -> slice:
-        """Its steps, counted over the source or selection."""
+        """Range of steps in the source or selection."""
         return slice(self.first_step, self.first_step + self.n_steps)
 
 

@@ -1,4 +1,4 @@
-"""What publishers tell about a dataset: licence, citation, authors, description.
+"""Publishers' facts of a dataset: licence, citation, authors, description.
 
 It is kept in the store's `about.json` with its SHA-256, is no part of the dataset and does not
 change its hash. Cards and exports carry it.
@@ -19,7 +19,7 @@ MOST_CHARACTERS = 20_000
 
 @dataclass(frozen=True)
 class About:
-    """What publishers tell about a dataset; DatasetError for a value that is not allowed.
+    """Publishers' facts of a dataset; DatasetError for a value that is not allowed.
 
     Attributes:
         licence: an SPDX identifier such as "CC-BY-4.0", or a name.

@@ -39,7 +39,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class MeasurementPlan:
-    """What is measured, and how often.
+    """Plan of measurements and their repeats.
 
     Attributes:
         measures: names of `MEASURES` -> settings in place of the measure's own; its axes are

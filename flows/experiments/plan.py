@@ -1,4 +1,4 @@
-"""What an experiment is: learners × sets × seeds, a budget, and how policies are scored."""
+"""Plan of an experiment: learners × sets × seeds, a budget, and how policies are scored."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -79,7 +79,7 @@ class DataSet:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is trained on what, with which budget, and how it is scored.
+    """Plan of an experiment: learners, data, budget and evaluation.
 
     Attributes:
         learners: name -> settings of its training in place of the recommended ones; `model` is the
@@ -192,7 +192,7 @@ class Experiment:
         return next(iter(self.vary.values()), (None,))
 
     def budget(self, value: float | None) -> float:
-        """What multiplies the steps, or `train_s`, of a run with this value."""
+        """Factor of the steps, or of `train_s`, of a run with this value."""
         return value if BUDGET in self.vary and value is not None else 1.0
 
     def data_sets(self) -> list[DataSet]:

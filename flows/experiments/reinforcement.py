@@ -42,7 +42,7 @@ _MEASURES = (
 
 @dataclass(frozen=True)
 class ReinforcementPlan:
-    """Which networks are trained on which tasks.
+    """Plan of trainings by PPO: networks × tasks × seeds.
 
     Attributes:
         learners: name -> settings of its trainings in place of the task's; others are compared with
@@ -91,12 +91,12 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Of its folder and files."""
+        """Name of its folder and files."""
         return f"{self.task}-{self.learner}-seed-{self.seed}"
 
     @property
     def settings(self) -> Settings:
-        """Those of its task, with the learner's in their place."""
+        """Settings of the task, overridden by the learner's."""
         return {**self.plan.tasks[self.task], **self.plan.learners[self.learner]}
 
     @property
@@ -141,7 +141,7 @@ class Run:
             run_expert_training(config, folder, reporter, grid=None)
 
     def folder(self, out: Path) -> Path:
-        """Of the training."""
+        """Folder of the training."""
         return out / "train" / self.name
 
     def evaluated(self, out: Path) -> Path:

@@ -51,7 +51,7 @@ def _conditions() -> dict[str, tuple[float | str, ...]]:
 
 @dataclass(frozen=True)
 class RobustnessPlan:
-    """Which policies are evaluated under which conditions.
+    """Plan of evaluations: policies × conditions.
 
     Attributes:
         policies: folders of training runs or exported policies; the evaluation's expert stands

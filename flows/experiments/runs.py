@@ -110,7 +110,7 @@ class Run:
         return self.experiment.config(self.learner, self.seed, self.value)
 
     def select(self) -> SelectPlan:
-        """Its episodes. Raises ValueError while a policy that collects some is missing."""
+        """The run's episodes. Raises ValueError while a policy that collects some is missing."""
         varied: dict[str, Any] = {
             field: kind(self.value)
             for name, (field, kind) in OF_DATA.items()
@@ -157,7 +157,7 @@ class Run:
         run_training(TrainPlan(select, config), self.store, self.folder, reporter)
 
     def measure(self, reporter: Reporter) -> Pace:
-        """Its learner's speed, measured once, and the steps that fit into `train_s`."""
+        """Measure the learner's speed once, and the steps that fit into `train_s`."""
         assert self.experiment.train_s is not None, "the experiment gives steps instead"
         seconds = self.experiment.train_s * self.experiment.budget(self.value)
         selection = self.select().select(self.store)

@@ -39,7 +39,7 @@ _REFERENCES = "evaluate expert"
 
 @dataclass(frozen=True)
 class Pages:
-    """What writes an experiment's pages.
+    """Writers of an experiment's pages.
 
     Attributes:
         card: card(store, reporter) writes `card_of(store)`.
@@ -341,7 +341,7 @@ def _train_key(run: Run) -> str:
 
 
 def _data_key(run: Run) -> object:
-    """What determines a run's episodes."""
+    """Key of a run's episodes."""
     if not run.experiment.fixed:
         return run.select().select(run.store).hash
     corrections = run.experiment.corrections

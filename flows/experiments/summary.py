@@ -54,7 +54,7 @@ _RESULT = ("task", "set", "learner", "value")
 
 @dataclass(frozen=True)
 class Summary:
-    """What `summary.json` holds.
+    """Content of `summary.json`.
 
     Attributes:
         name: of the preset; plan: the experiment.

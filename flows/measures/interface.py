@@ -1,4 +1,4 @@
-"""What a measure is: the points that it is taken at, and what it gives at each."""
+"""Interface of a measure: the points that it is taken at, and its values at each."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

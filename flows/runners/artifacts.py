@@ -1,4 +1,4 @@
-"""What a run shows in Prefect's page: progress, tables, texts, links and tags.
+"""Artifacts of a run in Prefect's page: progress, tables, texts, links and tags.
 
 Keys of artifacts tell stores and runs of the same name in different folders apart.
 """

@@ -1,4 +1,4 @@
-"""What the Prefect flows share: retries, the server, the ends of runs, and reporters.
+"""Helpers of the Prefect flows: retries, the server, the ends of runs, and reporters.
 
 Tasks are idempotent by the files that they write, so nothing is cached, and a run that died is
 resumed by running it again.

@@ -1,4 +1,4 @@
-"""What Prefect needs of this machine: a folder for its database, and ways past proxies."""
+"""Prefect's settings on this machine: a folder for its database, and ways past proxies."""
 
 import ipaddress
 import os

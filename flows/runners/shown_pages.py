@@ -21,7 +21,7 @@ PAGE, VIEW = "page", "view"
 
 
 def pages_folder() -> Path:
-    """Where the registered places are."""
+    """Folder of the registered places."""
     return PREFECT_HOME.value() / "gaitforge-pages"
 
 

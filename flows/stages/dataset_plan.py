@@ -95,7 +95,7 @@ def _has(plan: CollectionPlan, part: str, where: str) -> bool:
 
 @dataclass(frozen=True)
 class _Planned:
-    """What is known of episodes before they are simulated, as `matching_rows` reads it."""
+    """Catalog columns of episodes that are not simulated yet, for `matching_rows`."""
 
     table: pa.Table
 

@@ -111,7 +111,7 @@ def is_done(out: Path, stage: Stage) -> bool:
 
 
 def ready_stages(left: Sequence[Stage]) -> list[Stage]:
-    """Those of the stages that are left which wait for no other one of them."""
+    """Stages that wait for none of the others that are left."""
     names = {stage.name for stage in left}
     return [stage for stage in left if names.isdisjoint(stage.after)]
 

@@ -70,7 +70,7 @@ class GymEvaluation(EvaluationPlan):
 
     @property
     def name(self) -> str:
-        """What D4RL calls the task, or we do."""
+        """Name of the task, D4RL's if it has one."""
         return find_task(self.env).name
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What a task gives the collection engine: its plan, and a simulation that rolls out parts.
+"""Interface of a task for the collection engine: a plan, and a simulation of its parts.
 
 The engine (`flows/stages/collect.py`) and the runners know a task through these classes alone. Its
 evaluation of policies: `gaitforge.flows.tasks.evaluation`.
@@ -75,7 +75,7 @@ class CollectionPlan(ABC):
 
     @property
     def processor(self) -> str:
-        """What its simulator runs on: "cuda" for a GPU, else "cpu"."""
+        """Device of the simulator: "cuda" for a GPU, else "cpu"."""
         return "cpu"
 
     def with_workers(self, workers: int) -> Self:

@@ -80,7 +80,7 @@ class LeggedPlan(CollectionPlan):
         return dict.fromkeys(self.grid.part_ids(digest(self.content())[:6]), steps)
 
     def content(self) -> dict[str, object]:
-        """What determines the parts; hashed into their names."""
+        """Settings that determine the parts; hashed into their names."""
         bodies = {"bodies": self._bodies()} if self.robot or "," in self.expert else {}
         return {
             **asdict(replace(self.grid, parts=1)),

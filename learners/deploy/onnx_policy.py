@@ -153,7 +153,7 @@ def _target_names(description: dict[str, Any]) -> list[str]:
 
 
 class _Group:
-    """As many robots as the model takes at once, with buffers bound to the model.
+    """A batch of robots, as large as the model takes, with buffers bound to the model.
 
     Two sets of state buffers are read and written in turn; state that a step may overwrite has one.
     """

@@ -43,7 +43,7 @@ class HistoryNetwork(nn.Module, ABC):
         return views[:, : tokens.shape[1]]
 
     def remembered(self, histories: Tensor) -> Tensor:
-        """What the memory keeps of `histories`: (..., n x width) -> (..., F x width)."""
+        """Features of `histories` in the memory: (..., n x width) -> (..., F x width)."""
         return self.memory.of_steps(histories, self.width)
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:

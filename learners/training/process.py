@@ -1,4 +1,4 @@
-"""What a training sets in its process: torch's threads, and memory that it keeps."""
+"""Process settings of a training: torch's threads, and memory that it keeps."""
 
 import ctypes
 from collections.abc import Iterator

@@ -182,7 +182,7 @@ def sparkline(counts: Sequence[int]) -> str:
 
 
 def _shown(record: Record) -> dict[str, object]:
-    """What the page and the Markdown show; `texts` by their titles, without empty ones."""
+    """Variables of the card's page and Markdown; `texts`: title -> text, without empty ones."""
     schema, total, about = record["schema"], record["total"][0], record["about"]
     texts = {"Licence": about["licence"], "Authors": ", ".join(about["authors"])}
     texts["Limitations"] = about["limitations"]

@@ -52,7 +52,7 @@ _TRIED = 40
 
 @dataclass(frozen=True)
 class FilmPlan:
-    """Which skills to show, and where.
+    """Plan of films: skills, and the terrain of each.
 
     Attributes:
         terrains: allowed ones; a skill is shown on the hardest one that has its passage, else on
@@ -272,7 +272,7 @@ def make_films(
 
 
 def heading(take: Take) -> Heading:
-    """What is written over a take's pictures."""
+    """Heading over a take's pictures."""
     spec, result = take.result.spec, take.result
     where = f"{spec.terrain}, level {spec.level}"
     outcome = "success" if result.success else "no success"

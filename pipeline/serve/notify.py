@@ -35,7 +35,7 @@ _NOTHING_BODY = "No part was collected in the last {hours} hours by any flow."
 
 @dataclass(frozen=True)
 class NotifyPlan:
-    """What to report, and where to.
+    """Reasons to notify for, and the address.
 
     Attributes:
         url: the web hook; it gets {"text": MESSAGE} by POST, as Slack and Mattermost take it.

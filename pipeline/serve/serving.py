@@ -37,7 +37,7 @@ _ALONE = (
 
 @dataclass(frozen=True)
 class ServePlan:
-    """What is served and where.
+    """Plan of serving: collection, schedule and server.
 
     Attributes:
         store: the default store of collect/gaitforge.

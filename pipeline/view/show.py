@@ -1,4 +1,4 @@
-"""What a page shows: recorded episodes and their surroundings."""
+"""Content of a page: recorded episodes and their surroundings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

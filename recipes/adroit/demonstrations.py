@@ -69,7 +69,7 @@ class Episode:
 
     @property
     def total(self) -> float:
-        """Its return."""
+        """The episode's return."""
         return float(self.reward.sum())
 
 

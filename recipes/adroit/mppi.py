@@ -35,7 +35,7 @@ Points = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Objective:
-    """What a planner maximises.
+    """Objective of a planner.
 
     Attributes:
         points: of the model, as "site NAME" or "body NAME".

@@ -34,7 +34,7 @@ Act = Callable[[Observation], np.ndarray]
 
 @dataclass(frozen=True)
 class Findings:
-    """What a check found.
+    """Findings of a check.
 
     Attributes:
         terms: rows with the columns of the observation, and the ranges of the policy's walk and of

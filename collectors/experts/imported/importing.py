@@ -158,7 +158,7 @@ def read_answers(path: Path) -> dict[str, np.ndarray]:
 
 
 def _robot_of(robot: RobotCard, layout: Layout, gains: str, folder: Path) -> str:
-    """Where the policy's own robot was written, relative to the folder; empty if it needs none."""
+    """Write the policy's own robot if it needs one; its path in the folder, or an empty text."""
     if layout.stiffness is None or layout.damping is None or gains == "robot":
         return ""
     back = [layout.joints.index(joint) for joint in robot.joint_names if joint in layout.joints]

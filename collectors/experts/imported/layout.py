@@ -1,4 +1,4 @@
-"""What a policy from elsewhere observes, and what its actions mean.
+"""Observation and action layout of a policy from elsewhere.
 
 The terms and the order of what is done to them (clip, scale, history) are those of the observation
 managers of Isaac Lab and mjlab; clips and scales of legged_gym are written in the same way.
@@ -103,7 +103,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Layout:
-    """What a policy observes, and what its actions mean: a target for each joint.
+    """Observation layout of a policy, and its action layout: a target for each joint.
 
     target = action_offset + action_scale x action, in rad.
 

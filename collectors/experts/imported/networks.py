@@ -30,7 +30,7 @@ class Network(Protocol):
 
     @property
     def normaliser(self) -> Normaliser | None:
-        """What it subtracts from observations (D,) and divides by; None if it does not."""
+        """Mean and std (D,) that normalise observations; None without normalisation."""
         ...
 
     def step(self, inputs: np.ndarray, state: Arrays) -> tuple[np.ndarray, Arrays]:

@@ -1,4 +1,4 @@
-"""What algorithms share: modules with an Adam optimiser each, and their checkpoint."""
+"""Base of the algorithms: modules with an Adam optimiser each, and their checkpoint."""
 
 from collections.abc import Iterable, Mapping
 

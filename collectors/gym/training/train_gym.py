@@ -35,7 +35,7 @@ _EVALUATION_SEED = 0x5AC
 
 
 class Learner(Protocol):
-    """What a training drives: an algorithm with its environments and replay buffer.
+    """An algorithm with its environments and replay buffer.
 
     `kind` names it in the policies' cards.
     """
@@ -49,7 +49,7 @@ class Learner(Protocol):
 
     @property
     def algorithm(self) -> Algorithm:
-        """Its networks and optimisers."""
+        """The networks and their optimisers."""
         ...
 
     def advance(self, progress: Callable[[int], None]) -> tuple[int, int]:

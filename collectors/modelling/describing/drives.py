@@ -199,7 +199,7 @@ def choose_gains(
 
 
 def _why_not_kp(robot: RobotCard, model: mujoco.MjModel, kp: np.ndarray, torque: np.ndarray) -> str:
-    """What is wrong with kp (12,) for the torque (12,) of standing; empty if nothing."""
+    """Why kp (12,) is unfit for the torque (12,) of standing; empty if it is fit."""
     if not np.isfinite(kp).all():
         return "the file has no position actuators"
     sag = float((torque / kp).max())
@@ -211,7 +211,7 @@ def _why_not_kp(robot: RobotCard, model: mujoco.MjModel, kp: np.ndarray, torque:
 
 
 def _why_not_kd(robot: RobotCard, model: mujoco.MjModel, kp: np.ndarray, kd: np.ndarray) -> str:
-    """What is wrong with kd (12,); empty if nothing."""
+    """Why kd (12,) is unfit; empty if it is fit."""
     if not np.isfinite(kd).all():
         return "the file has none"
     critical, own = _critical_damping(robot, model, kp)

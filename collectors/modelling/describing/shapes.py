@@ -60,7 +60,7 @@ class Shape:
         return self.pos + points @ self.axes.T, float(radius)
 
     def true_outline(self) -> tuple[np.ndarray, float]:
-        """As `outline`, but of the original mesh if there was one."""
+        """Outline of the original mesh if there was one, else `outline`."""
         return (self.vertices, 0.0) if self.vertices is not None else self.outline()
 
 

@@ -1,4 +1,4 @@
-"""What back ends keep on the host: robots' rows; MuJoCo models with draws, states from sensors."""
+"""State on the host: robots' rows; MuJoCo models with draws, states from sensors."""
 
 from collections.abc import Sequence
 

@@ -89,7 +89,7 @@ def write_barriers(model: mujoco.MjModel, barriers: Sequence[Barrier]) -> None:
 
 
 def sensor_slices(model: mujoco.MjModel) -> dict[str, slice]:
-    """Where each kind of sensor, a name's part before the slash, lies in `sensordata`."""
+    """Slices of `sensordata` by kind of sensor, the part of a name before the slash."""
     slices: dict[str, slice] = {}
     for sensor in map(model.sensor, range(model.nsensor)):
         kind, start, size = sensor.name.split("/")[0], int(sensor.adr[0]), int(sensor.dim[0])

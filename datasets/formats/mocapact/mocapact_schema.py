@@ -129,7 +129,7 @@ class Snippet:
 
 @dataclass(frozen=True, eq=False)
 class ObservableLayout:
-    """Where the observables are in the file's observation and in the store's fields.
+    """Slices of the observables in the file's observation and in the store's fields.
 
     Attributes:
         widths: name -> how many numbers; fields: field -> its observables; in the file's order.

@@ -127,7 +127,7 @@ class _Content:
 
 
 class _Plan:
-    """Where each episode of the selection goes: its snippet and the number of its rollout there.
+    """Target of each episode of the selection: its snippet and the number of its rollout there.
 
     Attributes:
         snippets: one per episode.

@@ -41,7 +41,7 @@ class Demo:
 
 @dataclass(frozen=True)
 class Kind:
-    """What an array is in all demos: shape of a row and dtype; `problem`: why it is no field."""
+    """An array's row shape and dtype over all demos; `problem`: why it is no field."""
 
     shape: tuple[int, ...] = ()
     dtype: str = ""

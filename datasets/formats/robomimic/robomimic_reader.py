@@ -144,7 +144,7 @@ class RobomimicImporter(hdf5.Hdf5Importer):
         self._left += files.other_attributes(self._file, self._demos[0])
 
     def _required(self, key: str, remedy: str = "", size: int = 0) -> Kind:
-        """What an array is that every demo has to have, with `size` numbers a row if given."""
+        """Kind of a required array, with `size` numbers a row; refuses the file without it."""
         kind = self._kinds.get(key, Kind(problem="the key is missing"))
         if kind.problem or (size and kind.size != size):
             problem = kind.problem or f"needs {size} number a step, not shape {kind.shape}"

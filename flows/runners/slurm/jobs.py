@@ -220,7 +220,7 @@ def states_of(jobs: Sequence[Job]) -> list[tuple[Job, list[TaskStatus]]]:
 
 
 def settled(jobs: Sequence[Job]) -> list[tuple[Job, list[TaskStatus]]]:
-    """As `states_of`; also raises ValueError where a job without an id may be queued."""
+    """States as `states_of`; ValueError where a job without an id may be queued."""
     for job, tasks in (pairs := states_of(jobs)):
         if not job.id and job_state(tasks) == "unknown":
             forget = f"gaitforge jobs cancel {shlex.quote(str(job.folder))}"

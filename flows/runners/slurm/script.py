@@ -32,7 +32,7 @@ _OURS = frozenset(
 
 @dataclass(frozen=True)
 class SlurmRequest:
-    """What a job asks Slurm for, as a form has it.
+    """Resources that a job asks Slurm for, as a form has them.
 
     Attributes:
         partition: empty for the cluster's default.
@@ -158,7 +158,7 @@ def limit_s(time: str) -> int:
 
 @dataclass(frozen=True)
 class Work:
-    """What a job runs.
+    """Work of a job.
 
     Attributes:
         name: of the job; tasks: how many, an array where `array` holds; processes: of one task.

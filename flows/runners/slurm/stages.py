@@ -103,7 +103,7 @@ def submit_stages(
 
 
 def _resources(stage: Stage, settings: SlurmSettings) -> SlurmSettings:
-    """All nodes and GPUs for processes of torchrun, a GPU for another stage on one, else none."""
+    """Resources of a stage: all for processes of torchrun, else one node and at most one GPU."""
     if stage.trains:
         return settings
     return replace(settings, nodes=1, gpus=min(settings.gpus, 0 if stage.device == "cpu" else 1))

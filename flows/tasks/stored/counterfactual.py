@@ -30,7 +30,7 @@ DIVERGED_BEYOND = 1e-3
 
 @dataclass(frozen=True)
 class CounterfactualPlan(CollectionPlan):
-    """Which episodes are simulated again, and what is changed.
+    """Plan of a counterfactual: episodes that are simulated again, and what is changed.
 
     Catalog columns beside those of `LeggedPlan`: original_part, original_episode, original_return,
     original_success; diverged_at, the first step whose observation differs by more than
@@ -113,7 +113,7 @@ class CounterfactualPlan(CollectionPlan):
         return {f"{name}-{k:05d}": part for k, part in enumerate(self.episodes)}
 
     def content(self) -> dict[str, object]:
-        """What determines the parts; hashed into their names."""
+        """Settings that determine the parts; hashed into their names."""
         policy = named_source(self.policy).weights_hash() if self.policy else ""
         named = {name: str(each) for name, each in sorted(self.randomisation.items())}
         hashes = [each.hash for each in self.episodes.values()]

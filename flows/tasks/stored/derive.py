@@ -28,7 +28,7 @@ from gaitforge.flows.tasks.stored.overlay import OverlayPlan, overlay_part
 
 @dataclass(frozen=True)
 class DerivePlan(OverlayPlan):
-    """What to derive, and from what.
+    """Plan of a derived field and its source.
 
     Attributes:
         of: one of `DERIVABLE`, or "module:function" (`measured_by`).

@@ -50,7 +50,7 @@ class OverlayPlan(CollectionPlan):
 
     @property
     def address(self) -> str:
-        """Where the field's arrays are collected."""
+        """Address of the field's arrays."""
         return f"{self.source.rstrip('/')}/{OVERLAYS}/{self.folder}"
 
     def complete(self) -> None:

@@ -92,7 +92,7 @@ class Body:
 
 
 def _groups(nodes: Iterable[str], owners: Iterable[tuple[int, str]]) -> tuple[tuple[int, ...], ...]:
-    """For each node the indices that it owns, from pairs (index, node)."""
+    """Indices by node, from pairs (index, node)."""
     groups: dict[str, list[int]] = {node: [] for node in nodes}
     for index, node in owners:
         groups[node].append(index)

@@ -1,1 +1,1 @@
-"""What the commands' parsers share: options, their types, and the options of runners."""
+"""Shared options of the commands, their types, and the options of runners."""
