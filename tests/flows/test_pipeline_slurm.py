@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record, write_record
+from gaitforge.flows.runners.slurm import stages
 from gaitforge.flows.runners.slurm.jobs import find_jobs, task_states
 from gaitforge.flows.stages.collect import collect
 from tests.flows.gym_stores import make_gym_store
@@ -101,8 +103,12 @@ def test_a_chain_that_is_cancelled_killed_and_submitted_again_gives_the_plain_re
 
 
 def test_a_collection_that_is_queued_again_keeps_its_successors_waiting(
-    cluster: SlurmCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    cluster: SlurmCluster,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(stages, "PROGRESS_S", 0.0)
     plan, out = tmp_path / "given.json", tmp_path / "run"
     small = {name: DEMO.learners[name] for name in ("fcnet",)}
     alone = replace(DEMO, corrections=None, learners=small)
@@ -116,6 +122,8 @@ def test_a_collection_that_is_queued_again_keeps_its_successors_waiting(
     cluster.start_soon(f"{array.id}_{task}")
     assert states(out, capfd)["train fcnet"] == "waiting"
     assert gaitforge("pipeline", out, *HERE, "--follow") == 0
+    told = capfd.readouterr().err
+    assert re.search(r"collect: running, job \d+, \d of \d parts", told), told
     assert set(states(out, capfd).values()) == {"done"}
 
 

@@ -19,6 +19,8 @@ from gaitforge.flows.stages.staging import Stage, is_done
 from gaitforge.flows.stages.status import TrainingStatus, has_begun, status
 
 POLL_S = 2.0
+PROGRESS_S = 30.0
+"""Seconds between two lines of a running stage's progress."""
 _LIVE = (*jobs.LIVE, "unknown")
 
 
@@ -231,20 +233,26 @@ def cancel_stages(out: Path, stages: Sequence[Stage]) -> list[jobs.Job]:
 def follow_stages(out: Path, stages: Sequence[Stage], say: Callable[[str], object]) -> bool:
     """Say every change of a stage's state until no job is live; whether all stages are done.
 
-    A failure is followed by the end of the stage's log.
+    Running stages also say their progress; a failure is followed by the end of the stage's log.
     """
     shown: dict[str, str] = {}
+    said_s: dict[str, float] = {}
     while True:
         states = stage_states(out, stages)
         for each in states:
-            text = f"{each.stage.name}: {each.state}" + (f", job {each.job.id}" if each.job else "")
-            if shown.get(each.stage.name) != text:
-                shown[each.stage.name] = text
+            name, now = each.stage.name, time.monotonic()
+            text = f"{name}: {each.state}" + (f", job {each.job.id}" if each.job else "")
+            if shown.get(name) != text:
+                shown[name], said_s[name] = text, now
                 say(text)
                 if each.job is not None and each.state in ("failed", "lost"):
                     log, lines = jobs.log_end(each.job, jobs.task_states(each.job))
                     for line in (f"{log}:", *lines):
                         say(f"  {line}")
+            elif each.state == "running" and now - said_s[name] >= PROGRESS_S:
+                said_s[name] = now
+                if progress := _progress(each.stage):
+                    say(f"{text}, {progress}")
         if not any(each.state in _LIVE for each in states) or not has_slurm():
             return all(each.state == "done" for each in states)
         time.sleep(POLL_S)
