@@ -70,6 +70,7 @@ LAZY = {
 # Modules that may import any module of ours inside a function.
 LAZY_IMPORTERS = {
     "gaitforge.pipeline.cli": "handlers load what they run: torch, MuJoCo; --help takes 0.1 s",
+    "gaitforge.pipeline.report.experiment": "pages load matplotlib; few commands write one",
 }
 
 FILE_LINES = 400

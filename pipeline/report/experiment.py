@@ -1,7 +1,12 @@
-"""The pages of an experiment: its store's card, pictures, episodes, and the report."""
+"""The pages of an experiment: its store's card, pictures, episodes, and the report.
 
-from collections.abc import Callable, Mapping
+Every command of an experiment loads this module, but few write pages, so what these need (above
+all matplotlib) is imported by the functions that write them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,32 +20,25 @@ from gaitforge.flows.records.plans import PLAN, plan_from_tree
 from gaitforge.flows.records.records import provenance, read_plan, to_tree, write_file, write_record
 from gaitforge.flows.stages.staging import Stage
 from gaitforge.flows.stages.status import MEASUREMENT, REINFORCEMENT, ROBUSTNESS, staged_kind
-from gaitforge.pipeline.report.card import write_card
-from gaitforge.pipeline.report.explorer.page import explorer_of
-from gaitforge.pipeline.report.kinds.measurements import measurement_rows, write_measurement_page
-from gaitforge.pipeline.report.kinds.reinforcement import (
-    reinforcement_rows,
-    write_reinforcement_page,
-)
-from gaitforge.pipeline.report.kinds.robustness import robustness_rows, write_robustness_page
-from gaitforge.pipeline.report.pages import Record
-from gaitforge.pipeline.report.pictures import make_experiment_sheets
-from gaitforge.pipeline.report.report import write_report
-from gaitforge.pipeline.view.page import write_page
-from gaitforge.pipeline.view.run_pages import write_evaluation_pages
-from gaitforge.pipeline.view.stored import spread_over_returns, stored_show
 
+_PAGES = "gaitforge.pipeline.report.kinds"
 _SHOWN = 30
 """Most stored episodes on a page."""
 
 
 def write_store_card(store: Path, reporter: Reporter) -> None:
     """Write the card of an experiment's store, without pictures."""
+    from gaitforge.pipeline.report.card import write_card
+
     write_card(open_store(store).select(), card_of(store).parent, reporter=reporter)
 
 
 def write_stored_page(store: Path, page: Path, reporter: Reporter) -> None:
     """Write a page that plays stored episodes, and the explorer of all beside it."""
+    from gaitforge.pipeline.report.explorer.page import explorer_of
+    from gaitforge.pipeline.view.page import write_page
+    from gaitforge.pipeline.view.stored import spread_over_returns, stored_show
+
     selection = open_store(store).select()
     write_file(page.with_name("explorer.html"), explorer_of(selection, page.parent).encode())
     try:
@@ -52,10 +50,20 @@ def write_stored_page(store: Path, page: Path, reporter: Reporter) -> None:
 
 def write_experiment_report(out: Path, reporter: Reporter) -> Path:
     """Draw the sheets of an experiment's folder, and write its report."""
+    from gaitforge.pipeline.report.pictures import make_experiment_sheets
+    from gaitforge.pipeline.report.report import write_report
+
     make_experiment_sheets(out, reporter.say)
     if (out / "evaluate" / "expert.json").is_file():
-        write_evaluation_pages(out, ["expert"], reporter)
+        write_policy_pages(out, ["expert"], reporter)
     return write_report(out)
+
+
+def write_policy_pages(out: Path, names: Sequence[str], reporter: Reporter) -> None:
+    """Write pages that play episodes of an experiment's policies."""
+    from gaitforge.pipeline.view.run_pages import write_evaluation_pages
+
+    write_evaluation_pages(out, names, reporter)
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,7 @@ class PlanKind:
     Attributes:
         name: in plan.json; plan: its class.
         stages: its stages in a folder, given what writes the folder's page.
-        page: writes report.html; rows: the table of `summary.json`.
+        module: of `report/kinds`, with its `write_page` and `summary_rows`.
         options: field of the plan, wherever it is in its tree -> option of the command line.
         shared: field of named settings -> options that all of them get.
         picked: field whose entries --learners picks; "" for none.
@@ -74,8 +82,7 @@ class PlanKind:
     name: str
     plan: type
     stages: Callable[[Any, Path, Callable[[Path, Reporter], object]], list[Stage]]
-    page: Callable[[Path, Reporter], object]
-    rows: Callable[[Record], list[dict[str, str]]]
+    module: str
     options: Mapping[str, str] = field(default_factory=dict)
     shared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     picked: str = ""
@@ -83,6 +90,14 @@ class PlanKind:
     def stages_of(self, plan: object, out: Path) -> list[Stage]:
         """The stages of a plan."""
         return self.stages(plan, out, self.page)
+
+    def page(self, out: Path, reporter: Reporter) -> Path:
+        """Write report.html of a folder; returns its path."""
+        return import_module(f"{_PAGES}.{self.module}").write_page(out, reporter)
+
+    def rows(self, summary: Mapping[str, Any]) -> list[dict[str, str]]:
+        """The table of a `summary.json`."""
+        return import_module(f"{_PAGES}.{self.module}").summary_rows(summary)
 
     def claimed(self, place: Path) -> Any:
         """The plan of a folder, or of a plan's file; ValueError without one."""
@@ -95,19 +110,18 @@ class PlanKind:
 
 _KINDS = (
     PlanKind(
-        ROBUSTNESS, RobustnessPlan, robustness_stages, write_robustness_page, robustness_rows,
+        ROBUSTNESS, RobustnessPlan, robustness_stages, "robustness",
         options={"terrains": "terrain", "skills": "skill", "levels": "level",
                  "episodes": "episodes", "threads": "threads"},
     ),
     PlanKind(
-        REINFORCEMENT, ReinforcementPlan, reinforcement_stages, write_reinforcement_page,
-        reinforcement_rows,
+        REINFORCEMENT, ReinforcementPlan, reinforcement_stages, "reinforcement",
         options={"seeds": "seeds"},
         shared={"tasks": ("steps", "device", "threads"), "evaluate": ("threads",)},
         picked="learners",
     ),
     PlanKind(
-        MEASUREMENT, MeasurementPlan, measurement_stages, write_measurement_page, measurement_rows,
+        MEASUREMENT, MeasurementPlan, measurement_stages, "measurements",
         options={"threads": "threads"},
     ),
 )  # fmt: skip
@@ -123,7 +137,5 @@ def stages_in(out: Path) -> list[Stage]:
 
 def stages_of(claim: Claim, out: Path) -> list[Stage]:
     """An experiment's stages, with its pages."""
-    pages = Pages(
-        write_store_card, write_stored_page, write_evaluation_pages, write_experiment_report
-    )
+    pages = Pages(write_store_card, write_stored_page, write_policy_pages, write_experiment_report)
     return experiment_stages(claim, out, pages)

@@ -22,7 +22,7 @@ _COUNTED = "operations"
 """A fact of candidates that is drawn beside their figures."""
 
 
-def write_measurement_page(out: Path, reporter: Reporter) -> Path:
+def write_page(out: Path, reporter: Reporter) -> Path:
     """Write report.html from a folder's summary."""
     summary = read_record(out / SUMMARY) or {}
     page = out / "report.html"
@@ -54,7 +54,7 @@ def _short(summary: Record) -> list[dict[str, str]]:
     return rows
 
 
-def measurement_rows(summary: Record) -> list[dict[str, str]]:
+def summary_rows(summary: Record) -> list[dict[str, str]]:
     """A row for each candidate at each point, as text."""
     rows = []
     for row in summary["rows"]:

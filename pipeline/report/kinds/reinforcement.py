@@ -15,7 +15,7 @@ from gaitforge.pipeline.tables import duration
 from gaitforge.pipeline.view.run_pages import page_of, write_evaluation_pages
 
 
-def write_reinforcement_page(out: Path, reporter: Reporter) -> Path:
+def write_page(out: Path, reporter: Reporter) -> Path:
     """Write report.html from a folder's summary, and the episodes of the best run of each task."""
     summary = read_record(out / SUMMARY) or {}
     best = best_runs(summary)
@@ -30,7 +30,7 @@ def write_reinforcement_page(out: Path, reporter: Reporter) -> Path:
             "Results",
             "Means over the seeds ± their standard deviation, of mean actions in held-out "
             "episodes; in brackets the 95 % interval over the seeds.",
-            reinforcement_rows(summary),
+            summary_rows(summary),
         ),
         *([Section("Published", VERDICTS, rows)] if (rows := verdict_rows(summary)) else []),
         Section(
@@ -62,7 +62,7 @@ def best_runs(summary: Record) -> dict[str, str]:
     return {row["task"]: row["run"] for row in ordered}
 
 
-def reinforcement_rows(summary: Record) -> list[dict[str, str]]:
+def summary_rows(summary: Record) -> list[dict[str, str]]:
     """A row for each task and learner, as text."""
     return [
         {

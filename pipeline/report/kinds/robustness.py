@@ -20,7 +20,7 @@ _MEASURES = {
 }
 
 
-def write_robustness_page(out: Path, reporter: Reporter) -> Path:
+def write_page(out: Path, reporter: Reporter) -> Path:
     """Write report.html from a folder's summary."""
     summary = read_record(out / SUMMARY) or {}
     rows = summary["rows"]
@@ -39,13 +39,13 @@ def write_robustness_page(out: Path, reporter: Reporter) -> Path:
             "around it.",
             charts=list(_charts(rows)),
         ),
-        Section("All conditions", rows=robustness_rows(summary)),
+        Section("All conditions", rows=summary_rows(summary)),
     ]
     write_sections(page, "Robustness", _abstract(rows), shown)
     return page
 
 
-def robustness_rows(summary: Record) -> list[dict[str, str]]:
+def summary_rows(summary: Record) -> list[dict[str, str]]:
     """A row for each condition and policy, as text; in brackets 95 % intervals over episodes."""
     return [
         {

@@ -17,8 +17,8 @@ from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.pipeline.report.experiment import PLAN_KINDS
 from gaitforge.pipeline.report.kinds.robustness import (
     limit_rows,
-    robustness_rows,
-    write_robustness_page,
+    summary_rows,
+    write_page,
 )
 from tests.flows.experiments.still import Still
 
@@ -34,7 +34,7 @@ def test_policies_are_evaluated_under_each_condition_once_and_the_page_shows_it(
     plan = RobustnessPlan((POLICY,), conditions, evaluation)
     PLAN_KINDS[ROBUSTNESS].claim(plan, tmp_path)
     assert to_tree(PLAN_KINDS[ROBUSTNESS].claimed(tmp_path)) == to_tree(plan)
-    stages = robustness_stages(plan, tmp_path, write_robustness_page)
+    stages = robustness_stages(plan, tmp_path, write_page)
     run_stages(tmp_path, stages, Silent())
     assert all(is_done(tmp_path, stage) for stage in stages)
     summary = read_record(tmp_path / "summary.json") or {}
@@ -43,7 +43,7 @@ def test_policies_are_evaluated_under_each_condition_once_and_the_page_shows_it(
     default, ice = by["expert", "default", ""], by["expert", "friction", 0.02]
     assert ice["return"] < default["return"]
     assert by["Still", "default", ""]["action_rate_p99"] < default["action_rate_p99"]
-    assert {row["condition"] for row in robustness_rows(summary)} >= {"default", "friction 0.3"}
+    assert {row["condition"] for row in summary_rows(summary)} >= {"default", "friction 0.3"}
     [friction] = limit_rows(summary)
     assert friction["quantity"] == "friction"
     page = (tmp_path / "report.html").read_text()
