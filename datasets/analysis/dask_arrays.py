@@ -102,7 +102,8 @@ def reduce_units(
     Each thread holds one unit in memory. DatasetError: an empty selection, an unknown field, a
     damaged or missing object.
     """
-    from dask.delayed import delayed  # slow to import: 0.1 s
+    from dask import threaded  # slow to import: 0.1 s
+    from dask.delayed import delayed
 
     selection.schema.field(field)
     if len(selection) == 0:
@@ -114,7 +115,8 @@ def reduce_units(
     while len(level) > 1:
         pairs = [merged(a, b) for a, b in zip(level[::2], level[1::2], strict=False)]
         level = pairs + level[len(pairs) * 2 :]
-    return level[0].compute(scheduler=scheduler)
+    # By its name dask would load distributed first.
+    return level[0].compute(scheduler=threaded.get if scheduler == "threads" else scheduler)
 
 
 def _measure_unit(reader: UnitReader, number: int, measure: Measure[Partial]) -> Partial:

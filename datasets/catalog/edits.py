@@ -107,7 +107,8 @@ def read_edit(path: Path, address: str) -> Edit:
         named = _FILE.fullmatch(path.name)
         if named is None or named["digest"] != sha256[:NAMED_DIGITS]:
             raise DatasetError("its bytes are not the ones that were written")
-        table = pq.read_table(pa.BufferReader(content), use_threads=False)
+        # pq.read_table would load pandas.
+        table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
         record = json.loads((table.schema.metadata or {})[RECORD_KEY])
         if record["edit_version"] != EDIT_VERSION or record["kind"] not in EFFECTS:
             kind = f"version {record['edit_version']}, kind {record['kind']!r}"
