@@ -22,6 +22,7 @@ from gaitforge.collectors.policies import StoredObservation
 from gaitforge.datasets import Schema, Selection
 from gaitforge.datasets.ranges import Range, Whole, check_ranges
 from gaitforge.flows.records.records import to_tree
+from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.flows.tasks.policy_source import (
     CLASS,
     EXPERT,
@@ -184,6 +185,14 @@ class EvaluationPlan(ABC):
     def of_store(cls, schema: Schema) -> Self | None:
         """The plan for policies that learn from such a store; None for another task's store."""
         return cls() if schema.field("obs").slices == cls.obs_slices else None
+
+    def of_plans(self, plans: Sequence[CollectionPlan]) -> Self:
+        """The plan for policies that learn from what these plans collected.
+
+        Raises:
+            ValueError: what a plan names is not here any more.
+        """
+        return self
 
     def fitted(self, among: Selection, learned: Sequence[Selection]) -> Mapping[str, Any]:
         """Settings for policies that learn from some sets of episodes `among` a store's."""

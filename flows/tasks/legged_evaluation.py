@@ -1,6 +1,6 @@
 """Evaluation of legged robots: a grid of terrains, skills and levels."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -15,7 +15,13 @@ from gaitforge.collectors.legged.replaying import stored_randomisation
 from gaitforge.collectors.legged.rewards import LARGEST_RETURN
 from gaitforge.collectors.policies import Observation, Policy
 from gaitforge.collectors.robots.descriptor import body_vector
-from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, RobotCard, load_robots
+from gaitforge.collectors.robots.robot import (
+    DEFAULT_ROBOT,
+    RobotCard,
+    absolute_robot,
+    list_robots,
+    load_robots,
+)
 from gaitforge.collectors.robots.stored_robots import SEVERAL
 from gaitforge.collectors.scenarios.randomisation import Randomisation, Written, set_randomisation
 from gaitforge.collectors.timing import EPISODE_STEPS
@@ -24,7 +30,7 @@ from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import digest, read_record
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan
-from gaitforge.flows.tasks.interface import Workers
+from gaitforge.flows.tasks.interface import CollectionPlan, Workers
 from gaitforge.flows.tasks.legged import LeggedPlan, Robots
 from gaitforge.flows.tasks.policy_source import EXPERT, EXPORTED, RUN, PolicySource
 from gaitforge.learners.deploy.control import LearnedPolicy
@@ -66,6 +72,14 @@ class LeggedEvaluation(EvaluationPlan):
         """See `EvaluationPlan.of_store`: with the randomisation of the store's episodes."""
         plan = super().of_store(schema)
         return plan and replace(plan, randomisation=stored_randomisation(schema).written())
+
+    def of_plans(self, plans: Sequence[CollectionPlan]) -> Self:
+        """See `EvaluationPlan.of_plans`: on the robot of a user's folder, if there is no other."""
+        legged = (plan for plan in plans if isinstance(plan, LeggedPlan))
+        paths = {card.name: card.path for plan in legged for card, _ in plan.pairs()}
+        if len(paths) != 1 or paths.keys() <= set(list_robots()):
+            return self
+        return replace(self, robot=absolute_robot(str(*paths.values())))
 
     def scoring_expert(self, among: Selection) -> str:
         """See `EvaluationPlan.scoring_expert`: the robots' shipped ones, or else who collected."""

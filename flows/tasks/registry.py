@@ -69,10 +69,12 @@ def evaluation_of(store: "Store") -> "EvaluationPlan | None":
 
     A collected store's records name its task; an imported store is recognised by its schema.
     """
-    kinds = dict.fromkeys([*(each["kind"] for each in plan_records(store.address)), *TASKS])
-    for kind in kinds:
+    records = plan_records(store.address)
+    for kind in dict.fromkeys([*(each["kind"] for each in records), *TASKS]):
         with suppress(ValueError):  # no evaluation, or a user's module that is not here
             if (plan := evaluation_class(kind).of_store(store.schema)) is not None:
+                with suppress(ValueError):  # a robot or expert that is not here any more
+                    return plan.of_plans([recorded_plan(each) for each in records])
                 return plan
     return None
 

@@ -56,9 +56,10 @@ def chosen_claim(
         parts = experiment.select.parts or there or tuple(open_store(stores[0]).parts())
         experiment = replace(experiment, select=replace(experiment.select, parts=parts))
         own = evaluation.scoring_expert(experiment.select.select(stores[0]))
-        if own and "expert" not in choices:
-            collect = replace(corrections.collect, expert=own)
-            experiment = replace(experiment, corrections=replace(corrections, collect=collect))
+        works = {"expert": own} if own and "expert" not in choices else {}
+        works |= {"robot": robot} if (robot := getattr(evaluation, "robot", "")) else {}
+        collect = replace(corrections.collect, **works)
+        experiment = replace(experiment, corrections=replace(corrections, collect=collect))
     if getattr(evaluation, "kind", "") == LEGGED and "terrains" not in experiment.evaluate:
         experiment = _fitted(experiment, experiment.select.select(stores[0]))
     experiment = override(experiment, settings)

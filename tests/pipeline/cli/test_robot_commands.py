@@ -11,6 +11,8 @@ from safetensors.numpy import save_file
 from gaitforge.collectors.experts.expert import FEATURE_DIM, load_expert
 from gaitforge.collectors.experts.ppo import ExpertTrainingConfig, train_expert
 from gaitforge.collectors.robots.robot import N_JOINTS, absolute_robot, list_robots
+from gaitforge.pipeline.experiments.choices import chosen_claim
+from gaitforge.pipeline.experiments.presets import DAGGER, experiment_preset
 from tests.collectors.robots.robot_folders import MISSING, robot_folder
 from tests.pipeline.command_line import Run, assert_refused
 
@@ -134,6 +136,24 @@ def test_an_experts_card_may_name_its_robot_from_its_own_folder_or_a_shipped_one
     weights = write_expert(tmp_path / "first", robot)
     monkeypatch.chdir("/")
     assert load_expert(str(weights)).policy.robot.name == ("mine" if "/" in robot else robot)
+
+
+def test_learners_of_ones_own_robot_drive_it(run: Run, tmp_path: Path) -> None:
+    folder, store, trained = robot_folder(tmp_path / "mine"), tmp_path / "store", tmp_path / "run"
+    expert = write_expert(tmp_path / "expert", str(folder))
+    few = ["--set", "grid.parts=1", "--set", "grid.episodes_per_part=4", "--robots", "4"]
+    assert run("collect", store, "--expert", expert, *few, "--threads", "1").code == 0
+    words = ["--steps", "2", "--set", "config.held_out_fraction=0.5"]
+    assert run("train", store, "--model", "mlp", "--out", trained, *words).code == 0
+    cell = ["--terrain", "flat", "--skill", "stand", "--episodes", "1", "--threads", "1"]
+    assert run("evaluate", trained, *cell).code == 0
+    preset = experiment_preset(DAGGER)
+    claim = chosen_claim(DAGGER, preset, (str(store),), {}, (), tmp_path / "rounds")
+    assert claim.experiment.corrections is not None
+    assert claim.experiment.corrections.collect.robot == absolute_robot(str(folder))
+    assert claim.experiment.corrections.collect.expert == str(expert)
+    shutil.rmtree(folder)
+    assert_refused(run("dagger", store, "--out", tmp_path / "rounds"), "its robot")
 
 
 def test_a_family_goes_on_where_it_stopped(run: Run, tmp_path: Path) -> None:
