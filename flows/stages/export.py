@@ -9,7 +9,7 @@ from gaitforge.collectors.legged.environment import MAX_ACTION, TARGET_MARGIN_RA
 from gaitforge.collectors.legged.observations import FIELD_MEANINGS, FIELD_UNITS, POLICY_SLICES
 from gaitforge.collectors.robots.commands import COMMAND_NAMES, COMMAND_UNITS
 from gaitforge.collectors.robots.descriptor import body_vector
-from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, RobotCard, load_robot
+from gaitforge.collectors.robots.robot import RobotCard, load_robot
 from gaitforge.collectors.robots.stored_robots import SEVERAL
 from gaitforge.collectors.scenarios.command_ranges import command_ranges
 from gaitforge.collectors.timing import CONTROL_DT_S, DECIMATION
@@ -17,7 +17,7 @@ from gaitforge.datasets.files import sha256_file
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import provenance, read_record
-from gaitforge.flows.tasks.policy_source import run_source
+from gaitforge.flows.tasks.policy_source import run_source, trained_robot
 from gaitforge.learners.checkpoint import policy_from, read_checkpoint
 from gaitforge.learners.deploy.export import ExportOptions, ExportResult, export_policy
 from gaitforge.learners.deploy.export_metadata import CommandFacts, FieldFacts, RobotFacts
@@ -57,7 +57,7 @@ def run_export(plan: ExportPlan, run: Path, dst: Path, reporter: Reporter) -> Ex
             f"{run.name} is unfinished: exporting its last checkpoint, step {progress.get('step')}"
         )
     trained = read_record(run / PLAN) or {}
-    trained_for = trained.get("robot", DEFAULT_ROBOT)
+    trained_for = trained_robot(run)
     if trained_for == SEVERAL and not plan.robot:
         raise ValueError(f"{run} drives several robots; name one: --robot aliengo")
     robot = load_robot(plan.robot or trained_for)

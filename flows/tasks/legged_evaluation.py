@@ -27,12 +27,11 @@ from gaitforge.collectors.scenarios.randomisation import Randomisation, Written,
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.datasets import Schema, Selection
 from gaitforge.flows.records.part_records import plan_records
-from gaitforge.flows.records.plans import PLAN
-from gaitforge.flows.records.records import digest, read_record
+from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan
 from gaitforge.flows.tasks.interface import CollectionPlan, Workers
 from gaitforge.flows.tasks.legged import LeggedPlan, Robots
-from gaitforge.flows.tasks.policy_source import EXPERT, EXPORTED, RUN, PolicySource
+from gaitforge.flows.tasks.policy_source import EXPERT, EXPORTED, RUN, PolicySource, trained_robot
 from gaitforge.learners.deploy.control import LearnedPolicy
 from gaitforge.learners.deploy.onnx_policy import OnnxPolicy, read_description
 from gaitforge.learners.policy.policy_network import PolicyNetwork
@@ -183,7 +182,7 @@ class LeggedEvaluation(EvaluationPlan):
         if source.kind == EXPORTED and not robot:
             robot = read_description(source.folder)["control"]["robot"]
         if source.kind == RUN and not robot:
-            robot = (read_record(source.folder / PLAN) or {}).get("robot", DEFAULT_ROBOT)
+            robot = trained_robot(source.folder)
             if robot == SEVERAL:
                 raise ValueError(f"{source.place} drives several robots; name one: --robot aliengo")
         return load_robots(robot or DEFAULT_ROBOT)[0]

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from gaitforge.collectors.robots.robot import DEFAULT_ROBOT
 from gaitforge.datasets.extensions import named_function
 from gaitforge.datasets.files import sha256_file
-from gaitforge.flows.records.records import digest
+from gaitforge.flows.records.plans import PLAN
+from gaitforge.flows.records.records import digest, read_record
 from gaitforge.learners.checkpoint import checkpoint_path, load_policy, policy_from, read_checkpoint
 from gaitforge.learners.deploy.onnx_policy import is_exported_policy, read_description
 from gaitforge.learners.policy.policy_network import PolicyNetwork
@@ -102,6 +104,13 @@ def named_source(text: str, which: str = "last") -> PolicySource:
     if Path(text).suffix == ".onnx" and Path(text).is_file():
         return PolicySource(Path(text).stem, ONNX, text)
     return run_source(Path(text), which)
+
+
+def trained_robot(run: Path) -> str:
+    """The robot of a run's store, by name or, if it is the user's own, by path; or `SEVERAL`."""
+    record = read_record(run / PLAN) or {}
+    own = (record.get("evaluation") or {}).get("robot")
+    return own or record.get("robot", DEFAULT_ROBOT)
 
 
 def is_run(folder: Path) -> bool:

@@ -147,6 +147,9 @@ def test_learners_of_ones_own_robot_drive_it(run: Run, tmp_path: Path) -> None:
     assert run("train", store, "--model", "mlp", "--out", trained, *words).code == 0
     cell = ["--terrain", "flat", "--skill", "stand", "--episodes", "1", "--threads", "1"]
     assert run("evaluate", trained, *cell).code == 0
+    driven = ["--policy", trained, "--set", "grid.parts=1", "--set", "grid.episodes_per_part=2"]
+    assert run("collect", tmp_path / "driven", *driven, "--robots", "2").code == 0
+    assert run("export", trained, tmp_path / "exported").code == 0
     preset = experiment_preset(DAGGER)
     claim = chosen_claim(DAGGER, preset, (str(store),), {}, (), tmp_path / "rounds")
     assert claim.experiment.corrections is not None
