@@ -5,7 +5,7 @@ evaluation of policies: `gaitforge.flows.tasks.evaluation`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 
@@ -15,6 +15,8 @@ from gaitforge.flows.progress import Advance
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from gaitforge.collectors.robots.robot import RobotCard
 
 Workers = Annotated[int, Range(1, 512)]
 """Parallel workers of a local run, or threads of a simulator."""
@@ -96,6 +98,14 @@ class CollectionPlan(ABC):
     @abstractmethod
     def simulate(self, threads: int = 1) -> Simulation:
         """Open the simulator; `threads` step its robots where the simulator can use them."""
+
+    def robot_cards(self) -> "Sequence[RobotCard]":
+        """The legged robots of the episodes, with repeats; none in other tasks.
+
+        Raises:
+            ValueError: a robot or expert that is not here any more.
+        """
+        return ()
 
     def part_ids(self) -> list[str]:
         """Names of the parts, in the plan's order."""

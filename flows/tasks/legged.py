@@ -108,6 +108,10 @@ class LeggedPlan(CollectionPlan):
         """
         return list(_pairs(self.expert, self.robot))
 
+    def robot_cards(self) -> list[RobotCard]:
+        """See `CollectionPlan.robot_cards`."""
+        return [robot for robot, _ in self.pairs()]
+
     def pair(self, part: str) -> tuple[RobotCard, str]:
         """The robot of a part, and its expert."""
         pairs = self.pairs()
@@ -129,7 +133,7 @@ class LeggedPlan(CollectionPlan):
 
     def schema(self) -> Schema:
         """See `CollectionPlan.schema`."""
-        bodies = {robot.name: robot for robot, _ in self.pairs()}
+        bodies = {robot.name: robot for robot in self.robot_cards()}
         draws = Randomisation.parsed(self.randomisation)
         return data.legged_schema(*bodies.values(), form=self.form, randomisation=draws)
 

@@ -74,8 +74,7 @@ class LeggedEvaluation(EvaluationPlan):
 
     def of_plans(self, plans: Sequence[CollectionPlan]) -> Self:
         """See `EvaluationPlan.of_plans`: on the robot of a user's folder, if there is no other."""
-        legged = (plan for plan in plans if isinstance(plan, LeggedPlan))
-        paths = {card.name: card.path for plan in legged for card, _ in plan.pairs()}
+        paths = {card.name: card.path for plan in plans for card in plan.robot_cards()}
         if len(paths) != 1 or paths.keys() <= set(list_robots()):
             return self
         return replace(self, robot=absolute_robot(str(*paths.values())))

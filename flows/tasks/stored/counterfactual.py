@@ -11,6 +11,7 @@ import numpy as np
 
 from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
 from gaitforge.collectors.legged.replaying import Executed, StoredEpisode, stored_episodes
+from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.scenarios.randomisation import Randomisation, Written, expanded
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.datasets import Schema, Selection, open_store
@@ -107,6 +108,10 @@ class CounterfactualPlan(CollectionPlan):
             raise ValueError(f"{self.source} has no plan of legged robots that made part {lost[0]}")
         return made
 
+    def robot_cards(self) -> list[RobotCard]:
+        """See `CollectionPlan.robot_cards`."""
+        return [robot for plan in self.plans.values() for robot in plan.robot_cards()]
+
     def originals(self) -> dict[str, str]:
         """Part -> the source's part whose episodes it repeats."""
         name = digest(self.content())[:6]
@@ -126,10 +131,10 @@ class CounterfactualPlan(CollectionPlan):
 
     def schema(self) -> Schema:
         """See `CollectionPlan.schema`: the source's, with the changed randomisation."""
-        plans = list(self.plans.values())
         own = open_store(self.source).as_collected().schema
-        robots = {robot.name: robot for plan in plans for robot, _ in plan.pairs()}
-        draws = Randomisation.parsed(plans[0].randomisation).declared(*robots.values())
+        robots = {robot.name: robot for robot in self.robot_cards()}
+        changed = next(iter(self.plans.values())).randomisation
+        draws = Randomisation.parsed(changed).declared(*robots.values())
         return replace(own, attributes={**own.attributes, "randomisation": draws})
 
     def simulate(self, threads: int = 1) -> "Counterfactual":
