@@ -3,8 +3,8 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from types import NoneType
-from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from gaitforge.flows.records.plans import plan_from_tree
 
@@ -48,7 +48,7 @@ def with_named(plan: Plan, values: Mapping[str, object]) -> Plan:
     """A copy of a frozen dataclass tree with fields replaced, wherever in the tree they are.
 
     Raises:
-        ValueError: the tree has no field of that name.
+        ValueError: the tree has no field of that name, or the value does not fit it.
     """
     paths = setting_paths(plan)
     if unknown := [name for name in values if name not in paths]:
@@ -68,8 +68,7 @@ def _with_values(plan: Any, values: Mapping[tuple[str, ...], object]) -> Any:
     for head in dict.fromkeys(path[0] for path in values):
         inner = {path[1:]: value for path, value in values.items() if path[0] == head}
         if () in inner:
-            value = inner[()]
-            changes[head] = tuple(value) if isinstance(value, list) else value
+            changes[head] = _fitted(inner[()], get_type_hints(type(plan))[head], head)
         else:
             changes[head] = _with_values(getattr(plan, head), inner)
     return replace(plan, **changes)
@@ -117,6 +116,28 @@ def _with_entry(
     if not isinstance(inner, Mapping):
         raise ValueError(f"setting '{whole}': '{head}' has no settings of its own")
     return {**values, head: _with_entry(inner, rest, text, whole)}
+
+
+def _fitted(value: object, kind: Any, name: str) -> object:
+    """A value of JSON, or text after `--set`, as the field's type has it."""
+    value = tuple(value) if isinstance(value, list) else value
+    if _allows(kind, value):
+        return value
+    return _parsed(
+        ",".join(map(str, value)) if isinstance(value, tuple) else str(value), kind, name
+    )
+
+
+def _allows(kind: Any, value: object) -> bool:
+    """Whether a text, number or tuple is of a type; anything else is left to the plan's checks."""
+    if get_origin(kind) in (Union, UnionType):
+        return any(_allows(each, value) for each in get_args(kind))
+    plain = get_origin(kind) or kind
+    if not isinstance(plain, type) or not isinstance(value, str | int | float | tuple):
+        return True
+    if isinstance(value, tuple) and issubclass(tuple, plain):
+        return all(_allows(each, item) for each in get_args(kind)[:1] for item in value)
+    return isinstance(value, plain) or (plain is float and isinstance(value, int))
 
 
 def _parsed(text: str, kind: Any, name: str) -> object:

@@ -23,7 +23,12 @@ from gaitforge.flows.tasks.legged_policy import LeggedPolicyPlan, driven_by
 from gaitforge.flows.tasks.policy_source import RUN, PolicySource
 from gaitforge.learners.checkpoint import load_policy
 from gaitforge.learners.training.config import TrainConfig
-from gaitforge.learners.training.held_out import HeldOutError, held_out_error, split_episodes
+from gaitforge.learners.training.held_out import (
+    Episodes,
+    HeldOutError,
+    held_out_error,
+    split_episodes,
+)
 from gaitforge.learners.training.pace import updates_per_s
 from gaitforge.learners.training.train import finished_result
 
@@ -194,7 +199,6 @@ class Run:
             for step in range(kept, trained.steps, kept)
         }
         curve[trained.steps] = scores[0]
-        tested = self._tested(reporter)
         row = {
             "run": self.name,
             "task": self.task,
@@ -209,7 +213,7 @@ class Run:
             "control_steps": trained.control_steps,
             "train_s": trained.train_s,
             "validation_loss": trained.validation_loss,
-            "test_mse": tested and tested.mse,
+            **self._errors(reporter),
             **{name: value for name, value in scores[0].items() if name not in _OF_ASKING},
             "measures": _over_kept([each["measures"] for each in curve.values()]),
             "episodes": (len(scores) + len(curve) - 1) * scores[0]["episodes"],
@@ -237,25 +241,36 @@ class Run:
         return row | {"score": references.score(evaluation.return_), "measures": measures}
 
     @cached_property
+    def _split(self) -> Episodes:
+        return split_episodes(self.config(), self.selects().select(self.store))
+
+    @property
     def held_out(self) -> Selection:
         """The episodes of its set that policies are tested on."""
-        held_out = split_episodes(self.config(), self.selects().select(self.store)).held_out
-        assert held_out is not None, "an experiment that tests holds some episodes out"
-        return held_out
+        assert self._split.held_out is not None, "an experiment that tests holds some episodes out"
+        return self._split.held_out
 
-    def _tested(self, reporter: Reporter) -> HeldOutError | None:
-        """The error on the held-out episodes; None where policies are not tested."""
+    def _errors(self, reporter: Reporter) -> dict[str, float | None]:
+        """Errors on the held-out episodes and on about as many others; None where not tested."""
         if not self.experiment.tested:
-            return None
-        held_out, source = self.held_out, PolicySource(self.name, RUN, str(self.folder))
+            return {"test_mse": None, "train_mse": None}
+        held_out, rest = self.held_out, self._split.train
+        learned = rest.with_rows(rest.rows[:: max(1, len(rest) // len(held_out))])
+        return {
+            "test_mse": self._error(held_out, self.name, reporter),
+            "train_mse": self._error(learned, f"{self.name}-train", reporter),
+        }
+
+    def _error(self, episodes: Selection, name: str, reporter: Reporter) -> float:
+        source = PolicySource(self.name, RUN, str(self.folder))
 
         def make() -> HeldOutError:
             policy = load_policy(self.folder)
-            with reporter.step(f"test {self.name}", held_out.steps, "step") as advance:
-                return held_out_error(policy, held_out, lambda n: advance(n, ""))
+            with reporter.step(f"test {self.name}", episodes.steps, "step") as advance:
+                return held_out_error(policy, episodes, lambda n: advance(n, ""))
 
-        key = {"held_out": held_out.hash, "weights": source.key()}
-        return kept_record(self.out / "test" / f"{self.name}.json", key, HeldOutError, make)
+        key = {"held_out": episodes.hash, "weights": source.key()}
+        return kept_record(self.out / "test" / f"{name}.json", key, HeldOutError, make).mse
 
 
 _OF_ASKING = ("target", "asked")

@@ -45,7 +45,8 @@ GROUPINGS = {
 _OUTCOMES = ("return", "success", "survival")
 _LATENCIES = ("latency_us_median", "latency_us_p99")
 _MEASURES = (
-    *("score", *_OUTCOMES, "return_fraction", "train_s", "validation_loss", "test_mse"),
+    *("score", *_OUTCOMES, "return_fraction", "train_s", "validation_loss"),
+    *("test_mse", "train_mse"),
     *_LATENCIES,
 )
 _INTERVALS = ("return_ci95", "success_ci95", "return_fraction_ci95")

@@ -128,6 +128,8 @@ FCNET_TRAINING = {
     "grad_clip": None,
     "normalise_actions": False,
 }
+# Table 6. It tells no betas: the optimiser's are those of its authors.
+TRANSFORMER_TRAINING = FCNET_TRAINING | {"optimiser": "lion", "betas": (0.9, 0.99)}
 # Section 4.1, FCNet/DT/d4rl/convert_pkl_to_memmap.py: return-to-go on the scale of D4RL's score.
 FCNET_D4RL = FCNET_TRAINING | {"batch_size": 128, "objective": "return", "return_zero": None}
 
@@ -199,7 +201,10 @@ PRESETS: dict[str, Preset] = {
     ),
     **_matched_body_presets(),
     "transformer": Preset("transformer", 258_708, {"hidden_dim": 72}, training=ATTENTION_WINDOWS),
-    "transformer-legged": Preset("transformer", 803_980, {"hidden_dim": 128}),
+    "transformer-legged": Preset(
+        *("transformer", 803_980, {"hidden_dim": 128}),
+        training=TRANSFORMER_TRAINING | {"batch_size": 1024},
+    ),
     "dt": Preset("dt", 259_068, {"hidden_dim": 72}, "legged-return", "return"),
     "dt-legged": Preset("dt", 804_620, {"hidden_dim": 128}, "legged-return", "return"),
     "retnet": Preset("retnet", 256_980, {"hidden_dim": 72}, training=ATTENTION_WINDOWS),

@@ -37,7 +37,7 @@ def split_episodes(config: TrainConfig, selection: Selection) -> Episodes:
 
 @dataclass(frozen=True)
 class HeldOutError:
-    """Mean squared error over all steps of the held-out episodes, in normalised action units."""
+    """Mean squared error over all steps of the episodes, in the units of the action normaliser."""
 
     mse: float
     steps: int

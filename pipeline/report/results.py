@@ -26,6 +26,8 @@ PUBLISHED: dict[tuple[str, str], tuple[float, ...]] = {
 """(task, set) -> D4RL's normalised score of each of `PUBLISHED_LEARNERS`, means of three seeds."""
 
 
+_NONE: Record = {"mean": None, "std": None}
+
 VERDICTS = (
     "The paper’s statements, and whether the seeds here tell the same: “by chance” is the p-value "
     "of a one-sided permutation test over the seeds; at most 0.05 holds, at most 0.05 in the other "
@@ -68,13 +70,19 @@ def _row(result: Record, several: bool, legged: bool = False) -> dict[str, str]:
         "success": spread(result["success"], 3, result["success_ci95"]),
         "survival": spread(result["survival"], 3),
         **_own(result.get("measures", {})),
-        "test MSE": spread(result["test_mse"], 4),
+        "test MSE": spread(result["test_mse"], 5),
+        "test / train": _over(result["test_mse"], result.get("train_mse", _NONE)),
         "parameters": count(result["parameters"]),
         "updates": count(result["steps"]),
         "training": duration(result["train_s"]["mean"], DASH),
         "control step, µs": count(result["latency_us_median"]["mean"]),
         "its 99th percentile": count(result["latency_us_p99"]["mean"]),
     }
+
+
+def _over(measure: Record, other: Record) -> str:
+    known = None not in (measure["mean"], other["mean"])
+    return fixed(measure["mean"] / other["mean"], 3) if known else DASH
 
 
 def _own(measures: Mapping[str, Record]) -> dict[str, str]:
@@ -93,7 +101,7 @@ def _expert_row(expert: Record) -> dict[str, str]:
     result: dict[str, Any] = {
         **{name: {"mean": expert[name], "std": None} for name in (*measured, "latency_us_p99")},
         **{"task": "", "set": DASH, "learner": "expert", "value": None, "seeds": ()},
-        **{"test_mse": {"mean": None, "std": None}, "steps": None},
+        **{"test_mse": _NONE, "steps": None},
         **{name: expert[name] for name in ("parameters", "return_ci95", "success_ci95")},
         "return_fraction_ci95": None,
     }
@@ -226,7 +234,7 @@ def _varied_chart(record: Record, of: Record) -> Iterator[Panel]:
             bounds = zip(*(each["score_ci95"] for each in mine), strict=True)
             lines += [charts.Curve(policy(learner), x, limits, thin=True) for limits in bounds]
     if lines:
-        name = words(next(iter(record["plan"]["vary"])))
+        name = words(next(iter(record["plan"]["vary"])).rpartition(".")[2])
         note = "Means over the seeds; thin lines are 95 % intervals." if len(lines) > 1 else ""
         title = _title(f"Score by {name}", record, of)
         yield charts.curves(title, lines, name, "score", note, log=False)

@@ -1,6 +1,7 @@
 """Overrides of plans: read by the field's type, refused with what is allowed."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from gaitforge.flows.experiments.published import Published
 from gaitforge.flows.records.records import to_tree
-from gaitforge.flows.settings import override, setting_names
+from gaitforge.flows.settings import override, setting_names, with_named
 from gaitforge.pipeline.experiments.presets import experiment_preset
 
 
@@ -49,31 +50,54 @@ def refusal(*settings: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("inner.count=7", 7),
-        ("inner.rate=1e-3", 1e-3),
-        ("inner.rate=2", 2.0),
-        ("inner.name=b", "b"),
-        ("inner.name=", ""),
-        ("inner.name=x=y", "x=y"),
-        ("inner.flag=true", True),
-        ("inner.flag=False", False),
-        ("inner.limit=2.5", 2.5),
-        ("inner.limit=none", None),
-        ("inner.numbers=4, 5,6", (4, 5, 6)),
-        ("inner.numbers=4", (4,)),
-        ("inner.numbers=", ()),
-        ("inner.words=flat,rough", ("flat", "rough")),
-        ('inner.sizes={"hidden": 8}', {"hidden": 8}),
-    ],
-)
+VALUES = [
+    ("inner.count=7", 7),
+    ("inner.rate=1e-3", 1e-3),
+    ("inner.rate=2", 2.0),
+    ("inner.name=b", "b"),
+    ("inner.name=", ""),
+    ("inner.name=x=y", "x=y"),
+    ("inner.flag=true", True),
+    ("inner.flag=False", False),
+    ("inner.limit=2.5", 2.5),
+    ("inner.limit=none", None),
+    ("inner.numbers=4, 5,6", (4, 5, 6)),
+    ("inner.numbers=4", (4,)),
+    ("inner.numbers=", ()),
+    ("inner.words=flat,rough", ("flat", "rough")),
+    ('inner.sizes={"hidden": 8}', {"hidden": 8}),
+]
+
+
+@pytest.mark.parametrize(("setting", "value"), VALUES)
 def test_values_are_read_by_the_fields_type(setting: str, value: object) -> None:
     name = setting.partition("=")[0].removeprefix("inner.")
     found = getattr(override(Outer(), [setting]).inner, name)
     assert found == value
     assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(("setting", "value"), VALUES)
+def test_an_experiments_evaluation_reads_its_entries_like_a_plan(
+    setting: str, value: object
+) -> None:
+    entry, text = setting.removeprefix("inner.").split("=", 1)
+    entries = override(Outer(), [f"inner.sizes.{entry}={text}"]).inner.sizes
+    assert getattr(with_named(Inner(), entries), entry) == value
+
+
+@pytest.mark.parametrize(
+    ("entries", "complaint"),
+    [
+        ({"count": "abc"}, "setting 'count' needs a whole number, not 'abc'"),
+        ({"count": 1.5}, "setting 'count' needs a whole number, not '1.5'"),
+        ({"numbers": [1, "x"]}, "setting 'numbers' needs a whole number, not '1,x'"),
+        ({"flag": "maybe"}, "setting 'flag' needs true or false, not 'maybe'"),
+    ],
+)
+def test_an_entry_that_does_not_fit_is_refused(entries: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        with_named(Inner(), entries)
 
 
 def test_the_plan_itself_stays_as_it_was() -> None:

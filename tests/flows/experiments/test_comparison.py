@@ -149,9 +149,10 @@ def test_every_model_is_trained_with_every_seed_on_the_same_episodes(compared: C
     for other in normalisers[1:]:
         np.testing.assert_array_equal(normalisers[0], other)
     assert weights[0] != weights[2], "another seed has other weights"
-    assert {json.loads(path.read_text())["key"]["held_out"] for path in out.glob("test/*")} == {
-        record["sets"][0]["held_out"]["selection"]
+    held_out = {
+        json.loads(path.read_text())["key"]["held_out"] for path in out.glob("test/*-[0-9].json")
     }
+    assert held_out == {record["sets"][0]["held_out"]["selection"]}
     assert {run["steps"] for run in record["runs"]} == {4}
 
 
@@ -219,7 +220,9 @@ def test_the_numbers_are_those_of_the_files_beside_them(compared: Compared) -> N
         evaluated = json.loads((out / "evaluate" / f"{run['run']}.json").read_text())
         tested = json.loads((out / "test" / f"{run['run']}.json").read_text())
         _, card = read_checkpoint(out / "train" / run["run"])
+        learned = json.loads((out / "test" / f"{run['run']}-train.json").read_text())
         assert run["test_mse"] == tested["mse"]
+        assert run["train_mse"] == learned["mse"] != tested["mse"]
         held_out = record["sets"][0]["held_out"]
         assert (tested["episodes"], tested["steps"]) == (held_out["episodes"], held_out["steps"])
         assert run["return_fraction"] == pytest.approx(evaluated["return"] / expert["return"])
@@ -231,6 +234,7 @@ def test_the_numbers_are_those_of_the_files_beside_them(compared: Compared) -> N
         losses = [run["test_mse"] for run in runs]
         assert model["test_mse"]["mean"] == pytest.approx(np.mean(losses))
         assert model["test_mse"]["std"] == pytest.approx(np.std(losses, ddof=1))
+        assert model["train_mse"]["mean"] == pytest.approx(np.mean([r["train_mse"] for r in runs]))
         assert [cell["skill"] for cell in model["skills"]] == ["run", "stand"]
         assert len(model["cells"]) == len(record["expert"]["cells"]) == 4
         single = model["return_ci95"]
@@ -257,6 +261,10 @@ def test_the_held_out_error_is_that_of_the_recurrent_policy_on_whole_episodes(
                 gap = (chosen[0] - torch.from_numpy(action)) / policy.action_normaliser.std
                 total += float(gap.square().mean())
     assert record["runs"][0]["test_mse"] == pytest.approx(total / held_out.steps, rel=1e-4)
+    every = open_store(store).select()
+    learned = every.with_rows(every.rows[~np.isin(every.rows, held_out.rows)])
+    share = learned.with_rows(learned.rows[:: len(learned) // len(held_out)])
+    assert record["runs"][0]["train_mse"] == pytest.approx(held_out_error(policy, share).mse)
 
 
 @pytest.mark.slow

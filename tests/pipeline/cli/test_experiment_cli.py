@@ -88,7 +88,7 @@ def test_the_page_and_the_markdown_show_the_records_numbers(compared: Path) -> N
     for result, row in zip(record["results"], markdown[2:], strict=False):
         shown = [result["learner"], f"{result['parameters']:,}"]
         mse = result["test_mse"]
-        shown.append(f"{mse['mean']:.4f}\u00a0±\u00a0{mse['std']:.4f}")
+        shown.append(f"{mse['mean']:.5f}\u00a0±\u00a0{mse['std']:.5f}")
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         for value in shown:
             assert value in page.row(result["learner"])
