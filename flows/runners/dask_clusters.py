@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gaitforge.datasets.errors import missing_package
+from gaitforge.flows.cores import usable_cores
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -262,5 +263,5 @@ def _page(settings: DaskSettings) -> dict[str, str]:
 
 
 def _worker_count(settings: DaskSettings, most: int | None) -> int:
-    workers = settings.workers or len(os.sched_getaffinity(0))
+    workers = settings.workers or usable_cores()
     return workers if most is None else max(1, min(workers, most))

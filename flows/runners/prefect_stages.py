@@ -4,7 +4,6 @@ On a Dask cluster each Prefect task waits for a Dask task, so workers need neith
 server.
 """
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
@@ -18,6 +17,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from gaitforge.datasets import DatasetError, open_store
 from gaitforge.datasets.interrupts import stop_when
+from gaitforge.flows.cores import usable_cores
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import (
     PartCollected,
@@ -212,6 +212,8 @@ def collect_parts(
             cluster where the plan needs processes.
     """
     address = store_address(store)
+    if plan.parallelism == "processes" and not getattr(plan, plan.parallelism):
+        plan = plan.with_workers(1)  # a cluster of its own only where asked for
     with _collecting(address, reporter), ExitStack() as own:
         collection = stage_collect.prepare(plan, address, parts)
         missing, records = len(collection.missing), list[PartCollected]()
@@ -272,7 +274,7 @@ def _in_tasks(
     at_once = min(plan.workers, len(collection.missing))
     shared = {"client": client, "threads": plan.workers // at_once, "stopped": stopped}
     if client is not None:
-        cores = sum(client.nthreads().values()) or len(os.sched_getaffinity(0))
+        cores = sum(client.nthreads().values()) or usable_cores()
         at_once = QUEUED_A_WORKER * cores
     shared |= {"plan": plan, "store": collection.store}
     with ThreadPoolTaskRunner(max_workers=at_once) as runner:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gaitforge.datasets.files import exclusive_lock
 from gaitforge.datasets.interrupts import Stopped, stop_signals
+from gaitforge.flows.cores import usable_cores
 from gaitforge.flows.progress import Advance, Reporter
 from gaitforge.flows.stages.processes import Work, run_in_processes
 from gaitforge.flows.stages.staging import (
@@ -47,7 +48,7 @@ def run_side_by_side(
     Raises:
         ValueError: what a stage raises, with its name, or a process that ended early.
     """
-    processes = processes or len(os.sched_getaffinity(0))
+    processes = processes or usable_cores()
     while left := [stage for stage in stages if not is_done(out, stage)]:
         count = min(processes, len(left))
         if count > 1 and not any(stage.collection for stage in left):

@@ -144,7 +144,7 @@ class GymPlan(CollectionPlan):
     physics: bool = False
     replay: str = ""
     replay_steps: Whole = 0
-    processes: Workers = 1
+    processes: Workers = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

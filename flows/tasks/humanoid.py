@@ -42,7 +42,7 @@ class HumanoidPlan(CollectionPlan):
     grid: SnippetGrid
     reference: str
     expert: str = PD
-    processes: Workers = 1
+    processes: Workers = 0
 
     def parts(self) -> dict[str, HumanoidPart]:
         """The parts by name, in the plan's order; more snippets leave the others as they are.

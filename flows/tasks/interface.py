@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 
 from gaitforge import datasets
 from gaitforge.datasets.ranges import Range, check_ranges
+from gaitforge.flows.cores import default_threads
 from gaitforge.flows.progress import Advance
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
     from gaitforge.collectors.robots.robot import RobotCard
 
-Workers = Annotated[int, Range(1, 512)]
-"""Parallel workers of a local run, or threads of a simulator."""
+Workers = Annotated[int, Range(0, 512)]
+"""Parallel workers of a local run, or threads of a simulator; 0 for `default_threads`."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class CollectionPlan(ABC):
     @property
     def workers(self) -> int:
         """The workers of a local run: the plan's field that `parallelism` names."""
-        return getattr(self, self.parallelism)
+        return getattr(self, self.parallelism) or default_threads()
 
     @property
     def processor(self) -> str:

@@ -62,7 +62,7 @@ class LeggedPlan(CollectionPlan):
     sim: str = "mujoco"
     randomisation: Written = field(default_factory=dict)
     robots: Robots = 320
-    threads: Workers = 2
+    threads: Workers = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -26,6 +26,7 @@ from gaitforge.collectors.robots.stored_robots import SEVERAL
 from gaitforge.collectors.scenarios.randomisation import Randomisation, Written, set_randomisation
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.datasets import Schema, Selection
+from gaitforge.flows.cores import default_threads
 from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan
@@ -55,7 +56,7 @@ class LeggedEvaluation(EvaluationPlan):
     grid: EvaluationGrid = field(default_factory=EvaluationGrid)
     sim: str = "mujoco"
     robots: Robots = 128
-    threads: Workers = 2
+    threads: Workers = 0
     robot: str = ""
     randomisation: Written = field(default_factory=dict)
 
@@ -134,7 +135,7 @@ class LeggedEvaluation(EvaluationPlan):
     def environment(self, card: RobotCard, robots: int) -> LeggedEnvironment:
         """The plan's simulator, with as many robots and the plan's randomisation."""
         randomisation = Randomisation.parsed(self.randomisation)
-        threads = min(self.threads, robots)
+        threads = min(self.threads or default_threads(), robots)
         return LeggedEnvironment(card, robots, threads, self.sim, randomisation=randomisation)
 
     def observations(self, source: PolicySource, count: int = 64) -> list[Observation]:

@@ -4,7 +4,6 @@ The episode shown has the median return of a few held-out ones; the sheet says h
 succeeded. Of a learner's evaluation two are run again: a typical episode and a typical failure.
 """
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from gaitforge.collectors.scenarios.terrains import TERRAINS, check_terrain
 from gaitforge.collectors.timing import CONTROL_DT_S
 from gaitforge.datasets.errors import amount
 from gaitforge.datasets.files import write_bytes_durably
+from gaitforge.flows.cores import default_threads
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import digest, read_record, write_record
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
@@ -113,7 +113,7 @@ def record_takes(expert: Expert, plan: FilmPlan) -> list[Take]:
     """Run the plan's episodes and choose one per skill, in the plan's order."""
     grids = plan.grids()
     specs = [spec for grid in grids.values() for spec in grid.specs()]
-    robot, threads = expert.policy.robot, min(2, os.cpu_count() or 1)
+    robot, threads = expert.policy.robot, default_threads()
     with closing(LeggedEnvironment(robot, len(specs), threads=threads)) as env:
         results = list(run_episodes(env, expert.policy, specs, record=True))
     results.sort(key=lambda result: (result.episode_return, result.spec.index))

@@ -1,5 +1,6 @@
 """Collection goes on where it stopped, and ends with the same store."""
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from gaitforge.collectors.legged.observations import POLICY_SLICES, PRIVILEGED_S
 from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, load_robot
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.datasets import Store, open_store
+from gaitforge.flows.cores import usable_cores
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.part_records import PartCollected, collection_rate, part_records
 from gaitforge.flows.stages.collect import collect
@@ -138,12 +140,26 @@ def test_another_expert_makes_other_parts(tmp_path: Path) -> None:
     [
         ({"sim": "ode"}, "unknown simulator 'ode'; allowed: mujoco"),
         ({"robots": 0}, "robots must be 1 to 100,000, got 0"),
-        ({"threads": -1}, "threads must be 1 to 512, got -1"),
+        ({"threads": -1}, "threads must be 0 to 512, got -1"),
     ],
 )
 def test_an_impossible_plan_is_refused(changes: dict, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         LeggedPlan(**changes)
+
+
+@pytest.mark.parametrize(
+    ("limit", "workers"), [("3", 3), ("4,2", 4), ("", usable_cores()), ("many", usable_cores())]
+)
+def test_a_plan_has_a_worker_a_core_unless_told(
+    limit: str, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", limit)
+    assert LeggedPlan().workers == workers
+    assert LeggedPlan(threads=7).workers == 7
+    assert LeggedPlan() == LeggedPlan(threads=0), "the same plan on every machine"
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
+    assert usable_cores() == os.cpu_count()
 
 
 def test_an_unknown_expert_is_refused_before_anything_is_written(tmp_path: Path) -> None:

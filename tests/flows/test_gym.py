@@ -325,7 +325,7 @@ def test_a_plans_file_and_the_record_of_a_collection_are_collected(
         ({"qualities": ()}, "at least one quality, each of them once"),
         ({"qualities": ("random", "random")}, "at least one quality, each of them once"),
         ({"part_steps": 0}, "part_steps must be at least 1, got 0"),
-        ({"processes": 0}, "processes must be 1 to 512, got 0"),
+        ({"processes": -1}, "processes must be 0 to 512, got -1"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"physics": True}, "medium-replay has no simulator state"),
     ],

@@ -141,7 +141,7 @@ def test_a_local_run_that_is_stopped_leaves_no_heartbeat(tmp_path: Path) -> None
         ({"grid": 3}, "needs an object of named values, not 3"),
         ({"robots": "many"}, "robots needs int, not 'many'"),
         ({"robotz": 3}, "has no 'robotz'"),
-        ({"threads": 0}, "threads must be 1 to 512, got 0"),
+        ({"threads": -1}, "threads must be 0 to 512, got -1"),
         ("text", "needs an object of named values"),
     ],
 )

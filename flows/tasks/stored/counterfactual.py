@@ -54,7 +54,7 @@ class CounterfactualPlan(CollectionPlan):
     randomisation: Written = field(default_factory=dict)
     actions: str = ""
     policy: str = ""
-    threads: Workers = 2
+    threads: Workers = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -31,7 +31,7 @@ class OverlayPlan(CollectionPlan):
     parallelism = "threads"
 
     source: str
-    threads: Workers = 2
+    threads: Workers = 0
 
     @property
     @abstractmethod

@@ -51,7 +51,7 @@ collect {new} --skill fly | unknown skill 'fly' | {skills}
 collect {new} --terrain stairs --skill run | none of the skills run is commanded on stairs
 collect {new} --level 10 | level 10 is outside 0-9
 collect {new} --seed 10000000000000000000000 | a whole number of 0 to 9223372036854775807
-collect {new} --threads 999999999 | threads must be 1 to 512, got 999999999
+collect {new} --threads 999999999 | threads must be 0 to 512, got 999999999
 collect {new} --set grid.parts=100000000000000000000 | needs a number of 64 bits
 collect {new} --set grid.parts=200000 | parts must be 1 to 100,000, got 200000
 collect {new} --set grid.parts=-2 | parts must be 1 to 100,000, got -2
