@@ -201,8 +201,7 @@ def _training_lines(work: TrainingStatus) -> list[str]:
     option("--schedule", "when to collect, e.g. '0 2 * * *'", default="", metavar="CRON"),
     option("--timezone", "time zone of the schedule", default="UTC", metavar="AREA/CITY"),
     flag("--new-every-day", "the day is the seed, so every day adds new parts"),
-    "--preset",
-    option("--threads", "simulator threads (default: all cores)", positive, 0),
+    "--preset --threads",
     setting("grid.parts=4"),
     group(
         "server, unless PREFECT_API_URL names one",

@@ -53,7 +53,7 @@ class ServePlan:
     timezone: str
     new_every_day: bool
     preset: str
-    threads: int
+    threads: int | None
     settings: list[str]
     slurm: Mapping[str, object]
     host: str
@@ -92,7 +92,9 @@ def serve_flows(plan: ServePlan, flows: Mapping[str, Flow[..., Any]]) -> None:
 def _collecting(plan: ServePlan) -> dict[str, object]:
     """The default parameters of collect/gaitforge; wrong values are refused here."""
     values: dict[str, object] = fields_of(plan, "preset", "threads", "settings", "new_every_day")
-    collection = legged_plan(plan.preset, {"threads": plan.threads}, plan.settings)  # raises
+    if plan.threads is None:
+        del values["threads"]
+    collection = legged_plan(plan.preset, {"threads": plan.threads or 0}, plan.settings)  # raises
     if plan.new_every_day and collection.grid.seed != legged_plan(plan.preset).grid.seed:
         raise ValueError("with --new-every-day the day is the seed: drop --set grid.seed")
     if plan.store is None:
