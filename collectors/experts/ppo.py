@@ -38,6 +38,7 @@ from gaitforge.collectors.scenarios.terrains import N_LEVELS
 from gaitforge.collectors.simulators import check_backend, processor_of
 from gaitforge.collectors.timing import CONTROL_DT_S
 from gaitforge.collectors.training_folder import POLICY
+from gaitforge.datasets.cores import default_threads
 from gaitforge.datasets.files import write_bytes_durably
 from gaitforge.datasets.ranges import Range
 
@@ -140,7 +141,8 @@ def train_expert(
     torch.set_num_threads(config.learner_threads)
     bodies = load_robots(config.robot)
     first = N_LEVELS if config.start_from else _FIRST_LEVELS
-    settings = config.robots, config.threads, config.seed, config.tracking_weight, first
+    threads = config.threads or default_threads()
+    settings = config.robots, threads, config.seed, config.tracking_weight, first
     randomisation = Randomisation.parsed(config.randomisation)
     scope = TrainingScope.of(config.terrains, config.skills, blind=bool(config.model))
     scope = replace(scope, action_filter=config.action_filter, sim=config.sim)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import torch
 from rsl_rl.algorithms import PPO
@@ -18,7 +18,7 @@ from gaitforge.collectors.training_folder import (
     training_files,
 )
 from gaitforge.datasets.errors import listed
-from gaitforge.datasets.ranges import NotNegative, Positive, check_ranges
+from gaitforge.datasets.ranges import NotNegative, Positive, Range, check_ranges
 
 FEATURES, CRITIC = "features", "critic"
 """Groups of observations: what the actor sees, and what the critic sees beside it."""
@@ -48,6 +48,8 @@ class PPOSettings:
         max_learning_rate: ceiling of the adaptive schedule, which else reaches 4e-3;
             falling_steps: the last steps, over which the ceiling falls to 0.
         initial_std: std of the exploration noise, in units of the network's output.
+        threads: of the simulator, without effect on the result; 0 for `default_threads`.
+        learner_threads: of the networks.
         device: "cpu" or "cuda", of the networks; a simulator's state is on the host.
         checkpoint_every_s: seconds between checkpoints, which wait for an update's end; 0: after
             each.
@@ -68,7 +70,7 @@ class PPOSettings:
     entropy: float = 0.002
     initial_std: float = 0.6
     seed: int = 0
-    threads: Positive = 2
+    threads: Annotated[int, Range(0, 512)] = 0
     learner_threads: Positive = 1
     device: str = "cpu"
     checkpoint_every_s: NotNegative = CHECKPOINT_EVERY_S

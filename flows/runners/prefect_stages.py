@@ -16,8 +16,8 @@ from prefect.events import emit_event
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from gaitforge.datasets import DatasetError, open_store
+from gaitforge.datasets.cores import usable_cores
 from gaitforge.datasets.interrupts import stop_when
-from gaitforge.flows.cores import usable_cores
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import (
     PartCollected,

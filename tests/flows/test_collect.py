@@ -15,7 +15,7 @@ from gaitforge.collectors.legged.observations import POLICY_SLICES, PRIVILEGED_S
 from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, load_robot
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.datasets import Store, open_store
-from gaitforge.flows.cores import usable_cores
+from gaitforge.datasets.cores import usable_cores
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.part_records import PartCollected, collection_rate, part_records
 from gaitforge.flows.stages.collect import collect

@@ -31,6 +31,7 @@ from gaitforge.collectors.humanoid.experts.experts import WEIGHTS, PDLaw
 from gaitforge.collectors.humanoid.experts.humanoid_batch import TrackingBatch
 from gaitforge.collectors.humanoid.observation import N_JOINTS
 from gaitforge.collectors.humanoid.walker import load_humanoid
+from gaitforge.datasets.cores import default_threads
 from gaitforge.datasets.files import write_bytes_durably
 from gaitforge.datasets.ranges import Positive, Range
 
@@ -149,7 +150,8 @@ def train_residual(
     torch.manual_seed(config.seed)
     torch.set_num_threads(config.learner_threads)
     tree = {**asdict(config), "snippet": snippet.name, "clip": clip.digest}
-    batch = TrackingBatch(load_humanoid(), clip, snippet, config.humanoids, config.threads)
+    threads = config.threads or default_threads()
+    batch = TrackingBatch(load_humanoid(), clip, snippet, config.humanoids, threads)
     with closing(batch):
         task = ResidualTask(batch, config, 0)
         algorithm = make_algorithm(config, task)

@@ -110,6 +110,17 @@ class Actor(torch.nn.Module):
         return x
 
 
+def test_the_simulators_threads_change_nothing(tmp_path: Path) -> None:
+    one, three = (
+        load_file(
+            train_expert(replace(TINY, threads=count), tmp_path / str(count), lambda row: None)[0]
+        )
+        for count in (1, 3)
+    )
+    for name, value in one.items():
+        np.testing.assert_array_equal(value, three[name])
+
+
 def test_the_exported_expert_is_the_trained_actor(trained: Trained) -> None:
     record = json.loads((trained.folder / "training.json").read_text())
     actor = Actor(load_file(trained.folder / record["tensors"]))
