@@ -5,10 +5,10 @@ import json
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from gaitforge.datasets.files import check_outside_stores, exclusive_lock, write_bytes_durably
 from gaitforge.flows.progress import Reporter
@@ -162,8 +162,9 @@ def kept_evaluation(
 
 
 def evaluation_key(plan: object, key: Key) -> Key:
-    """The key of a kept evaluation."""
-    return {"plan": digest(plan), **key}
+    """The key of a kept evaluation, the same with any number of threads."""
+    content = replace(cast(Any, plan), threads=0) if hasattr(plan, "threads") else plan
+    return {"plan": digest(content), **key}
 
 
 def kept_record(

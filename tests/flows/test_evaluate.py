@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.plans import record_from_tree
 from gaitforge.flows.records.records import to_tree
-from gaitforge.flows.stages.evaluate import control_latency, evaluate_policy
+from gaitforge.flows.stages.evaluate import control_latency, evaluate_policy, is_evaluated
 from gaitforge.flows.tasks.evaluation import PolicyEvaluation, References
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.policy_source import CLASS, EXPERT, PolicySource
@@ -76,9 +77,9 @@ def test_an_expert_is_timed_on_observations_of_one_real_robot() -> None:
     assert 0 < median <= p99
 
 
-def _expert_cells(robots: int = 4) -> tuple[Mapping[str, Any], ...]:
+def _expert_cells(robots: int = 4, threads: int = 1) -> tuple[Mapping[str, Any], ...]:
     grid = EvaluationGrid(("flat", "rough"), ("stand", "tilt"), (1,), episodes=3, seed=5)
-    plan = LeggedEvaluation(grid=grid, robots=robots)
+    plan = LeggedEvaluation(grid=grid, robots=robots, threads=threads)
     return evaluate_policy(PolicySource("expert", EXPERT, DEFAULT_EXPERT), plan, Silent()).cells
 
 
@@ -107,9 +108,16 @@ def test_the_rate_counts_the_steps_that_were_simulated() -> None:
 
 
 def test_the_same_seed_and_card_give_the_same_table() -> None:
-    first, second = _expert_cells(), _expert_cells()
+    first, second = _expert_cells(), _expert_cells(threads=3)
     assert first == second
     assert len(first) == 4
+
+
+def test_an_evaluation_is_not_done_again_for_other_threads(tmp_path: Path) -> None:
+    path = tmp_path / "expert.json"
+    evaluate_policy(EXPERT_SOURCE, PLAN, Silent(), path)
+    assert is_evaluated(EXPERT_SOURCE, replace(PLAN, threads=3), path)
+    assert not is_evaluated(EXPERT_SOURCE, replace(PLAN, robots=3), path)
 
 
 def test_only_a_trained_policy_can_be_reset_during_an_episode() -> None:
