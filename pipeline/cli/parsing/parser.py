@@ -237,7 +237,7 @@ SHARED: dict[str, dict[str, Any]] = {
     ),
     "--robots": details("parallel robots of a simulator", positive),
     "--seed": details("random seed", whole),
-    "--threads": details("simulator threads (default: all cores; Gymnasium trainings: 1)", positive),
+    "--threads": details("simulator threads (default: all cores; Gym trainings: 1)", positive),
     "--episodes": details("episodes per terrain, skill and level", positive),
     "--steps": details("optimiser steps", positive),
     "--batch-size": details("windows per optimiser step, over all processes", positive),
