@@ -1,7 +1,8 @@
 """Extensions of users and other packages: names of "module:name", and entry points.
 
 The groups of entry points are gaitforge.tasks, .models, .formats and .simulators. Installing a
-package is what makes its code trusted here; nothing of it is imported before somebody names it.
+package is what makes its code trusted here; nothing of it is imported before somebody names it. Any
+other "module:name" is imported only if the user's command line named it (`trust`).
 """
 
 import inspect
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 
 from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.files import sha256_file
+from gaitforge.datasets.trust import check_trusted
 
 Result = TypeVar("Result")
 
@@ -59,6 +61,18 @@ def extension(kind: str, name: str) -> Extension | None:
     return None
 
 
+def named_extension(kind: str, name: str) -> Extension:
+    """The "task" or "model" that a text names as "module:name".
+
+    Raises:
+        UntrustedCodeError: neither the user's command line nor an installed package names it.
+    """
+    packaged = [each for each in entry_points(group=f"gaitforge.{kind}s") if each.value == name]
+    if not packaged:
+        check_trusted(name)
+    return Extension(f"{kind} {name}", name)
+
+
 def _package(entry: EntryPoint) -> str:
     return entry.dist.name if entry.dist else "of no name"
 
@@ -68,10 +82,21 @@ def _one_line(error: Exception) -> str:
 
 
 def named_function(name: str, what: str = "function") -> Callable[..., Any]:
-    """The function or class "module:name"; its module is importable, as with PYTHONPATH=.
+    """The function or class "module:name" that the user named; importable, as with PYTHONPATH=.
 
     Args:
         what: its name in errors.
+
+    Raises:
+        UntrustedCodeError: the user's command line does not name it.
+        ValueError: there is no such function.
+    """
+    check_trusted(name)
+    return own_function(name, what)
+
+
+def own_function(name: str, what: str = "function") -> Callable[..., Any]:
+    """The function or class "module:name" of a text in a program, never of one in a file.
 
     Raises:
         ValueError: there is no such function.

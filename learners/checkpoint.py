@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from gaitforge.datasets.files import write_bytes_durably
 from gaitforge.datasets.optimiser_state import optimiser_tensors, tensors_below
+from gaitforge.datasets.trust import UntrustedCodeError, naming
 from gaitforge.learners.models.bounded import BoundedNetwork
 from gaitforge.learners.models.registry import ModelSpec, build_network, spec_from_json
 from gaitforge.learners.policy.conditioning import Condition
@@ -191,7 +192,10 @@ def load_policy(
     """
     tensors, card = read_checkpoint(Path(run_dir), which)
     try:
-        policy = policy_from(tensors, card)
+        with naming(run_dir):
+            policy = policy_from(tensors, card)
+    except UntrustedCodeError:
+        raise
     except ValueError as error:
         raise ValueError(f"{run_dir}: {error}") from error
     if obs_slices is not None:

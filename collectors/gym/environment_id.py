@@ -1,15 +1,17 @@
 """An environment of someone else's as one text: "ID,name=value,…".
 
-Plans, stores and runs keep this text, so that whoever reads them makes the same environment.
+Plans, stores and runs keep this text, so that whoever reads them makes the same environment. What
+it names as code is called only if the user's command line named it, too (`datasets.trust`).
 """
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gaitforge.datasets.errors import listed
+from gaitforge.datasets.trust import UntrustedCodeError, check_trusted, is_trusted
 
 SETTINGS = ("max_steps", "success", "wrapper", "make.NAME", "reset.NAME")
 
@@ -50,6 +52,28 @@ class EnvironmentId:
             words += [f"{kind}.{name}={_text(value)}" for name, value in getattr(self, kind)]
         return ",".join([self.place, *words])
 
+    @property
+    def code(self) -> list[str]:
+        """The "module:name" of its maker, if it is one, and of its wrappers."""
+        return [self.place] * (":" in self.place) + [*self.wrappers]
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts in the values of `make` and `reset`."""
+        return [text for values in (self.make, self.reset) for text in _texts_in(dict(values))]
+
+    def check_trusted(self) -> None:
+        """Raise UntrustedCodeError for code, or a file, that the user did not name.
+
+        Numbers and plain words pass in `make` and `reset`; a text with a colon, a slash, or a dot
+        beside letters may be a module that the environment imports, or a file.
+        """
+        for name in self.code:
+            check_trusted(name)
+        for text in self.texts:
+            if not is_trusted(text):
+                raise UntrustedCodeError(text)
+
     @classmethod
     def parse(cls, text: str) -> "EnvironmentId":
         """Read "ID,name=value,…". Values of `make` and `reset` are JSON, or else text.
@@ -71,6 +95,8 @@ class EnvironmentId:
             elif name == "success":
                 success = value
             elif name == "wrapper":
+                if not re.fullmatch(r"[\w.]+:\w+", value):
+                    raise ValueError(f"a wrapper is module:Class, not {value!r}")
                 wrappers.append(value)
             elif kind in values and key:
                 values[kind][key] = _value(value)
@@ -101,6 +127,19 @@ def succeeded(
         return reward > 0
     value = info.get(rule) if rule else info.get("success", info.get("is_success"))
     return None if value is None else bool(value)
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """All texts in a JSON value, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield key
+            yield from _texts_in(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts_in(inner)
 
 
 def _value(text: str) -> Any:

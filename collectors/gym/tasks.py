@@ -16,7 +16,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import import_module
@@ -36,6 +36,7 @@ from gaitforge.datasets.errors import listed
 from gaitforge.datasets.files import sha256_file
 from gaitforge.datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from gaitforge.datasets.formats.d4rl.tasks import D4rlTask
+from gaitforge.datasets.trust import UntrustedCodeError
 
 HUMANOID_DT_S = 1 / 60
 """Control step of the humanoids, Isaac Gym's."""
@@ -114,19 +115,35 @@ TASKS: dict[str, GymTask] = {
 }
 
 
-@cache
 def find_task(env_id: str) -> GymTask:
     """A task by its environment's id: one of `TASKS`, or any other, see `EnvironmentId`.
 
     Of "module:ID" the module is imported first, which registers the environment.
 
     Raises:
+        UntrustedCodeError: it names code that the user did not name; nothing was imported.
         ValueError: no such environment, or one whose spaces or time limit do not fit.
     """
     if env_id in TASKS:
         return TASKS[env_id]
     settings = EnvironmentId.parse(env_id)
-    env_id, name = str(settings), re.sub(r"[^\w.-]+", "-", settings.place).lower()
+    settings.check_trusted()
+    return _task_of(str(settings))
+
+
+def check_task(env_id: str) -> None:
+    """Raise ValueError where there is no such environment.
+
+    One of code that the user did not name is not looked at: it may be read, and not made.
+    """
+    with suppress(UntrustedCodeError):
+        find_task(env_id)
+
+
+@cache
+def _task_of(env_id: str) -> GymTask:
+    settings = EnvironmentId.parse(env_id)
+    name = re.sub(r"[^\w.-]+", "-", settings.place).lower()
     if env_id != settings.place:  # two of one place have two names
         name += f"-{hashlib.sha256(env_id.encode()).hexdigest()[:6]}"
     horizon = settings.max_steps or _registered_horizon(settings)
@@ -201,6 +218,7 @@ def make_environment(task: GymTask) -> Any:
 
 def _own_environment(gymnasium: Any, settings: EnvironmentId, horizon: int) -> Any:
     """An environment with its wrappers, its observations and actions as vectors."""
+    settings.check_trusted()
     name, arguments = settings.place, dict(settings.make)
     maker, spec = _made_by(settings)
     if spec is None:

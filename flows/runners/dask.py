@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gaitforge.datasets.errors import amount
 from gaitforge.datasets.interrupts import stop_when
+from gaitforge.datasets.trust import trust, trusted
 from gaitforge.flows.progress import Advance, Reporter
 from gaitforge.flows.records.part_records import PartCollected
 from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client
@@ -73,7 +74,7 @@ def run_parts(
         ValueError: workers died over one part again and again, or the scheduler went away;
             and what `make` raises.
     """
-    run = uuid.uuid4().hex[:8]
+    run, make = uuid.uuid4().hex[:8], partial(_trusting, tuple(trusted()), make)
     keys = {part: f"collect-{part}-{run}" for part in parts}
     futures = {client.submit(make, part, key=keys[part], pure=False): part for part in parts}
 
@@ -89,6 +90,12 @@ def run_parts(
         left = [future for future in futures if not future.done()]
         if left and client.status == "running":
             client.cancel(left, force=True)
+
+
+def _trusting(texts: Sequence[str], make: Callable[[str], Record], part: str) -> Record:
+    """`make(part)` in a worker, which may have been started without the user's trust."""
+    trust(*texts)
+    return make(part)
 
 
 def _result(future: "Future[Record]", part: str) -> Record:

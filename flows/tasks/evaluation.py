@@ -194,6 +194,10 @@ class EvaluationPlan(ABC):
         """
         return self
 
+    def check_code(self) -> None:
+        """Raise UntrustedCodeError if the plan names code that the user did not name."""
+        return
+
     def fitted(self, among: Selection, learned: Sequence[Selection]) -> Mapping[str, Any]:
         """Settings for policies that learn from some sets of episodes `among` a store's."""
         return {}

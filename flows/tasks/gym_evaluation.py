@@ -20,7 +20,7 @@ from gaitforge.collectors.gym.experts import (
     load_gym_expert,
     policies_folder,
 )
-from gaitforge.collectors.gym.tasks import TASKS, find_task, package_version
+from gaitforge.collectors.gym.tasks import TASKS, check_task, find_task, package_version
 from gaitforge.collectors.policies import StoredObservation, TaskPolicy
 from gaitforge.datasets import Schema, Selection
 from gaitforge.datasets.formats.d4rl.tasks import normalised_return
@@ -62,7 +62,7 @@ class GymEvaluation(EvaluationPlan):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        find_task(self.env)
+        check_task(self.env)
         evaluation.evaluation_seeds(self.episodes, self.seed)
 
     def __str__(self) -> str:
@@ -87,6 +87,10 @@ class GymEvaluation(EvaluationPlan):
         source = "D4RL's table" if schema.attributes.get("format") == "d4rl" else "the store"
         references = References(float(kept["random"]), float(kept["expert"]), source)
         return cls(env=env, references=references)
+
+    def check_code(self) -> None:
+        """See `EvaluationPlan.check_code`."""
+        find_task(self.env)
 
     def known_references(self) -> References | None:
         """See `EvaluationPlan.known_references`."""

@@ -4,7 +4,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from gaitforge.datasets.extensions import extension, extension_names, named_function
+from gaitforge.datasets.extensions import (
+    extension,
+    extension_names,
+    named_extension,
+    own_function,
+)
+from gaitforge.datasets.trust import UntrustedCodeError, naming
 from gaitforge.flows.records.part_records import PlanRecord, plan_records
 from gaitforge.flows.records.plans import PLAN, plan_from_tree
 from gaitforge.flows.records.records import read_record
@@ -38,16 +44,16 @@ def collection_plan(kind: str, tree: object) -> CollectionPlan:
 
 
 def _plan_class(kind: str) -> type[CollectionPlan]:
-    if kind in TASKS or ":" in kind:
-        return cast(type[CollectionPlan], named_function(TASKS.get(kind, kind), "task"))
-    packaged = extension("task", kind)
+    if kind in TASKS:
+        return cast(type[CollectionPlan], own_function(TASKS[kind], "task"))
+    packaged = named_extension("task", kind) if ":" in kind else extension("task", kind)
     if packaged is None:
         allowed = ", ".join(dict.fromkeys([*TASKS, *extension_names("task")]))
         raise ValueError(f"unknown task '{kind}'; allowed: {allowed}, or module:Plan")
     plan = packaged.load()
     if not (isinstance(plan, type) and issubclass(plan, CollectionPlan)):
         raise ValueError(f"{packaged.where} is not a CollectionPlan, but {packaged.path}")
-    if plan.kind not in (kind, packaged.path):
+    if ":" not in kind and plan.kind not in (kind, packaged.path):
         raise ValueError(f"{packaged.where} calls itself '{plan.kind}'; its kind must be '{kind}'")
     return plan
 
@@ -61,21 +67,30 @@ def evaluation_class(kind: str) -> "type[EvaluationPlan]":
     path = _plan_class(kind).evaluation
     if not path:
         raise ValueError(f"no policy is evaluated on task '{kind}'")
-    return cast("type[EvaluationPlan]", named_function(path, "evaluation"))
+    return cast("type[EvaluationPlan]", own_function(path, "evaluation"))
 
 
 def evaluation_of(store: "Store") -> "EvaluationPlan | None":
     """The evaluation of policies that learn from a store; None for a store of no known task.
 
     A collected store's records name its task; an imported store is recognised by its schema.
+
+    Raises:
+        UntrustedCodeError: the records name a task as code that the user did not name.
     """
     records = plan_records(store.address)
     for kind in dict.fromkeys([*(each["kind"] for each in records), *TASKS]):
-        with suppress(ValueError):  # no evaluation, or a user's module that is not here
-            if (plan := evaluation_class(kind).of_store(store.schema)) is not None:
-                with suppress(ValueError):  # a robot or expert that is not here any more
-                    return plan.of_plans([recorded_plan(each) for each in records])
-                return plan
+        try:
+            with naming(f"the records of {store.address}"):
+                plan = evaluation_class(kind).of_store(store.schema)
+        except UntrustedCodeError:
+            raise
+        except ValueError:  # no evaluation, or a user's module that is not here
+            continue
+        if plan is not None:
+            with suppress(ValueError):  # a robot or expert that is not here any more
+                return plan.of_plans([recorded_plan(each) for each in records])
+            return plan
     return None
 
 
@@ -84,7 +99,8 @@ def run_evaluation(run: Path) -> "EvaluationPlan | None":
     record = read_record(run / PLAN) or {}
     if not record.get("task"):
         return None
-    return plan_from_tree(evaluation_class(record["task"]), record["evaluation"])
+    with naming(run / PLAN):
+        return plan_from_tree(evaluation_class(record["task"]), record["evaluation"])
 
 
 def recorded_plan(record: PlanRecord) -> CollectionPlan:

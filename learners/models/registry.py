@@ -19,7 +19,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
-from gaitforge.datasets.extensions import Extension, extension, extension_names
+from gaitforge.datasets.extensions import (
+    Extension,
+    extension,
+    extension_names,
+    named_extension,
+)
 from gaitforge.learners.policy.tokens import TokenLayout
 
 # Kind -> "module:class" of its config, whose `build(layout, act_dim)` makes the network.
@@ -41,10 +46,13 @@ def config_class(kind: str) -> Any:
     """The config class of a kind: one of KINDS, another package's, or "module:Config".
 
     Raises:
+        UntrustedCodeError: "module:Config" that the user's command line does not name.
         ValueError: no such kind, or no config of a network.
     """
-    path = KINDS.get(kind, kind)
-    config = Extension(f"model {kind}", path) if ":" in path else extension("model", kind)
+    if kind in KINDS:
+        config = Extension(f"model {kind}", KINDS[kind])
+    else:
+        config = named_extension("model", kind) if ":" in kind else extension("model", kind)
     if config is None:
         allowed = ", ".join(dict.fromkeys([*KINDS, *extension_names("model")]))
         raise ValueError(f"no kind of model {kind!r}; allowed: {allowed}, or module:Config")

@@ -351,7 +351,7 @@ def _result(out: Path, _: object) -> Result:
     )
 
 
-@command("gaitforge report runs/demo", option("folder", "folder of an experiment", Path))
+@command("gaitforge report runs/demo", option("folder", "folder of an experiment", Path), "--trust")
 def report_command(arguments: argparse.Namespace) -> None:
     """Write report.html from an experiment's files."""
     from gaitforge.pipeline.report.experiment import PLAN_KINDS

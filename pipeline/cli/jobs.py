@@ -72,6 +72,7 @@ def _cancel(arguments: argparse.Namespace) -> None:
     "gaitforge jobs run data/legged.zarr.jobs/collect-20260131-120000 --task 3",
     option("folder", "folder of the job", Path),
     option("--task", "array task", whole, 0),
+    "--trust",
 )
 def _run(arguments: argparse.Namespace) -> int | None:
     """Do a job's work in this process, as its script does."""

@@ -13,6 +13,7 @@ from importlib import import_module
 from importlib.metadata import version
 
 from gaitforge.datasets.interrupts import INTERRUPTED, Stopped, stop_signals
+from gaitforge.datasets.trust import trusting
 from gaitforge.flows.progress import leads
 from gaitforge.pipeline.cli.parsing.parser import (
     WRONG_INPUT,
@@ -22,6 +23,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
     command,
     option,
 )
+from gaitforge.pipeline.cli.parsing.trusting import named_code
 from gaitforge.pipeline.process_setup import finish_output, prepare_process
 
 COMMANDS = {
@@ -108,7 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare_process()
     try:
         arguments = parsed(sys.argv[1:] if argv is None else list(argv))
-        with stop_signals(signal.SIGINT, error=lambda _: KeyboardInterrupt()):
+        interrupts = stop_signals(signal.SIGINT, error=lambda _: KeyboardInterrupt())
+        with trusting(named_code(arguments)), interrupts:
             code = arguments.run(arguments) or 0
         sys.stdout.flush()
         return code

@@ -73,7 +73,7 @@ _HELD_OUT_EPISODES = 3
             metavar="FILE",
         ),
     ),
-    "--json",
+    "--json --trust",
 )
 def view_command(arguments: argparse.Namespace) -> None:
     """Write a page that plays episodes in 3-D, with their curves; it opens without a network."""

@@ -42,7 +42,7 @@ _CLEAR = "\x1b[H\x1b[J"
         nargs="+",
     ),
     flag("--watch", "repeat every two seconds until the work has ended"),
-    "--json",
+    "--json --trust",
 )
 def status_command(arguments: argparse.Namespace) -> None:
     """Show the progress of collections, training runs and experiments, from their files."""
@@ -201,7 +201,7 @@ def _training_lines(work: TrainingStatus) -> list[str]:
     option("--schedule", "when to collect, e.g. '0 2 * * *'", default="", metavar="CRON"),
     option("--timezone", "time zone of the schedule", default="UTC", metavar="AREA/CITY"),
     flag("--new-every-day", "the day is the seed, so every day adds new parts"),
-    "--preset --threads",
+    "--preset --threads --trust",
     setting("grid.parts=4"),
     group(
         "server, unless PREFECT_API_URL names one",

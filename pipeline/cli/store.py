@@ -164,7 +164,7 @@ def plan_command(arguments: argparse.Namespace) -> None:
 
 @command(
     f"gaitforge verify {_EXAMPLE}",
-    "store --json",
+    "store --json --trust",
     option(
         "--replay", "also simulate N random episodes again and compare them bit for bit", whole, 0
     ),

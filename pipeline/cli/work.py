@@ -107,7 +107,8 @@ def work(
     """
 
     def decorate(begin: Callable[[argparse.Namespace], Work]) -> Command:
-        more = (lambda parser: parser.set_defaults(begin=begin), *(RUNNER if runner else ()))
+        begins = (lambda parser: parser.set_defaults(begin=begin), "--trust")
+        more = (*begins, *(RUNNER if runner else ()))
         return command(example, *options, *more)(update_wrapper(partial(_perform, begin), begin))
 
     return decorate

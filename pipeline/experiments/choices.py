@@ -8,6 +8,7 @@ from typing import Any
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.datasets import Selection, open_store
+from gaitforge.datasets.trust import naming
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.experiments.stages import Claim, claimed
 from gaitforge.flows.settings import override, with_chosen, with_named
@@ -48,7 +49,8 @@ def chosen_claim(
         experiment = replace(experiment, select=replace(experiment.select, where=where, **select))
         cells = {}
     experiment = _with_choices(experiment, cells, choices)
-    evaluation = evaluation_of(open_store(stores[0])) if stores else None
+    evaluations = [_evaluation_here(store) for store in stores]
+    evaluation = evaluations[0] if stores else None
     if stores and (corrections := experiment.corrections) is not None:
         if evaluation is None or evaluation.kind != LEGGED:
             raise ValueError(f"{stores[0]} is not of legged robots, which corrections need")
@@ -69,6 +71,15 @@ def chosen_claim(
     if evaluation is not None and experiment.corrections is None:
         experiment = _evaluated_on(experiment, evaluation, stores[0])
     return Claim(name, experiment, tuple(stores))
+
+
+def _evaluation_here(store: str) -> EvaluationPlan | None:
+    """The evaluation of a store's task; refused at once if the user did not name its code."""
+    evaluation = evaluation_of(open_store(store))
+    if evaluation is not None:
+        with naming(store):
+            evaluation.check_code()
+    return evaluation
 
 
 def _with_choices(

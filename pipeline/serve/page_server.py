@@ -111,9 +111,9 @@ class _Server(ThreadingHTTPServer):
                 registered = (self._folder / f"{number}.json").stat().st_mtime
                 if page.is_file() and page.stat().st_mtime >= registered:
                     return page.read_text()
-                command = [sys.executable, "-m", "gaitforge", "view", source, "--out", str(page)]
+                command = [sys.executable, "-P", "-m", "gaitforge", "view", source]
                 self._makers[number] = subprocess.Popen(
-                    [*command, "--limit", str(VIEW_EPISODES)],
+                    [*command, "--out", str(page), "--limit", str(VIEW_EPISODES)],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,

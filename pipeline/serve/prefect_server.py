@@ -100,7 +100,7 @@ def server_log(port: int) -> Path:
 
 @contextmanager
 def _running(host: str, port: int, url: str) -> Iterator[None]:
-    command = [sys.executable, "-m", "prefect", "server", "start"]
+    command = [sys.executable, "-P", "-m", "prefect", "server", "start"]
     with server_log(port).open("w+") as output:
         server = subprocess.Popen(
             [*command, "--host", host, "--port", str(port)],

@@ -75,6 +75,7 @@ def serve_flows(plan: ServePlan, flows: Mapping[str, Flow[..., Any]]) -> None:
     with serving_pages(pages_port) as pages, prefect_api(plan.host, plan.port) as url:
         os.environ[PAGES_URL] = pages
         os.environ[SITE] = json.dumps(dict(plan.slurm))
+        os.environ["PYTHONSAFEPATH"] = "1"  # a run's `python -m` imports nothing of this folder
         deployments = [
             _deployment(flows[name], collecting if name == "collect" else {}, schedule)
             for name in flows

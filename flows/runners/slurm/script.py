@@ -11,6 +11,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from gaitforge.datasets.trust import trusted
+
 STOPPED = 143
 """Exit code of work that SIGTERM ended: 128 + 15."""
 
@@ -265,13 +267,17 @@ def _start(settings: SlurmSettings, place: Path) -> list[str]:
         srun += f" --container-image={shlex.quote(image)} \\\n"
         srun += f'        --container-mounts={mounts} --container-workdir="$PWD"'
         inside = "" if settings.nodes > 1 else f"{srun} --ntasks=1 "
-    module = '-m gaitforge jobs run "$folder" --task "$task"'
+    # What the user trusts is in the script, which is the user's, not in the plan beside it.
+    trust = "".join(f" --trust {shlex.quote(text)}" for text in trusted())
+    module = f'-m gaitforge jobs run "$folder" --task "$task"{trust}'
     torchrun = f"{python} -m torch.distributed.run --nproc-per-node={max(1, settings.gpus)}"
     stop = 'kill -TERM "$child" 2>/dev/null'
     if settings.nodes > 1 or form == "pyxis":
         stop = 'persist scancel --signal=TERM "$SLURM_JOB_ID.0"'
     # The image's gaitforge runs, not the submitter's.
     words = ["unset PYTHONPATH"] if form else []
+    # `python -m` would import modules of the present folder before those that are installed.
+    words.append("export PYTHONSAFEPATH=1")
     if _processes(settings) == 1:
         words += [f"exec {inside}{python} {module}"]
     elif settings.nodes == 1:

@@ -44,5 +44,5 @@ def run_with(folder: Path, words: Sequence[str]) -> int:
     """Run a command of gaitforge with the packages of a folder; returns its exit code."""
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, "-m", "gaitforge", *words]
+    command = [sys.executable, "-P", "-m", "gaitforge", *words]
     return subprocess.run(command, env=environment, check=False).returncode

@@ -56,7 +56,8 @@ _OTHER_TYPES: dict[str, Any] = {
     "level": list[Annotated[int, Field(ge=0, lt=N_LEVELS)]],
     "settings": list[Setting],
 }
-_NOT_SHOWN = {"help", "json", "stage", "prefect", "list_presets"}
+_NOT_SHOWN = {"help", "json", "stage", "prefect", "list_presets", "trust"}
+"""Options of a command that a form lacks; what forms may name as code, `serve --trust` says."""
 
 
 @dataclass(frozen=True)

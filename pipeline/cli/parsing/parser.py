@@ -257,5 +257,12 @@ SHARED: dict[str, dict[str, Any]] = {
         "an existing Dask scheduler, e.g. tcp://127.0.0.1:8786", metavar="ADDRESS"
     ),
     "--out": details("output folder", Path, required=True),
+    "--trust": details(
+        "code that a store, run or plan may name, module:name; may be repeated; what another "
+        "option names is trusted anyway (see docs/trust.md)",
+        default=[],
+        action="append",
+        metavar="MODULE:NAME",
+    ),
 }
 """Options of several commands, as `add_argument` takes them."""

@@ -143,6 +143,11 @@ def runner_names() -> set[str]:
     return {name[2:].replace("-", "_") for name in listed}
 
 
+def runner_arguments() -> set[str]:
+    """The names of the arguments that the runners' options set."""
+    return {"runner", *_dests(_LOCAL | _DASK | _SLURM_OPTIONS).values()}
+
+
 def run_here(arguments: argparse.Namespace) -> None:
     """Set the arguments of a command line as if it had asked for this process."""
     arguments.runner = "local"
