@@ -5,16 +5,16 @@ package is what makes its code trusted here; nothing of it is imported before so
 other "module:name" is imported only if the user's command line named it (`trust`).
 """
 
+import hashlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 from typing import Any, TypeVar
 
 from gaitforge.datasets.errors import DatasetError
-from gaitforge.datasets.files import sha256_file
+from gaitforge.datasets.own_code import UNKNOWN, code_hash, module_version
 from gaitforge.datasets.trust import check_trusted
 
 Result = TypeVar("Result")
@@ -112,15 +112,19 @@ def own_function(name: str, what: str = "function") -> Callable[..., Any]:
 
 
 def function_key(name: str) -> str:
-    """Hash of the file that holds the function "module:function".
+    """Hash of the own code that "module:function" is made of, or a version of its package.
+
+    See `own_code`.
 
     Raises:
         ValueError: no such function, or one without a file.
     """
-    try:
-        return sha256_file(Path(inspect.getfile(inspect.unwrap(named_function(name)))))[:16]
-    except TypeError:
-        raise ValueError(f"{name} is not a function in a Python file") from None
+    function, module = inspect.unwrap(named_function(name)), name.partition(":")[0]
+    if key := code_hash([module, getattr(function, "__module__", None) or module]):
+        return key
+    if (version := module_version(module)) != UNKNOWN:
+        return hashlib.sha256(version.encode()).hexdigest()[:16]
+    raise ValueError(f"{name} is not a function in a Python file")
 
 
 def called(function: Callable[..., Result], name: str, *arguments: object) -> Result:

@@ -145,10 +145,12 @@ class GymExpert(Memoryless):
         log_prob = (gaussian - squashing).sum(axis=-1).astype(np.float32)
         return np.tanh(pre_tanh_action), log_prob
 
-    def draw(self, obs: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, float]:
-        """An action (A,) float32 in [-1, 1] for obs (Do,) float32, and its log-density."""
+    def draw(
+        self, observation: StoredObservation, rng: np.random.Generator
+    ) -> tuple[np.ndarray, float]:
+        """See `DrawingPolicy.draw`."""
         noise = rng.standard_normal((1, self.act_dim), dtype=np.float32)
-        action, log_prob = self.sample(obs[None], noise)
+        action, log_prob = self.sample(observation.policy, noise)
         return action[0], float(log_prob[0])
 
     def _trunk(self, obs: np.ndarray) -> np.ndarray:
@@ -175,8 +177,10 @@ class RandomPolicy(Memoryless):
         shape = (len(observation.policy), self._act_dim)
         return self._rng.uniform(-1.0, 1.0, shape).astype(np.float32)
 
-    def draw(self, obs: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, float]:
-        """See `GymExpert.draw`."""
+    def draw(
+        self, observation: StoredObservation, rng: np.random.Generator
+    ) -> tuple[np.ndarray, float]:
+        """See `DrawingPolicy.draw`."""
         action = rng.uniform(-1.0, 1.0, self._act_dim).astype(np.float32)
         return action, -self._act_dim * math.log(2.0)
 

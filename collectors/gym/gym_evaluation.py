@@ -69,8 +69,7 @@ def evaluate(
     while running:
         ids = sorted(running)
         actions = batch.executed(np.clip(policy.act(batch.observation), -1.0, 1.0))
-        if batch.choices:
-            tell_executed(policy, actions)
+        tell_executed(policy, actions)
         step = batch.step(ids, actions[ids])
         ended = []
         for row, index in enumerate(ids):

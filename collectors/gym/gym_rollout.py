@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from gaitforge.collectors.gym.batch import TaskBatch
-from gaitforge.collectors.policies import tell_executed
+from gaitforge.collectors.policies import StoredObservation, tell_executed
 
 _NOISE_STREAM = 0x6A7
 """Separates the actions' generator from the environment's own, which has the same seed."""
@@ -20,8 +20,10 @@ _NOISE_STREAM = 0x6A7
 class DrawingPolicy(Protocol):
     """A policy that draws its actions."""
 
-    def draw(self, obs: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, float]:
-        """An action (A,) float32 in [-1, 1] for obs (Do,) float32, and its log-density."""
+    def draw(
+        self, observation: StoredObservation, rng: np.random.Generator
+    ) -> tuple[np.ndarray, float]:
+        """An action (A,) float32 in [-1, 1] for one environment, and its log-density."""
         ...
 
 
@@ -74,15 +76,16 @@ def run_episode(
     terminated = truncated = success = known = False
     env.reset([0], [seed])
     while not (terminated or truncated):
-        obs = env.observation.policy[0].copy()
+        seen_now = StoredObservation(
+            env.observation.policy[:1].copy(), env.observation.reward[:1].copy()
+        )
         if physics:
             states.append(env.physics(0))
-        action, log_prob = policy.draw(obs, rng)
+        action, log_prob = policy.draw(seen_now, rng)
         action = env.executed(action)
-        if env.choices:
-            tell_executed(policy, action[None])
+        tell_executed(policy, action[None])
         step = env.step([0], action[None])
-        seen.append((obs, action, log_prob, float(step.reward[0])))
+        seen.append((seen_now.policy[0], action, log_prob, float(step.reward[0])))
         terminated, truncated = bool(step.terminated[0]), bool(step.truncated[0])
         success |= bool(step.success[0])
         known |= bool(step.success_known[0])

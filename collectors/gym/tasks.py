@@ -20,7 +20,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,8 @@ from gaitforge.datasets.errors import listed
 from gaitforge.datasets.files import sha256_file
 from gaitforge.datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from gaitforge.datasets.formats.d4rl.tasks import D4rlTask
-from gaitforge.datasets.trust import UntrustedCodeError
+from gaitforge.datasets.own_code import module_version
+from gaitforge.datasets.trust import UntrustedCodeError, pieces
 
 HUMANOID_DT_S = 1 / 60
 """Control step of the humanoids, Isaac Gym's."""
@@ -53,12 +53,14 @@ class OwnTask:
         entry_point: "module:class" of the `gymnasium.Env` of a task of ours; empty for others'.
         horizon: control steps after which an episode is cut off.
         settings: how an environment of others is made; None for a task of ours.
+        modules: those of its maker and of each of its wrappers, of an environment of others.
     """
 
     entry_point: str
     horizon: int
     control_dt_s: float
     settings: EnvironmentId | None = None
+    modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,7 @@ def _task_of(env_id: str) -> GymTask:
     own = OwnTask("", horizon, 1.0, settings)
     env = make_environment(GymTask(env_id, name, own=own))
     package = type(env.unwrapped).__module__.partition(".")[0]
-    own = replace(own, control_dt_s=_control_dt_s(env))
+    own = replace(own, control_dt_s=_control_dt_s(env), modules=_modules(env, settings))
     env.close()
     return GymTask(env_id, name, package, own=own)
 
@@ -184,6 +186,16 @@ def _made_by(settings: EnvironmentId) -> tuple[Callable[..., Any], Any]:
             "of Gymnasium's registry, as module:ID if a module registers it, or "
             "module:function"
         ) from None
+
+
+def _modules(env: Any, settings: EnvironmentId) -> tuple[str, ...]:
+    """The modules of an environment, its maker and its wrappers, without Gymnasium's wrappers."""
+    modules = [name.rpartition(":")[0] for name in settings.code]
+    while env is not env.unwrapped:
+        modules.append(type(env).__module__)
+        env = env.env
+    packages = dict.fromkeys(name.partition(".")[0] for name in modules)
+    return tuple(name for name in packages if name not in ("gaitforge", "gymnasium"))
 
 
 def _control_dt_s(env: Any) -> float:
@@ -298,11 +310,12 @@ def _silent_mujoco() -> Iterator[None]:
 def package_version(task: GymTask) -> str:
     """Versions that the simulation depends on, such as "gymnasium 1.4.0, mujoco 3.17.0".
 
-    A module that no package brings has the hash of its file as its version.
+    Code that no package brings has a hash of its files as its version, see `datasets.own_code`, and
+    so have files that the environment's settings name.
     """
-    try:
-        number = version(task.package)
-    except PackageNotFoundError:
-        file = getattr(sys.modules.get(task.package), "__file__", None)
-        number = sha256_file(Path(file))[:8] if file else "unknown"
-    return f"{task.package} {number}, mujoco {mujoco.__version__}"
+    modules = dict.fromkeys([task.package, *(task.own.modules if task.own else ())])
+    words = [f"{name} {module_version(name)}" for name in modules]
+    for text in task.settings.texts if task.settings else ():
+        if pieces(text) and Path(text).is_file():
+            words.append(f"{Path(text).name} {sha256_file(Path(text))[:8]}")
+    return ", ".join([*words, f"mujoco {mujoco.__version__}"])

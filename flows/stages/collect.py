@@ -81,8 +81,8 @@ def prepare(
     """Create the store and the record of the plan, before any of its parts (None: all).
 
     Raises:
-        ValueError: a part that is not the plan's, no such expert, another schema is there, or the
-            place cannot be written.
+        ValueError: a part that is not the plan's, no such expert, another schema or version of the
+            task is there, or the place cannot be written.
     """
     planned = plan.expected_steps()
     parts = list(planned if parts is None else parts)
@@ -90,8 +90,10 @@ def prepare(
         if part not in planned:
             plan.listed_with(part)  # raises
     store = create_store(store_path, plan.schema(), to_tree(plan))
-    write_plan_record(store_path, plan.kind, plan, planned)
     missing = store.missing(parts)
+    if missing:
+        plan.check_beside(store)
+    write_plan_record(store_path, plan.kind, plan, planned)
     forget_stale(records_folder(store_path))
     counts = {"plan": digest(plan), "parts": len(parts), "missing": len(missing)}
     log_event(records_folder(store_path), "info", "plan prepared", **counts)

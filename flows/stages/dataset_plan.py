@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from gaitforge.datasets import DatasetError, Store, open_store
 from gaitforge.datasets.catalog.conditions import matching_rows
+from gaitforge.datasets.trust import naming
 from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.records.records import provenance, read_record
 from gaitforge.flows.tasks.interface import CollectionPlan
@@ -54,7 +55,8 @@ def read_dataset_plan(path: Path, where: str = "") -> list[tuple[CollectionPlan,
     record = _read(path)
     collections = []
     for each in record["plans"]:
-        plan = collection_plan(each["kind"], each["plan"])
+        with naming(path):
+            plan = collection_plan(each["kind"], each["plan"])
         plan.listed_with(each["parts"][0])
         parts = [part for part in each["parts"] if not where or _has(plan, part, where)]
         if parts:

@@ -1,6 +1,7 @@
 """Closed-loop evaluation: any policy on the episodes of its task, once."""
 
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -33,11 +34,17 @@ def evaluate_policy(
     if plan.reset_every and source.kind != RUN:
         raise ValueError(f"reset_every needs the policy of a training run; {source.name} is none")
     work = partial(_evaluated, source, plan, reporter)
-    return kept_evaluation(path, plan, plan.key(source), PolicyEvaluation, work)
+    key = dict(plan.key(source))
+    if not source.is_known:
+        key["made"] = uuid.uuid4().hex  # as no other: it is not used again
+    return kept_evaluation(path, plan, key, PolicyEvaluation, work)
 
 
 def is_evaluated(source: PolicySource, plan: EvaluationPlan, path: Path) -> bool:
-    """Whether `path` holds the evaluation of this policy by this plan."""
+    """Whether `path` holds the evaluation of this policy by this plan.
+
+    That is never known of a user's class without a `key`.
+    """
     record = read_record(path) or {}
     return record.get("key") == evaluation_key(plan, plan.key(source))
 

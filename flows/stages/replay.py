@@ -12,6 +12,7 @@ import numpy as np
 
 from gaitforge.datasets import Store, open_store
 from gaitforge.datasets.schema import TERRAIN_AND_SKILL
+from gaitforge.datasets.trust import naming
 from gaitforge.flows.progress import Reporter, no_progress
 from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.stages.legged.replay import ReplayFault, replay_legged
@@ -54,7 +55,8 @@ def replay(
         for part in np.random.default_rng(seed).permutation(parts).tolist():
             if count <= 0:
                 break
-            plan = recorded_plan(plans[part])
+            with naming(store_path):
+                plan = recorded_plan(plans[part])
             plan.listed_with(part)
             with closing(plan.simulate()) as simulation:
                 data = simulation.roll_out(part, store.schema, no_progress)

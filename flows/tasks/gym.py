@@ -24,18 +24,18 @@ from gaitforge.collectors.gym.experts import (
     policies_folder,
 )
 from gaitforge.collectors.gym.gym_rollout import Episode, run_episode
-from gaitforge.collectors.gym.tasks import GymTask, find_task
+from gaitforge.collectors.gym.tasks import GymTask, find_task, package_version
 from gaitforge.collectors.gym.training.record import read_training
 from gaitforge.collectors.part_arrays import joined_arrays
 from gaitforge.collectors.policies import StoredObservation, tell_executed
-from gaitforge.datasets import Schema, open_store
+from gaitforge.datasets import Schema, Store, open_store
 from gaitforge.datasets.errors import listed
 from gaitforge.datasets.hashing import hashed
 from gaitforge.datasets.ranges import Positive, Range, Whole
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation, Workers
-from gaitforge.flows.tasks.policy_source import CLASS, ONNX, PolicySource, is_run, named_source
+from gaitforge.flows.tasks.policy_source import CLASS, ONNX, RUN, PolicySource, is_run, named_source
 from gaitforge.learners.deploy.control import LearnedPolicy
 from gaitforge.learners.deploy.onnx_file import OnnxFile
 
@@ -82,6 +82,9 @@ class DrawnPolicy:
                 self._std = network.action_std().detach().numpy()
             self._mean = LearnedPolicy(network, 1, source.name)
         self.hash = source.weights_hash()
+        # Runs that were not told what happened drove other episodes: these have another name.
+        if source.kind == RUN and (network.conditioned or network.layout.keeps_last_action):
+            self.hash = digest([self.hash, "told what happened"])
 
     def reset(self, ids: np.ndarray) -> None:
         """See `TaskPolicy.reset`."""
@@ -91,9 +94,11 @@ class DrawnPolicy:
         """See `tell_executed`."""
         tell_executed(self._mean, actions)
 
-    def draw(self, obs: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, float]:
+    def draw(
+        self, observation: StoredObservation, rng: np.random.Generator
+    ) -> tuple[np.ndarray, float]:
         """See `DrawingPolicy.draw`; the density is that before clipping, 0 without noise."""
-        mean = self._mean.act(StoredObservation(obs[None], np.zeros(1, np.float32)))[0]
+        mean = self._mean.act(observation)[0]
         if self._std is None:
             return np.clip(mean, -1.0, 1.0).astype(np.float32), 0.0
         noise = rng.standard_normal(len(mean), dtype=np.float32)
@@ -226,6 +231,21 @@ class GymPlan(CollectionPlan):
         """See `CollectionPlan.expected_steps`."""
         return {name: part.steps for name, part in self.parts().items()}
 
+    def check_beside(self, store: Store) -> None:
+        """See `CollectionPlan.check_beside`: one store holds one version of an environment."""
+        now = package_version(self.task)
+        for row in store.as_collected().describe(("simulator_version",)):
+            if row["simulator_version"] != now:
+                raise ValueError(
+                    f"{store.address} holds episodes of {row['simulator_version']}, and new ones "
+                    f"would be of {now}; collect into another store"
+                )
+
+    def unknown_policy(self) -> str:
+        """See `CollectionPlan.unknown_policy`."""
+        source = self.source
+        return "" if source is None or source.is_known else source.place
+
     def only(self, part: str) -> "GymPlan":
         """See `CollectionPlan.only`: the part's quality."""
         quality = part.partition("-")[2].rpartition("-")[0]
@@ -238,7 +258,7 @@ class GymPlan(CollectionPlan):
                 env.reset([0], [self.seed])
                 actor = self.actor(data.EXPERT)
                 actor.reset(np.arange(1))
-                env.executed(actor.draw(env.observation.policy[0], np.random.default_rng(0))[0])
+                env.executed(actor.draw(env.observation, np.random.default_rng(0))[0])
             return data.gym_schema(env, self.recipe(), self.physics)
 
     def simulate(self, threads: int = 1) -> "GymSimulation":

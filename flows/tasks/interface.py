@@ -112,6 +112,13 @@ class CollectionPlan(ABC):
         """Names of the parts, in the plan's order."""
         return list(self.expected_steps())
 
+    def check_beside(self, store: "datasets.Store") -> None:  # noqa: B027, most fit beside any
+        """Refuse (ValueError) to add parts to a store whose parts another program made."""
+
+    def unknown_policy(self) -> str:
+        """The policy of which no key says what it does, see `PolicySource.is_known`; else ""."""
+        return ""
+
     def complete(self) -> None:  # noqa: B027, most plans have nothing to do
         """Called when no part of the plan is missing; may be called again."""
 

@@ -53,6 +53,10 @@ class LeggedPolicyPlan(LeggedPlan):
         shared = {"share": self.share, "stretch": self.stretch} if self.expert else {}
         return {**super().content(), **policy, "robots": self.robots, **shared}
 
+    def unknown_policy(self) -> str:
+        """See `CollectionPlan.unknown_policy`."""
+        return "" if self.source.is_known else self.policy
+
     def actor_hash(self) -> str:
         """See `LeggedPlan.actor_hash`."""
         return super().actor_hash() if self.expert else self.source.weights_hash()

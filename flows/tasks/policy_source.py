@@ -1,15 +1,15 @@
 """Policies by where they are: a run, an exported policy, an ONNX file, a class, or an expert."""
 
 import hashlib
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from gaitforge.collectors.robots.robot import DEFAULT_ROBOT
-from gaitforge.datasets.extensions import named_function
+from gaitforge.datasets.extensions import function_key, named_function
 from gaitforge.datasets.files import sha256_file
+from gaitforge.datasets.trust import naming
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import digest, read_record
 from gaitforge.learners.checkpoint import checkpoint_path, load_policy, policy_from, read_checkpoint
@@ -41,13 +41,14 @@ class PolicySource:
         return Path(self.place)
 
     def key(self) -> str:
-        """Hash of the file with the policy's weights, or with its class.
+        """Hash of the file with the policy's weights; of a class, of its code and its own `key`.
 
         Raises:
             ValueError: no such policy, or an expert, which only its task knows.
         """
         if self.kind == CLASS:
-            return sha256_file(Path(inspect.getfile(self.policy_class())))[:16]
+            code, own = function_key(self.place), self.own_key()
+            return digest([code, own]) if own else code
         if self.kind == ONNX:
             return sha256_file(self.folder)[:16]
         if self.kind == EXPORTED:
@@ -56,12 +57,25 @@ class PolicySource:
             return sha256_file(checkpoint_path(self.folder, self.which))[:16]
         raise ValueError(f"{self.place} is an expert, not a trained policy")
 
+    def own_key(self) -> str:
+        """What a class says of its weights: the `key` of its object for one robot; "" for none.
+
+        Without one nobody knows what it has read from files: nothing that it gave is used again.
+        """
+        return str(getattr(self.policy_class()(1), "key", "") or "") if self.kind == CLASS else ""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether `key` changes with everything that the policy's actions depend on."""
+        return self.kind != CLASS or bool(self.own_key())
+
     def weights_hash(self) -> str:
         """Hash of the weights; equal trainings share it, while checkpoints also hold times."""
         if self.kind != RUN:
             return self.key()
         tensors, card = read_checkpoint(self.folder, self.which)
-        state = policy_from(tensors, card).state_dict()
+        with naming(self.folder):
+            state = policy_from(tensors, card).state_dict()
         sha256 = hashlib.sha256(digest([card["model"], card["tokens"]]).encode())
         for name, tensor in state.items():
             sha256.update(name.encode() + tensor.numpy().tobytes())

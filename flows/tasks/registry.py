@@ -81,7 +81,7 @@ def evaluation_of(store: "Store") -> "EvaluationPlan | None":
     records = plan_records(store.address)
     for kind in dict.fromkeys([*(each["kind"] for each in records), *TASKS]):
         try:
-            with naming(f"the records of {store.address}"):
+            with naming(store.address):
                 plan = evaluation_class(kind).of_store(store.schema)
         except UntrustedCodeError:
             raise

@@ -1,6 +1,7 @@
 """`gaitforge collect`, `derive` and `dataset relabel`: the parts of a plan."""
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from gaitforge import datasets
 from gaitforge.datasets.errors import amount
+from gaitforge.datasets.trust import naming
 from gaitforge.flows.records.part_records import (
     PartCollected,
     collection_rate,
+    plan_records,
     records_of_commits,
     store_address,
 )
@@ -87,7 +90,8 @@ def collect_command(arguments: argparse.Namespace) -> Work:
         arguments.seed = int(time.strftime("%Y%m%d", time.gmtime()))
     if arguments.plan:
         values, kind = read_plan(arguments.plan)
-        plan = collection_plan(arguments.task or kind or LEGGED, values)
+        with naming(arguments.plan):
+            plan = collection_plan(arguments.task or kind or LEGGED, values)
     elif arguments.task:
         plan = collection_plan(arguments.task, {})
     else:
@@ -168,6 +172,7 @@ def collection_work(
     from gaitforge.flows.stages.staging import collection_stage
 
     store, ids = store_address(arguments.store), list(parts or plan.part_ids())
+    check_unknown_policy(plan, store, ids)
 
     def result(collected: list[PartCollected] | None) -> Result:
         records = records_of_commits(datasets.open_store(store), store, ids)
@@ -184,6 +189,34 @@ def collection_work(
 
     stage = collection_stage("collect", plan, store, parts)
     return Work(jobs_folder(store), [stage], result, arguments.words)
+
+
+def check_unknown_policy(plan: CollectionPlan, store: Path | str, parts: Sequence[str]) -> None:
+    """Refuse to add parts of a policy to parts that may be those of its earlier weights.
+
+    Only a user's class without a `key` is such a policy; where no part is missing, it says so.
+    """
+    if not (policy := plan.unknown_policy()):
+        return
+    try:
+        opened = datasets.open_store(store)
+    except datasets.DatasetError:
+        return
+    earlier = [
+        part
+        for record in plan_records(store)
+        if policy in map(str, record["plan"].values())
+        for part in record["parts"]
+    ]
+    if len(opened.missing(earlier)) == len(earlier):
+        return
+    where = f"{store} holds episodes of {policy}, which has no `key`"
+    if opened.missing(list(parts)):
+        raise ValueError(
+            f"{where} to say whether they are of the same weights: collect into another store, or "
+            "give the class a key (docs/howto/own-policy.md)"
+        )
+    print(f"note: {where}; nothing is made anew where its weights changed", file=sys.stderr)
 
 
 def part_rows(records: Sequence[PartCollected]) -> Rows:

@@ -15,6 +15,7 @@ from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.scenarios.randomisation import Randomisation, Written, expanded
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.datasets import Schema, Selection, open_store
+from gaitforge.datasets.trust import naming
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.records.records import digest
@@ -97,7 +98,8 @@ class CounterfactualPlan(CollectionPlan):
         made: dict[str, LeggedPlan] = {}
         for record in plan_records(self.source):
             if parts := [part for part in self.episodes if part in record["parts"]]:
-                plan = recorded_plan(record)
+                with naming(self.source):
+                    plan = recorded_plan(record)
                 if isinstance(plan, LeggedPlan):
                     plan.listed_with(parts[0])
                     draws = {**plan.randomisation, **self.randomisation}
@@ -123,6 +125,10 @@ class CounterfactualPlan(CollectionPlan):
         named = {name: str(each) for name, each in sorted(self.randomisation.items())}
         hashes = [each.hash for each in self.episodes.values()]
         return {"episodes": hashes, "draws": named, "actions": self.actions, "policy": policy}
+
+    def unknown_policy(self) -> str:
+        """See `CollectionPlan.unknown_policy`."""
+        return self.policy if self.policy and not named_source(self.policy).is_known else ""
 
     def expected_steps(self) -> dict[str, int]:
         """See `CollectionPlan.expected_steps`."""
