@@ -58,21 +58,8 @@ def _version(package: str) -> str:
 
 
 def code_hash(modules: Iterable[str]) -> str:
-    """A hash of all own code that some modules are made of, see above; "" where there is none.
-
-    It is that of the files as this process first saw them: later changes are not imported either.
-    """
-    packages = frozenset(module.partition(".")[0] for module in modules)
-    loaded = [
-        (name, id(module))
-        for name, module in list(sys.modules.items())
-        if name.partition(".")[0] in packages
-    ]
-    return _code_hash(packages, tuple(loaded))
-
-
-@cache
-def _code_hash(packages: frozenset[str], loaded: tuple[tuple[str, int], ...]) -> str:
+    """A hash of all own code that some modules are made of, see above; "" where there is none."""
+    packages = {module.partition(".")[0] for module in modules}
     files: dict[str, Path] = {}
     seen, left = set[str](), sorted(packages)
     while left:

@@ -25,6 +25,7 @@ from gaitforge.collectors.policies import StoredObservation, TaskPolicy
 from gaitforge.datasets import Schema, Selection
 from gaitforge.datasets.formats.d4rl.tasks import normalised_return
 from gaitforge.datasets.ranges import Positive
+from gaitforge.datasets.trust import naming
 from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import read_record
@@ -107,7 +108,8 @@ class GymEvaluation(EvaluationPlan):
         places = [
             record["plan"].get("policies", "") for record in plan_records(among.store.address)
         ]
-        return next(filter(one_policy, places), "")
+        with naming(among.store.address):
+            return next(filter(one_policy, places), "")
 
     def versions(self) -> Mapping[str, str]:
         """See `EvaluationPlan.versions`."""

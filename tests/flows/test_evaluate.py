@@ -16,6 +16,7 @@ from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.collectors.policies import Observation
 from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.collectors.timing import EPISODE_STEPS
+from gaitforge.datasets.trust import trusting
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.plans import record_from_tree
 from gaitforge.flows.records.records import to_tree
@@ -100,7 +101,8 @@ def test_the_intervals_can_be_computed_again_from_the_returns() -> None:
 def test_the_rate_counts_the_steps_that_were_simulated() -> None:
     grid = EvaluationGrid(("flat", "rough"), ("run",), (1,), episodes=3, seed=5)
     source, counting = PolicySource("kicking", CLASS, f"{__name__}:Kicking"), Counting()
-    made = evaluate_policy(source, LeggedEvaluation(grid=grid, robots=4), counting)
+    with trusting([source.place]):
+        made = evaluate_policy(source, LeggedEvaluation(grid=grid, robots=4), counting)
     (steps,) = counting.units.values()
     assert made.survival < 1.0
     assert steps < len(grid.specs()) * EPISODE_STEPS

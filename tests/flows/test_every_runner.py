@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gaitforge.datasets.trust import trusting
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.stages.collect import collect
@@ -50,8 +51,9 @@ def test_a_training_and_an_evaluation_are_the_same_everywhere(
         assert trained["steps"] == 3
         again = said(capsys, "train", tmp_path / "walks.zarr", "--out", run, *TRAIN, *where)
         assert again["train_s"] == trained["train_s"], "nothing is trained twice"
-        weights.add(run_source(run).weights_hash())
-        out = ["--out", str(run / "evaluation.json")]
+        with trusting(["own_models:Narrow"]):
+            weights.add(run_source(run).weights_hash())
+        out = ["--out", str(run / "evaluation.json"), "--trust", "own_models:Narrow"]
         evaluated = said(capsys, "evaluate", run, *EPISODES, *out, *where)
         assert (read_record(run / "evaluation.json") or {})["returns"] == evaluated["returns"]
         returns.append(evaluated["returns"])

@@ -22,6 +22,7 @@ from gaitforge.collectors.policies import Observation
 from gaitforge.collectors.robots.commands import C
 from gaitforge.collectors.timing import CONTROL_DT_S
 from gaitforge.datasets import Store, open_store
+from gaitforge.datasets.trust import VARIABLE
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.stages.collect import collect, collect_part, prepare
@@ -59,6 +60,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Any:
     (folder / "sway.py").write_text(SWAY)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
+        patch.setenv(VARIABLE, "sway:Sway stand:Sway sway:Nobody")
         yield driven_by(BASE, "sway:Sway", DEFAULT_EXPERT, share=0.4, stretch=10)
 
 

@@ -12,6 +12,7 @@ from gaitforge.collectors.gym.gym_evaluation import evaluate, evaluation_seeds
 from gaitforge.collectors.gym.tasks import find_task
 from gaitforge.collectors.policies import Memoryless, StoredObservation
 from gaitforge.datasets import open_store
+from gaitforge.datasets.trust import VARIABLE, trust, trusting
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.replay import replay
 from tests.pipeline.command_line import Run, assert_refused
@@ -152,6 +153,7 @@ gymnasium.register("Endless-v0", "lines:Line")
 def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lines.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv(VARIABLE, "")
 
 
 def test_a_batch_is_the_environment_with_scaled_actions() -> None:
@@ -202,7 +204,9 @@ def test_a_users_environment_and_policy_go_all_the_way(run: Run, tmp_path: Path)
     done = run("expert", "train", *task, "--model", "mlp", "--steps", 64, "--out", out, *settings)
     assert done.code == 0, done.err
     for policy in (tmp_path / "bc", out / "policy", "lines:Ahead"):
-        of = () if isinstance(policy, Path) else ("--task", "gym", "--set", "env=lines:Line-v0")
+        of = ("--trust", "lines:Line-v0")
+        if not isinstance(policy, Path):
+            of = ("--task", "gym", "--set", "env=lines:Line-v0")
         scored = run("evaluate", policy, *of, "--episodes", 4, "--json")
         assert scored.code == 0, scored.err
         assert json.loads(scored.out)["episodes"] == 4
@@ -234,7 +238,9 @@ def test_discrete_actions_wrappers_and_success_by_name_go_all_the_way(
     episode = selection.episode(0)
     np.testing.assert_array_equal(episode["action"], len(episode["action"]) * [[-1, -1, 1, -1, 1]])
     np.testing.assert_array_equal(episode["reward"], -2.0)
-    assert replay(store, 3, 0, Silent()) == []
+    code = ("--trust", "lines:Room", "--trust", "lines:Twice")
+    with trusting(code), trusting(["lines:Right"]):
+        assert replay(store, 3, 0, Silent()) == []
 
     again = run("gym", "collect", store, "--env", schema.attributes["env"], *words, "--json")
     assert json.loads(again.out) == [row], "the text in the schema is the same environment"
@@ -245,7 +251,7 @@ def test_discrete_actions_wrappers_and_success_by_name_go_all_the_way(
     assert trained.code == 0, trained.err
     refused = run("train", store, "--out", tmp_path / "td3", "--objective", "td3-bc")
     assert_refused(refused, "actions are discrete, and the critics of td3-bc judge")
-    scored = run("evaluate", run_folder, "--episodes", 4, "--json")
+    scored = run("evaluate", run_folder, *code, "--episodes", 4, "--json")
     assert scored.code == 0, scored.err
     result = json.loads(scored.out)
     assert (result["success"], result["survival"]) == (1.0, 0.0)
@@ -263,6 +269,7 @@ def test_the_policy_that_collected_scores_100_in_experiments(run: Run, tmp_path:
         store = tmp_path / f"{name}.zarr"
         quality = ("--quality", "expert,random" if more else "random", "--steps", 40)
         assert run("gym", "collect", store, "--env", "lines:Line-v0", *more, *quality).code == 0
+    words = (*words, "--trust", "lines:Line-v0", "--trust", "lines:Ahead")
     done = run("run", "compare", tmp_path / "ahead.zarr", "--out", tmp_path / "run", *words)
     assert done.code == 0, done.err
     [scored] = json.loads((tmp_path / "run/summary.json").read_text())["sets"]
@@ -354,6 +361,7 @@ CONTRACT = ("CartPole-v1", "MountainCarContinuous-v0,max_steps=20", "Acrobot-v1,
 @pytest.mark.usefixtures("lines")
 @pytest.mark.parametrize("env", CONTRACT)
 def test_an_episode_is_a_function_of_its_seed_whatever_runs_beside_it(env: str) -> None:
+    trust(env)
     task, seeds = find_task(env), evaluation_seeds(5, 3)
 
     class ByObservation(Memoryless):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gaitforge.datasets import open_store
+from gaitforge.datasets.trust import trusting
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.records.records import read_record
@@ -38,7 +39,8 @@ def test_the_task_of_the_how_to_page_is_whole(
     assert len(store.select()) == 4 * 3
     [record] = plan_records("data/point.zarr")
     assert record["kind"] == "point:PointPlan"
-    assert replay("data/point.zarr", 3, 0, Silent()) == []
+    with trusting(["point:PointPlan"]):
+        assert replay("data/point.zarr", 3, 0, Silent()) == []
     summary = read_record(Path("runs/point-compared/summary.json")) or {}
     [described], [result] = summary["sets"], summary["results"]
     assert described["zero"] < described["expert"] < 0
@@ -46,10 +48,10 @@ def test_the_task_of_the_how_to_page_is_whole(
     assert "point" in Path("runs/point-compared/report.html").read_text()
 
     settings = ("--set", "config.held_out_fraction=0.25")
-    short = ("--model", "mlp", "--steps", "3", *settings)
+    short = ("--model", "mlp", "--steps", "3", *settings, "--trust", "point:PointPlan")
     done("train", "data/point.zarr", "--out", "runs/it", *short)
     words = ("--episodes", "7", "--json")
-    mine = json.loads(done("evaluate", "runs/it", *words))
+    mine = json.loads(done("evaluate", "runs/it", *words, "--trust", "point:PointPlan"))
     assert (mine["task"], mine["episodes"], mine["policy"]) == ("point:PointPlan", 7, "it")
     assert mine["latency_us_median"] > 0
     theirs = json.loads(done("evaluate", "damper", "--task", "point:PointPlan", *words))
