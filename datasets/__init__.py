@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gaitforge.datasets.catalog.edits import Edit
     from gaitforge.datasets.catalog.manifest import PartRecord
     from gaitforge.datasets.catalog.parquet_export import write_parquet
+    from gaitforge.datasets.code.trust import trust
     from gaitforge.datasets.dataset import Selection, Store, create_store, open_store, query
     from gaitforge.datasets.edits.diff import Difference, difference
     from gaitforge.datasets.edits.merge import merge_stores
@@ -36,6 +37,7 @@ _HOMES = {
     "catalog.edits": ("Edit",),
     "catalog.manifest": ("PartRecord",),
     "catalog.parquet_export": ("write_parquet",),
+    "code.trust": ("trust",),
     "dataset": ("Selection", "Store", "create_store", "open_store", "query"),
     "edits.diff": ("Difference", "difference"),
     "edits.merge": ("merge_stores",),

@@ -13,9 +13,9 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
+from gaitforge.datasets.code.own_code import UNKNOWN, code_hash, module_version
+from gaitforge.datasets.code.trust import check_trusted
 from gaitforge.datasets.errors import DatasetError
-from gaitforge.datasets.own_code import UNKNOWN, code_hash, module_version
-from gaitforge.datasets.trust import check_trusted
 
 Result = TypeVar("Result")
 
@@ -114,7 +114,7 @@ def own_function(name: str, what: str = "function") -> Callable[..., Any]:
 def function_key(name: str) -> str:
     """Hash of the own code that "module:function" is made of, or a version of its package.
 
-    See `own_code`.
+    See `code.own_code`.
 
     Raises:
         ValueError: no such function, or one without a file.

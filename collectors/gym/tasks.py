@@ -31,12 +31,12 @@ from gaitforge.collectors.gym.environment_id import EnvironmentId
 from gaitforge.collectors.gym.reach_reward import with_reach_penalty
 from gaitforge.collectors.gym.spaces import ActionCode, Flattening
 from gaitforge.collectors.optional import load_gymnasium
+from gaitforge.datasets.code.own_code import module_version
+from gaitforge.datasets.code.trust import UntrustedCodeError, pieces
 from gaitforge.datasets.errors import listed
 from gaitforge.datasets.files import sha256_file
 from gaitforge.datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from gaitforge.datasets.formats.d4rl.tasks import D4rlTask
-from gaitforge.datasets.own_code import module_version
-from gaitforge.datasets.trust import UntrustedCodeError, pieces
 
 HUMANOID_DT_S = 1 / 60
 """Control step of the humanoids, Isaac Gym's."""
@@ -310,8 +310,8 @@ def _silent_mujoco() -> Iterator[None]:
 def package_version(task: GymTask) -> str:
     """Versions that the simulation depends on, such as "gymnasium 1.4.0, mujoco 3.17.0".
 
-    Code that no package brings has a hash of its files as its version, see `datasets.own_code`, and
-    so have files that the environment's settings name.
+    Code that no package brings has a hash of its files as its version, see `own_code`, and so have
+    files that the environment's settings name.
     """
     modules = dict.fromkeys([task.package, *(task.own.modules if task.own else ())])
     words = [f"{name} {module_version(name)}" for name in modules]

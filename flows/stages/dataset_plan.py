@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from gaitforge.datasets import DatasetError, Store, open_store
 from gaitforge.datasets.catalog.conditions import matching_rows
-from gaitforge.datasets.trust import naming
+from gaitforge.datasets.code.trust import naming
 from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.records.records import provenance, read_record
 from gaitforge.flows.tasks.interface import CollectionPlan

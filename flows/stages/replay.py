@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from gaitforge.datasets import Store, open_store
+from gaitforge.datasets.code.trust import naming
 from gaitforge.datasets.schema import TERRAIN_AND_SKILL
-from gaitforge.datasets.trust import naming
 from gaitforge.flows.progress import Reporter, no_progress
 from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.stages.legged.replay import ReplayFault, replay_legged

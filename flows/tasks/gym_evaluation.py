@@ -23,9 +23,9 @@ from gaitforge.collectors.gym.experts import (
 from gaitforge.collectors.gym.tasks import TASKS, check_task, find_task, package_version
 from gaitforge.collectors.policies import StoredObservation, TaskPolicy
 from gaitforge.datasets import Schema, Selection
+from gaitforge.datasets.code.trust import naming
 from gaitforge.datasets.formats.d4rl.tasks import normalised_return
 from gaitforge.datasets.ranges import Positive
-from gaitforge.datasets.trust import naming
 from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import read_record

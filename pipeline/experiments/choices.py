@@ -8,7 +8,7 @@ from typing import Any
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.datasets import Selection, open_store
-from gaitforge.datasets.trust import naming
+from gaitforge.datasets.code.trust import naming
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.experiments.stages import Claim, claimed
 from gaitforge.flows.settings import override, with_chosen, with_named

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaitforge.collectors.gym.environment_id import EnvironmentId
-from gaitforge.datasets.trust import (
+from gaitforge.datasets.code.trust import (
     VARIABLE,
     UntrustedCodeError,
     is_trusted,

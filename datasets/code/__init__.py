@@ -1,0 +1,1 @@
+"""Code of the user: what data may name of it, and its version."""
