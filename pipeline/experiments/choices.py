@@ -1,6 +1,6 @@
 """An experiment on stores, with the values that a user chooses in place of its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,14 +8,24 @@ from typing import Any
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.datasets import Selection, open_store
+from gaitforge.datasets.errors import listed
+from gaitforge.flows.experiments.claim import Claim, claimed
+from gaitforge.flows.experiments.first_round import (
+    parts_of_demonstrations,
+    with_parts,
+    without_rounds,
+)
 from gaitforge.flows.experiments.plan import Experiment
-from gaitforge.flows.experiments.stages import Claim, claimed
 from gaitforge.flows.settings import override, with_chosen, with_named
 from gaitforge.flows.stages.status import is_experiment
 from gaitforge.flows.tasks.evaluation import EvaluationPlan
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.registry import LEGGED, evaluation_of
 from gaitforge.pipeline.experiments.papers import GRID_EPISODES
+
+
+def _unsaid(text: str) -> None:
+    """Tell nobody."""
 
 
 def chosen_claim(
@@ -25,6 +35,7 @@ def chosen_claim(
     choices: Mapping[str, Any],
     settings: Sequence[str],
     out: Path,
+    say: Callable[[str], object] = _unsaid,
 ) -> Claim:
     """An experiment on stores, with some values replaced; None leaves a value as it is.
 
@@ -33,6 +44,7 @@ def chosen_claim(
             which select the stores' episodes.
         settings: NAME=VALUE, see `override`.
         out: the experiment's folder; a resumed one keeps its first call's parts for corrections.
+        say: is told which parts corrections do not begin with.
 
     Raises:
         ValueError: a preset, store, or value that does not fit.
@@ -49,12 +61,16 @@ def chosen_claim(
         cells = {}
     experiment = _with_choices(experiment, cells, choices)
     evaluation = evaluation_of(open_store(stores[0])) if stores else None
+    demonstrations = None
     if stores and (corrections := experiment.corrections) is not None:
         if evaluation is None or evaluation.kind != LEGGED:
             raise ValueError(f"{stores[0]} is not of legged robots, which corrections need")
         there = claimed(out).experiment.select.parts if is_experiment(out) else ()
-        parts = experiment.select.parts or there or tuple(open_store(stores[0]).parts())
-        experiment = replace(experiment, select=replace(experiment.select, parts=parts))
+        parts = override(experiment, settings).select.parts or there
+        if not parts:
+            demonstrations = parts_of_demonstrations(stores[0])
+            parts = demonstrations.kept
+        experiment = with_parts(experiment, parts)
         own = evaluation.scoring_expert(experiment.select.select(stores[0]))
         works = {"expert": own} if own and "expert" not in choices else {}
         works |= {"robot": robot} if (robot := getattr(evaluation, "robot", "")) else {}
@@ -68,6 +84,12 @@ def chosen_claim(
     experiment = replace(experiment, learners=learners)
     if evaluation is not None and experiment.corrections is None:
         experiment = _evaluated_on(experiment, evaluation, stores[0])
+    if demonstrations is not None:
+        first = without_rounds(experiment, stores[0])
+        experiment = with_parts(experiment, first.kept)
+        left_out = [*demonstrations.left_out, *first.left_out]
+        if left_out:
+            say(f"round 0 leaves out what earlier rounds collected: {listed(left_out)}")
     return Claim(name, experiment, tuple(stores))
 
 

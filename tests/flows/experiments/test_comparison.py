@@ -17,8 +17,8 @@ from safetensors.numpy import load_file
 from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, list_robots
 from gaitforge.datasets import open_store
 from gaitforge.datasets.interrupts import INTERRUPTED, STOPPED, Stopped
+from gaitforge.flows.experiments.claim import Claim
 from gaitforge.flows.experiments.plan import Experiment
-from gaitforge.flows.experiments.stages import Claim
 from gaitforge.flows.progress import Advance, Reporter, Silent
 from gaitforge.flows.stages.collect import collect
 from gaitforge.learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint

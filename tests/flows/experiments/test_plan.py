@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
 from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.datasets import open_store
+from gaitforge.flows.experiments.claim import Claim, claim, claimed
 from gaitforge.flows.experiments.plan import Corrections, DataSet, Experiment
 from gaitforge.flows.experiments.runs import Run
-from gaitforge.flows.experiments.stages import Claim, claim, claimed
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import to_tree
