@@ -14,6 +14,12 @@ from gaitforge.flows.records.records import digest, read_record, write_record
 
 _ROUNDS = "rounds-"
 """Beginning of the names of files in a store's records that tell its rounds' plain parts."""
+_NOBODY, _ITSELF = "", "itself"
+_DEMONSTRATORS = {
+    _NOBODY: "policy_hash is null or policy_hash = ''",
+    _ITSELF: "policy_hash = expert_hash",
+}
+"""Who drove beside the expert -> the condition that holds for these episodes."""
 
 
 @dataclass(frozen=True)
@@ -22,40 +28,43 @@ class FirstParts:
 
     Attributes:
         kept: those that rounds begin with; left_out: those that earlier rounds have collected.
+        where: SQL condition that leaves out earlier corrections within parts that are kept, as an
+            import has them, which makes parts of its own; "" for none.
     """
 
     kept: tuple[str, ...]
-    left_out: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    where: str = ""
 
 
-def parts_of_demonstrations(store_path: Path | str) -> FirstParts:
+def parts_of_demonstrations(store_path: Path | str, among: Sequence[str] = ()) -> FirstParts:
     """The parts in which nobody else drove than who acted, told by the catalog's rows.
 
-    Where no other parts are there, those in which a policy acted for itself are demonstrations.
+    Where a store has no others, episodes in which a policy acted for itself are demonstrations.
+
+    Args:
+        among: all that are looked at; empty for all.
 
     Raises:
-        ValueError: there are none, or episodes of both kinds share a part.
+        ValueError: there are none.
     """
     store = open_store(store_path)
-    selection = store.select()
+    selection = store.select().of_parts(among) if among else store.select()
     columns = [
         name for name in ("policy_hash", "expert_hash") if name in selection.catalog.column_names
     ]
-    driven: dict[str, set[str]] = {part: set() for part in store.parts()}
+    drivers: dict[str, set[str]] = {part: set() for part in among or store.parts()}
     for row in selection.episodes("part", *columns).to_pylist():
-        driver = row.get("policy_hash") or ""  # imports write no null
-        itself = driver and driver == row.get("expert_hash")
-        driven[row["part"]].add("itself" if itself else "other" if driver else "")
-    for kinds in ({""}, {"itself"}):
-        kept = [part for part, own in driven.items() if own == kinds]
-        shared = [part for part, own in driven.items() if own > kinds]
-        if shared:
-            raise ValueError(
-                f"part {shared[0]} of {store_path} holds corrections beside other episodes; take "
-                "them out of a copy (gaitforge dataset drop --where 'policy IS NOT NULL')"
-            )
+        driver = row.get("policy_hash") or _NOBODY
+        drivers[row["part"]].add(_ITSELF if driver == row.get("expert_hash") else driver)
+    for demonstrator, condition in _DEMONSTRATORS.items():
+        kept = tuple(part for part, own in drivers.items() if demonstrator in own)
         if kept:
-            return FirstParts(tuple(kept), tuple(part for part in driven if part not in kept))
+            shared = [part for part in kept if len(drivers[part]) > 1]
+            names = ", ".join(f"'{part}'" for part in shared)
+            where = f"{condition} or part not in ({names})" if shared else ""
+            left_out = tuple(part for part in drivers if part not in kept)
+            return FirstParts(kept, left_out, where)
     raise ValueError(
         f"all parts of {store_path} are corrections of policies; choose those of round 0 by "
         "--set select.parts=NAME,NAME"
@@ -71,7 +80,7 @@ def without_rounds(experiment: Experiment, store_path: Path | str) -> FirstParts
         ValueError: none is left.
     """
     if experiment.corrections is None:
-        return FirstParts(experiment.select.parts, ())
+        return FirstParts(experiment.select.parts)
     corrections = experiment.corrections
     there = set(experiment.select.parts)
     rounds = set(_noted_parts(store_path))
@@ -104,9 +113,13 @@ def note_rounds(experiment: Experiment, store_path: Path | str) -> None:
         write_record(path, {"parts": parts})
 
 
-def with_parts(experiment: Experiment, parts: Sequence[str]) -> Experiment:
-    """An experiment on these parts."""
-    return replace(experiment, select=replace(experiment.select, parts=tuple(parts)))
+def with_first(experiment: Experiment, first: FirstParts) -> Experiment:
+    """An experiment that begins with these parts."""
+    select = replace(experiment.select, parts=first.kept)
+    if first.where:
+        where = f"({select.where}) and ({first.where})" if select.where else first.where
+        select = replace(select, where=where)
+    return replace(experiment, select=select)
 
 
 def _plain_parts(corrections: Corrections, store_path: Path | str, k: int) -> list[str]:

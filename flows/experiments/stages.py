@@ -221,7 +221,7 @@ def _add_collection(listing: _Listing) -> tuple[str, ...]:
     listing.add("collect", collection=partial(itself, collect), place=store)
     page = page_of(out, "collected")
     work = partial(listing.pages.episodes, store, page)
-    listing.add("show collected", run=work, after=("collect",), page=page)
+    listing.add("show collected", run=work, outputs=(page,), after=("collect",), page=page)
     return ("collect",)
 
 
@@ -285,7 +285,8 @@ def _add_run(listing: _Listing, run: Run, data: tuple[str, ...]) -> None:
         listing.shown.add(run.learner)
         page = page_of(listing.out, run.name)
         work = partial(listing.pages.policies, listing.out, (run.name,))
-        listing.add(f"show {run.name}", key=key, run=work, after=(name, *references), page=page)
+        after = (name, *references)
+        listing.add(f"show {run.name}", key=key, run=work, outputs=(page,), after=after, page=page)
 
 
 def _add_training(listing: _Listing, run: Run, data: tuple[str, ...]) -> str:

@@ -11,8 +11,9 @@ from gaitforge.datasets import Selection, open_store
 from gaitforge.datasets.errors import listed
 from gaitforge.flows.experiments.claim import Claim, claimed
 from gaitforge.flows.experiments.first_round import (
+    FirstParts,
     parts_of_demonstrations,
-    with_parts,
+    with_first,
     without_rounds,
 )
 from gaitforge.flows.experiments.plan import Experiment
@@ -66,11 +67,11 @@ def chosen_claim(
         if evaluation is None or evaluation.kind != LEGGED:
             raise ValueError(f"{stores[0]} is not of legged robots, which corrections need")
         there = claimed(out).experiment.select.parts if is_experiment(out) else ()
-        parts = override(experiment, settings).select.parts or there
-        if not parts:
-            demonstrations = parts_of_demonstrations(stores[0])
-            parts = demonstrations.kept
-        experiment = with_parts(experiment, parts)
+        first = FirstParts(override(experiment, settings).select.parts)
+        if not first.kept:
+            first = parts_of_demonstrations(stores[0], there)
+            demonstrations = None if there else first
+        experiment = with_first(experiment, first)
         own = evaluation.scoring_expert(experiment.select.select(stores[0]))
         works = {"expert": own} if own and "expert" not in choices else {}
         works |= {"robot": robot} if (robot := getattr(evaluation, "robot", "")) else {}
@@ -86,10 +87,12 @@ def chosen_claim(
         experiment = _evaluated_on(experiment, evaluation, stores[0])
     if demonstrations is not None:
         first = without_rounds(experiment, stores[0])
-        experiment = with_parts(experiment, first.kept)
+        experiment = with_first(experiment, first)
         left_out = [*demonstrations.left_out, *first.left_out]
         if left_out:
             say(f"round 0 leaves out what earlier rounds collected: {listed(left_out)}")
+        if demonstrations.where:
+            say(f"round 0 leaves out earlier corrections: {demonstrations.where}")
     return Claim(name, experiment, tuple(stores))
 
 

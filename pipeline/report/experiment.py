@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from gaitforge.collectors.legged.replaying import by_robot
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments import measurements, reinforcement, robustness
 from gaitforge.flows.experiments.claim import Claim, claim_folder, claimed
@@ -35,16 +36,19 @@ def write_store_card(store: Path, reporter: Reporter) -> None:
 def write_stored_page(store: Path, page: Path, reporter: Reporter) -> None:
     """Write a page that plays stored episodes, and the explorer of all beside it."""
     from gaitforge.pipeline.report.explorer.page import explorer_of
-    from gaitforge.pipeline.view.page import write_page
+    from gaitforge.pipeline.view.page import write_page, write_reason
+    from gaitforge.pipeline.view.show import NothingToShow
     from gaitforge.pipeline.view.stored import spread_over_returns, stored_show
 
     selection = open_store(store).select()
     write_file(page.with_name("explorer.html"), explorer_of(selection, page.parent).encode())
+    one_robot = by_robot(selection)[0]  # a page shows one
     try:
-        show = stored_show(spread_over_returns(selection, _SHOWN), reporter)
+        show = stored_show(spread_over_returns(one_robot, _SHOWN), reporter)
         write_page(show, page)
-    except ValueError as error:
+    except NothingToShow as error:
         reporter.say(f"no page of episodes: {error}")
+        write_reason(page, "Stored episodes", str(error))
 
 
 def write_experiment_report(out: Path, reporter: Reporter) -> Path:
