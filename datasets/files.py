@@ -201,6 +201,27 @@ def exclusive_lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def shared_lock(path: Path) -> Iterator[None]:
+    """Hold the lock file `path` beside others who do so; waits while `exclusive_lock` has it.
+
+    The last holder removes the file.
+    """
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if _names_the_same_file(descriptor, path):
+            break
+        os.close(descriptor)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(BlockingIOError):  # somebody else holds it
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
 def _names_the_same_file(descriptor: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from gaitforge.datasets import open_store
+from gaitforge.flows.experiments.claim import check_kept, other_experiment
+from gaitforge.flows.experiments.names import file_name, number_text
 from gaitforge.flows.experiments.plan import Settings
 from gaitforge.flows.experiments.published import Published, verdicts
 from gaitforge.flows.experiments.summary import SUMMARY, grouped_by, needed, with_page
@@ -89,6 +91,19 @@ class MeasurementPlan:
         return points
 
 
+def check_grown(old: MeasurementPlan, new: MeasurementPlan, out: Path) -> None:
+    """Raise ValueError unless a plan measures as its folder's does, maybe at other points."""
+    for name in ("repeats", "threads"):
+        if getattr(old, name) != getattr(new, name):
+            raise other_experiment(out, f"another number of {name}")
+    check_kept(out, "stores", old.stores, new.stores)
+    for name in old.measures.keys() & new.measures.keys():
+        was, now = old.measure(name), new.measure(name)
+        for setting in to_tree(was).keys() - set(was.axes):
+            if to_tree(was)[setting] != to_tree(now)[setting]:
+                raise other_experiment(out, f"another {setting} of {name}")
+
+
 def measurement_stages(
     plan: MeasurementPlan, out: Path, report: Callable[[Path, Reporter], object]
 ) -> list[Stage]:
@@ -114,7 +129,9 @@ def measurement_stages(
 
 def _title(name: str, point: Point) -> str:
     axis, value = point
-    return f"{name} {axis}" if value is None else f"{name} {axis} {value:g}"
+    # An axis may hold names of a store and of its fields, which can be any text.
+    words = [name, *(file_name(word) for word in axis.split(" "))]
+    return " ".join(words if value is None else [*words, number_text(value)])
 
 
 def _path(out: Path, name: str, point: Point) -> Path:

@@ -1,11 +1,11 @@
 """Plan of an experiment: learners × sets × seeds, a budget, and how policies are scored."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
+from gaitforge.flows.experiments.names import check_name, check_once
 from gaitforge.flows.experiments.published import Published
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import to_tree
@@ -135,8 +135,7 @@ class Experiment:
             raise ValueError(f"train_s must be above 0, got {self.train_s}")
         if self.curve < 1:
             raise ValueError(f"curve must be at least 1 policy, got {self.curve}")
-        if len(self.vary) > 1 or not all(self.vary.values()):
-            raise ValueError("one number may vary, and it needs values")
+        self._check_varied()
         if not all(n >= 1 and float(n).is_integer() for n in self.vary.get("episodes", ())):
             raise ValueError(f"episodes must be whole numbers from 1, got {self.vary['episodes']}")
         if self.own_rounds and (len(self.learners) > 1 or len(self.seeds) > 1 or self.vary):
@@ -154,11 +153,22 @@ class Experiment:
                 raise ValueError(f"an experiment needs {kind}")
             unnamed = kind == "sets" and list(names) == [""]
             for name in () if unnamed else names:
-                why = "letters, digits, '_', '-' and '.'"
                 if name in _RESERVED:
                     why = f"{' and '.join(_RESERVED)} name policies of every experiment"
-                if name in _RESERVED or not re.fullmatch(r"\w[\w.-]*", name):
                     raise ValueError(f"{kind}: '{name}' cannot be a name; {why}")
+                check_name(kind, name)
+
+    def _check_varied(self) -> None:
+        """Raise ValueError unless one number varies at most, over different values."""
+        for name, values in self.vary.items():
+            if isinstance(values, str) or not isinstance(values, Sequence):
+                raise ValueError(f"vary: {name} needs a list of numbers, not {values!r}")
+            for value in values:
+                if not isinstance(value, int | float) or not isfinite(value):
+                    raise ValueError(f"vary: {name} needs finite numbers, got {value!r}")
+            check_once(f"vary: {name}", values)
+        if len(self.vary) > 1 or not all(self.vary.values()):
+            raise ValueError("one number may vary, and it needs values")
 
     def _check_learner(self, learner: str) -> None:
         configs = [self.config(learner, s, value) for s in self.seeds for value in self.values()]
@@ -233,9 +243,22 @@ class Experiment:
         config = plan_from_tree(TrainConfig, tree)
         config = replace(config, steps=round(config.steps * self.budget(value)))
         preset(config.model, config.model_overrides)
+        return self.kept(config)
+
+    def kept(self, config: TrainConfig) -> TrainConfig:
+        """A training's settings with the policies kept that `curve` asks for."""
         if self.curve > 1:
             config = replace(config, keep_every=max(1, config.steps // self.curve))
         return config
+
+    def scored_steps(self, steps: int) -> list[int]:
+        """The steps after which a finished run's policies are scored: `curve`, the last at its end.
+
+        They are the kept ones, see `kept`, that lie evenly; a run of fewer steps has all.
+        """
+        every = max(1, steps // self.curve)
+        earlier = [every * (k * steps // (self.curve * every)) for k in range(1, self.curve)]
+        return [*dict.fromkeys(step for step in earlier if step), steps]
 
     def _own(self, learner: str) -> dict[str, Any]:
         driven = learner == FIRST and self.corrections is not None

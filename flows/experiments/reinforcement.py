@@ -6,6 +6,7 @@ plan.json, train/<run>/, evaluate/<run>.json, summary.json, report.html
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,9 @@ import numpy as np
 
 from gaitforge.collectors.training_folder import POLICY
 from gaitforge.datasets.history import HISTORY, read_history
+from gaitforge.flows.experiments.claim import check_kept, other_experiment
 from gaitforge.flows.experiments.intervals import mean, mean_and_std, stratified_interval
+from gaitforge.flows.experiments.names import check_apart, check_name
 from gaitforge.flows.experiments.plan import Settings
 from gaitforge.flows.experiments.published import Published, verdicts
 from gaitforge.flows.experiments.summary import SUMMARY, needed, with_page
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from gaitforge.collectors.experts.ppo import ExpertTrainingConfig
     from gaitforge.collectors.gym.training.ppo import GymPPOConfig
 
+_FREE = ("device", "threads")
+"""Settings that a training may be resumed with otherwise."""
 _POINTS = 60
 """Most points of a run's learning curve."""
 _MEASURES = (
@@ -63,6 +68,9 @@ class ReinforcementPlan:
     def __post_init__(self) -> None:
         if not self.learners or not self.tasks:
             raise ValueError("reinforcement learning needs learners and tasks")
+        for kind in ("learners", "tasks"):
+            for name in getattr(self, kind):
+                check_name(kind, name)
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"it needs seeds, each once; got {list(self.seeds)}")
         if unknown := self.evaluate.keys() - self.tasks.keys():
@@ -71,6 +79,7 @@ class ReinforcementPlan:
             config = run.config
             preset(config.model, config.model_overrides)
             assert run.evaluation
+        check_apart((run.name, run.described) for run in self.runs())
 
     def runs(self) -> Iterator["Run"]:
         """All trainings: tasks, then learners, then seeds."""
@@ -93,6 +102,11 @@ class Run:
     def name(self) -> str:
         """Name of its folder and files."""
         return f"{self.task}-{self.learner}-seed-{self.seed}"
+
+    @property
+    def described(self) -> str:
+        """What it is, in words."""
+        return f"learner '{self.learner}' on task '{self.task}', seed {self.seed}"
 
     @property
     def settings(self) -> Settings:
@@ -196,6 +210,21 @@ def reinforcement_stages(
     return with_page(stages, out, partial(_write_summary, plan, out), partial(report, out))
 
 
+def check_grown(old: ReinforcementPlan, new: ReinforcementPlan, out: Path) -> None:
+    """Raise ValueError unless a plan has all runs of its folder's, trained with equal settings.
+
+    Learners, tasks and seeds may be added, and policies scored otherwise.
+    """
+    for kind in ("learners", "tasks", "seeds"):
+        check_kept(out, kind, getattr(old, kind), getattr(new, kind))
+    runs = {run.name: run for run in new.runs()}
+    for run in old.runs():
+        was, now = to_tree(run.config), to_tree(runs[run.name].config)
+        changed = [name for name in was if name not in _FREE and was[name] != now.get(name)]
+        if changed:
+            raise other_experiment(out, f"another {', '.join(changed)} of {run.described}")
+
+
 def _evaluate(run: Run, policy: Path, path: Path, reporter: Reporter) -> None:
     source = replace(run_source(policy), name=run.name)
     evaluate_policy(source, run.evaluation, reporter, path)
@@ -207,14 +236,31 @@ def _write_summary(plan: ReinforcementPlan, out: Path, reporter: Reporter) -> No
     for task in plan.tasks:
         of_task = [row for row in rows if row["task"] == task]
         told += [{"set": task, **row} for row in verdicts(plan.published, of_task, "return")]
-        first: float | None = None
-        for learner in plan.learners:
-            own = [row for row in of_task if row["learner"] == learner]
-            result = _result(own)
-            first = result["return"]["mean"] if first is None else first
-            results.append(result | {"of_first": result["return"]["mean"] / first})
+        own = [
+            _result([row for row in of_task if row["learner"] == learner])
+            for learner in plan.learners
+        ]
+        results += [result | _beside(result, own[0]) for result in own]
     record = {"plan": plan, "runs": rows, "results": results, "verdicts": told, **provenance()}
     write_record(out / SUMMARY, record)
+
+
+def _beside(result: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, float | None]:
+    """A mean return beside the first learner's: the difference, and the share of it.
+
+    A share of a return that is not above 0 says nothing: of -1000, the worse return of -2000 would
+    be twice as much.
+    """
+    own = result["return"]["mean"]
+    of = first["return"]["mean"]
+    if own is None or of is None:  # some seed's is not finite
+        return {"over_first": None, "of_first": None}
+    share = own / of if of > 0 else None
+    # Of a return that is almost 0 the share may be too large for a number.
+    return {
+        "over_first": own - of,
+        "of_first": share if share is not None and isfinite(share) else None,
+    }
 
 
 def _result(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 plan.json, evaluate/<policy>/<quantity>-<value>.json, summary.json, report.html
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,6 +14,8 @@ from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.collectors.scenarios.randomisation import Randomisation
 from gaitforge.collectors.scenarios.skills import ALL_SKILLS, SKILLS
 from gaitforge.collectors.scenarios.terrains import ALL_TERRAINS, TERRAINS, UNSEEN, check_terrain
+from gaitforge.flows.experiments.claim import check_kept, other_experiment
+from gaitforge.flows.experiments.names import check_name, check_once, shown
 from gaitforge.flows.experiments.summary import EXPERT, SUMMARY, needed, with_page
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import digest, provenance, to_tree, write_record
@@ -75,6 +78,10 @@ class RobustnessPlan:
         names = [source.name for source in self.sources()]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"two policies are named {twice[0]}: their folders need other names")
+        for name in names:
+            check_name("policies", name, spaces=True)
+        for quantity, values in self.conditions.items():
+            _check_values(quantity, values)
         for _, _, plan in self.evaluations():
             Randomisation.parsed(plan.randomisation)
 
@@ -100,6 +107,35 @@ class RobustnessPlan:
                 else:
                     changed = {**plan.randomisation, **_AT_ONCE.get(name, {}), name: str(value)}
                     yield name, value, replace(plan, randomisation=changed)
+
+
+def check_grown(old: RobustnessPlan, new: RobustnessPlan, out: Path) -> None:
+    """Raise ValueError unless a plan has all of its folder's, maybe with more."""
+    check_kept(out, "policies", old.policies, new.policies)
+    for quantity, values in old.conditions.items():
+        check_kept(out, f"values of {quantity}", values, new.conditions.get(quantity, ()))
+    was, now = (to_tree(replace(plan.evaluation, threads=0)) for plan in (old, new))
+    changed = [name for name in was if was[name] != now.get(name)]
+    if changed:
+        raise other_experiment(out, f"an evaluation of another {', '.join(changed)}")
+
+
+def _check_values(quantity: str, values: object) -> None:
+    """Raise ValueError unless these are different values, whose texts can be files' names."""
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise ValueError(f"conditions: {quantity} needs a list of values, not {values!r}")
+    for value in values:
+        if not re.fullmatch(r"[\w.:+-]+", str(value)):
+            raise ValueError(f"conditions: {quantity} cannot be {shown(value)}")
+    check_once(f"conditions: {quantity}", [_number(value) for value in values])
+
+
+def _number(value: object) -> object:
+    """The number of a text that is one: 0.2 and "0.20" are one value."""
+    try:
+        return float(str(value))
+    except ValueError:
+        return value
 
 
 def robustness_stages(
@@ -166,9 +202,11 @@ def _row(record: Mapping[str, Any]) -> dict[str, Any]:
 def _until(default: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> float | str | None:
     """The last value, from mild to hard, before success falls below half of the default's.
 
-    None: it does at the first.
+    None: it does at the first, or the policy never succeeds by default, so that it has no half.
     """
     last: float | str | None = None
+    if default["success"] <= 0:
+        return None
     for row in rows:
         if row["success"] < default["success"] / 2:
             break

@@ -12,6 +12,7 @@ import numpy as np
 from gaitforge.collectors.legged.data import StoredForm
 from gaitforge.collectors.legged.replaying import stored_randomisation
 from gaitforge.datasets import Selection, open_store
+from gaitforge.flows.experiments.names import number_text
 from gaitforge.flows.experiments.plan import FIRST, OF_DATA, Corrections, DataSet, Experiment
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import kept_record, write_record
@@ -58,6 +59,7 @@ class Run:
         out: the experiment's folder; store: what it learns from; task: the store's, by name.
         evaluation: what its policy is scored on, without the references yet.
         value: value of the number that varies; None where none does.
+        several: whether the experiment has runs of other tasks, too.
     """
 
     experiment: Experiment
@@ -69,6 +71,7 @@ class Run:
     learner: str
     seed: int
     value: float | None = None
+    several: bool = False
 
     @property
     def name(self) -> str:
@@ -81,9 +84,16 @@ class Run:
     @property
     def seeded(self) -> str:
         """The name that its runs of all seeds share."""
-        task = self.task if self.data.name and self.task != LEGGED else ""
-        value = "" if self.value is None else f"{self.value:g}"
+        task = self.task if (self.data.name or self.several) and self.task != LEGGED else ""
+        value = "" if self.value is None else number_text(self.value)
         return "-".join(filter(None, (task, self.data.name, self.learner, value)))
+
+    @property
+    def described(self) -> str:
+        """What it is, in words."""
+        varied = "" if self.value is None else f" with {number_text(self.value)}"
+        data = f" on set '{self.data.name}'" if self.data.name else ""
+        return f"learner '{self.learner}'{varied}{data} of {self.task}, seed {self.seed}"
 
     @property
     def folder(self) -> Path:
@@ -155,6 +165,7 @@ class Run:
             first = replace(select, parts=self.first_parts()).select(self.store).steps
             steps = config.steps * select.select(self.store).steps / first
             config = replace(config, steps=round(steps))
+        config = self.experiment.kept(config)  # of as many steps as it has now
         if self.experiment.targets and self._asked() != (None,):
             _, references = self.referred(reporter)
             scale, zero = references.hundred, references.zero
@@ -189,16 +200,15 @@ class Run:
             best = self.referred(reporter)[1].score(float(returns.max()))
         scores = []
         for number, target in enumerate(asked):
-            share = None if target is None else target * best / 100.0
+            share = None if target is None else _asked_score(target, best) / 100.0
             score = self._score(reporter, share, "last", f"-asked-{number}" if number else "")
             scores.append({"target": target, "asked": share and 100.0 * share, **score})
         share = scores[0]["asked"] and scores[0]["asked"] / 100.0
-        kept = config.keep_every or trained.steps
+        *earlier, last = self.experiment.scored_steps(trained.steps)
         curve = {
-            step: self._score(reporter, share, f"step-{step}", f"-step-{step}")
-            for step in range(kept, trained.steps, kept)
+            step: self._score(reporter, share, f"step-{step}", f"-step-{step}") for step in earlier
         }
-        curve[trained.steps] = scores[0]
+        curve[last] = scores[0]
         row = {
             "run": self.name,
             "task": self.task,
@@ -276,6 +286,15 @@ class Run:
 _OF_ASKING = ("target", "asked")
 
 
+def _asked_score(target: float, best: float) -> float:
+    """The score that a target asks for, in units of a set's best score.
+
+    Of a best score below 0 the product falls as the target rises, so the target's distance to 1 is
+    added there, in units of the score's size: a higher target asks for more.
+    """
+    return target * best if best > 0 else best + (target - 1.0) * abs(best)
+
+
 def own_measures(plan: EvaluationPlan, cells: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Means of the task's own measures over an evaluation's cells, of each group of cells."""
     groups = dict.fromkeys(cell.get("group", "") for cell in cells)
@@ -320,11 +339,18 @@ def driven_round(run: Run, corrections: Corrections, k: int) -> LeggedPolicyPlan
 
 def expert_round(run: Run, corrections: Corrections, k: int) -> LeggedPlan:
     """The plan of round k's episodes with the expert alone, for plain imitation."""
+    if (collect := run.experiment.collect) is not None:
+        plan = corrections.collect
+        grid = replace(plan.grid, seed=plan.grid.seed + k - 1)
+        return replace(plan, grid=grid, randomisation=collect.randomisation)
+    return round_on_store(corrections, run.store, k)
+
+
+def round_on_store(corrections: Corrections, store: Path | str, k: int) -> LeggedPlan:
+    """The plan of round k's episodes with the expert alone, in the form of a store's."""
     plan = corrections.collect
     grid = replace(plan.grid, seed=plan.grid.seed + k - 1)
-    if (collect := run.experiment.collect) is not None:
-        return replace(plan, grid=grid, randomisation=collect.randomisation)
-    schema = open_store(run.store).schema
+    schema = open_store(store).schema
     names, half = schema.names(), schema.field("obs").dtype == "float16"
     form = StoredForm("state" in names, "privileged" in names, half)
     randomisation = stored_randomisation(schema).written()

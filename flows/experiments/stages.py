@@ -1,4 +1,4 @@
-"""The stages of an experiment, and the claim of its folder.
+"""The stages of an experiment.
 
 plan.json, stages/                what it is, and what is done
 legged.zarr, legged.card/         what it collects
@@ -7,6 +7,7 @@ evaluate/<policy>.json            test/<run>.json    runs/<run>.json, a run's ro
 episodes/<policy>.html            summary.json, wall.json, report.html
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,17 +18,17 @@ from gaitforge.collectors.experts.expert import drives_a_family, load_expert
 from gaitforge.collectors.robots.robot import load_robots
 from gaitforge.collectors.robots.stored_robots import SEVERAL
 from gaitforge.datasets import open_store
+from gaitforge.flows.experiments.claim import Claim
+from gaitforge.flows.experiments.names import check_apart, check_stages, file_name
 from gaitforge.flows.experiments.plan import Corrections, DataSet, Experiment
 from gaitforge.flows.experiments.runs import LEGGED, Run, driven_round, driver, expert_round
 from gaitforge.flows.experiments.summary import EXPERT_CARD, SUMMARY, write_summary
 from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.plans import PLAN, plan_from_tree
-from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
+from gaitforge.flows.records.records import digest, write_record
 from gaitforge.flows.settings import with_named
 from gaitforge.flows.stages.evaluate import reference_files
 from gaitforge.flows.stages.overview import dataset_overview
 from gaitforge.flows.stages.staging import Stage, itself
-from gaitforge.flows.stages.status import EXPERIMENT
 from gaitforge.flows.stages.train import TrainPlan
 from gaitforge.flows.tasks.evaluation import EvaluationPlan
 from gaitforge.flows.tasks.legged import LeggedPlan
@@ -52,70 +53,6 @@ class Pages:
     episodes: Callable[[Path, Path, Reporter], object]
     policies: Callable[[Path, Sequence[str], Reporter], object]
     report: Callable[[Path, Reporter], object]
-
-
-@dataclass(frozen=True)
-class Claim:
-    """An experiment and the stores that it learns from, as a folder's plan.json holds them.
-
-    Attributes:
-        name: of the preset; stores: empty where the experiment collects its own.
-    """
-
-    name: str
-    experiment: Experiment
-    stores: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.experiment.collect is not None and self.stores:
-            raise ValueError(f"{self.name} collects its own episodes, and takes no store")
-        if self.experiment.collect is None and not self.stores:
-            raise ValueError(f"{self.name} needs a store to learn from")
-        if self.experiment.corrections is not None and len(self.stores) > 1:
-            raise ValueError("rounds of corrections go into one store")
-
-
-def claim(new: Claim, out: Path) -> None:
-    """Write the plan; learners, seeds, sets and rounds may be added to the one in the folder.
-
-    Raises:
-        ValueError: `out` cannot be written, or holds another experiment.
-    """
-    record = {"kind": EXPERIMENT, **to_tree(new)}
-    if (out / PLAN).exists():
-        there = to_tree(claimed(out))
-        if there == to_tree(new):
-            return
-        if new.experiment.fixed and _grown(there) != _grown(to_tree(new)):
-            raise ValueError(
-                f"{out} holds an experiment with other settings; choose another folder or remove it"
-            )
-    write_record(out / PLAN, record | provenance())
-
-
-def _grown(tree: Any) -> Any:
-    """A claim's JSON values with one round, since more may be added to it."""
-    corrections = tree["experiment"]["corrections"]
-    if corrections is not None and not corrections["driver"]:
-        corrections["rounds"] = 1
-    return tree
-
-
-def claimed(path: Path) -> Claim:
-    """The experiment of a folder, or of its plan's file.
-
-    Raises:
-        ValueError: there is none.
-    """
-    path = path / PLAN if path.is_dir() else path
-    record = read_record(path)
-    if record is None:
-        raise ValueError(f"no plan at {path}")
-    try:
-        names = Claim.__dataclass_fields__
-        return plan_from_tree(Claim, {name: record[name] for name in names if name in record})
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not the plan of an experiment: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -145,8 +82,18 @@ class _Listing:
     def run(
         self, source: _Source, data: DataSet, learner: str, seed: int, value: float | None = None
     ) -> Run:
-        task = source.task, source.evaluation
-        return Run(self.experiment, self.out, source.store, *task, data, learner, seed, value)
+        return Run(
+            self.experiment,
+            self.out,
+            source.store,
+            source.task,
+            source.evaluation,
+            data,
+            learner,
+            seed,
+            value,
+            several=len(self.sources) > 1,
+        )
 
     def runs(self) -> list[Run]:
         """All runs; seeds come last, so that every learner has been on every set before."""
@@ -175,6 +122,7 @@ def experiment_stages(claim: Claim, out: Path, pages: Pages) -> list[Stage]:
     experiment = claim.experiment
     listing = _Listing(claim, out, pages, list(_sources(claim, out)))
     runs = listing.runs()
+    _check_runs(experiment, runs)
     data = _add_collection(listing)
     if experiment.own_rounds:
         _add_references(listing)
@@ -197,7 +145,23 @@ def experiment_stages(claim: Claim, out: Path, pages: Pages) -> list[Stage]:
     page = out / "report.html"
     work = partial(pages.report, out)
     listing.add("report", key=key, run=work, outputs=(page,), after=("compare",), page=page)
+    check_stages(listing.stages)
     return listing.stages
+
+
+def _check_runs(experiment: Experiment, runs: Sequence[Run]) -> None:
+    """Raise ValueError if two runs would share a folder, a stage or a record."""
+    check_apart((run.name, run.described) for run in runs)
+    others = {run.name: run for run in runs}
+    # Files of one run beside its own, see `Run.score`: such a name must not be another run's.
+    beside = r"(-asked-\d+|-step-\d+|-train)"
+    for name, run in others.items():
+        match = re.fullmatch(f"(.+?){beside}", name)
+        if match and match[1] in others:
+            other = others[match[1]].described
+            raise ValueError(
+                f"{run.described} would be named {name}, as a file of {other}; rename one of them"
+            )
 
 
 def _sources(claim: Claim, out: Path) -> Iterator[_Source]:
@@ -214,7 +178,7 @@ def _sources(claim: Claim, out: Path) -> Iterator[_Source]:
                 f"{address} is of {store.schema.robot or 'an unknown task'}, in which no policy "
                 "can be evaluated here"
             )
-        task = LEGGED if plan.kind == LEGGED else store.schema.robot or plan.kind
+        task = LEGGED if plan.kind == LEGGED else _task_name(store.schema.robot or plan.kind)
         if task in tasks:
             raise ValueError(f"an experiment takes one store of each task, got two of {task}")
         tasks.add(task)
@@ -225,6 +189,11 @@ def _sources(claim: Claim, out: Path) -> Iterator[_Source]:
             config = experiment.config(learner, experiment.seeds[0])
             TrainPlan(experiment.select, config).selection(address)
         yield source
+
+
+def _task_name(text: str) -> str:
+    """The name of a task that a store names: a folder's, and not that of the legged task."""
+    return file_name(text if text != LEGGED else f"{text} ")
 
 
 def _check_robot(experiment: Experiment, robot: str, source: _Source) -> None:
@@ -252,7 +221,7 @@ def _add_collection(listing: _Listing) -> tuple[str, ...]:
     listing.add("collect", collection=partial(itself, collect), place=store)
     page = page_of(out, "collected")
     work = partial(listing.pages.episodes, store, page)
-    listing.add("show collected", run=work, after=("collect",), page=page)
+    listing.add("show collected", run=work, outputs=(page,), after=("collect",), page=page)
     return ("collect",)
 
 
@@ -316,7 +285,8 @@ def _add_run(listing: _Listing, run: Run, data: tuple[str, ...]) -> None:
         listing.shown.add(run.learner)
         page = page_of(listing.out, run.name)
         work = partial(listing.pages.policies, listing.out, (run.name,))
-        listing.add(f"show {run.name}", key=key, run=work, after=(name, *references), page=page)
+        after = (name, *references)
+        listing.add(f"show {run.name}", key=key, run=work, outputs=(page,), after=after, page=page)
 
 
 def _add_training(listing: _Listing, run: Run, data: tuple[str, ...]) -> str:

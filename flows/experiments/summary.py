@@ -21,6 +21,7 @@ from gaitforge.flows.experiments.intervals import (
     mean_and_std,
     stratified_interval,
 )
+from gaitforge.flows.experiments.names import check_stages
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.experiments.published import verdicts
 from gaitforge.flows.experiments.runs import (
@@ -145,14 +146,19 @@ def with_page(
     summarise: Callable[[Reporter], object],
     report: Callable[[Reporter], object],
 ) -> list[Stage]:
-    """Stages, then one that writes `summary.json` of them all, and one that writes the page."""
+    """Stages, then one that writes `summary.json` of them all, and one that writes the page.
+
+    ValueError if names of stages or of their files are none, or come twice.
+    """
     names, key = tuple(stage.name for stage in stages), digest([each.key for each in stages])
     page = out / "report.html"
-    return [
+    every = [
         *stages,
         Stage("compare", key, run=summarise, outputs=(out / SUMMARY,), after=names),
         Stage("report", key, run=report, outputs=(page,), after=("compare",)),
     ]
+    check_stages(every)
+    return every
 
 
 def _command(name: str, runs: Sequence[Run], out: Path) -> str:

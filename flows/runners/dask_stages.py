@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gaitforge.flows.progress import Reporter, Silent, StageReporter
 from gaitforge.flows.runners.dask import run_dask, run_parts, until_cancelled
 from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client
-from gaitforge.flows.stages.staging import Stage, is_done, ready_stages, run_stage
+from gaitforge.flows.stages.staging import Stage, at_work, is_done, ready_stages, run_stage
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -32,7 +32,7 @@ def run_stages_on_dask(
     if not left:
         return None
     most = None if any(stage.collection for stage in left) else len(left)
-    with dask_client(settings or DaskSettings(), most) as client:
+    with at_work(out, left), dask_client(settings or DaskSettings(), most) as client:
         while left:
             ready = {stage.name: stage for stage in ready_stages(left)}
             result = run_ready(client, out, ready, reporter)

@@ -15,6 +15,7 @@ from gaitforge.flows.progress import Advance, Reporter
 from gaitforge.flows.stages.processes import Work, run_in_processes
 from gaitforge.flows.stages.staging import (
     Stage,
+    at_work,
     is_done,
     numbered,
     prepare_records,
@@ -49,14 +50,15 @@ def run_side_by_side(
         ValueError: what a stage raises, with its name, or a process that ended early.
     """
     processes = processes or usable_cores()
-    while left := [stage for stage in stages if not is_done(out, stage)]:
-        count = min(processes, len(left))
-        if count > 1 and not any(stage.collection for stage in left):
-            work = partial(_share_work, out, stages, workers, gpu_share)
-            _in_processes(out, left, work, count, processes // count)
-        else:
-            stage = ready_stages(left)[0]
-            run_stage(out, stage, numbered(reporter, stages, stage))
+    with at_work(out, stages):
+        while left := [stage for stage in stages if not is_done(out, stage)]:
+            count = min(processes, len(left))
+            if count > 1 and not any(stage.collection for stage in left):
+                work = partial(_share_work, out, stages, workers, gpu_share)
+                _in_processes(out, left, work, count, processes // count)
+            else:
+                stage = ready_stages(left)[0]
+                run_stage(out, stage, numbered(reporter, stages, stage))
 
 
 def _in_processes(out: Path, group: Sequence[Stage], work: Work, count: int, threads: int) -> None:

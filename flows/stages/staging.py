@@ -18,12 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from gaitforge.datasets import open_store
+from gaitforge.datasets.files import shared_lock
 from gaitforge.datasets.layout import ROOT_FILE
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.flows.progress import Advance, Reporter, StageReporter, leads, no_progress
 from gaitforge.flows.records.records import prepare_folder, read_record, write_record
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.tasks.interface import CollectionPlan
+
+WORK_LOCK = ".work.lock"
+"""File in an experiment's folder that its working stages hold together."""
 
 Collector = Callable[[CollectionPlan, Path | str, Reporter, Sequence[str] | None], object]
 """Collects the missing ones of a plan's parts (None: all) into a store."""
@@ -147,6 +151,21 @@ def run_stage(out: Path, stage: Stage, reporter: Reporter, collector: Collector 
     return None if stage.key else result
 
 
+@contextmanager
+def at_work(out: Path, stages: Sequence[Stage]) -> Iterator[None]:
+    """Hold an experiment's folder, beside other processes that do its stages: its plan stays.
+
+    Raises:
+        ValueError: the folder cannot be made.
+    """
+    if not any(stage.key for stage in stages):
+        yield
+        return
+    prepare_folder(out)
+    with shared_lock(out / WORK_LOCK):
+        yield
+
+
 def run_stages(
     out: Path, stages: Sequence[Stage], reporter: Reporter, collector: Collector = collect
 ) -> None:
@@ -201,7 +220,8 @@ def _recorded(out: Path, stage: Stage) -> Iterator[None]:
     began, started, path = time.time(), time.perf_counter(), _record(out, stage)
     done, fault = False, ""
     try:
-        yield
+        with at_work(out, [stage]):
+            yield
         done = True
     except ValueError as error:
         fault = f"{stage.name}: {error}"

@@ -25,6 +25,7 @@ from gaitforge.pipeline.progress import own_reporter
 
 if TYPE_CHECKING:
     from gaitforge.flows.experiments.plan import Experiment
+    from gaitforge.flows.stages.staging import Stage
     from gaitforge.pipeline.report.experiment import PlanKind
 
 _DEMO_S = {
@@ -120,8 +121,8 @@ _CHOSEN: tuple[Option, ...] = (
 )
 def run_command(arguments: argparse.Namespace) -> Work:
     """Run or resume an experiment: learners on sets of episodes, scored in closed loop."""
+    from gaitforge.flows.experiments.claim import claimed
     from gaitforge.flows.experiments.plan import Experiment
-    from gaitforge.flows.experiments.stages import claimed
     from gaitforge.pipeline.experiments.presets import PRESETS, preset
     from gaitforge.pipeline.report.experiment import PLAN_KINDS
 
@@ -171,7 +172,7 @@ def run_command(arguments: argparse.Namespace) -> Work:
 )
 def pipeline_command(arguments: argparse.Namespace) -> Work:
     """Collect, train, evaluate, compare and report by one plan; skip what is done."""
-    from gaitforge.flows.experiments.stages import Claim, claimed
+    from gaitforge.flows.experiments.claim import Claim, claimed
     from gaitforge.pipeline.experiments.presets import collecting_preset
 
     out = arguments.out
@@ -273,16 +274,20 @@ def _work(
     seconds: Mapping[str, float] | None = None,
 ) -> Work:
     """The stages of an experiment in `out`, which is claimed unless only a script is asked for."""
-    from gaitforge.flows.experiments.stages import claim
+    from gaitforge.flows.experiments.claim import claim
+    from gaitforge.flows.experiments.first_round import note_rounds
     from gaitforge.pipeline.experiments.choices import chosen_claim
     from gaitforge.pipeline.report.experiment import stages_of
 
     addresses = tuple(str(store_address(store)) for store in stores)
     choices = _choices(arguments)
-    own_claim = chosen_claim(name, experiment, addresses, choices, arguments.settings, out)
+    say = own_reporter().say
+    own_claim = chosen_claim(name, experiment, addresses, choices, arguments.settings, out, say)
     stages = stages_of(own_claim, out)
-    if not getattr(arguments, "dry_run", False):
-        claim(own_claim, out)
+    _check_stage(arguments, stages)
+    claim(own_claim, out, write=_begins(arguments))
+    if addresses and _begins(arguments):
+        note_rounds(own_claim.experiment, addresses[0])
     return Work(out, stages, partial(_result, out), ["run", str(out)], seconds or {})
 
 
@@ -312,9 +317,22 @@ def _kind_work(arguments: argparse.Namespace, kind: "PlanKind", plan: Any, out: 
         return Result(summary, rows, lines, title=kind.name, about=out, pages=(page,))
 
     stages = kind.stages_of(plan, out)
-    if not getattr(arguments, "dry_run", False):
-        kind.claim(plan, out)
+    _check_stage(arguments, stages)
+    kind.claim(plan, out, write=_begins(arguments))
     return Work(out, stages, result, ["run", str(out)])
+
+
+def _check_stage(arguments: argparse.Namespace, stages: Sequence["Stage"]) -> None:
+    """Raise ValueError for a --stage that there is none of, before a plan is written."""
+    from gaitforge.flows.stages.staging import find_stage
+
+    if getattr(arguments, "stage", None):
+        find_stage(stages, arguments.stage)
+
+
+def _begins(arguments: argparse.Namespace) -> bool:
+    """Whether a command does or submits work, for which its folder's plan is written."""
+    return not (getattr(arguments, "dry_run", False) or getattr(arguments, "cancel", False))
 
 
 def _check_unused(arguments: argparse.Namespace, taken: Collection[str]) -> None:

@@ -1,6 +1,6 @@
 """An experiment on stores, with the values that a user chooses in place of its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,14 +9,25 @@ from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.datasets import Selection, open_store
 from gaitforge.datasets.code.trust import naming
+from gaitforge.datasets.errors import listed
+from gaitforge.flows.experiments.claim import Claim, claimed
+from gaitforge.flows.experiments.first_round import (
+    FirstParts,
+    parts_of_demonstrations,
+    with_first,
+    without_rounds,
+)
 from gaitforge.flows.experiments.plan import Experiment
-from gaitforge.flows.experiments.stages import Claim, claimed
 from gaitforge.flows.settings import override, with_chosen, with_named
 from gaitforge.flows.stages.status import is_experiment
 from gaitforge.flows.tasks.evaluation import EvaluationPlan
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.registry import LEGGED, evaluation_of
 from gaitforge.pipeline.experiments.papers import GRID_EPISODES
+
+
+def _unsaid(text: str) -> None:
+    """Tell nobody."""
 
 
 def chosen_claim(
@@ -26,6 +37,7 @@ def chosen_claim(
     choices: Mapping[str, Any],
     settings: Sequence[str],
     out: Path,
+    say: Callable[[str], object] = _unsaid,
 ) -> Claim:
     """An experiment on stores, with some values replaced; None leaves a value as it is.
 
@@ -34,6 +46,7 @@ def chosen_claim(
             which select the stores' episodes.
         settings: NAME=VALUE, see `override`.
         out: the experiment's folder; a resumed one keeps its first call's parts for corrections.
+        say: is told which parts corrections do not begin with.
 
     Raises:
         ValueError: a preset, store, or value that does not fit.
@@ -51,12 +64,16 @@ def chosen_claim(
     experiment = _with_choices(experiment, cells, choices)
     evaluations = [_evaluation_here(store) for store in stores]
     evaluation = evaluations[0] if stores else None
+    demonstrations = None
     if stores and (corrections := experiment.corrections) is not None:
         if evaluation is None or evaluation.kind != LEGGED:
             raise ValueError(f"{stores[0]} is not of legged robots, which corrections need")
         there = claimed(out).experiment.select.parts if is_experiment(out) else ()
-        parts = experiment.select.parts or there or tuple(open_store(stores[0]).parts())
-        experiment = replace(experiment, select=replace(experiment.select, parts=parts))
+        first = FirstParts(override(experiment, settings).select.parts)
+        if not first.kept:
+            first = parts_of_demonstrations(stores[0], there)
+            demonstrations = None if there else first
+        experiment = with_first(experiment, first)
         own = evaluation.scoring_expert(experiment.select.select(stores[0]))
         works = {"expert": own} if own and "expert" not in choices else {}
         works |= {"robot": robot} if (robot := getattr(evaluation, "robot", "")) else {}
@@ -70,6 +87,14 @@ def chosen_claim(
     experiment = replace(experiment, learners=learners)
     if evaluation is not None and experiment.corrections is None:
         experiment = _evaluated_on(experiment, evaluation, stores[0])
+    if demonstrations is not None:
+        first = without_rounds(experiment, stores[0])
+        experiment = with_first(experiment, first)
+        left_out = [*demonstrations.left_out, *first.left_out]
+        if left_out:
+            say(f"round 0 leaves out what earlier rounds collected: {listed(left_out)}")
+        if demonstrations.where:
+            say(f"round 0 leaves out earlier corrections: {demonstrations.where}")
     return Claim(name, experiment, tuple(stores))
 
 

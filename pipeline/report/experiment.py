@@ -10,14 +10,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from gaitforge.collectors.legged.replaying import by_robot
 from gaitforge.datasets import open_store
-from gaitforge.flows.experiments.measurements import MeasurementPlan, measurement_stages
-from gaitforge.flows.experiments.reinforcement import ReinforcementPlan, reinforcement_stages
-from gaitforge.flows.experiments.robustness import RobustnessPlan, robustness_stages
-from gaitforge.flows.experiments.stages import Claim, Pages, card_of, claimed, experiment_stages
+from gaitforge.flows.experiments import measurements, reinforcement, robustness
+from gaitforge.flows.experiments.claim import Claim, claim_folder, claimed
+from gaitforge.flows.experiments.stages import Pages, card_of, experiment_stages
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import PLAN, plan_from_tree
-from gaitforge.flows.records.records import provenance, read_plan, to_tree, write_file, write_record
+from gaitforge.flows.records.records import read_plan, to_tree, write_file
 from gaitforge.flows.stages.staging import Stage
 from gaitforge.flows.stages.status import MEASUREMENT, REINFORCEMENT, ROBUSTNESS, staged_kind
 
@@ -36,16 +36,19 @@ def write_store_card(store: Path, reporter: Reporter) -> None:
 def write_stored_page(store: Path, page: Path, reporter: Reporter) -> None:
     """Write a page that plays stored episodes, and the explorer of all beside it."""
     from gaitforge.pipeline.report.explorer.page import explorer_of
-    from gaitforge.pipeline.view.page import write_page
+    from gaitforge.pipeline.view.page import write_page, write_reason
+    from gaitforge.pipeline.view.show import NothingToShow
     from gaitforge.pipeline.view.stored import spread_over_returns, stored_show
 
     selection = open_store(store).select()
     write_file(page.with_name("explorer.html"), explorer_of(selection, page.parent).encode())
+    one_robot = by_robot(selection)[0]  # a page shows one
     try:
-        show = stored_show(spread_over_returns(selection, _SHOWN), reporter)
+        show = stored_show(spread_over_returns(one_robot, _SHOWN), reporter)
         write_page(show, page)
-    except ValueError as error:
+    except NothingToShow as error:
         reporter.say(f"no page of episodes: {error}")
+        write_reason(page, "Stored episodes", str(error))
 
 
 def write_experiment_report(out: Path, reporter: Reporter) -> Path:
@@ -73,6 +76,7 @@ class PlanKind:
     Attributes:
         name: in plan.json; plan: its class.
         stages: its stages in a folder, given what writes the folder's page.
+        check: raises ValueError unless a plan, the second one, goes on with that of a folder.
         module: of `report/kinds`, with its `write_page` and `summary_rows`.
         options: field of the plan, wherever it is in its tree -> option of the command line.
         shared: field of named settings -> options that all of them get.
@@ -82,6 +86,7 @@ class PlanKind:
     name: str
     plan: type
     stages: Callable[[Any, Path, Callable[[Path, Reporter], object]], list[Stage]]
+    check: Callable[[Any, Any, Path], None]
     module: str
     options: Mapping[str, str] = field(default_factory=dict)
     shared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -103,25 +108,29 @@ class PlanKind:
         """The plan of a folder, or of a plan's file; ValueError without one."""
         return plan_from_tree(self.plan, read_plan(place if place.is_file() else place / PLAN)[0])
 
-    def claim(self, plan: object, out: Path) -> None:
-        """Write the plan.json of a plan."""
-        write_record(out / PLAN, {"kind": self.name, "plan": to_tree(plan)} | provenance())
+    def claim(self, plan: object, out: Path, write: bool = True) -> None:
+        """Write the plan.json of a plan, or only see that it can be; see `claim_folder`."""
+        record = {"kind": self.name, "plan": to_tree(plan)}
+        claim_folder(out, self.name, plan, record, self.claimed, self.check, write)
 
 
 _KINDS = (
     PlanKind(
-        ROBUSTNESS, RobustnessPlan, robustness_stages, "robustness",
+        ROBUSTNESS, robustness.RobustnessPlan, robustness.robustness_stages,
+        robustness.check_grown, "robustness",
         options={"terrains": "terrain", "skills": "skill", "levels": "level",
                  "episodes": "episodes", "threads": "threads"},
     ),
     PlanKind(
-        REINFORCEMENT, ReinforcementPlan, reinforcement_stages, "reinforcement",
+        REINFORCEMENT, reinforcement.ReinforcementPlan, reinforcement.reinforcement_stages,
+        reinforcement.check_grown, "reinforcement",
         options={"seeds": "seeds"},
         shared={"tasks": ("steps", "device", "threads"), "evaluate": ("threads",)},
         picked="learners",
     ),
     PlanKind(
-        MEASUREMENT, MeasurementPlan, measurement_stages, "measurements",
+        MEASUREMENT, measurements.MeasurementPlan, measurements.measurement_stages,
+        measurements.check_grown, "measurements",
         options={"threads": "threads"},
     ),
 )  # fmt: skip

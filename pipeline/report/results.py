@@ -127,13 +127,20 @@ def verdict_rows(record: Record) -> list[dict[str, str]]:
             "source": each["source"],
             "the paper": each["numbers"],
             "here": " and ".join(fixed(mean) for mean in each["means"]),
-            "by chance": fixed(each["chance"]),
+            "by chance": _chance(each["chance"]),
             "verdict": each["verdict"],
         }
         for each in record.get("verdicts", ())
     ]
     shown = [name for name in (rows or [{}])[0] if any(row[name] for row in rows)]
     return [{name: row[name] for name in shown} for row in rows]
+
+
+def _chance(value: float | None) -> str:
+    """A p-value with two digits after the point, or three of a small one; never 0."""
+    if value is None or value >= 0.01:
+        return fixed(value)
+    return fixed(value, 3) if value >= 0.001 else "< 0.001"
 
 
 def overall_rows(record: Record) -> list[dict[str, str]]:

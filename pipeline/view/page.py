@@ -41,6 +41,13 @@ def write_page(show: Show, path: Path) -> int:
     return len(text)
 
 
+def write_reason(path: Path, title: str, reason: str) -> None:
+    """Write a page that only says why there are no episodes to play."""
+    title, reason = html.escape(title), html.escape(reason)
+    text = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
+    write_file(path, f"{text}<h1>{title}</h1><p>Nothing to play: {reason}.</p></html>\n".encode())
+
+
 def page(show: Show) -> str:
     """The page as text. It may run its own script only, and load nothing: its policy says so."""
     script, style = bundle()

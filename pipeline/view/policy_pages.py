@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
+from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, load_expert
 from gaitforge.collectors.legged.data import part_catalog
 from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.collectors.training_folder import POLICY
@@ -19,7 +19,7 @@ from gaitforge.flows.records.records import read_record
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.policy_source import EXPERT, PolicySource, run_source
 from gaitforge.pipeline.view.recording import record, recorded_charts
-from gaitforge.pipeline.view.show import MOST_PARALLEL, Show, spec_of, viewed
+from gaitforge.pipeline.view.show import MOST_PARALLEL, NothingToShow, Show, spec_of, viewed
 
 
 def policy_show(
@@ -65,6 +65,11 @@ def ghost_source(name: str) -> PolicySource:
     return run_source(Path(name))
 
 
+def default_robot() -> str:
+    """The name of the robot that the default expert drives."""
+    return load_expert(DEFAULT_EXPERT).policy.robot.name
+
+
 def with_ghosts(show: Show, source: PolicySource, reporter: Reporter) -> Show:
     """The same page with another policy on the same starts and seeds, without action noise.
 
@@ -94,6 +99,7 @@ def evaluation_show(path: Path, reporter: Reporter) -> Show:
     and the policy.
 
     Raises:
+        NothingToShow: it is of several robots, or of an expert that it does not tell.
         ValueError: no evaluation of the legged task, or its policy is gone or was trained further.
     """
     tree = read_record(path)
@@ -101,7 +107,9 @@ def evaluation_show(path: Path, reporter: Reporter) -> Show:
         raise ValueError(f"{path} is no evaluation with its plan and returns")
     plan = plan_from_tree(LeggedEvaluation, tree["plan"])
     if plan.each_robot():
-        raise ValueError(f"{path} is of several robots; a page shows one: gaitforge view --robot")
+        raise NothingToShow(
+            f"{path} is of several robots; a page shows one: gaitforge view --robot"
+        )
     source = _evaluated(path, tree["key"].get("weights"))
     returns = _extremes(plan, tree)
     specs = [spec for spec in plan.grid.specs() if spec.index in returns]
@@ -121,7 +129,9 @@ def _evaluated(path: Path, weights: str | None) -> PolicySource:
     source = run_source(run) if run.is_dir() else expert
     if LeggedEvaluation().key(source)["weights"] == weights:
         return source
-    raise ValueError(
+    # An expert's evaluation does not tell where it is.
+    kind = ValueError if run.is_dir() else NothingToShow
+    raise kind(
         f"{path} keeps no episodes, and its policy is not at {run}; "
         "give the folder of its training run to view"
     )

@@ -7,8 +7,14 @@ from pathlib import Path
 from gaitforge.datasets.files import sha256_file
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import read_record, write_record
-from gaitforge.pipeline.view.page import bundle, write_page
-from gaitforge.pipeline.view.policy_pages import evaluation_show, ghost_source, with_ghosts
+from gaitforge.pipeline.view.page import bundle, write_page, write_reason
+from gaitforge.pipeline.view.policy_pages import (
+    default_robot,
+    evaluation_show,
+    ghost_source,
+    with_ghosts,
+)
+from gaitforge.pipeline.view.show import NothingToShow
 
 PAGES = Path("episodes")
 _EXPERT = "expert"
@@ -20,23 +26,31 @@ def write_evaluation_pages(
     """Write `episodes/NAME.html` for evaluations of a demo or comparison, where none is newer.
 
     Each plays the worst, the median and the best episode of every cell, with `ghosts` beside the
-    expert's on the same start and seed. Where pages cannot be made, the reporter says why.
+    default expert's on the same start and seed, where it drives that robot. Where there is nothing
+    to show, the page says why.
+
+    Raises:
+        ValueError: an evaluation or its policy is missing, or a page cannot be made or written.
     """
-    folder = run_dir / PAGES
-    try:
-        bundle()
-        for name in names:
-            evaluation = run_dir / "evaluate" / f"{name}.json"
-            key, page = {"evaluation": sha256_file(evaluation)}, folder / f"{name}.html"
-            if read_record(page.with_suffix(".json")) == key and page.is_file():
-                continue
+    bundle()
+    for name in names:
+        evaluation = run_dir / "evaluate" / f"{name}.json"
+        if not evaluation.is_file():
+            raise ValueError(f"{evaluation} is missing, whose episodes the page plays")
+        key = {"evaluation": sha256_file(evaluation)}
+        page = run_dir / PAGES / f"{name}.html"
+        if read_record(page.with_suffix(".json")) == key and page.is_file():
+            continue
+        title = f"{name}: episodes of its evaluation"
+        try:
             show = evaluation_show(evaluation, reporter)
-            if ghosts and name != _EXPERT:
+            if ghosts and name != _EXPERT and show.robot.name == default_robot():
                 show = with_ghosts(show, ghost_source(_EXPERT), reporter)
-            write_page(replace(show, title=f"{name}: episodes of its evaluation"), page)
-            write_record(page.with_suffix(".json"), key)
-    except (ValueError, OSError) as error:
-        reporter.say(f"no pages of episodes: {error}")
+            write_page(replace(show, title=title), page)
+        except NothingToShow as error:
+            reporter.say(f"no page of episodes: {error}")
+            write_reason(page, title, str(error))
+        write_record(page.with_suffix(".json"), key)
 
 
 def page_of(run_dir: Path, name: str) -> str:

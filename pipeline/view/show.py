@@ -19,6 +19,10 @@ MOST_PARALLEL = 64
 """Most robots that run a page's episodes in parallel."""
 
 
+class NothingToShow(ValueError):
+    """Episodes of which no page can be made, however often it is tried; the message says why."""
+
+
 @dataclass(frozen=True)
 class Viewed:
     """One episode: its catalog row, its recording, and its surroundings.

@@ -29,7 +29,7 @@ from gaitforge.pipeline.view.recording import (
     record,
     recorded_charts,
 )
-from gaitforge.pipeline.view.show import MOST_PARALLEL, Show, viewed
+from gaitforge.pipeline.view.show import MOST_PARALLEL, NothingToShow, Show, viewed
 
 NEEDED = ("terrain", "level", "skill", "seed", "terrain_variant", "simulator", "simulator_version")
 _LAST_ACTION, _COMMAND = (slice(*POLICY_SLICES[name]) for name in ("last_action", "command"))
@@ -51,12 +51,12 @@ def stored_show(selection: Selection, reporter: Reporter, robot: str = "") -> Sh
         robot: a name or path; empty for the store's own.
 
     Raises:
-        ValueError: no legged episodes, or neither of the two is possible.
+        NothingToShow: no legged episodes, or neither of the two is possible.
     """
     store = selection.store
     columns = selection.catalog.column_names
     if missing := [name for name in NEEDED if name not in columns]:
-        raise ValueError(
+        raise NothingToShow(
             f"{store.address} has no column {missing[0]}: view shows stores of the legged task"
         )
     card = load_robot(robot) if robot else robot_of_selection(selection)
@@ -65,7 +65,7 @@ def stored_show(selection: Selection, reporter: Reporter, robot: str = "") -> Sh
         env = replay_environment(selection, min(MOST_PARALLEL, len(rows)), str(card.path))
     except ValueError as error:
         if "state" not in selection.store.schema.names():
-            raise ValueError(
+            raise NothingToShow(
                 f"{store.address} can neither be simulated again ({error}) nor has it the field "
                 "state, which gaitforge collect --state stores"
             ) from None

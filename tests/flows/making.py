@@ -8,8 +8,8 @@ from typing import Any
 
 from gaitforge.collectors.legged.data import CollectionGrid
 from gaitforge.datasets import open_store
+from gaitforge.flows.experiments.claim import Claim, claim
 from gaitforge.flows.experiments.plan import Corrections, Experiment
-from gaitforge.flows.experiments.stages import Claim, claim
 from gaitforge.flows.progress import Advance, Reporter, Silent
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.stages.staging import run_stages

@@ -14,8 +14,8 @@ import pytest
 
 from gaitforge.collectors.rendering.rendering import Shot
 from gaitforge.datasets import open_store
+from gaitforge.flows.experiments.claim import Claim
 from gaitforge.flows.experiments.plan import Experiment
-from gaitforge.flows.experiments.stages import Claim
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.records.records import digest, read_record, to_tree, write_record
 from gaitforge.pipeline.cli.main import main

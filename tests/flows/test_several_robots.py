@@ -26,8 +26,8 @@ from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard, load_robot
 from gaitforge.collectors.robots.stored_robots import SEVERAL, stored_robot
 from gaitforge.datasets import Store, open_store
 from gaitforge.datasets.catalog.glossary import glossary
+from gaitforge.flows.experiments.claim import Claim
 from gaitforge.flows.experiments.plan import Experiment
-from gaitforge.flows.experiments.stages import Claim
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.export import ExportPlan, run_export

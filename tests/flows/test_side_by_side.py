@@ -92,6 +92,9 @@ def test_one_at_a_time_where_there_is_one_core_or_one_gpu(
     assert not any(
         overlaps(*pair) for k, each in enumerate(ran) for pair in [(each, o) for o in ran[:k]]
     )
+    if processes == 1:  # in this one, where no overlap is possible: in the order of their waiting
+        assert {each["pid"] for each in ran} == {os.getpid()}
+        assert [*sorted(GRAPH, key=lambda name: records(tmp_path)[name]["began"])] == [*GRAPH]
 
 
 def test_a_share_of_the_gpu_lets_as_many_stages_run_at_a_time(tmp_path: Path) -> None:

@@ -23,6 +23,9 @@ _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _NAMES = re.compile(r"[\w.,+-]*")
 _MEMORY = re.compile(r"(\d+[KMGT]?)?")
 _OPTION = re.compile(r"[a-z][a-z-]*(=[^\s#\"'\\]+)?")
+# A job's name is only shown, so what it cannot hold is replaced.
+_NOT_JOB = re.compile(r"[^\w.,+-]+")
+_WORD = re.compile(r"[^\s#\"'\\\x00-\x1f\x7f]+")
 _MAIL = re.compile(r"([^\s#\"'\\,@]+@[^\s#\"'\\,@]+)?")
 _CONTAINER = re.compile(r"((apptainer|pyxis):[^\s-].*)?")
 # Pyxis splits mounts at the first three, and writes them into a string of a shell.
@@ -127,7 +130,10 @@ class SlurmSettings(SlurmRequest):
                 "the work has to end; raise --time or lower --grace"
             )
         for option in self.options:
-            if not _OPTION.fullmatch(option) or option.split("=")[0] in _OURS:
+            name = option.split("=")[0]
+            # sbatch takes the beginning of an option's name for the option.
+            ours = any(own.startswith(name) for own in _OURS)
+            if not _OPTION.fullmatch(option) or ours:
                 raise ValueError(
                     f"sbatch option '{option}' is not allowed: name or name=value, no spaces or "
                     f"quotes, and none of {', '.join(sorted(_OURS))}"
@@ -188,7 +194,7 @@ def batch_script(folder: Path, work: Work, settings: SlurmSettings) -> str:
         [
             "#!/bin/bash",
             "# Written by gaitforge; what it runs is in plan.json beside it.",
-            *(f"#SBATCH --{option}" for option in _directives(work, settings)),
+            *(_directive(option) for option in _directives(work, settings)),
             "",
             f"folder={shlex.quote(str(folder))}",
             f"max_restarts={allowed}",
@@ -209,7 +215,7 @@ def _processes(settings: SlurmSettings) -> int:
 def _directives(work: Work, settings: SlurmSettings) -> list[str]:
     processes = max(1, settings.gpus)
     options = [
-        f"job-name={work.name}",
+        f"job-name={_NOT_JOB.sub('-', work.name)}",
         "open-mode=append",
         "requeue",
         f"signal=B:USR2@{settings.grace_s}",
@@ -231,6 +237,16 @@ def _directives(work: Work, settings: SlurmSettings) -> list[str]:
     if settings.mail:
         options += [f"mail-user={settings.mail}", "mail-type=END,FAIL,REQUEUE"]
     return [*options, *settings.options]
+
+
+def _directive(option: str) -> str:
+    """A line that sbatch reads, of one word; ValueError for what would end the word or the line.
+
+    sbatch takes quotes, backslashes and # in it as a shell does, and the next line is a command.
+    """
+    if not _WORD.fullmatch(option):
+        raise ValueError(f"{option!r} cannot be an option of sbatch in a script")
+    return f"#SBATCH --{option}"
 
 
 def _prepare(settings: SlurmSettings) -> list[str]:

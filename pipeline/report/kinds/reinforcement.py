@@ -29,7 +29,9 @@ def write_page(out: Path, reporter: Reporter) -> Path:
         Section(
             "Results",
             "Means over the seeds ± their standard deviation, of mean actions in held-out "
-            "episodes; in brackets the 95 % interval over the seeds.",
+            "episodes; in brackets the 95 % interval over the seeds. Above the first: by how much "
+            "the mean return is higher than the first network's on that task; of the first: its "
+            "share of that return, a dash where that is not above 0.",
             summary_rows(summary),
         ),
         *([Section("Published", VERDICTS, rows)] if (rows := verdict_rows(summary)) else []),
@@ -70,6 +72,7 @@ def summary_rows(summary: Record) -> list[dict[str, str]]:
             "network": row["learner"],
             "parameters": count(row["parameters"]),
             "return": pages.spread(row["return"], 2, row["return_ci95"]),
+            "above the first": fixed(row.get("over_first")),
             "of the first": fixed(row["of_first"]),
             "success": pages.spread(row["success"], 2),
             "survival": pages.spread(row["survival"], 2),

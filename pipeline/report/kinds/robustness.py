@@ -13,6 +13,7 @@ from gaitforge.pipeline.report.charts import Curve
 from gaitforge.pipeline.report.figures import Panel
 from gaitforge.pipeline.report.pages import DASH, Record, Section, fixed, interval, write_sections
 
+NEVER = "never succeeds"
 _MEASURES = {
     "fastest joint target, rad/s (99 %)": ("action_rate_p99", 1),
     "largest torque, Nm (99 %)": ("torque_p99", 1),
@@ -29,7 +30,8 @@ def write_page(out: Path, reporter: Reporter) -> Path:
         Section(
             "How far",
             "The last value, from mild to hard, at which a policy still succeeds in at least half "
-            "as many episodes as under default conditions.",
+            "as many episodes as under default conditions; none: it does not at the first. Of a "
+            "policy that never succeeds by default nothing can be told.",
             limit_rows(summary),
         ),
         Section("Smoothness", "Under default conditions.", _smoothness(rows)),
@@ -65,14 +67,22 @@ def _with_interval(row: Record, name: str) -> str:
 
 
 def limit_rows(summary: Record) -> list[dict[str, str]]:
-    """A row for each quantity: the last value before a policy's success halves."""
+    """A row for each quantity: the last value before a policy's success halves.
+
+    A policy that never succeeds under default conditions has no such value.
+    """
     table: dict[str, dict[str, str]] = {}
     last = {row["quantity"]: row["value"] for row in summary["rows"]}
+    default = [row for row in summary["rows"] if row["quantity"] == DEFAULT]
+    succeeds = {row["policy"]: row["success"] > 0 for row in default}
     for each in summary["limits"]:
         row = table.setdefault(each["quantity"], {"quantity": _label(each["quantity"])})
-        until, name = each["until"], pages.policy(each["policy"])
+        until = each["until"]
+        name = pages.policy(each["policy"])
         row[name] = "none" if until is None else str(until)
-        if until == last[each["quantity"]]:
+        if not succeeds[each["policy"]]:
+            row[name] = NEVER
+        elif until == last[each["quantity"]]:
             row[name] = f"{until} and beyond"
     return list(table.values())
 

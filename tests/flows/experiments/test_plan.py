@@ -1,5 +1,6 @@
 """Plans of experiments: what is refused, what choices reach, and what presets hold."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,9 @@ from hypothesis import strategies as st
 from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
 from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.datasets import open_store
+from gaitforge.flows.experiments.claim import Claim, claim, claimed
 from gaitforge.flows.experiments.plan import Corrections, DataSet, Experiment
 from gaitforge.flows.experiments.runs import Run
-from gaitforge.flows.experiments.stages import Claim, claim, claimed
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import to_tree
@@ -68,7 +69,10 @@ def learner(**settings: Any) -> Experiment:
         (lambda: replace(PLAN, vary={"steps": (1,), "data": (0.5,)}), "one number may vary"),
         (lambda: replace(PLAN, vary={"steps": (0,)}), "steps must be"),
         (lambda: replace(PLAN, vary={"budget": (1, 0)}), "steps must be"),
-        (lambda: replace(PLAN, vary={"budget": (float("inf"),)}), "cannot convert float infinity"),
+        (lambda: replace(PLAN, vary={"budget": (float("inf"),)}), "budget needs finite numbers"),
+        (lambda: replace(PLAN, vary={"steps": (20, 20.0)}), "vary: steps: 20.0 comes twice"),
+        (lambda: replace(PLAN, vary={"steps": 20}), "steps needs a list of numbers"),
+        (lambda: replace(PLAN, vary={"steps": ("20",)}), "steps needs finite numbers"),
         (lambda: replace(PLAN, vary={"episodes": (2.5,)}), "episodes must be whole numbers from 1"),
         (lambda: replace(PLAN, tested=True), "a split_seed"),
         (lambda: replace(PLAN, corrections=Corrections()), "one learner with one seed"),
@@ -100,7 +104,7 @@ def test_a_number_that_varies_reaches_nested_settings() -> None:
     assert [dict(config.model_overrides) for config in configs] == [{"n_modes": 4}, {"n_modes": 8}]
 
 
-@given(st.lists(st.floats(1, 50), min_size=1, max_size=4), st.integers(1, 10_000))
+@given(st.lists(st.floats(1, 50), min_size=1, max_size=4, unique=True), st.integers(1, 10_000))
 def test_a_budget_that_varies_multiplies_each_learners_own_steps(
     factors: list[float], steps: int
 ) -> None:
@@ -111,6 +115,23 @@ def test_a_budget_that_varies_multiplies_each_learners_own_steps(
         assert plan.config("fcnet", 0, value).steps == round(10 * value)
     without = replace(plan, vary={})
     assert (without.budget(None), without.config("mlp", 0).steps) == (1.0, steps)
+
+
+@given(st.integers(1, 40), st.integers(1, 300), st.integers(1, 300))
+def test_a_curve_has_as_many_kept_policies_as_asked_for_over_the_steps_that_were_trained(
+    curve: int, planned: int, trained: int
+) -> None:
+    plan = Experiment({"mlp": {"steps": planned}}, curve=curve)
+    every = plan.kept(replace(plan.config("mlp", 0), steps=trained)).keep_every
+    scored = plan.scored_steps(trained)
+    assert len(scored) == min(curve, trained)
+    assert scored[-1] == trained
+    assert scored == sorted(set(scored))
+    if curve > 1:
+        assert every is not None
+        assert all(step % every == 0 for step in scored[:-1])
+        for k, step in enumerate(scored[:-1], curve - len(scored) + 1):
+            assert k * trained / curve - every < step <= k * trained / curve or trained < curve
 
 
 def test_d4rl_at_the_papers_size_has_networks_of_equal_size_and_three_budgets() -> None:
@@ -163,10 +184,12 @@ ON_STORES = [
 @pytest.mark.parametrize("name", [*ON_STORES, "legged-1m9"])
 def test_presets_survive_their_files(name: str) -> None:
     plan = experiment_preset(name) if name in PRESETS else collecting_preset(name)
-    assert plan_from_tree(Experiment, to_tree(plan)) == plan_from_tree(Experiment, to_tree(plan))
-    assert to_tree(plan_from_tree(Experiment, to_tree(plan))) == to_tree(plan)
+    read = plan_from_tree(Experiment, json.loads(json.dumps(to_tree(plan))))
+    assert to_tree(read) == to_tree(plan)
     for learner in plan.learners:
         assert plan.config(learner, 1).seed == 1
+        for value in plan.values():
+            assert read.config(learner, 1, value) == plan.config(learner, 1, value)
         if name == "legged-mixed":  # imitators of executed actions imitate the noise, and fall
             config = plan.config(learner, 1)
             assert config.executed_actions == bool(OBJECTIVES[config.objective].values)

@@ -1,6 +1,6 @@
 """Verdicts on a paper's statements: laws of the test, and rows for what has run."""
 
-from itertools import permutations
+from itertools import combinations, permutations
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from gaitforge.flows.experiments.published import (
 from gaitforge.flows.experiments.robustness import RobustnessPlan
 from gaitforge.flows.stages.status import ROBUSTNESS
 from gaitforge.pipeline.experiments.presets import PRESETS, preset
+from gaitforge.pipeline.report.results import verdict_rows
 
 SCORES = st.lists(st.integers(-50, 50).map(float), min_size=1, max_size=5)
 
@@ -46,8 +47,37 @@ def test_a_chance_is_the_share_of_orders_that_are_as_far_apart() -> None:
     orders = np.array(list(permutations([*ahead, *behind])))
     apart = orders[:, :3].mean(axis=1) - orders[:, 3:].mean(axis=1)
     assert chance(ahead, behind) == pytest.approx(np.mean(apart >= seen - 1e-9))
+
+
+def test_the_chance_of_drawn_splits_counts_the_one_that_was_seen() -> None:
+    """More than 200,000 splits are drawn: of the farthest apart none is, but it was seen."""
     many = list(np.arange(30.0))
-    assert chance(many[15:], many[:15]) < 1e-4
+    assert chance(many[15:], many[:15]) == 1 / 200_001
+    assert chance(many[:15], many[15:]) == 1.0
+    # 352,716 splits, all of which can be counted here: three standard errors of the drawn share.
+    runs = np.random.default_rng(3).normal(size=21) + np.repeat([0.4, 0.0], [11, 10])
+    splits = np.array(list(combinations(range(21), 11)))
+    exact = np.mean(runs[splits].sum(axis=1) >= runs[:11].sum() - 1e-9)
+    drawn = chance(runs[:11].tolist(), runs[11:].tolist())
+    assert 0.05 < exact < 0.95
+    assert drawn == pytest.approx(exact, abs=3 * np.sqrt(exact * (1 - exact) / 200_000))
+
+
+@given(st.lists(st.floats(), min_size=1, max_size=4), st.lists(st.floats(), min_size=1, max_size=4))
+def test_no_run_makes_a_chance_of_0_or_a_verdict_of_what_is_no_number(
+    ahead: list[float], behind: list[float]
+) -> None:
+    assert 0.0 < chance(ahead, behind) <= 1.0
+    if not np.isfinite([*ahead, *behind]).all():
+        assert verdict(ahead, behind) == OPEN
+
+
+def test_the_page_shows_no_chance_of_0() -> None:
+    said = (Published("a", "b", "Paper"),)
+    runs = [{"learner": n, "seed": s, "score": s + 100.0 * (n == "a")}
+            for n in "ab" for s in range(12)]  # fmt: skip
+    record = {"verdicts": list(verdicts(said, runs, "score"))}
+    assert [row["by chance"] for row in verdict_rows(record)] == ["< 0.001"]
 
 
 def test_every_value_and_statement_that_has_run_gets_a_row_of_means_over_its_sets() -> None:

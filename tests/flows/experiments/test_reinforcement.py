@@ -1,22 +1,28 @@
 """Networks trained by PPO on a legged and a Gymnasium task, with seeds, scored and shown."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from gaitforge.collectors.legged.observations import POLICY_SLICES
+from gaitforge.datasets.history import HISTORY
 from gaitforge.flows.experiments.published import OPEN, Published
-from gaitforge.flows.experiments.reinforcement import ReinforcementPlan
+from gaitforge.flows.experiments.reinforcement import ReinforcementPlan, reinforcement_stages
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.records.records import read_record, to_tree
-from gaitforge.flows.stages.staging import is_done, run_stages
+from gaitforge.flows.records.records import read_record, to_tree, write_record
+from gaitforge.flows.stages.staging import find_stage, is_done, run_stages
 from gaitforge.flows.stages.status import REINFORCEMENT
 from gaitforge.learners.models.registry import build_network, count_parameters, preset
 from gaitforge.learners.policy.tokens import TokenLayout
 from gaitforge.pipeline.experiments.presets import preset as shipped
 from gaitforge.pipeline.report.experiment import PLAN_KINDS, stages_in
+from gaitforge.pipeline.report.kinds.reinforcement import write_page
 from tests.pipeline.command_line import call
 
 SHORT = {"horizon": 8, "epochs": 1, "mini_batches": 2, "threads": 1}
@@ -78,10 +84,47 @@ def test_every_run_is_trained_scored_once_and_on_the_page(tmp_path: Path) -> Non
 def test_steps_of_every_run_reach_a_task_that_a_setting_brings(tmp_path: Path) -> None:
     tasks = 'tasks.a1-walk={"robot":"a1","robots":8}'
     words = ["run", "bot-rl", "--out", tmp_path, "--steps", "640", "--set", tasks]
-    assert call(*words, "--stage", "none of them") == 2
+    assert call(*words, "--stage", "compare") == 2  # nothing is trained yet
     plan = PLAN_KINDS[REINFORCEMENT].claimed(tmp_path)
     assert plan.tasks["a1-walk"] == {"robot": "a1", "robots": 8, "steps": 640}
     assert {run.config.steps for run in plan.runs()} == {640}
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=3))
+@example([0.0, 5.0])
+@example([-1000.0, -500.0])
+@example([5e-324, 5.0])
+def test_a_better_return_is_never_less_of_the_first(returns: list[float]) -> None:
+    with TemporaryDirectory() as folder:
+        results = summarised(Path(folder), returns)
+    first = returns[0]
+    for result, value in zip(results, returns, strict=True):
+        assert result["over_first"] == value - first
+        assert (result["of_first"] is None) or first > 0
+    by_share = sorted(results, key=lambda each: each["of_first"] or 0.0)
+    if all(each["of_first"] is not None for each in results):
+        means = [each["return"]["mean"] for each in by_share]
+        assert means == sorted(means)
+    assert first <= 0 or first < 1e-300 or results[0]["of_first"] == 1.0
+
+
+def summarised(out: Path, returns: list[float]) -> list[dict[str, Any]]:
+    """The results of learners whose runs had these returns."""
+    learners = {f"l{k}": {"model": "mlp"} for k in range(len(returns))}
+    plan = ReinforcementPlan(learners, {"hopper": PLAN.tasks["hopper"]}, {}, (0,))
+    for run, value in zip(plan.runs(), returns, strict=True):
+        names = ("return_ci95", "success_ci95", "cells")
+        record: dict[str, Any] = dict.fromkeys(names, ()) | {"return": value}
+        names = ("parameters", "success", "survival", "episodes", "latency_us_median")
+        write_record(run.evaluated(out), record | dict.fromkeys(names, 1.0))
+        run.folder(out).mkdir(parents=True)
+        row = {"steps": 1, "steps_per_s": 1.0, "return": value}
+        (run.folder(out) / HISTORY).write_text(json.dumps(row) + "\n")
+    stages = reinforcement_stages(plan, out, write_page)
+    for name in ("compare", "report"):
+        find_stage(stages, name).run(Silent())
+    return (read_record(out / "summary.json") or {})["results"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Policies under other conditions, of the shipped expert alone and of a run."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from gaitforge.flows.stages.status import ROBUSTNESS
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.pipeline.report.experiment import PLAN_KINDS
 from gaitforge.pipeline.report.kinds.robustness import (
+    NEVER,
     limit_rows,
     summary_rows,
     write_page,
@@ -49,6 +51,21 @@ def test_policies_are_evaluated_under_each_condition_once_and_the_page_shows_it(
     page = (tmp_path / "report.html").read_text()
     assert "Success: friction" in page
     assert "terrain gravel" in page
+
+
+def test_a_policy_that_never_succeeds_is_robust_until_nothing(tmp_path: Path) -> None:
+    grid = replace(GRID, skills=("rush",))  # it stands
+    evaluation = LeggedEvaluation(grid=grid, robots=2, threads=1)
+    plan = RobustnessPlan((POLICY,), {"friction": (0.6, 0.5)}, evaluation)
+    run_stages(tmp_path, robustness_stages(plan, tmp_path, write_page), Silent())
+    summary = read_record(tmp_path / "summary.json") or {}
+    assert [r["success"] for r in summary["rows"] if r["policy"] == "Still"] == [0.0] * 3
+    limits = {row["policy"]: row["until"] for row in summary["limits"]}
+    assert limits["Still"] is None
+    assert limits["expert"] == 0.5
+    [row] = limit_rows(summary)
+    assert row["Still"] == NEVER
+    assert NEVER in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gaitforge.datasets import open_store
+from gaitforge.flows.experiments.claim import Claim
 from gaitforge.flows.experiments.plan import Experiment
-from gaitforge.flows.experiments.stages import Claim
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.staging import is_done, run_stages

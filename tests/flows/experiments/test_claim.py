@@ -1,0 +1,170 @@
+"""The plan of a folder: only the same experiment changes it, and nothing that is at work."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.flows.experiments.claim import Claim, claim
+from gaitforge.flows.experiments.measurements import MeasurementPlan
+from gaitforge.flows.experiments.plan import Corrections, Experiment
+from gaitforge.flows.experiments.reinforcement import ReinforcementPlan
+from gaitforge.flows.experiments.robustness import RobustnessPlan
+from gaitforge.flows.records.records import read_record, write_record
+from gaitforge.flows.stages.staging import Stage, at_work
+from gaitforge.flows.stages.status import EXPERIMENT, MEASUREMENT, REINFORCEMENT, ROBUSTNESS
+from gaitforge.flows.stages.train import SelectPlan
+from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.pipeline.report.experiment import PLAN_KINDS
+from tests.flows.gym_stores import make_gym_store
+from tests.pipeline.command_line import call
+
+STILL = "tests.flows.experiments.still:Still"
+GRID = EvaluationGrid(("flat",), ("stand",), (2,), 1)
+ON_STORE = Experiment({"mlp": {"steps": 3}}, settings={"batch_size": 4}, vary={"data": (0.5,)})
+PLANS: dict[str, Any] = {
+    "collects": Claim("demo", Experiment({"mlp": {}}, collect=LeggedPlan())),
+    EXPERIMENT: Claim("compare", ON_STORE, ("none.zarr",)),
+    "dagger": Claim("dagger", Experiment({"mlp": {}}, corrections=Corrections()), ("none.zarr",)),
+    ROBUSTNESS: RobustnessPlan(
+        (STILL,), {"friction": (0.3,)}, LeggedEvaluation(grid=GRID, robots=1)
+    ),
+    REINFORCEMENT: ReinforcementPlan({"mlp": {}}, {"hopper": {"env": "Hopper-v5"}}, {}, seeds=(0,)),
+    MEASUREMENT: MeasurementPlan({"spectra": {"n": [4]}}),
+}
+
+
+def put(name: str, plan: Any, out: Path) -> None:
+    """Claim a folder for a plan of `PLANS`, or a change of it."""
+    if name in PLAN_KINDS:
+        PLAN_KINDS[name].claim(plan, out)
+    else:
+        claim(plan, out)
+
+
+@pytest.mark.parametrize("there", PLANS)
+@pytest.mark.parametrize("new", PLANS)
+def test_a_folder_takes_its_own_experiment_again_and_no_other(
+    there: str, new: str, tmp_path: Path
+) -> None:
+    put(there, PLANS[there], tmp_path)
+    before = (tmp_path / "plan.json").read_bytes()
+    if there == new:
+        put(new, PLANS[new], tmp_path)
+    else:
+        with pytest.raises(ValueError, match="holds") as refusal:
+            put(new, PLANS[new], tmp_path)
+        assert "\n" not in str(refusal.value)
+    assert (tmp_path / "plan.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("content", [{"plan": {}}, {"kind": "legged"}, []])
+def test_the_plan_of_something_else_stays(name: str, content: Any, tmp_path: Path) -> None:
+    write_record(tmp_path / "plan.json", content)
+    with pytest.raises(ValueError, match=r"holds the plan.json of something else"):
+        put(name, PLANS[name], tmp_path)
+    assert read_record(tmp_path / "plan.json") == content
+
+
+def experiment(**changes: Any) -> Callable[[Claim], Claim]:
+    return lambda plan: replace(plan, experiment=replace(plan.experiment, **changes))
+
+
+def field(**changes: Any) -> Callable[[Any], Any]:
+    return lambda plan: replace(plan, **changes)
+
+
+MLP, FCNET = {"mlp": {"steps": 3}}, {"fcnet": {"steps": 3}}
+HOPPER = {"hopper": {"env": "Hopper-v5"}}
+GROWN = [
+    (EXPERIMENT, experiment(learners={**FCNET, **MLP}, seeds=(1, 0))),
+    (EXPERIMENT, experiment(vary={"data": (1.0, 0.5)})),
+    (EXPERIMENT, experiment(learners={"mlp": {"steps": 3, "device": "cuda"}})),
+    (EXPERIMENT, experiment(evaluate={"episodes": 3}, tested=False)),
+    (ROBUSTNESS, field(conditions={"friction": (0.3, 0.1), "payload_kg": (3.0,)})),
+    (REINFORCEMENT, field(seeds=(0, 1), learners={"mlp": {}, "flat": {"model": "mlp"}})),
+    (MEASUREMENT, field(measures={"spectra": {"n": [4, 8]}, "attention": {}})),
+]
+OTHERS = [
+    (EXPERIMENT, experiment(learners=FCNET), "among its learners"),
+    (EXPERIMENT, experiment(seeds=(1,)), "among its seeds"),
+    (EXPERIMENT, experiment(sets={"good": "success"}), "among its sets"),
+    (EXPERIMENT, experiment(sets={"": "success"}), "another set ''"),
+    (EXPERIMENT, experiment(vary={"data": (1.0,)}), "among its values of data"),
+    (EXPERIMENT, experiment(vary={}), "another number that varies"),
+    (EXPERIMENT, experiment(learners={"mlp": {"steps": 4}}), "another steps for learner 'mlp'"),
+    (EXPERIMENT, experiment(learners={"mlp": {"steps": 3, "best": 0.5}}), "another share of the"),
+    (EXPERIMENT, experiment(settings={"batch_size": 5}), "another batch_size"),
+    (EXPERIMENT, experiment(select=SelectPlan(where="success")), "another select"),
+    (EXPERIMENT, experiment(train_s=3.0), "another train_s"),
+    (EXPERIMENT, experiment(curve=3), "another curve"),
+    ("dagger", experiment(corrections=Corrections(share=0.5)), "other settings"),
+    ("collects", experiment(learners={"mlp": {"steps": 4}}), "other settings"),
+    (ROBUSTNESS, field(conditions={"friction": (0.1,)}), "among its values of friction"),
+    (ROBUSTNESS, field(conditions={"payload_kg": (3.0,)}), "among its values of friction"),
+    (ROBUSTNESS, field(evaluation=LeggedEvaluation(grid=GRID, robots=2)), "of another robots"),
+    (REINFORCEMENT, field(seeds=(1,)), "among its seeds"),
+    (REINFORCEMENT, field(learners={"mlp": {"steps": 7}}), "another steps of learner 'mlp'"),
+    (REINFORCEMENT, field(tasks={"swim": HOPPER["hopper"]}), "among its tasks"),
+    (MEASUREMENT, field(repeats=3), "another number of repeats"),
+    (MEASUREMENT, field(measures={"spectra": {"field": "action"}}), "another field of spectra"),
+]
+
+
+@pytest.mark.parametrize(("name", "change"), GROWN)
+def test_what_is_added_is_the_same_experiment(
+    name: str, change: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    put(name, PLANS[name], tmp_path)
+    before = (tmp_path / "plan.json").read_bytes()
+    with at_work(tmp_path, [Stage("train", "key")]), pytest.raises(ValueError, match="stages of"):
+        put(name, change(PLANS[name]), tmp_path)
+    assert (tmp_path / "plan.json").read_bytes() == before
+    with at_work(tmp_path, [Stage("train", "key")]):
+        put(name, PLANS[name], tmp_path)  # the plan that is at work may be asked for again
+    put(name, change(PLANS[name]), tmp_path)
+    assert (tmp_path / "plan.json").read_bytes() != before
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+
+
+@pytest.mark.parametrize(("name", "change", "complaint"), OTHERS)
+def test_what_is_left_out_or_otherwise_is_another_experiment(
+    name: str, change: Callable[[Any], Any], complaint: str, tmp_path: Path
+) -> None:
+    put(name, PLANS[name], tmp_path)
+    before = (tmp_path / "plan.json").read_bytes()
+    with pytest.raises(ValueError, match=complaint) as refusal:
+        put(name, change(PLANS[name]), tmp_path)
+    assert "\n" not in str(refusal.value)
+    assert (tmp_path / "plan.json").read_bytes() == before
+
+
+def test_a_store_may_have_moved_but_not_be_another_one(tmp_path: Path) -> None:
+    store = make_gym_store(tmp_path / "a.zarr")
+    other = make_gym_store(tmp_path / "b.zarr", episodes=5)
+    out, plan = tmp_path / "out", replace(PLANS[EXPERIMENT], stores=(str(store),))
+    claim(plan, out)
+    with pytest.raises(ValueError, match=r"the store .*a.zarr"):
+        claim(replace(plan, stores=(str(other),)), out)
+    moved = replace(plan, stores=(str(store.rename(tmp_path / "c.zarr")),))
+    claim(moved, out)
+    claim(replace(moved, stores=(*moved.stores, str(other))), out)
+
+
+def test_a_command_that_fails_or_only_shows_writes_no_plan(tmp_path: Path) -> None:
+    store, out = make_gym_store(tmp_path / "hopper.zarr"), tmp_path / "out"
+    words = ["compare", store, "--models", "mlp", "--steps", "2", "--out", out]
+    assert call(*words, "--stage", "no such stage") == 2
+    assert not out.exists()
+    assert call(*words, "--runner", "slurm", "--dry-run") == 0
+    assert not out.exists()
+    PLAN_KINDS[ROBUSTNESS].claim(PLANS[ROBUSTNESS], out)
+    before = (out / "plan.json").read_bytes()
+    assert call(*words) == 2
+    assert call(*words, "--runner", "slurm", "--dry-run") == 2
+    assert (out / "plan.json").read_bytes() == before

@@ -1,0 +1,205 @@
+"""Names in plans: they stay inside the folder, are told apart, and add nothing to a script."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.datasets import Schema
+from gaitforge.flows.experiments.claim import Claim
+from gaitforge.flows.experiments.measurements import MeasurementPlan, measurement_stages
+from gaitforge.flows.experiments.names import check_stages, number_text
+from gaitforge.flows.experiments.plan import Experiment
+from gaitforge.flows.experiments.reinforcement import ReinforcementPlan, reinforcement_stages
+from gaitforge.flows.experiments.robustness import RobustnessPlan, robustness_stages
+from gaitforge.flows.runners.slurm.script import SlurmSettings, Work, batch_script
+from gaitforge.flows.stages.staging import Stage
+from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
+from gaitforge.pipeline.report.experiment import stages_of
+from tests.flows import gym_stores
+from tests.flows.gym_stores import make_gym_store
+
+MLP: dict[str, Any] = {"model": "mlp", "steps": 2}
+PPO = {"environments": 2, "steps": 256}
+# Text of any kind, and such as leaves a folder, ends a line, or is almost a name.
+NAMES = st.one_of(
+    st.text(max_size=12),
+    st.text("ab-._/ \n\t'\"#$;\\", max_size=8),
+    st.from_regex(r"\A\w[\w.-]{0,6}\Z"),
+    st.sampled_from(["..", "../a", "/a", "a/../../b", "a\nb", "~", "", "a" * 300, "a\0b"]),
+)
+
+
+def check(stages: list[Stage], out: Path) -> None:
+    """Every file of the stages is inside `out`, and of no other stage."""
+    files = [path for stage in stages for path in stage.outputs]
+    files += [out / "stages" / stage.file_name for stage in stages]
+    assert len({str(path) for path in files}) == len(files)
+    for path in files:
+        assert path.resolve().is_relative_to(out.resolve())
+        assert len(path.name.encode()) < 220
+    assert len({stage.file_name for stage in stages}) == len(stages)
+
+
+def listed(make: Callable[[], list[Stage]]) -> list[Stage]:
+    """The stages; none where their plan is refused, in one line."""
+    try:
+        return make()
+    except ValueError as error:
+        refusal = str(error)
+    assert "\n" not in refusal
+    return []
+
+
+def script_of(stage: Stage) -> str:
+    work = Work(f"gaitforge-{stage.name.replace(' ', '-')}", 1, False, False, 1)
+    return batch_script(Path("/a/jobs/b"), work, SlurmSettings())
+
+
+@settings(deadline=None)
+@given(NAMES, NAMES)
+def test_any_names_of_reinforcement_learning_are_refused_or_stay_in_the_folder(
+    task: str, learner: str
+) -> None:
+    out = Path("out")
+    env = {"env": "Hopper-v5", **PPO}
+
+    def make() -> list[Stage]:
+        plan = ReinforcementPlan({learner: {"model": "mlp"}}, {task: env}, {}, (0, 1))
+        return reinforcement_stages(plan, out, lambda *_: None)
+
+    stages = listed(make)
+    check(stages, out)
+    for stage in stages:
+        lines = script_of(stage).splitlines()
+        assert [line for line in lines if stage.file_name in line] == [lines[2]]
+
+
+@settings(deadline=None)
+@given(NAMES, NAMES)
+def test_any_names_of_an_experiment_are_refused_or_stay_in_the_folder(
+    data: str, learner: str
+) -> None:
+    def make() -> list[Stage]:
+        plan = Experiment({learner: MLP}, sets={data: ""}, collect=LeggedPlan(), seeds=(0, 1))
+        return stages_of(Claim("x", plan), Path("out"))
+
+    check(listed(make), Path("out"))
+
+
+@settings(deadline=None)
+@given(st.text(max_size=40))
+def test_a_jobs_name_is_one_word_of_its_own_line(name: str) -> None:
+    folder, plain = Path("/a/jobs/b"), Work("x", 1, False, False, 1)
+    script = batch_script(folder, replace(plain, name=name), SlurmSettings()).splitlines()
+    alike = batch_script(folder, plain, SlurmSettings()).splitlines()
+    changed = [k for k, pair in enumerate(zip(script, alike, strict=True)) if pair[0] != pair[1]]
+    assert changed in ([], [2])
+    assert len(script[2].split()) == 2
+
+
+@pytest.mark.parametrize(
+    "option", ["wrap=id", "wra=id", "outpu=/x", "a=0-3", "comment=a b", "x=\n"]
+)
+def test_an_option_of_sbatch_is_no_other_of_ours_by_its_beginning(option: str) -> None:
+    with pytest.raises(ValueError, match="is not allowed"):
+        SlurmSettings(options=(option,))
+    assert SlurmSettings(options=("exclusive", "mem-per-cpu=2G")).options
+
+
+@given(st.lists(st.one_of(st.floats(allow_nan=False), st.integers()), min_size=2, max_size=2))
+def test_numbers_that_differ_have_other_texts_in_names(pair: list[float]) -> None:
+    one, other = map(number_text, pair)
+    assert (one == other) == (pair[0] == pair[1])
+    assert number_text(0.5) == "0.5"
+    assert number_text(1_000_001) == "1000001"
+
+
+def test_values_that_agree_in_six_digits_are_runs_of_their_own(tmp_path: Path) -> None:
+    store = make_gym_store(tmp_path / "hopper.zarr")
+    plan = Experiment({"mlp": MLP}, vary={"steps": (1_000_001, 1_000_002)})
+    names = [stage.name for stage in stages_of(Claim("x", plan, (str(store),)), tmp_path / "out")]
+    assert {"train mlp-1000001-seed-0", "train mlp-1000002-seed-0"} < set(names)
+
+
+def test_two_runs_of_one_name_are_refused_before_the_first_training(tmp_path: Path) -> None:
+    store = make_gym_store(tmp_path / "hopper.zarr")
+    sets = {"a": "quality = 'expert'", "a-b": "quality = 'medium'"}
+    plan = Experiment({"b-c": MLP, "c": MLP}, sets=sets)
+    both = "learner 'b-c' on set 'a' .* and learner 'c' on set 'a-b' .* 'hopper-a-b-c-seed-0'"
+    with pytest.raises(ValueError, match=both):
+        stages_of(Claim("x", plan, (str(store),)), tmp_path / "out")
+    collecting = Experiment({"mlp": MLP, "mlp-step-3": MLP}, collect=LeggedPlan(), curve=2)
+    with pytest.raises(ValueError, match=r"'mlp-step-3' .* as a file of learner 'mlp'"):
+        stages_of(Claim("x", collecting), tmp_path / "out")
+    collecting = replace(collecting, learners={"collected": MLP})
+    with pytest.raises(ValueError, match=r"'show collected' and .*'show collected'"):
+        stages_of(Claim("x", collecting), tmp_path / "out")
+    with pytest.raises(ValueError, match=r"'b-c' on task 'a', seed 0 and .*'c' on task 'a-b'"):
+        ReinforcementPlan(
+            {"b-c": {"model": "mlp"}, "c": {"model": "mlp"}},
+            {"a": {"env": "Hopper-v5"}, "a-b": {"env": "Hopper-v5"}},
+            {},
+        )
+
+
+def test_stores_of_two_tasks_without_named_sets_have_runs_of_their_own(tmp_path: Path) -> None:
+    stores = [make_gym_store(tmp_path / f"{n}.zarr", n) for n in ("Hopper-v5", "Walker2d-v5")]
+    claim = Claim("x", Experiment({"mlp": MLP}), tuple(map(str, stores)))
+    names = {stage.name for stage in stages_of(claim, tmp_path / "out")}
+    assert {"train hopper-mlp-seed-0", "train walker2d-mlp-seed-0"} < names
+    alone = {stage.name for stage in stages_of(replace(claim, stores=claim.stores[:1]), tmp_path)}
+    assert "train mlp-seed-0" in alone
+
+
+@pytest.mark.parametrize("task", ["../../../outside", "a\nb", "legged", "x" * 200])
+def test_a_task_that_a_store_names_is_a_folder_inside(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def schema(**fields: Any) -> Schema:
+        own = {**fields["attributes"], "env": "Hopper-v5"}
+        return Schema(**{**fields, "robot": task, "attributes": own})
+
+    monkeypatch.setattr(gym_stores, "Schema", schema)
+    store = make_gym_store(tmp_path / "hopper.zarr", references=False)
+    plan = Experiment({"mlp": MLP}, sets={"all": ""})
+    check(stages_of(Claim("x", plan, (str(store),)), tmp_path / "out"), tmp_path / "out")
+
+
+def test_folders_of_policies_and_values_of_conditions_are_names_or_refused(tmp_path: Path) -> None:
+    grid = EvaluationGrid(("flat",), ("stand",), (2,), 1)
+    plan = RobustnessPlan(
+        ("tests.flows.experiments.still:Still",),
+        {"friction": (0.3, "0.2")},
+        LeggedEvaluation(grid=grid, robots=1, threads=1),
+    )
+    check(robustness_stages(plan, tmp_path, lambda *_: None), tmp_path)
+    for name in ("a\nb", "a;b", "-a", "a  b", "ä\u2028"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+        with pytest.raises(ValueError, match=r"policies: .* cannot be a name") as refusal:
+            replace(plan, policies=(str(tmp_path / name),))
+        assert "\n" not in str(refusal.value)
+    for values in ((0.3, "0.30"), ("0.3\n",), "0.3", 0.3):
+        with pytest.raises(ValueError, match="conditions: friction"):
+            replace(plan, conditions={"friction": values})
+
+
+def test_blocks_that_a_store_names_are_files_inside(tmp_path: Path) -> None:
+    stores = (str(make_gym_store(tmp_path / "ho pp;er.zarr")),)
+    plan = MeasurementPlan({"spectra": {"n": [4]}}, stores)
+    check(measurement_stages(plan, tmp_path, lambda *_: None), tmp_path)
+
+
+def test_stages_that_share_a_file_are_refused() -> None:
+    one, other = Stage("a b", "1", outputs=(Path("x"),)), Stage("c", "2", outputs=(Path("x"),))
+    with pytest.raises(ValueError, match=r"file of stage 'a b' and a file of stage 'c' .* 'x'"):
+        check_stages([one, other])
+    with pytest.raises(ValueError, match=r"stage 'a b' and stage 'a-b' .* 'a-b'"):
+        check_stages([one, Stage("a-b", "2")])
