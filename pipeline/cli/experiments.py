@@ -1,7 +1,7 @@
 """`gaitforge run`, `demo`, `pipeline`, `compare`, `dagger`, `report`: experiments in stages."""
 
 import argparse
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
     option_values,
     setting,
 )
+from gaitforge.pipeline.cli.parsing.reading import ChosenValues
 from gaitforge.pipeline.cli.parsing.values import experts, names, numbers, positive
 from gaitforge.pipeline.cli.work import Result, Work, work
 from gaitforge.pipeline.progress import own_reporter
@@ -252,16 +253,13 @@ def dagger_command(arguments: argparse.Namespace) -> Work:
     return _work(arguments, DAGGER, experiment_preset(DAGGER), (arguments.store,), arguments.out)
 
 
-def _choices(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The values of the command line for `chosen_claim`."""
-
-    def there(names: Mapping[str, str]) -> dict[str, Any]:
-        return option_values(
-            arguments, **{k: name for k, name in names.items() if name in arguments}
-        )
-
-    config = there({name: name for name in _CONFIG})
-    return there(_CHOICES) | ({"config": config} if config else {})
+def _choices(arguments: argparse.Namespace) -> ChosenValues:
+    """The values of the command line for `chosen_claim`, which reads those that it uses."""
+    timed = vars(arguments).get("train_s") is not None  # takes the place of the steps
+    settings = [name for name in _CONFIG if name in arguments]
+    names = [name for name in settings if not (timed and name == "steps")]
+    config = option_values(arguments, *names)
+    return ChosenValues(arguments, _CHOICES, **({"config": config} if config else {}))
 
 
 def _work(
@@ -281,7 +279,7 @@ def _work(
     choices = _choices(arguments)
     own_claim = chosen_claim(name, experiment, addresses, choices, arguments.settings, out)
     stages = stages_of(own_claim, out)
-    if not getattr(arguments, "dry_run", False):
+    if not (getattr(arguments, "dry_run", False) or getattr(arguments, "cancel", False)):
         claim(own_claim, out)
     return Work(out, stages, partial(_result, out), ["run", str(out)], seconds or {})
 
@@ -299,8 +297,6 @@ def _kind_work(arguments: argparse.Namespace, kind: "PlanKind", plan: Any, out: 
     if kind.picked and arguments.learners is not None:
         every = getattr(plan, kind.picked)
         plan = replace(plan, **{kind.picked: {n: every.get(n, {}) for n in arguments.learners}})
-    shared = (option for options in kind.shared.values() for option in options)
-    _check_unused(arguments, {*kind.options.values(), *shared, *(["learners"] * bool(kind.picked))})
     plan = override(with_named(plan, option_values(arguments, **kind.options)), arguments.settings)
     for name, options in kind.shared.items():  # for tasks that a setting brought, too
         own = option_values(arguments, *options)
@@ -312,17 +308,9 @@ def _kind_work(arguments: argparse.Namespace, kind: "PlanKind", plan: Any, out: 
         return Result(summary, rows, lines, title=kind.name, about=out, pages=(page,))
 
     stages = kind.stages_of(plan, out)
-    if not getattr(arguments, "dry_run", False):
+    if not (getattr(arguments, "dry_run", False) or getattr(arguments, "cancel", False)):
         kind.claim(plan, out)
     return Work(out, stages, result, ["run", str(out)])
-
-
-def _check_unused(arguments: argparse.Namespace, taken: Collection[str]) -> None:
-    """Raise ValueError for an option of experiments on stores that this one does not take."""
-    for name in (*_CHOICES.values(), *_CONFIG):
-        if name not in taken and getattr(arguments, name, None) is not None:
-            flag_name = {"train_s": "train-time"}.get(name, name.replace("_", "-"))
-            raise ValueError(f"{arguments.what} takes no --{flag_name}; use --set NAME=VALUE")
 
 
 def _result(out: Path, _: object) -> Result:
