@@ -21,7 +21,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
 )
 from gaitforge.pipeline.cli.parsing.reading import ChosenValues
 from gaitforge.pipeline.cli.parsing.values import experts, names, numbers, positive
-from gaitforge.pipeline.cli.work import Result, Work, work
+from gaitforge.pipeline.cli.work import Result, Work, check_options, work
 from gaitforge.pipeline.progress import own_reporter
 
 if TYPE_CHECKING:
@@ -279,6 +279,7 @@ def _work(
     choices = _choices(arguments)
     own_claim = chosen_claim(name, experiment, addresses, choices, arguments.settings, out)
     stages = stages_of(own_claim, out)
+    check_options(arguments)
     if not (getattr(arguments, "dry_run", False) or getattr(arguments, "cancel", False)):
         claim(own_claim, out)
     return Work(out, stages, partial(_result, out), ["run", str(out)], seconds or {})
@@ -308,6 +309,7 @@ def _kind_work(arguments: argparse.Namespace, kind: "PlanKind", plan: Any, out: 
         return Result(summary, rows, lines, title=kind.name, about=out, pages=(page,))
 
     stages = kind.stages_of(plan, out)
+    check_options(arguments)
     if not (getattr(arguments, "dry_run", False) or getattr(arguments, "cancel", False)):
         kind.claim(plan, out)
     return Work(out, stages, result, ["run", str(out)])

@@ -113,7 +113,7 @@ def work(
         def begun(arguments: argparse.Namespace) -> Work:
             noted = noting(arguments)
             work = begin(noted)
-            refuse_unread(noted, besides=_OF_ALL_WORK)
+            check_options(noted)
             return work
 
         more = (lambda parser: parser.set_defaults(begin=begun), *(RUNNER if runner else ()))
@@ -124,6 +124,14 @@ def work(
 
 _OF_ALL_WORK = {"json", "stage", *runner_arguments()}
 """Arguments that `_perform` reads."""
+
+
+def check_options(arguments: argparse.Namespace) -> None:
+    """Raise ValueError for options that a command's work has not read.
+
+    `work` does it once a command has named its stages; commands that write before, do it first.
+    """
+    refuse_unread(noting(arguments), besides=_OF_ALL_WORK)
 
 
 def _perform(

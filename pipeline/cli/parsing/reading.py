@@ -14,8 +14,8 @@ from gaitforge.datasets.errors import listed
 
 GIVEN = "given"
 """The argument that names what the command line gives: argument -> options, see `Parser`."""
-_WORDS = ("command", "action")
-"""Arguments that name the command itself."""
+_WORDS = ("command", "action", "trust")
+"""Arguments that the program itself reads, before any command."""
 
 
 class Arguments(argparse.Namespace):
