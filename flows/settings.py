@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass, replace
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from gaitforge.flows.records.plans import plan_from_tree
+from gaitforge.flows.records.plans import check_value, plan_from_tree
 
 Plan = TypeVar("Plan")
 
@@ -92,7 +92,10 @@ def _replaced(plan: Any, path: Sequence[str], text: str, whole: str) -> Any:
     current = getattr(plan, head)
     if rest:
         if isinstance(current, Mapping):
-            return replace(plan, **{head: _with_entry(current, rest, text, whole)})
+            values = _with_entry(current, rest, text, whole)
+            outer = whole.removesuffix("." + ".".join(rest))
+            check_value(get_type_hints(type(plan))[head], values, outer)
+            return replace(plan, **{head: values})
         if not is_dataclass(current):
             raise ValueError(f"setting '{whole}': '{head}' has no settings of its own")
         return replace(plan, **{head: _replaced(current, rest, text, whole)})

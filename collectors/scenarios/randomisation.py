@@ -75,6 +75,10 @@ class Randomisation:
 
     changed: Mapping[str, Distribution]
 
+    def __post_init__(self) -> None:
+        for name, distribution in self.changed.items():
+            _check(DRAWS[_index(name)].quantity, name, distribution)
+
     @classmethod
     def parsed(cls, values: Mapping[str, object]) -> "Randomisation":
         """From the name of a quantity, or of one of its draws, -> distribution as it is written.
@@ -269,14 +273,22 @@ def _checked(quantity: Quantity, name: str, text: str) -> Distribution:
     if text.lower() == NOMINAL:
         text = f"{quantity.nominal:g}"
     with failures(f"randomisation of {name}", ValueError, error=ValueError):
-        made = Distribution.parsed(text)
-    if made.shares and quantity.share_of is None:
+        distribution = Distribution.parsed(text)
+    _check(quantity, name, distribution)
+    return distribution
+
+
+def _check(quantity: Quantity, name: str, distribution: Distribution) -> None:
+    """ValueError for numbers that no robot can have, or for parts of a whole quantity."""
+    if distribution.shares and quantity.share_of is None:
         raise ValueError(f"randomisation of {name}: only masses and places are written with %")
-    if quantity.whole and not all(each == int(each) for each in (made.low, made.high)):
-        raise ValueError(f"randomisation of {name}: whole numbers, not '{text}'")
-    ends = () if made.shares else (made.low, made.high)
-    if wrong := [each for each in ends if each not in quantity.allowed]:
+    ends = (distribution.low, distribution.high)
+    # Of a normal distribution the mean and deviation need not be whole: its draws are rounded.
+    drawn = distribution.numbers if distribution.kind == "choice" else ends
+    if quantity.whole and not all(float(number).is_integer() for number in drawn):
+        raise ValueError(f"randomisation of {name}: whole numbers, not '{distribution}'")
+    wrong = [number for number in ends if number not in quantity.allowed]
+    if wrong and not distribution.shares:
         raise ValueError(
             f"randomisation of {name}: {wrong[0]:g} is not {quantity.allowed}: {quantity.why}"
         )
-    return made

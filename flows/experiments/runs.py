@@ -257,7 +257,11 @@ class Run:
     @property
     def held_out(self) -> Selection:
         """The episodes of its set that policies are tested on."""
-        assert self._split.held_out is not None, "an experiment that tests holds some episodes out"
+        if self._split.held_out is None:
+            raise ValueError(
+                f"{self.name}: an experiment that tests needs two episodes, one to train on and "
+                "one to hold out"
+            )
         return self._split.held_out
 
     def _errors(self, reporter: Reporter) -> dict[str, float | None]:

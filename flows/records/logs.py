@@ -1,7 +1,7 @@
 """Structured logs: one JSON line per event, one file per process, under `<records>/log/`.
 
 Every line has `time` (UTC, ISO 8601), `level`, `event`, `host`, `pid`, and the ids of what it is
-about (`part`, `run`). The values of secret environment variables are masked.
+about (`part`, `run`). Secrets are masked, see `gaitforge.flows.records.redaction`.
 """
 
 import json
@@ -9,12 +9,15 @@ import logging
 import os
 import re
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from gaitforge.flows.records.redaction import MASK, is_secret_name, redacted
 
 LOG = "log"
 MAX_BYTES = 1 << 20
@@ -24,11 +27,6 @@ MAX_TEXT = 500
 """Characters of one value."""
 
 Level = Literal["info", "warning", "error"]
-
-_SECRET_NAME = re.compile(r"SECRET|TOKEN|PASSW|CREDENTIAL|_KEY(_|$)|AUTH", re.IGNORECASE)
-_PASSWORD_IN_URL = re.compile(r"(://[^/\s:@]*):[^/\s@]+@")
-_MASK = "***"
-_SHORTEST_SECRET = 6
 
 
 def log_event(records: Path, level: Level, event: str, **fields: object) -> None:
@@ -57,14 +55,11 @@ class JsonLines(RotatingFileHandler):
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as a JSON line."""
-        fields = {
-            name: short(value) if isinstance(value, str) else value
-            for name, value in vars(record)["fields"].items()
-        }
+        fields = _without_secrets(vars(record)["fields"])
         line = {
             "time": datetime.now(UTC).isoformat(timespec="microseconds"),
             "level": record.levelname.lower(),
-            "event": record.getMessage(),
+            "event": short(record.getMessage()),
             "host": socket.gethostname(),
             "pid": os.getpid(),
         }
@@ -90,12 +85,18 @@ def _logger(records: Path, pid: int) -> logging.Logger:
 
 def short(text: str) -> str:
     """A text in one line, cut, without secrets."""
-    return redacted(" ".join(text.split()))[:MAX_TEXT]
+    return " ".join(redacted(text).split())[:MAX_TEXT]
 
 
-def redacted(text: str) -> str:
-    """A text without the values of secret environment variables and passwords in URLs."""
-    for name, value in os.environ.items():
-        if len(value) >= _SHORTEST_SECRET and _SECRET_NAME.search(name):
-            text = text.replace(value, _MASK)
-    return _PASSWORD_IN_URL.sub(rf"\1:{_MASK}@", text)
+def _without_secrets(value: Any) -> Any:
+    """A value of a line as JSON has it, its texts shortened and without secrets."""
+    if isinstance(value, str):
+        return short(value)
+    if isinstance(value, Mapping):
+        return {
+            name: MASK if is_secret_name(str(name)) else _without_secrets(inner)
+            for name, inner in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_without_secrets(inner) for inner in value]
+    return value

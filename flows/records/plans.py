@@ -1,7 +1,8 @@
 """Plans from JSON, as `gaitforge.flows.records.records.to_tree` writes them."""
 
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -27,25 +28,61 @@ def record_from_tree(kind: type[Plan], tree: Any) -> Plan | None:
         return None
 
 
+def check_value(kind: Any, value: object, where: str) -> None:
+    """Raise ValueError unless a value is of a type, and all that it holds; `where` names it."""
+    _value(kind, value, where)
+
+
 def _value(kind: Any, tree: object, where: str) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
         return _dataclass(kind, tree, where)
-    if kind is Any:
+    if kind in (Any, object):
         return tree
     if origin in (Union, types.UnionType):
-        if tree is None and type(None) in arguments:
-            return None
-        return _value(next(a for a in arguments if a is not type(None)), tree, where)
+        return _one_of(arguments, tree, where)
     if origin is tuple and isinstance(tree, list | tuple):
         return tuple(_value(arguments[0], item, where) for item in tree)
-    if origin in (dict, Mapping) and isinstance(tree, dict):
-        return dict(tree)
+    if origin is Sequence and isinstance(tree, list | tuple):
+        for item in tree:
+            _value(arguments[0], item, where)
+        return tree
+    if origin in (dict, Mapping) and isinstance(tree, Mapping):
+        for name, item in tree.items():
+            _value(arguments[1], item, f"{where}.{name}")
+        return dict(tree)  # as it is written: a plan's hash depends on it
     if kind is float and isinstance(tree, int) and not isinstance(tree, bool):
         return float(tree)
     if isinstance(kind, type) and type(tree) is kind:
         return tree
-    raise ValueError(f"{where} needs {getattr(kind, '__name__', kind)}, not {tree!r}")
+    raise ValueError(f"{where} needs {_needed(kind)}, not {tree!r}")
+
+
+def _one_of(kinds: Sequence[Any], tree: object, where: str) -> Any:
+    """A value as one of several types has it."""
+    if tree is None and type(None) in kinds:
+        return None
+    others = [kind for kind in kinds if kind is not type(None)]
+    for kind in others[:-1]:
+        with suppress(ValueError):
+            return _value(kind, tree, where)
+    try:
+        return _value(others[-1], tree, where)
+    except ValueError:
+        if len(others) == 1:
+            raise
+        needed = " or ".join(map(_needed, others))
+        raise ValueError(f"{where} needs {needed}, not {tree!r}") from None
+
+
+def _needed(kind: Any) -> str:
+    """What a type needs, in words."""
+    origin = get_origin(kind)
+    if origin in (tuple, Sequence):
+        return f"a list of {_needed(get_args(kind)[0])}"
+    if origin in (dict, Mapping):
+        return "an object of named values"
+    return str(getattr(kind, "__name__", kind))
 
 
 def _dataclass(kind: Any, tree: object, where: str) -> object:

@@ -6,9 +6,10 @@ import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from gaitforge.datasets.files import check_outside_stores, exclusive_lock, write_bytes_durably
 from gaitforge.flows.progress import Reporter
@@ -110,14 +111,35 @@ def training_lock(out: Path) -> Iterator[None]:
         yield
 
 
+class Record(dict[str, Any]):
+    """An object of a record's file; one without a field is the file's fault, not a KeyError."""
+
+    def __init__(self, file: str, values: Mapping[str, Any]):
+        super().__init__(values)
+        self._file = file
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise ValueError(f"{self._file} lacks '{name}'")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Record, (self._file, dict(self))
+
+
 def read_record(path: Path) -> Any | None:
-    """The JSON of a file, or None where there is none.
+    """The JSON object of a file, or None where there is none; a `Record`, with all inside it.
 
     Raises:
-        ValueError: the file is not JSON.
+        ValueError: the file is not JSON, or no object of named values.
     """
+    tree = _read_json(path)
+    if tree is None or isinstance(tree, Record):
+        return tree
+    raise ValueError(f"{path} is no record: it needs an object of named values")
+
+
+def _read_json(path: Path) -> Any | None:
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text(), object_hook=partial(Record, str(path)))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except RecursionError:
@@ -137,9 +159,12 @@ def read_plan(path: Path) -> tuple[Any, str | None]:
     tree = read_record(path)
     if tree is None:
         raise ValueError(f"no plan at {path}")
-    if isinstance(tree, dict) and isinstance(tree.get("plan"), dict):
-        return tree["plan"], tree.get("kind")
-    return tree, None
+    if not isinstance(tree.get("plan"), dict):
+        return tree, None
+    kind = tree.get("kind")
+    if not isinstance(kind, str | None):
+        raise ValueError(f"{path}: kind needs a name, not {kind!r}")
+    return tree["plan"], kind
 
 
 def provenance() -> dict[str, Any]:

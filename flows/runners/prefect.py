@@ -31,8 +31,8 @@ from prefect.tasks import exponential_backoff
 
 from gaitforge.datasets.interrupts import Interrupted
 from gaitforge.flows.progress import Advance, Reporter, no_progress
-from gaitforge.flows.records.logs import redacted
 from gaitforge.flows.records.part_records import store_address
+from gaitforge.flows.records.redaction import redacted
 from gaitforge.flows.retrying import is_passing
 from gaitforge.flows.runners.artifacts import NO_SERVER, ProgressArtifacts
 from gaitforge.flows.runners.prefect_access import bypass_proxies, check_prefect_home

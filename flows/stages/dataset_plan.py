@@ -10,13 +10,32 @@ import pyarrow as pa
 from gaitforge.datasets import DatasetError, Store, open_store
 from gaitforge.datasets.catalog.conditions import matching_rows
 from gaitforge.datasets.code.trust import naming
+from gaitforge.datasets.errors import failures
 from gaitforge.flows.records.part_records import plan_records
+from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import provenance, read_record
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.flows.tasks.registry import collection_plan
 
 KIND = "gaitforge dataset"
 PLANNED = ("terrain", "level", "skill", "seed", "action_noise")
+
+
+@dataclass(frozen=True)
+class _Collection:
+    """A plan of a task, and those of its parts that are planned."""
+
+    kind: str
+    plan: Mapping[str, Any]
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _DatasetPlan:
+    """What a dataset's plan says: collections, and the hash of every part's content."""
+
+    plans: tuple[_Collection, ...]
+    parts: Mapping[str, str]
 
 
 def dataset_plan(address: Path | str) -> dict[str, Any]:
@@ -32,7 +51,8 @@ def dataset_plan(address: Path | str) -> dict[str, Any]:
     hashes = content_hashes(store)
     plans, planned = [], set[str]()
     for record in plan_records(store.address):
-        parts = [part for part in record["parts"] if part in hashes]
+        new = dict.fromkeys(record["parts"])  # plans may share parts: the first one makes them
+        parts = [part for part in new if part in hashes and part not in planned]
         if parts:
             plans.append({"kind": record["kind"], "plan": record["plan"], "parts": parts})
             planned |= set(parts)
@@ -53,12 +73,14 @@ def read_dataset_plan(path: Path, where: str = "") -> list[tuple[CollectionPlan,
             or policy's file that is missing or differs.
     """
     record = _read(path)
-    collections = []
-    for each in record["plans"]:
+    collections, listed = [], set[str]()
+    for each in record.plans:
         with naming(path):
-            plan = collection_plan(each["kind"], each["plan"])
-        plan.listed_with(each["parts"][0])
-        parts = [part for part in each["parts"] if not where or _has(plan, part, where)]
+            plan = collection_plan(each.kind, each.plan)
+        plan.listed_with(each.parts[0])
+        new = [part for part in dict.fromkeys(each.parts) if part not in listed]
+        listed |= set(new)
+        parts = [part for part in new if not where or _has(plan, part, where)]
         if parts:
             collections.append((plan, parts))
     if not collections:
@@ -68,7 +90,7 @@ def read_dataset_plan(path: Path, where: str = "") -> list[tuple[CollectionPlan,
 
 def differing_parts(path: Path, store: Store, parts: Sequence[str]) -> list[str]:
     """The parts of a store whose content is not what a dataset's plan says."""
-    hashes, made = _read(path)["parts"], content_hashes(store)
+    hashes, made = _read(path).parts, content_hashes(store)
     return [part for part in parts if made.get(part) != hashes[part]]
 
 
@@ -78,11 +100,18 @@ def content_hashes(store: Store) -> dict[str, str]:
     return {part: manifests[part].content_hash for part in sorted(manifests)}
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def _read(path: Path) -> _DatasetPlan:
     record = read_record(path)
-    if not isinstance(record, dict) or record.get("dataset") != KIND:
+    if record is None or record.get("dataset") != KIND:
         raise ValueError(f"{path} is no dataset's plan, which gaitforge plan writes")
-    return record
+    with failures(str(path), ValueError, error=ValueError):
+        values = plan_from_tree(_DatasetPlan, {name: record[name] for name in ("plans", "parts")})
+    for each in values.plans:
+        if not each.parts:
+            raise ValueError(f"{path}: a plan of {each.kind} has no parts")
+        if unknown := [part for part in each.parts if part not in values.parts]:
+            raise ValueError(f"{path} has no hash of part {unknown[0]}")
+    return values
 
 
 def _has(plan: CollectionPlan, part: str, where: str) -> bool:

@@ -13,6 +13,7 @@ from gaitforge.flows.tasks.registry import evaluation_of
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.training.batches import training_fields
 from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.held_out import split_note
 from gaitforge.learners.training.records.history import HistoryRow
 from gaitforge.learners.training.train import TrainResult, train
 
@@ -120,6 +121,8 @@ def run_training(
         # The trainer refuses a folder with another run; its plan must survive that.
         if leads() and not (out / PLAN).exists():
             _write_plan(plan, store_path, selection, out)
+        if note := split_note(plan.config, selection):
+            reporter.say(note)
         with reporter.step(f"train {out.name}", plan.config.steps, "update") as advance:
             show = from_totals(advance)
 

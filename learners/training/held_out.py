@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from gaitforge.datasets import Selection
+from gaitforge.datasets.errors import amount
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.training.batches import with_bodies, with_labels
 from gaitforge.learners.training.config import TrainConfig
@@ -16,23 +17,42 @@ from gaitforge.learners.training.objectives import masked_sum, squared_error
 from gaitforge.learners.training.trainer import Episodes
 
 BATCH_STEPS = 8192
+_GROWTH = 1.1
+"""Factor by which the held-out share grows until it has an episode."""
 
 
 def split_episodes(config: TrainConfig, selection: Selection) -> Episodes:
-    """Split by `held_out_fraction` and `split_seed`; ValueError if a share is empty."""
-    if config.held_out_fraction == 0.0:
-        rest, held_out = selection, None
-    else:
-        seed = config.seed if config.split_seed is None else config.split_seed
-        rest, held_out = selection.split(config.held_out_fraction, seed)
-        if len(held_out) == 0:
-            raise ValueError(
-                f"held_out_fraction {config.held_out_fraction} leaves none of {len(selection)} "
-                "episodes to validate on; use a larger one, or 0 for no validation"
-            )
+    """Split by `held_out_fraction` and `split_seed`.
+
+    Of few episodes the share may be none. Then it grows until one is held out; where that leaves
+    nothing to train on, none is, and the run has no validation.
+
+    Raises:
+        ValueError: no episode to train on.
+    """
+    seed, fraction = config.split_seed, config.held_out_fraction
+    seed = config.seed if seed is None else seed
+    rest, held_out = selection.split(fraction, seed)
+    grown = fraction > 0.0 and len(held_out) == 0
+    while grown and len(held_out) == 0 and fraction < 1.0:
+        fraction = min(1.0, _GROWTH * fraction)
+        rest, held_out = selection.split(fraction, seed)
+    if grown and len(rest) == 0:
+        rest, held_out = selection, held_out.with_rows(held_out.rows[:0])
     if len(rest) == 0:
         raise ValueError(f"no episode to train on, of {len(selection)} selected")
-    return Episodes(rest, held_out)
+    return Episodes(rest, held_out if len(held_out) else None)
+
+
+def split_note(config: TrainConfig, selection: Selection) -> str:
+    """A line on a split whose share of few episodes was none; empty for any other."""
+    seed = config.seed if config.split_seed is None else config.split_seed
+    if config.held_out_fraction == 0.0 or len(selection.split(config.held_out_fraction, seed)[1]):
+        return ""
+    held_out = split_episodes(config, selection).held_out
+    count = amount(len(selection), "episode")
+    done = "no validation" if held_out is None else f"{len(held_out)} for the validation"
+    return f"held_out_fraction {config.held_out_fraction:g} of {count} is none: {done}"
 
 
 @dataclass(frozen=True)

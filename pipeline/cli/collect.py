@@ -23,6 +23,7 @@ from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.flows.tasks.registry import LEGGED, collection_plan
 from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, flag, option, option_values, setting
+from gaitforge.pipeline.cli.parsing.reading import of_simulator
 from gaitforge.pipeline.cli.parsing.values import experts, names, numbers
 from gaitforge.pipeline.cli.work import Result, Work, work
 from gaitforge.pipeline.tables import Rows, fields_of
@@ -84,9 +85,9 @@ def collect_command(arguments: argparse.Namespace) -> Work:
     """Collect the missing parts of a plan into a store."""
     if arguments.from_plan:
         return _dataset_work(arguments)
-    if arguments.where:
-        raise ValueError("--where goes with --from-plan")
     if arguments.new_every_day:
+        if arguments.seed is not None or any(name.endswith("seed") for name in _set(arguments)):
+            raise ValueError("with --new-every-day the day is the seed: give no other seed")
         arguments.seed = int(time.strftime("%Y%m%d", time.gmtime()))
     if arguments.plan:
         values, kind = read_plan(arguments.plan)
@@ -99,6 +100,7 @@ def collect_command(arguments: argparse.Namespace) -> Work:
     if arguments.plan or arguments.task:
         plan = with_named(plan, option_values(arguments, "seed", "threads"))
         plan = override(plan, arguments.settings)
+    of_simulator(arguments, plan)
     ids = plan.part_ids()
     if arguments.parts is not None:
         outside = [k for k in arguments.parts if k >= len(ids)]
@@ -106,6 +108,11 @@ def collect_command(arguments: argparse.Namespace) -> Work:
             raise ValueError(f"the plan has no part {outside[0]}, only parts 0-{len(ids) - 1}")
         ids = [ids[k] for k in arguments.parts]
     return collection_work(arguments, plan, part_rows, ids)
+
+
+def _set(arguments: argparse.Namespace) -> list[str]:
+    """The names of the settings that `--set` changes."""
+    return [setting.partition("=")[0] for setting in arguments.settings]
 
 
 def _legged_plan(arguments: argparse.Namespace) -> CollectionPlan:
@@ -120,16 +127,14 @@ def _legged_plan(arguments: argparse.Namespace) -> CollectionPlan:
         if own := shipped_experts(arguments.robot):
             values = {"expert": ",".join(own)} | values
     plan = legged_plan(arguments.preset, values, arguments.settings)
-    turns = option_values(arguments, "share", "stretch")
-    if (turns or arguments.labeller) and not (arguments.policy and arguments.labeller):
-        raise ValueError("--labeller goes with --policy, --share and --stretch with both")
-    if arguments.policy:
-        if arguments.expert:
-            raise ValueError("with --policy the expert is the --labeller, not --expert")
-        from gaitforge.flows.tasks.legged_policy import driven_by  # imports torch
+    if not arguments.policy:
+        return plan
+    if arguments.expert:
+        raise ValueError("with --policy the expert is the --labeller, not --expert")
+    from gaitforge.flows.tasks.legged_policy import driven_by  # imports torch
 
-        return driven_by(plan, arguments.policy, arguments.labeller or "", **turns)
-    return plan
+    turns = option_values(arguments, "share", "stretch") if arguments.labeller else {}
+    return driven_by(plan, arguments.policy, arguments.labeller or "", **turns)
 
 
 def _dataset_work(arguments: argparse.Namespace) -> Work:
@@ -139,6 +144,7 @@ def _dataset_work(arguments: argparse.Namespace) -> Work:
 
     store, path = store_address(arguments.store), arguments.from_plan
     collections = read_dataset_plan(path, arguments.where)
+    of_simulator(arguments, *(plan for plan, _ in collections))
     workers = option_values(arguments, "threads")
     stages = []
     for number, (plan, parts) in enumerate(collections):
@@ -153,7 +159,8 @@ def _dataset_work(arguments: argparse.Namespace) -> Work:
         same = f"{amount(len(parts), 'part')}: the same content as planned"
         line = f"{len(differing)} of {amount(len(parts), 'part')} differ: {', '.join(differing)}"
         record = {"parts": len(parts), "differing": differing, "hash": made.info().hash}
-        return Result(record, None, (line if differing else same, f"hash {record['hash']}"))
+        lines = (line if differing else same, f"hash {record['hash']}")
+        return Result(record, None, lines, exit_code=1 if differing else 0)
 
     return Work(jobs_folder(store), stages, result, arguments.words)
 
@@ -255,7 +262,9 @@ def derive_command(arguments: argparse.Namespace) -> Work:
     """
     from gaitforge.flows.tasks.stored.derive import DerivePlan
 
-    values = option_values(arguments, "name", "unit", "robot", "robots", "threads")
+    values = option_values(arguments, "name", "robot", "robots", "threads")
+    if ":" in arguments.field:
+        values |= option_values(arguments, "unit")
     address = str(store_address(arguments.store))
     return _added_field(DerivePlan(address, of=arguments.field, **values), arguments)
 

@@ -2,9 +2,10 @@
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
     planned,
     setting,
 )
+from gaitforge.pipeline.cli.parsing.reading import uses
 from gaitforge.pipeline.cli.parsing.values import store_address, whole
 from gaitforge.pipeline.cli.store import applied, chosen_episodes
 from gaitforge.pipeline.progress import TerminalReporter
@@ -39,6 +41,9 @@ _MOST_CHARACTERS = 400
 """Longest command of the doctor on a terminal; its page and JSON have all."""
 
 
+_CHOOSING = ("where", *CELL_FIELDS.values())
+
+
 def _chosen(arguments: argparse.Namespace) -> "datasets.Selection":
     """The chosen episodes; ValueError without any condition, which would mean all episodes."""
     if not _conditions(arguments):
@@ -48,7 +53,7 @@ def _chosen(arguments: argparse.Namespace) -> "datasets.Selection":
 
 def _conditions(arguments: argparse.Namespace) -> dict[str, object]:
     """The options that choose the episodes; an edit's origin keeps them."""
-    return option_values(arguments, "where", *CELL_FIELDS.values())
+    return option_values(arguments, *_CHOOSING)
 
 
 def _show_edit(edit: "datasets.Edit", arguments: argparse.Namespace) -> None:
@@ -151,10 +156,17 @@ def _apply(arguments: argparse.Namespace) -> None:
     flag("--stores", "make stores, not selections; parts are hard links"),
     "--out --json",
 )
-def _split(arguments: argparse.Namespace) -> None:
+def _split(arguments: argparse.Namespace) -> Callable[[], None]:
     """Split episodes into selections to train on, or into stores."""
     if (arguments.fractions is None) == (arguments.by is None):
         raise ValueError("give --fractions or --by")
+    uses(arguments, "store", *_CHOOSING, "stores", "out", "json")
+    if arguments.by is None:
+        uses(arguments, "seed")
+    return partial(_split_chosen, arguments)
+
+
+def _split_chosen(arguments: argparse.Namespace) -> None:
     store = datasets.open_store(arguments.store)
     selection = chosen_episodes(store, arguments)
     if arguments.by is not None:

@@ -60,6 +60,8 @@ def _deployed(words: Sequence[str], parser: Parser) -> Flow[..., State[None]]:
         if dask is not None and slurm is not None:
             raise ValueError("give dask or slurm, not both")
         if values.get("new_every_day"):
+            if values.get("seed") is not None:
+                raise ValueError("with new_every_day the day is the seed: give no seed")
             day = int(flow_run.scheduled_start_time.strftime("%Y%m%d"))
             values |= {"seed": day, "new_every_day": False}
         return _run([*words, *command_line(fields, values)], values, dask, slurm)

@@ -1,7 +1,7 @@
 """`gaitforge run`, `demo`, `pipeline`, `compare`, `dagger`, `report`: experiments in stages."""
 
 import argparse
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,8 +19,9 @@ from gaitforge.pipeline.cli.parsing.parser import (
     option_values,
     setting,
 )
+from gaitforge.pipeline.cli.parsing.reading import ChosenValues
 from gaitforge.pipeline.cli.parsing.values import experts, names, numbers, positive
-from gaitforge.pipeline.cli.work import Result, Work, work
+from gaitforge.pipeline.cli.work import Result, Work, check_options, work
 from gaitforge.pipeline.progress import own_reporter
 
 if TYPE_CHECKING:
@@ -253,16 +254,13 @@ def dagger_command(arguments: argparse.Namespace) -> Work:
     return _work(arguments, DAGGER, experiment_preset(DAGGER), (arguments.store,), arguments.out)
 
 
-def _choices(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The values of the command line for `chosen_claim`."""
-
-    def there(names: Mapping[str, str]) -> dict[str, Any]:
-        return option_values(
-            arguments, **{k: name for k, name in names.items() if name in arguments}
-        )
-
-    config = there({name: name for name in _CONFIG})
-    return there(_CHOICES) | ({"config": config} if config else {})
+def _choices(arguments: argparse.Namespace) -> ChosenValues:
+    """The values of the command line for `chosen_claim`, which reads those that it uses."""
+    timed = vars(arguments).get("train_s") is not None  # takes the place of the steps
+    settings = [name for name in _CONFIG if name in arguments]
+    names = [name for name in settings if not (timed and name == "steps")]
+    config = option_values(arguments, *names)
+    return ChosenValues(arguments, _CHOICES, **({"config": config} if config else {}))
 
 
 def _work(
@@ -284,6 +282,7 @@ def _work(
     say = own_reporter().say
     own_claim = chosen_claim(name, experiment, addresses, choices, arguments.settings, out, say)
     stages = stages_of(own_claim, out)
+    check_options(arguments)
     _check_stage(arguments, stages)
     claim(own_claim, out, write=_begins(arguments))
     if addresses and _begins(arguments):
@@ -304,8 +303,6 @@ def _kind_work(arguments: argparse.Namespace, kind: "PlanKind", plan: Any, out: 
     if kind.picked and arguments.learners is not None:
         every = getattr(plan, kind.picked)
         plan = replace(plan, **{kind.picked: {n: every.get(n, {}) for n in arguments.learners}})
-    shared = (option for options in kind.shared.values() for option in options)
-    _check_unused(arguments, {*kind.options.values(), *shared, *(["learners"] * bool(kind.picked))})
     plan = override(with_named(plan, option_values(arguments, **kind.options)), arguments.settings)
     for name, options in kind.shared.items():  # for tasks that a setting brought, too
         own = option_values(arguments, *options)
@@ -317,6 +314,7 @@ def _kind_work(arguments: argparse.Namespace, kind: "PlanKind", plan: Any, out: 
         return Result(summary, rows, lines, title=kind.name, about=out, pages=(page,))
 
     stages = kind.stages_of(plan, out)
+    check_options(arguments)
     _check_stage(arguments, stages)
     kind.claim(plan, out, write=_begins(arguments))
     return Work(out, stages, result, ["run", str(out)])
@@ -333,14 +331,6 @@ def _check_stage(arguments: argparse.Namespace, stages: Sequence["Stage"]) -> No
 def _begins(arguments: argparse.Namespace) -> bool:
     """Whether a command does or submits work, for which its folder's plan is written."""
     return not (getattr(arguments, "dry_run", False) or getattr(arguments, "cancel", False))
-
-
-def _check_unused(arguments: argparse.Namespace, taken: Collection[str]) -> None:
-    """Raise ValueError for an option of experiments on stores that this one does not take."""
-    for name in (*_CHOICES.values(), *_CONFIG):
-        if name not in taken and getattr(arguments, name, None) is not None:
-            flag_name = {"train_s": "train-time"}.get(name, name.replace("_", "-"))
-            raise ValueError(f"{arguments.what} takes no --{flag_name}; use --set NAME=VALUE")
 
 
 def _result(out: Path, _: object) -> Result:

@@ -109,9 +109,6 @@ def _gym_training(arguments: argparse.Namespace) -> Work:
     from gaitforge.collectors.gym.training.recommended import recommended_training
     from gaitforge.flows.stages.gym_experts import run_gym_training
 
-    for name in ("robots", "terrain", "skill"):
-        if getattr(arguments, name) is not None:
-            raise ValueError(f"--{name} is not for --env: the task and its settings say it")
     if arguments.model is not None:
         return _gym_ppo(arguments)
     config = planned(recommended_training(arguments.env), arguments, "steps", "seed", "threads")

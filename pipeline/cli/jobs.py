@@ -4,6 +4,7 @@ import argparse
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from gaitforge.datasets.interrupts import STOPPED, stop_signals
@@ -91,11 +92,16 @@ def _run(arguments: argparse.Namespace) -> int | None:
         return asked.run(asked)
 
 
-def show_submitted(job: slurm.Job | str, as_json: bool) -> None:
-    """Show a submitted job, or the script of a dry run."""
-    if isinstance(job, str):
-        print(job)
-        return
+def show_scripts(scripts: Sequence[slurm.Job | str], as_json: bool) -> None:
+    """Show the scripts of a dry run."""
+    if as_json:
+        show([{"script": script} for script in scripts], as_json)
+    elif scripts:
+        print(*scripts, sep="\n")
+
+
+def show_submitted(job: slurm.Job, as_json: bool) -> None:
+    """Show a submitted job."""
     waiting = [
         slurm.TaskStatus(task, "waiting", parts=parts) for task, parts in enumerate(job.tasks)
     ]

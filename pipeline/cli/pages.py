@@ -1,6 +1,8 @@
 """`gaitforge view`: a page that plays episodes."""
 
 import argparse
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,7 @@ from gaitforge.datasets.errors import amount
 from gaitforge.datasets.files import check_outside_stores
 from gaitforge.datasets.layout import ROOT_FILE
 from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, command, group, option, option_values
+from gaitforge.pipeline.cli.parsing.reading import uses
 from gaitforge.pipeline.cli.parsing.values import names, positive, store_address
 from gaitforge.pipeline.cli.store import chosen_episodes
 from gaitforge.pipeline.progress import TerminalReporter
@@ -75,11 +78,16 @@ _HELD_OUT_EPISODES = 3
     ),
     "--json --trust",
 )
-def view_command(arguments: argparse.Namespace) -> None:
+def view_command(arguments: argparse.Namespace) -> Callable[[], None]:
     """Write a page that plays episodes in 3-D, with their curves; it opens without a network."""
     page = _checked(arguments)
     make = _episodes if arguments.against is None else _with_ghosts
-    show = make(arguments, page is None)
+    uses(arguments, "json")
+    return partial(_view, arguments, page, make(arguments, page is None))
+
+
+def _view(arguments: argparse.Namespace, page: Path | None, make: Callable[[], "Show"]) -> None:
+    show = make()
     if show.note:
         TerminalReporter().say(show.note)
     record: dict[str, object] = {"episodes": len(show.episodes)}
@@ -141,40 +149,42 @@ def _write_others(arguments: argparse.Namespace, show: "Show") -> dict[str, list
     return written
 
 
-def _episodes(arguments: argparse.Namespace, only_chosen: bool) -> "Show":
-    """The page's episodes; without a page, only the episodes of the other files."""
-    source, limit = arguments.source, 1 if only_chosen else arguments.limit
+def _episodes(arguments: argparse.Namespace, only_chosen: bool) -> Callable[[], "Show"]:
+    """What makes the page's episodes; without a page, only the episodes of the other files."""
+    source, episodes = arguments.source, arguments.episode or ()
     is_store = isinstance(source, str) or (source / ROOT_FILE).is_file()
-    show = _stored(arguments, limit) if is_store else _run(arguments)
-    return show.chosen(arguments.episode or ()) if arguments.episode or only_chosen else show
+    make = _stored(arguments, only_chosen) if is_store else _run(arguments)
+    return (lambda: make().chosen(episodes)) if episodes or only_chosen else make
 
 
-def _stored(arguments: argparse.Namespace, limit: int) -> "Show":
+def _stored(arguments: argparse.Namespace, only_chosen: bool) -> Callable[[], "Show"]:
     from gaitforge.pipeline.view.stored import spread_over_returns, stored_show
 
-    reporter = TerminalReporter()
+    reporter, robot = TerminalReporter(), arguments.robot
     selection = chosen_episodes(datasets.open_store(arguments.source), arguments)
     if len(selection) == 0:
         raise ValueError("the selection is empty; select at least one episode")
     if arguments.episode:
-        return stored_show(selection.named(*arguments.episode), reporter, arguments.robot)
-    chosen = spread_over_returns(selection, limit)
+        named = selection.named(*arguments.episode)
+        return lambda: stored_show(named, reporter, robot)
+    chosen = spread_over_returns(selection, 1 if only_chosen else arguments.limit)
     if 1 < len(chosen) < len(selection):
         reporter.say(
             f"{len(chosen)} of {len(selection):,} episodes, from the worst return to the best; "
             "--limit shows more"
         )
-    return stored_show(chosen, reporter, arguments.robot)
+    return lambda: stored_show(chosen, reporter, robot)
 
 
-def _with_ghosts(arguments: argparse.Namespace, only_chosen: bool) -> "Show":
+def _with_ghosts(arguments: argparse.Namespace, only_chosen: bool) -> Callable[[], "Show"]:
     from gaitforge.pipeline.view.policy_pages import ghost_source, with_ghosts
 
     source = ghost_source(arguments.against)  # before the work
-    return with_ghosts(_episodes(arguments, only_chosen), source, TerminalReporter())
+    make = _episodes(arguments, only_chosen)
+    return lambda: with_ghosts(make(), source, TerminalReporter())
 
 
-def _run(arguments: argparse.Namespace) -> "Show":
+def _run(arguments: argparse.Namespace) -> Callable[[], "Show"]:
     from gaitforge.collectors.legged.evaluation import EvaluationGrid
     from gaitforge.collectors.scenarios.skills import SKILLS
     from gaitforge.collectors.scenarios.terrains import TERRAINS
@@ -183,11 +193,9 @@ def _run(arguments: argparse.Namespace) -> "Show":
     from gaitforge.pipeline.view.policy_pages import evaluation_files, evaluation_show, policy_show
 
     source = arguments.source
-    if arguments.where is not None:
-        raise ValueError(f"--where chooses episodes of a store; {source} is none")
     files = evaluation_files(source)
     if files == [source]:
-        return evaluation_show(source, TerminalReporter())
+        return lambda: evaluation_show(source, TerminalReporter())
     if files:
         one_of = ", ".join(file.relative_to(source).as_posix() for file in files)
         raise ValueError(f"{source} holds several evaluations; give one of its files: {one_of}")
@@ -197,4 +205,5 @@ def _run(arguments: argparse.Namespace) -> "Show":
     cells = every | option_values(arguments, **CELL_FIELDS)
     grid = EvaluationGrid(**cells, episodes=arguments.episodes or _HELD_OUT_EPISODES)
     plan = LeggedEvaluation(grid=grid, robot=arguments.robot)
-    return policy_show(run_source(source), plan, grid.specs(), TerminalReporter())
+    policy, specs = run_source(source), grid.specs()
+    return lambda: policy_show(policy, plan, specs, TerminalReporter())

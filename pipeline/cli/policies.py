@@ -24,6 +24,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
     planned,
     setting,
 )
+from gaitforge.pipeline.cli.parsing.reading import of_simulator
 from gaitforge.pipeline.cli.parsing.values import numbers
 from gaitforge.pipeline.cli.work import Result, Work, work
 from gaitforge.pipeline.tables import show
@@ -56,10 +57,10 @@ def train_command(arguments: argparse.Namespace) -> Work:
     from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
     from gaitforge.learners.training.train import finished_result
 
-    values = option_values(arguments, *TRAINED, "optimiser", "seed")
     if arguments.plan:
         plan = plan_from_tree(TrainPlan, read_plan(arguments.plan)[0])
     else:
+        values = option_values(arguments, *TRAINED, "optimiser", "seed")
         select = SelectPlan(**option_values(arguments, *SELECTED, saved="selection"))
         config = TrainConfig.recommended(arguments.model, **values)
         plan = TrainPlan(select, config)
@@ -130,6 +131,7 @@ def evaluate_command(arguments: argparse.Namespace) -> Work:
     from gaitforge.collectors.robots.robot import load_robots
     from gaitforge.flows.stages.evaluate import EVALUATION, evaluate_policy, is_evaluated
     from gaitforge.flows.stages.staging import Stage
+    from gaitforge.flows.tasks.policy_source import RUN
     from gaitforge.flows.tasks.registry import LEGGED, evaluation_class, run_evaluation
 
     policy, out, words = Path(arguments.policy), arguments.out, arguments.words
@@ -139,7 +141,10 @@ def evaluate_command(arguments: argparse.Namespace) -> Work:
         plan = plan_from_tree(type(plan), read_plan(arguments.plan)[0])
     values = option_values(arguments, "episodes", "seed", "threads", "sim", **CELL_FIELDS)
     plan = override(with_named(plan, values), arguments.settings)
-    source = plan.source(arguments.policy, arguments.checkpoint)
+    of_simulator(arguments, plan)
+    source = plan.source(arguments.policy, "last")
+    if source.kind == RUN:
+        source = plan.source(arguments.policy, arguments.checkpoint)
     place = policy if policy.is_dir() else (out or policy).parent
     if out is None and arguments.runner != "local":
         out = place / EVALUATION

@@ -4,7 +4,8 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from gaitforge.flows.stages.status import (
     status,
 )
 from gaitforge.pipeline.cli.parsing.parser import command, flag, group, option, setting
+from gaitforge.pipeline.cli.parsing.reading import uses
 from gaitforge.pipeline.cli.parsing.runners import SITE_SLURM, site_settings
 from gaitforge.pipeline.cli.parsing.values import Number, names, positive, store_address
 from gaitforge.pipeline.tables import duration, table
@@ -211,14 +213,22 @@ def _training_lines(work: TrainingStatus) -> list[str]:
     ),
     SITE_SLURM,
 )
-def serve_command(arguments: argparse.Namespace) -> None:
+def serve_command(arguments: argparse.Namespace) -> Callable[[], None]:
     """Serve the flows to Prefect, with forms and a schedule, until Ctrl-C."""
     from gaitforge.pipeline.cli.deployments import FLOWS
+    from gaitforge.pipeline.serve.prefect_server import configured_server
     from gaitforge.pipeline.serve.serving import ServePlan, serve_flows
 
-    names = [name for name in ServePlan.__annotations__ if name != "slurm"]
-    plan = {name: getattr(arguments, name) for name in names}
-    serve_flows(ServePlan(**plan, slurm=site_settings(arguments)), FLOWS)
+    names = ("store", "schedule", "new_every_day", "preset", "threads", "settings")
+    plan = {name: getattr(arguments, name) for name in (*names, "port")}
+    if arguments.schedule:
+        uses(arguments, "timezone")
+    if not configured_server():  # else no server is started
+        uses(arguments, "host", "expose")
+    values = vars(arguments)
+    plan |= {name: values[name] for name in ("timezone", "host", "expose")}
+    served = ServePlan(**plan, slurm=site_settings(arguments))
+    return partial(serve_flows, served, FLOWS)
 
 
 @command(
@@ -228,12 +238,19 @@ def serve_command(arguments: argparse.Namespace) -> None:
     option("--hours", "without a collected part, for nothing-collected", positive, 26),
     flag("--remove", "remove what this command has set up"),
 )
-def notify_command(arguments: argparse.Namespace) -> None:
+def notify_command(arguments: argparse.Namespace) -> Callable[[], object]:
     """Tell a web hook when Prefect's runs fail, are late, or collect nothing."""
-    from gaitforge.pipeline.serve.notify import REASONS, NotifyPlan, set_up_notifications
+    from gaitforge.pipeline.serve.notify import (
+        NOTHING_COLLECTED,
+        REASONS,
+        NotifyPlan,
+        set_up_notifications,
+    )
 
     if arguments.remove:
-        set_up_notifications(None)
-        return
-    plan = NotifyPlan(arguments.url or "", arguments.on or REASONS, arguments.hours)
-    print("set up " + ", ".join(set_up_notifications(plan)))
+        return partial(set_up_notifications, None)
+    reasons = arguments.on or REASONS
+    if NOTHING_COLLECTED in reasons:
+        uses(arguments, "hours")
+    plan = NotifyPlan(arguments.url or "", reasons, vars(arguments)["hours"])
+    return lambda: print("set up " + ", ".join(set_up_notifications(plan)))

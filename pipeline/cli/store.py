@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -23,6 +24,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
     option,
     option_values,
 )
+from gaitforge.pipeline.cli.parsing.reading import uses
 from gaitforge.pipeline.cli.parsing.values import names, positive, whole
 from gaitforge.pipeline.cli.work import Result, Work, single, work
 from gaitforge.pipeline.progress import TerminalReporter
@@ -76,6 +78,7 @@ def applied(store: "datasets.Store", out: Path, reporter: TerminalReporter) -> "
 def query_command(arguments: argparse.Namespace) -> Work:
     """Describe the episodes that match a condition, or list them."""
     _check_query(arguments)
+    uses(arguments)
     return single(arguments, "query", lambda _: _answer(arguments), itself_result)
 
 
@@ -175,8 +178,15 @@ def plan_command(arguments: argparse.Namespace) -> None:
         "replay with the MuJoCo that made the store: pip puts it into a folder beside the cache",
     ),
 )
-def verify_command(arguments: argparse.Namespace) -> int:
+def verify_command(arguments: argparse.Namespace) -> Callable[[], int]:
     """Check every file of a store; exit 1 and print a line per fault."""
+    uses(arguments, "store", "json")
+    if arguments.replay:
+        uses(arguments, "seed", "robot", "with_recorded_versions")
+    return partial(_verify, arguments)
+
+
+def _verify(arguments: argparse.Namespace) -> int:
     store = datasets.open_store(arguments.store)
     faults = store.verify()
     if arguments.replay and not faults:
@@ -278,6 +288,9 @@ def push_command(arguments: argparse.Namespace) -> None:
 )
 def card_command(arguments: argparse.Namespace) -> Work:
     """Write a dataset card (HTML, Markdown, JSON) and a page to explore its episodes."""
+    if arguments.no_channels and (arguments.spectrum or arguments.scheduler):
+        raise ValueError("--spectrum and --scheduler are for the channels: drop --no-channels")
+    uses(arguments)
     return single(arguments, "card", partial(_card, arguments), itself_result)
 
 

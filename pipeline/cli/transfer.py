@@ -4,7 +4,7 @@ The number of names says what is exported: RUN DST is a policy, STORE FORMAT DST
 """
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
     planned,
     setting,
 )
+from gaitforge.pipeline.cli.parsing.reading import uses
 from gaitforge.pipeline.cli.parsing.values import names, positive, store_address
 from gaitforge.pipeline.cli.store import applied, chosen_episodes, drawing
 from gaitforge.pipeline.cli.work import Result, Work, single, work
@@ -34,10 +35,6 @@ from gaitforge.pipeline.tables import cell, show, show_one
 
 if TYPE_CHECKING:
     from gaitforge.datasets.formats.protocol import Exporter, Importer, Report
-
-_OF_POLICY = ("formats", "checkpoint", "batch", "robot")
-_OF_DATA = ("terrain", "skill", "level", "where", "tag", "settings")
-
 
 _USAGE = """gaitforge export RUN DST [--formats F,G] [--checkpoint last|best] [--batch N]
                         [--robot ROBOT]
@@ -74,20 +71,12 @@ def export_command(arguments: argparse.Namespace) -> Work:
     """Write a policy for a robot's program, or a store in another format."""
     places = arguments.places
     if len(places) == 2:
-        _refuse(arguments, _OF_DATA, "data, and RUN DST names a policy: give STORE FORMAT DST")
         return _export_policy(arguments)
     if len(places) == 3:
-        _refuse(arguments, _OF_POLICY, "a policy, and STORE FORMAT DST names data: give RUN DST")
         return _export_data(arguments)
     raise ValueError(
         f"export needs RUN DST (a policy) or STORE FORMAT DST (data), not {len(places)} names"
     )
-
-
-def _refuse(arguments: argparse.Namespace, names: Iterable[str], reason: str) -> None:
-    for name in names:
-        if getattr(arguments, name):
-            raise ValueError(f"--{'set' if name == 'settings' else name} is for {reason}")
 
 
 def _export_policy(arguments: argparse.Namespace) -> Work:
@@ -169,8 +158,15 @@ def import_command(arguments: argparse.Namespace) -> Work:
     flag("--no-pictures", "skip the card's pictures of typical episodes"),
     "--json",
 )
-def publish_command(arguments: argparse.Namespace) -> None:
+def publish_command(arguments: argparse.Namespace) -> Callable[[], None]:
     """Push a store with its card to the Hugging Face Hub, in one commit."""
+    uses(arguments, "store", "url", "private", "revision", "no_pictures", "json")
+    if arguments.format == "zarr":
+        uses(arguments, "history")
+    return partial(_publish, arguments)
+
+
+def _publish(arguments: argparse.Namespace) -> None:
     from gaitforge.datasets.formats.readme import README
     from gaitforge.datasets.formats.transfer.publishing import hub_repository, push_files
     from gaitforge.datasets.storage.contents import store_files

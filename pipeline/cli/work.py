@@ -14,9 +14,10 @@ from gaitforge.flows.progress import Reporter, leads
 from gaitforge.flows.runners.dask_clusters import DaskSettings
 from gaitforge.flows.runners.slurm import jobs as slurm
 from gaitforge.flows.runners.slurm.script import SlurmSettings
-from gaitforge.pipeline.cli.jobs import job_row, show_submitted
+from gaitforge.pipeline.cli.jobs import job_row, show_scripts, show_submitted
 from gaitforge.pipeline.cli.parsing.parser import Command, Option, command
-from gaitforge.pipeline.cli.parsing.runners import RUNNER, runner_settings
+from gaitforge.pipeline.cli.parsing.reading import noting, refuse_unread, uses
+from gaitforge.pipeline.cli.parsing.runners import RUNNER, runner_arguments, runner_settings
 from gaitforge.pipeline.progress import TerminalReporter, own_reporter
 from gaitforge.pipeline.tables import Rows, show, show_one, show_result
 
@@ -41,6 +42,7 @@ class Result:
         pages: files to link.
         view: a store or an evaluation's file, whose episodes can be played.
         message: text of the Prefect run's final state.
+        exit_code: 1 where the work is done and its result is not what was asked for.
     """
 
     record: Any = None
@@ -53,6 +55,7 @@ class Result:
     pages: tuple[Path, ...] = ()
     view: Path | str | None = None
     message: str = ""
+    exit_code: int = 0
 
     def show(self, as_json: bool) -> None:
         """Print it."""
@@ -107,49 +110,93 @@ def work(
     """
 
     def decorate(begin: Callable[[argparse.Namespace], Work]) -> Command:
-        begins = (lambda parser: parser.set_defaults(begin=begin), "--trust")
+        def begun(arguments: argparse.Namespace) -> Work:
+            noted = noting(arguments)
+            work = begin(noted)
+            check_options(noted)
+            return work
+
+        begins = (lambda parser: parser.set_defaults(begin=begun), "--trust")
         more = (*begins, *(RUNNER if runner else ()))
-        return command(example, *options, *more)(update_wrapper(partial(_perform, begin), begin))
+        return command(example, *options, *more)(update_wrapper(partial(_perform, begun), begin))
 
     return decorate
+
+
+_OF_ALL_WORK = {"json", "stage", *runner_arguments()}
+"""Arguments that `_perform` reads."""
+
+
+def check_options(arguments: argparse.Namespace) -> None:
+    """Raise ValueError for options that a command's work has not read.
+
+    `work` does it once a command has named its stages; commands that write before, do it first.
+    """
+    refuse_unread(noting(arguments), besides=_OF_ALL_WORK)
 
 
 def _perform(
     begin: Callable[[argparse.Namespace], Work], arguments: argparse.Namespace
 ) -> int | None:
     """Do a command's work with the chosen runner, and print the result; returns the exit code."""
-    from gaitforge.flows.stages.staging import find_stage, is_done, run_stage
+    from gaitforge.flows.stages.staging import find_stage
 
+    uses(arguments, *(name for name in _OF_ALL_WORK if name in arguments))
     runner = vars(arguments).setdefault("runner", "local")
     settings = runner_settings(arguments) if "dask_jobqueue" in arguments else None
     work = begin(arguments)
-    out, stages, reporter, value = work.out, work.stages, own_reporter(), None
+    only = None
     if getattr(arguments, "stage", None):
-        run_stage(out, find_stage(stages, arguments.stage), reporter)
-        return 0
+        only = find_stage(work.stages, arguments.stage)
     if isinstance(settings, SlurmSettings):
-        done = len(stages) == 1 and is_done(out, stages[0]) and not arguments.cancel
-        code = None if done else _on_slurm(work, arguments, settings)
+        code = _on_slurm(work, only, arguments, settings)
         if code is not None:
             return code
-    elif runner == "prefect":
+        value = None
+    else:
+        share = getattr(arguments, "gpu_share", None) or 1
+        value = _by_processes(work, only, arguments.command, runner, settings, share)
+    if only is not None:  # the command's result needs the other stages, too
+        return None
+    result = work.result(value)
+    if leads():
+        result.show(getattr(arguments, "json", False))
+    return result.exit_code
+
+
+def _by_processes(
+    work: Work,
+    only: "Stage | None",
+    name: str,
+    runner: str,
+    settings: DaskSettings | None,
+    gpu_share: int,
+) -> Any:
+    """Do the stages here, on Dask or in a Prefect run; returns what the last one returns.
+
+    Args:
+        only: the stage to do; None for all. name: of the command.
+    """
+    from gaitforge.flows.stages.staging import run_stage
+
+    stages = work.stages if only is None else (only,)
+    out, reporter = work.out, own_reporter()
+    if runner == "prefect":
         from gaitforge.flows.runners.prefect_stages import run_as_flow
 
-        value = run_as_flow(arguments.command, out, stages, reporter, settings)
-    elif isinstance(settings, DaskSettings):
+        return run_as_flow(name, out, stages, reporter, settings)
+    if isinstance(settings, DaskSettings):
         from gaitforge.flows.runners.dask_stages import run_stages_on_dask
 
-        value = run_stages_on_dask(out, stages, reporter, settings)
-    elif len(stages) == 1:
-        value = run_stage(out, stages[0], reporter)
-    elif stages:
+        return run_stages_on_dask(out, stages, reporter, settings)
+    if len(stages) == 1:
+        return run_stage(out, stages[0], reporter)
+    if stages:
         from gaitforge.flows.stages.side_by_side import run_side_by_side
 
         _say_stages(work, reporter)
-        share = getattr(arguments, "gpu_share", None) or 1
-        run_side_by_side(out, stages, reporter, TerminalReporter(lines=True), gpu_share=share)
-    if leads():
-        work.result(value).show(getattr(arguments, "json", False))
+        lines = TerminalReporter(lines=True)
+        run_side_by_side(out, stages, reporter, lines, gpu_share=gpu_share)
     return None
 
 
@@ -174,17 +221,28 @@ def _minutes(seconds: Mapping[str, float], left: Sequence[str]) -> int:
     return max(1, round(whole / min(2, os.cpu_count() or 1) / 60))
 
 
-def _on_slurm(work: Work, arguments: argparse.Namespace, settings: SlurmSettings) -> int | None:
-    """Submit, follow or cancel work as jobs; returns the exit code, None if all of it is done."""
-    from gaitforge.flows.runners.slurm.stages import cancel_stages, follow_stages, submit_stages
+def _on_slurm(
+    work: Work, only: "Stage | None", arguments: argparse.Namespace, settings: SlurmSettings
+) -> int | None:
+    """Submit, follow or cancel work, or one stage of it, as jobs.
 
-    out, stages, reporter = work.out, work.stages, own_reporter()
+    Returns:
+        The exit code; None where there is nothing to submit of a command of one stage, or all is
+        done and was followed.
+    """
+    from gaitforge.flows.runners.slurm.stages import cancel_stages, follow_stages, submit_stages
+    from gaitforge.flows.stages.staging import is_done
+
+    out, reporter = work.out, own_reporter()
+    stages = work.stages if only is None else (only,)
     if arguments.cancel:
         new = cancel_stages(out, stages)
+    elif len(work.stages) == 1 and is_done(out, stages[0]):
+        return None
     else:
-        new = submit_stages(out, stages, work.words, settings, reporter)
+        new = submit_stages(out, work.stages, work.words, settings, reporter, only)
     if settings.dry_run:
-        print(*new, sep="\n")
+        show_scripts(new, arguments.json)
         return 0
     if arguments.follow:
         done = follow_stages(out, stages, reporter.say)
@@ -192,7 +250,7 @@ def _on_slurm(work: Work, arguments: argparse.Namespace, settings: SlurmSettings
     jobs = [job for job in new if isinstance(job, slurm.Job)]
     if not jobs:
         reporter.say("no job to cancel" if arguments.cancel else _NOTHING)
-    if len(stages) == 1 and jobs and not arguments.cancel:
+    if len(work.stages) == 1 and jobs and not arguments.cancel:
         show_submitted(jobs[0], arguments.json)
     else:
         show([job_row(job, tasks) for job, tasks in slurm.states_of(jobs)], arguments.json)

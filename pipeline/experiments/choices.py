@@ -43,7 +43,8 @@ def chosen_claim(
 
     Args:
         choices: those of `_with_choices`, and `terrains`, `skills`, `levels`, `where`, `saved`,
-            which select the stores' episodes.
+            which select the stores' episodes. Each is looked up only where it has an effect, so
+            that a command line can refuse the others.
         settings: NAME=VALUE, see `override`.
         out: the experiment's folder; a resumed one keeps its first call's parts for corrections.
         say: is told which parts corrections do not begin with.
@@ -51,13 +52,12 @@ def chosen_claim(
     Raises:
         ValueError: a preset, store, or value that does not fit.
     """
-    choices = {name: value for name, value in choices.items() if value is not None}
     fields = {"terrain": "terrains", "skill": "skills", "level": "levels"}
-    cells = {name: choices.pop(name) for name in fields.values() if name in choices}
+    cells = {name: choices[name] for name in fields.values() if name in choices}
     if stores:
         select = {field: cells[name] for field, name in fields.items() if name in cells}
-        select |= {"saved": choices.pop("saved")} if "saved" in choices else {}
-        wheres = [each for each in (experiment.select.where, choices.pop("where", "")) if each]
+        select |= {"saved": choices["saved"]} if "saved" in choices else {}
+        wheres = [each for each in (experiment.select.where, choices.get("where", "")) if each]
         where = " and ".join(f"({each})" for each in wheres) if len(wheres) > 1 else "".join(wheres)
         experiment = replace(experiment, select=replace(experiment.select, where=where, **select))
         cells = {}

@@ -13,7 +13,7 @@ from prefect.events.actions import SendNotification
 from prefect.events.schemas.automations import EventTrigger, Posture
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from gaitforge.flows.records.logs import redacted
+from gaitforge.flows.records.redaction import redacted
 from gaitforge.flows.runners.prefect_access import bypass_proxies
 from gaitforge.flows.runners.prefect_stages import COLLECTED
 from gaitforge.pipeline.serve.prefect_server import LOOPBACK, PORT
@@ -26,7 +26,8 @@ _EVENTS = {
     "failed": {f"{_RUN}Failed", f"{_RUN}Crashed", f"{_RUN}TimedOut"},
     "late": {f"{_RUN}Late"},
 }
-REASONS = (*_EVENTS, "nothing-collected")
+NOTHING_COLLECTED = "nothing-collected"
+REASONS = (*_EVENTS, NOTHING_COLLECTED)
 _RUN_BODY = """Flow run {{ flow_run.name }} of {{ flow.name }} is {{ flow_run.state.name }}.
 {{ flow_run.state.message }}
 {{ flow_run|ui_url }}"""

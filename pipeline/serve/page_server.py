@@ -192,13 +192,15 @@ class _Handler(BaseHTTPRequestHandler):
         if password is None:
             return
         expected = "Basic " + base64.b64encode(password.encode()).decode()
-        if not secrets.compare_digest(self.headers.get("Authorization", ""), expected):
+        # As bytes: texts that are not ASCII cannot be compared in constant time.
+        answer = self.headers.get("Authorization", "")
+        if not secrets.compare_digest(answer.encode(), expected.encode()):
             raise _Refused(HTTPStatus.UNAUTHORIZED, "the user and password of Prefect's server")
 
     def _send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
         self.send_response(status)
         if status == HTTPStatus.UNAUTHORIZED:
-            self.send_header("WWW-Authenticate", 'Basic realm="gaitforge"')
+            self.send_header("WWW-Authenticate", 'Basic realm="gaitforge", charset="UTF-8"')
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
         self.send_header("Cache-Control", "no-store")

@@ -19,7 +19,7 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from gaitforge.flows.records.logs import redacted
+from gaitforge.flows.records.redaction import redacted
 from gaitforge.flows.runners.prefect_access import bypass_proxies, check_prefect_home, is_loopback
 
 LOOPBACK = "127.0.0.1"
@@ -49,6 +49,11 @@ _EVERY_ADDRESS = {"0.0.0.0": LOOPBACK, "::": "::1"}
 """Address of a server that listens everywhere -> address to reach it at."""
 
 
+def configured_server() -> str | None:
+    """The API address of the server that PREFECT_API_URL or the active profile names."""
+    return PREFECT_API_URL.value()
+
+
 def check_host(host: str, expose: bool) -> None:
     """ValueError for an address that other machines reach, unless `expose`."""
     if not expose and not is_loopback(host):
@@ -70,7 +75,7 @@ def prefect_api(host: str = LOOPBACK, port: int = PORT) -> Iterator[str]:
         ValueError: the configured server does not answer, the port is taken, or the server ended
             as it started.
     """
-    configured = PREFECT_API_URL.value()
+    configured = configured_server()
     if configured:
         bypass_proxies()
         if not _answers(configured):

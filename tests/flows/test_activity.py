@@ -26,7 +26,8 @@ from gaitforge.flows.records.activity import (
     read_active,
     read_failures,
 )
-from gaitforge.flows.records.logs import log_event, redacted
+from gaitforge.flows.records.logs import log_event
+from gaitforge.flows.records.redaction import redacted
 from gaitforge.flows.retrying import Retry, is_passing
 from tests.flows.processes import read_log
 

@@ -63,19 +63,22 @@ def submit_stages(
     words: Sequence[str],
     settings: SlurmSettings,
     reporter: Reporter | None = None,
+    only: Stage | None = None,
 ) -> list[jobs.Job | str]:
     """Submit what is neither done nor in a live job, each stage after those that it needs.
 
     Args:
         words: the command line of the stages; of several, it does one with `--stage NAME`.
+        only: the one of them to submit; None for all.
 
     Returns:
         The new jobs, or with `dry_run` their scripts.
 
     Raises:
-        ValueError: no Slurm, or its reason to refuse; then no new job is left.
+        ValueError: no Slurm, or its reason to refuse; then no new job is left. Or `only` needs a
+            stage that is neither done nor in a live job.
     """
-    _check_request(stages, settings)
+    _check_request(stages if only is None else (only,), settings)
     all_new: list[jobs.Job | str] = []
     ids: dict[str, list[str]] = {}  # of the jobs of each stage that is not done
     live_by_stage = {} if settings.dry_run else live_jobs(out, stages)
@@ -84,6 +87,11 @@ def submit_stages(
             if is_done(out, stage):
                 continue
             live = live_by_stage.get(stage.name, [])
+            if only is not None and stage.name != only.name:
+                ids[stage.name] = [job.id for job in live]
+                continue
+            if only is not None and not settings.dry_run:
+                _check_needed(stage, ids)
             waits = not ids.keys().isdisjoint(stage.after)
             if stage.collection is not None and not waits:
                 new = _array(stage, live, settings, reporter or Silent())
@@ -102,6 +110,17 @@ def submit_stages(
                 jobs.cancel_job(job)
         raise
     return all_new
+
+
+def _check_needed(stage: Stage, live: Mapping[str, Sequence[str]]) -> None:
+    """Raise ValueError if a stage needs one that no job will do.
+
+    Args:
+        live: name of each stage that is not done -> its live jobs.
+    """
+    for name in stage.after:
+        if name in live and not live[name]:
+            raise ValueError(f"{stage.name} needs {name}, which is neither done nor in a live job")
 
 
 def _resources(stage: Stage, settings: SlurmSettings) -> SlurmSettings:

@@ -157,6 +157,10 @@ def form_signature(fields: Sequence[FormField], runners: bool) -> Signature:
 
 
 def command_line(fields: Sequence[FormField], values: Mapping[str, object]) -> list[str]:
-    """A form's values as words of a command line; those that are None or empty are left out."""
+    """A form's values as words of a command line, without the defaults.
+
+    A form sends every default, and a command refuses what it is given and does not use.
+    """
     pairs = [(field, values.get(field.name)) for field in fields]
-    return [w for f, value in pairs if value not in (None, [], "") for w in f.words(value)]
+    chosen = [(f, value) for f, value in pairs if value not in (None, [], "", f.parameter.default)]
+    return [word for field, value in chosen for word in field.words(value)]

@@ -11,6 +11,7 @@ from typing import Any, NoReturn, TypeVar
 
 from gaitforge.collectors.simulators import BACKENDS
 from gaitforge.flows.settings import override
+from gaitforge.pipeline.cli.parsing.reading import GIVEN, noting, refuse_unread
 from gaitforge.pipeline.cli.parsing.values import (
     Number,
     experts,
@@ -24,8 +25,9 @@ from gaitforge.pipeline.cli.parsing.values import (
 
 WRONG_INPUT = 2
 
-Handler = Callable[[argparse.Namespace], int | None]
-"""Does a command's work; returns its exit code, None for 0."""
+Handler = Callable[[argparse.Namespace], "int | Callable[[], object] | None"]
+"""Does a command's work, or returns it as a function: where options matter in some modes only, so
+that the others are refused before the work. An int is the exit code."""
 
 Container = argparse._ActionsContainer
 AddTo = Callable[[Container], object]
@@ -54,6 +56,21 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **more: Any):
         super().__init__(formatter_class=_Help, **more)
+        self._given: dict[str, list[str]] = {}
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """See `argparse.ArgumentParser`; the argument `given` names the options that are there."""
+        self._given = {}
+        parsed, rest = super().parse_known_args(args, namespace)
+        setattr(parsed, GIVEN, {**getattr(parsed, GIVEN, {}), **self._given})
+        return parsed, rest
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        # argparse calls it for every option that it meets, and for positionals without a value too.
+        names = action.option_strings[:1] or ([action.dest] if arg_strings else [])
+        options = self._given.setdefault(action.dest, []) if names else []
+        options += [name for name in names if name not in options]
+        return super()._get_values(action, arg_strings)  # type: ignore[misc]
 
     def error(self, message: str) -> NoReturn:
         """Exit with one line on standard error."""
@@ -74,9 +91,16 @@ def command(example: str, *options: Option) -> Callable[[Handler], Command]:
     """Decorate a handler as a command with options; its docstring is the help."""
 
     def decorate(handler: Handler) -> Command:
+        def run(arguments: argparse.Namespace) -> int | None:
+            noted = noting(arguments)
+            outcome = handler(noted)
+            refuse_unread(noted)
+            code = outcome() if callable(outcome) else outcome
+            return code if isinstance(code, int) else None
+
         def fill(parser: Parser) -> None:
             add_options(parser, *options)
-            parser.set_defaults(run=handler)
+            parser.set_defaults(run=run)
             parser.epilog = f"example:  {example}"
 
         name = handler.__name__.strip("_").replace("_", "-")

@@ -110,6 +110,7 @@ def runner_settings(arguments: argparse.Namespace) -> DaskSettings | SlurmSettin
     if runner not in ("dask", "prefect"):
         _refuse(arguments, _DASK, "dask or prefect")
     if runner == "slurm":
+        _refuse_combinations(arguments)
         fields = SlurmSettings.__dataclass_fields__
         values = option_values(arguments, *(name for name in fields if name in arguments))
         return _slurm_settings(values)
@@ -137,23 +138,23 @@ def site_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return values
 
 
+def runner_arguments() -> set[str]:
+    """The arguments of all runners' options."""
+    return {"runner", *_dests(_LOCAL | _DASK | _SLURM_OPTIONS).values()}
+
+
 def runner_names() -> set[str]:
     """The names that the runners' options would have in a form."""
     listed = ("--runner", *_LOCAL, *_DASK, *_SLURM_OPTIONS)
     return {name[2:].replace("-", "_") for name in listed}
 
 
-def runner_arguments() -> set[str]:
-    """The names of the arguments that the runners' options set."""
-    return {"runner", *_dests(_LOCAL | _DASK | _SLURM_OPTIONS).values()}
-
-
 def run_here(arguments: argparse.Namespace) -> None:
     """Set the arguments of a command line as if it had asked for this process."""
-    arguments.runner = "local"
-    for name in _dests(_LOCAL | _DASK | _SLURM_OPTIONS).values():
+    for name in runner_arguments():
         if name in arguments:
             setattr(arguments, name, None)
+    arguments.runner = "local"
 
 
 def _options_in_use(arguments: argparse.Namespace, options: Options) -> list[str]:
@@ -165,6 +166,15 @@ def _options_in_use(arguments: argparse.Namespace, options: Options) -> list[str
 def _dests(options: Options) -> dict[str, str]:
     """Option -> the argument's name."""
     return {each: d.get("dest", each[2:].replace("-", "_")) for each, d in options.items()}
+
+
+def _refuse_combinations(arguments: argparse.Namespace) -> None:
+    """Refuse options of Slurm that cannot act together."""
+    if arguments.cancel:
+        for name in _options_in_use(arguments, _OF_SOME | _SLURM):
+            raise ValueError(f"{name} is for submitting jobs, and --cancel submits none")
+    if arguments.dry_run and arguments.follow:
+        raise ValueError("--follow follows jobs, and --dry-run submits none")
 
 
 def _refuse(arguments: argparse.Namespace, options: Options, runners: str) -> None:

@@ -95,6 +95,7 @@ def _of_env(name: str, text: str, metavar: str) -> AddTo:
 def _collect(arguments: argparse.Namespace) -> Work:
     """Collect episodes of trained policies, or their replay buffer."""
     from gaitforge.collectors.gym.checking import notes
+    from gaitforge.collectors.gym.data import MEDIUM_REPLAY
     from gaitforge.collectors.gym.environment_id import with_settings
     from gaitforge.flows.tasks.gym import GymPlan, one_policy, quality_summary
 
@@ -102,11 +103,14 @@ def _collect(arguments: argparse.Namespace) -> Work:
     for note in notes(arguments.env):
         print(f"note: {note}", file=sys.stderr)
     names = ("env", "policies", "steps", "part_steps", "physics", "processes", "seed")
-    values = option_values(arguments, *names, "replay", "replay_steps", qualities="quality")
-    if not (arguments.policies or arguments.replay):
-        values.setdefault("qualities", _SHIPPED)
-    elif one_policy(arguments.policies or "") is not None:
-        values.setdefault("qualities", _SHIPPED[1:])
+    values = option_values(arguments, *names, qualities="quality")
+    if "qualities" not in values:
+        if not (arguments.policies or arguments.replay):
+            values["qualities"] = _SHIPPED
+        elif one_policy(arguments.policies or "") is not None:
+            values["qualities"] = _SHIPPED[1:]
+    if MEDIUM_REPLAY in values.get("qualities", GymPlan.qualities):
+        values |= option_values(arguments, "replay", "replay_steps")
     plan = GymPlan(**values)
     return collection_work(
         arguments, plan, lambda _: quality_summary(arguments.store, plan.part_ids())

@@ -1,6 +1,7 @@
 """`gaitforge humanoid`: motion tracking of the CMU humanoid."""
 
 import argparse
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
     planned,
     setting,
 )
+from gaitforge.pipeline.cli.parsing.reading import uses
 from gaitforge.pipeline.cli.parsing.values import names, positive, whole
 from gaitforge.pipeline.cli.work import Result, Work, work
 from gaitforge.pipeline.tables import show
@@ -39,8 +41,15 @@ def _add_reference_file(parser: Container) -> None:
     option("--variants", "clips per motion", positive, 1),
     "--json",
 )
-def _reference(arguments: argparse.Namespace) -> None:
+def _reference(arguments: argparse.Namespace) -> Callable[[], None]:
     """Write synthetic reference clips, or list a file's clips."""
+    uses(arguments, "out", "list", "json")
+    if arguments.out is not None:
+        uses(arguments, "motion", "frames", "variants")
+    return partial(_write_or_list, arguments)
+
+
+def _write_or_list(arguments: argparse.Namespace) -> None:
     from gaitforge.collectors.humanoid.clips.motions import MOTIONS, synthetic_clip
     from gaitforge.collectors.humanoid.clips.reference import clip_lengths, write_reference
     from gaitforge.collectors.humanoid.observation import CONTROL_DT_S

@@ -1,10 +1,13 @@
 """`gaitforge sim`: list and check simulators."""
 
 import argparse
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 
 from gaitforge.collectors.simulators import backend_names
 from gaitforge.pipeline.cli.parsing.parser import actions, command, option
+from gaitforge.pipeline.cli.parsing.reading import of_simulator, uses
 from gaitforge.pipeline.cli.parsing.values import positive, simulator
 from gaitforge.pipeline.progress import TerminalReporter
 from gaitforge.pipeline.tables import show, show_one
@@ -15,6 +18,7 @@ FAILED = 1
 @command("gaitforge sim list --json", "--isaacgym-python", "--json")
 def _list(arguments: argparse.Namespace) -> None:
     """List the simulators, and what the unavailable ones lack."""
+    uses(arguments, "isaacgym_python")
     from gaitforge.collectors.physics import availability
 
     show([asdict(availability(name)) for name in backend_names()], arguments.json)
@@ -26,8 +30,14 @@ def _list(arguments: argparse.Namespace) -> None:
     option("--robots", "parallel robots when measuring the speed", positive, 256),
     "--isaacgym-python --json",
 )
-def _check(arguments: argparse.Namespace) -> int:
+def _check(arguments: argparse.Namespace) -> Callable[[], int]:
     """Run the physics contract's checks on an installed simulator."""
+    uses(arguments, "robots", "json")
+    of_simulator(arguments, arguments)
+    return partial(_run_checks, arguments)
+
+
+def _run_checks(arguments: argparse.Namespace) -> int:
     from gaitforge.collectors.physics import availability
     from gaitforge.collectors.physics.contract.checks import CHECKS, run_checks
 

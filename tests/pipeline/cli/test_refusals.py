@@ -162,9 +162,9 @@ export {trained} | export needs RUN DST (a policy) or STORE FORMAT DST (data), n
 export {store} d4rl {new} --where colour=1 | colour
 export {store} d4rl s3://walks/out.hdf5 | out.hdf5 is no local path; export to one
 export {store} d4rl {store}/data.hdf5 | is inside the store
-export {store} d4rl {new} --formats onnx | --formats is for a policy
-export {store} {new} --where level=1 | --where is for data
-export {store} {new} --set compression=none | --set is for data
+export {store} d4rl {new} --formats onnx | --formats has no effect
+export {store} {new} --where level=1 | --where has no effect
+export {store} {new} --set compression=none | --set has no effect
 export {walks} fcnet {new} | FCNet's maps need the slice projected_gravity
 import d4rl {gone} {new} | gone: no such file
 import robomimic {gone} {new} | gone: no such file
@@ -184,7 +184,7 @@ view {store} --video {store}/film.gif | inside the store
 view {store} --where 'return > 100' --out {new} | empty
 view {store} --out {store}/page.html | inside the store
 view {store} --against {gone} --out {new} | no training run
-view {trained} --where 'return > 1' --out {new} | --where chooses episodes of a store
+view {trained} --where 'return > 1' --out {new} | --where has no effect beside --out
 
 gym collect {new} --env Bee-v5 --policies {hopper} | no task 'Bee-v5'
 gym collect {new} --env Walker2d-v5 --policies {hopper} | not of Walker2d-v5
@@ -199,7 +199,7 @@ evaluate random --task gym --terrain flat | no setting 'terrains'; allowed: env
 evaluate random --task drone | unknown task 'drone'; allowed: legged, gym
 evaluate random --task derive | no policy is evaluated on task 'derive'
 
-serve --host 0.0.0.0 | can be reached from other machines
+serve --host 0.0.0.0 | --host has no effect
 serve --schedule '0 2 * * *' | a schedule needs --store
 serve --store x --schedule 'at two' | cannot schedule 'at two' in UTC
 serve --store x --schedule '0 0 2 * * *' | it has 6 fields; five fields are wanted

@@ -127,9 +127,9 @@ def test_an_experiment_whose_training_fails_before_its_first_step(
 ) -> None:
     out = str(tmp_path / "compared")
     words = ["--set", 'learners={"mlp":{}}', "--seeds", "0", "--stage", "train mlp-seed-0"]
-    few = ["--set", "settings.held_out_fraction=0.01"]
+    few = ["--device", "cuda"]
     assert main(["run", "compare", str(store), "--out", out, *words, *few]) == 2
-    assert "leaves none of 4 episodes" in capsys.readouterr().err
+    assert "0 GPUs" in capsys.readouterr().err
     assert main(["status", out]) == 0
     assert "stopped" in capsys.readouterr().out
 

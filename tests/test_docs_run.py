@@ -1,0 +1,99 @@
+"""The shell blocks of docs/install.md and of the how-to pages run, in their order, in a folder.
+
+A comment line `# not tested: REASON` excepts the commands after it in its block.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.test_docs import FENCED, ROOT
+
+PAGES = [ROOT / "docs" / "install.md", *sorted((ROOT / "docs" / "howto").glob("*.md"))]
+NOT_TESTED = re.compile(r"^# not tested: (.*)$", re.M)
+STORE = "data/legged.zarr"
+"""The store that pages take as given; here it is small."""
+_SMALL = "--set grid.parts=1 --set grid.episodes_per_part=60 --threads 1"
+
+
+class Block(NamedTuple):
+    """A block of a page: Python for a file, Python to run, or shell."""
+
+    language: str
+    file: str
+    code: str
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """A page's blocks, shell without what is excepted, up to the last shell that runs."""
+    listed = []
+    for language, file, code in FENCED.findall(page.read_text()):
+        tested = NOT_TESTED.split(code)[0] if not language else code
+        listed.append(Block(language, file, tested))
+    shells = [k for k, block in enumerate(listed) if not block.language and block.code.strip()]
+    yield from listed[: shells[-1] + 1] if shells else ()
+
+
+def test_every_exception_has_a_reason() -> None:
+    for page in PAGES:
+        shells = [code for language, _, code in FENCED.findall(page.read_text()) if not language]
+        marks = [line for code in shells for line in code.splitlines() if "not tested" in line]
+        assert all(re.fullmatch(r"# not tested: \w.{3,}", mark) for mark in marks), page
+    tested = [page.stem for page in PAGES if any(not b.language for b in blocks(page))]
+    assert len(tested) >= 10, tested
+
+
+def test_pip_can_do_what_the_page_on_installing_says() -> None:
+    """With a lock that has hashes pip wants one of every file, of dependencies, too."""
+    lock = (ROOT / "requirements.lock").read_text()
+    [torch] = re.findall(r"^# (torch==[\d.]+) ", lock, re.M)
+    lines = re.findall(r"^.*pip install .*$", (ROOT / "docs" / "install.md").read_text(), re.M)
+    locked = [shlex.split(line) for line in lines if "requirements.lock" in line]
+    assert locked
+    for words in locked:
+        after = words[words.index("install") + 1 :]
+        assert after == ["--no-deps", "-r", "requirements.lock"]
+    assert any(torch in shlex.split(line) and ".whl" in line for line in lines)
+
+
+@pytest.fixture(scope="module")
+def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("docs")
+    _bash(f"gaitforge collect {STORE} {_SMALL}", folder)
+    return folder / "data"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [p for p in PAGES if list(blocks(p))], ids=lambda p: p.stem)
+def test_the_commands_of_a_page_run_in_their_order(
+    page: Path, small_store: Path, tmp_path: Path
+) -> None:
+    if STORE in page.read_text():
+        _bash(f"cp -r {shlex.quote(str(small_store))} data", tmp_path)
+    for block in blocks(page):
+        if block.file:
+            (tmp_path / Path(block.file).name).write_text(block.code)
+        elif block.language == "python":
+            (tmp_path / "block.py").write_text(block.code)
+            _bash(f"{shlex.quote(sys.executable)} block.py", tmp_path)
+        elif not block.language:
+            _bash(block.code, tmp_path)
+
+
+def _bash(code: str, folder: Path) -> None:
+    """Run shell lines as a reader does, who has installed gaitforge and reads of PYTHONPATH."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), "."])
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", code],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{code}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
