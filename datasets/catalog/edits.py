@@ -203,6 +203,30 @@ def joint_type(*types: pa.DataType) -> pa.DataType:
         return pa.string()
 
 
+def changed_columns(
+    before: Catalog, after: Catalog, rows_before: np.ndarray, rows_after: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Column that some edit set -> (E,) bool: which of the episodes have another value."""
+    changed = {}
+    for name in dict.fromkeys([*before.overlaid_names, *after.overlaid_names]):
+        old, new = (
+            catalog.rows(rows, [name]).column(name)
+            if name in catalog.column_names
+            else pa.chunked_array([pa.nulls(len(rows))])
+            for catalog, rows in ((before, rows_before), (after, rows_after))
+        )
+        kind = joint_type(old.type, new.type)
+        changed[name] = _differ(old.cast(kind), new.cast(kind))
+    return changed
+
+
+def _differ(before: pa.ChunkedArray, after: pa.ChunkedArray) -> np.ndarray:
+    """(E,) bool: where the values are not equal; a missing one equals none, and NaN equals NaN."""
+    values = pa.chunked_array([*before.chunks, *after.chunks], before.type).combine_chunks()
+    codes = values.dictionary_encode("encode").indices.to_numpy()
+    return codes[: len(before)] != codes[len(before) :]
+
+
 def _replaced(base: pa.ChunkedArray, rows: np.ndarray, values: pa.ChunkedArray) -> pa.ChunkedArray:
     """`base` with `base[rows] = values`, in the type that holds both, or else as text."""
     kind = joint_type(base.type, values.type)

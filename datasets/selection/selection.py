@@ -1,7 +1,7 @@
 """A selection of episodes: an immutable value that is refined, hashed, described and read."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -12,6 +12,8 @@ import pyarrow as pa
 
 from gaitforge.datasets.catalog import listing
 from gaitforge.datasets.catalog.catalog import Catalog
+from gaitforge.datasets.catalog.edits import changed_columns
+from gaitforge.datasets.catalog.episodes import episodes_digest
 from gaitforge.datasets.catalog.grouping import grouped_outcomes, select_rows
 from gaitforge.datasets.errors import DatasetError, amount, listed
 from gaitforge.datasets.hashing import hashed
@@ -21,6 +23,9 @@ from gaitforge.datasets.storage.shards import row_runs
 from gaitforge.datasets.storage.store import Store
 
 _SPLIT = 4
+
+_FOLLOWS_FROM_STEPS = ("start", "length", "return", "terminated", "truncated")
+"""Columns that edits set only with the episodes' steps or rewards, which the hash has anyway."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +87,42 @@ class Selection:
 
     @cached_property
     def hash(self) -> str:
+        """SHA-256 of `arrays_hash` and of the columns' values that annotations set, if any."""
+        return self.hash_over((), self.catalog.overlaid_names)
+
+    @cached_property
+    def arrays_hash(self) -> str:
         """SHA-256 of `episodes_hash` and of fields that took a collected one's place, if any."""
-        names = sorted(self.catalog.fields.keys() & set(self.store.schema.names()))
-        if not names:
+        return self.hash_over((), ())
+
+    def hash_over(self, fields: Iterable[str], columns: Iterable[str]) -> str:
+        """As `arrays_hash`, also of these fields that were added, and these columns' annotations.
+
+        It is `episodes_hash` where no edit changed the selected episodes' values.
+        """
+        collected = set(self.store.schema.names())
+        names = sorted(self.catalog.fields.keys() & collected.union(fields))
+        annotated = self._annotated(columns)
+        if not names and not annotated.column_names:
             return self.episodes_hash
         parts = [part_id for part_id, _ in self.rows_by_part()]
         new = [str(self.catalog.fields[name].parts.get(part)) for name in names for part in parts]
-        return hashlib.sha256("\n".join([self.episodes_hash, *names, *new]).encode()).hexdigest()
+        content = [self.episodes_hash, *names, *new]
+        if annotated.column_names:
+            content.append(f"annotated {episodes_digest(annotated)}")
+        return hashlib.sha256("\n".join(content).encode()).hexdigest()
+
+    def _annotated(self, columns: Iterable[str]) -> pa.Table:
+        """Those of the columns in which an edit changed a value of the selected episodes."""
+        wanted = set(columns).difference(_FOLLOWS_FROM_STEPS)
+        names = sorted(name for name in wanted if name in self._changed)
+        return self.catalog.rows(self.rows, names) if names else pa.table({})
+
+    @cached_property
+    def _changed(self) -> frozenset[str]:
+        """Columns in which an edit changed a value of the selected episodes."""
+        changed = changed_columns(self.catalog.collected, self.catalog, self.rows, self.rows)
+        return frozenset(name for name, is_changed in changed.items() if is_changed.any())
 
     @cached_property
     def episodes_hash(self) -> str:

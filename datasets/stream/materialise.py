@@ -187,7 +187,7 @@ class MapReader:
 
 
 def _key(selection: Selection, columns: Mapping[str, pool.Column]) -> str:
-    content = [MATERIALISED_VERSION, selection.hash, sorted(columns)]
+    content = [MATERIALISED_VERSION, selection.hash_over(columns, ()), sorted(columns)]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:KEY_DIGITS]
 
 
