@@ -15,7 +15,7 @@ def show(records: Rows, as_json: bool) -> None:
 def show_one(record: Mapping[str, object], as_json: bool) -> None:
     """Print one record as lines of names and values, or as a JSON object."""
     if as_json:
-        print(json.dumps(record, indent=1))
+        print(json_text(record))
         return
     width = max((len(name) for name in record), default=0)
     for name, value in record.items():
@@ -24,7 +24,22 @@ def show_one(record: Mapping[str, object], as_json: bool) -> None:
 
 def show_result(record: object, rows: Rows, as_json: bool, *lines: str) -> None:
     """Print a record as JSON; or, for people, rows as a table and lines below it."""
-    print(json.dumps(record, indent=1) if as_json else "\n".join([table(rows), *lines]))
+    print(json_text(record) if as_json else "\n".join([table(rows), *lines]))
+
+
+def json_text(value: object, indent: int | None = 1) -> str:
+    """A value as JSON for other programs: NaN and infinity, which JSON lacks, become null."""
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return value
 
 
 def fields_of(value: object, *names: str) -> dict[str, object]:

@@ -34,6 +34,7 @@ from gaitforge.flows.records.part_records import (
 )
 from gaitforge.flows.records.records import digest, to_tree
 from gaitforge.flows.retrying import Retry
+from gaitforge.flows.stages.episode_ids import check_planned_ids, check_stored_ids
 from gaitforge.flows.stages.processes import run_in_processes
 from gaitforge.flows.tasks.interface import CollectionPlan, Simulation
 
@@ -72,6 +73,7 @@ class Collection:
             # A damaged part of an earlier collection is for `verify` and for queries to name.
             with suppress(DatasetError):
                 store.files.rebuild_index()
+            check_stored_ids(store)
         self.plan.complete()
 
 
@@ -92,6 +94,8 @@ def prepare(
     store = create_store(store_path, plan.schema(), to_tree(plan))
     write_plan_record(store_path, plan.kind, plan, planned)
     missing = store.missing(parts)
+    if missing:
+        check_planned_ids(plan, store, planned)
     forget_stale(records_folder(store_path))
     counts = {"plan": digest(plan), "parts": len(parts), "missing": len(missing)}
     log_event(records_folder(store_path), "info", "plan prepared", **counts)

@@ -226,6 +226,11 @@ class GymPlan(CollectionPlan):
         """See `CollectionPlan.expected_steps`."""
         return {name: part.steps for name, part in self.parts().items()}
 
+    def episode_ids(self) -> dict[str, range]:
+        """See `CollectionPlan.episode_ids`."""
+        first = {part: int(part[:7], 16) for part in self.parts()}
+        return {part: range(unique << 32, (unique + 1) << 32) for part, unique in first.items()}
+
     def only(self, part: str) -> "GymPlan":
         """See `CollectionPlan.only`: the part's quality."""
         quality = part.partition("-")[2].rpartition("-")[0]

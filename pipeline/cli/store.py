@@ -1,7 +1,6 @@
 """The commands on a store: query, info, verify, gc, compact, tag, push, card."""
 
 import argparse
-import json
 import sys
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -26,7 +25,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
 from gaitforge.pipeline.cli.parsing.values import names, positive, whole
 from gaitforge.pipeline.cli.work import Result, Work, single, work
 from gaitforge.pipeline.progress import TerminalReporter
-from gaitforge.pipeline.tables import fields_of, show, show_one, show_result
+from gaitforge.pipeline.tables import fields_of, json_text, show, show_one, show_result
 
 if TYPE_CHECKING:
     from gaitforge.pipeline.report.card import Draw
@@ -159,7 +158,7 @@ def plan_command(arguments: argparse.Namespace) -> None:
     if edits := datasets.open_store(arguments.store).edits():
         lost = f"{amount(len(edits), 'edit')} of {arguments.store}: not part of the plan"
         print(lost, file=sys.stderr)
-    print(json.dumps(dataset_plan(arguments.store), indent=1))
+    print(json_text(dataset_plan(arguments.store)))
 
 
 @command(

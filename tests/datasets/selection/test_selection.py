@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gaitforge.datasets import DatasetError, Selection, Store, query
+from gaitforge.datasets import DatasetError, Selection, Store, open_store, query
 from tests.datasets.making import small_store, store_of_many_parts, write_small_part
 
 PARTS = [(5, 1, 9, 4, 7, 7, 2), (130, 64, 3, 3)]
@@ -257,3 +257,39 @@ def test_reading_refuses_unknown_fields_and_episodes(store: Store) -> None:
         store.select().read("torque")
     with pytest.raises(DatasetError, match=r"0\.\.10"):
         store.select().episode(11)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    picked=st.sets(st.integers(0, 4), min_size=1),
+    noted=st.lists(
+        st.tuples(
+            st.sets(st.integers(0, 4), min_size=1), st.sampled_from(["note", "friction"]),
+            st.sampled_from([0.25, 0.5]),
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+)  # fmt: skip
+def test_a_hash_tells_the_annotated_values_of_the_selected_episodes(
+    tmp_path_factory: pytest.TempPathFactory,
+    picked: set[int],
+    noted: list[tuple[set[int], str, float]],
+) -> None:
+    store = open_store(small_store(tmp_path_factory.mktemp("noted") / "s").path)
+
+    def chosen(ids: set[int]) -> Selection:
+        return store.select().where(f"episode in ({', '.join(map(str, sorted(ids)))})")
+
+    plain = chosen(picked)
+    seen = {(): plain.hash}
+    values: dict[tuple[int, str], float] = {}
+    for ids, column, value in noted:
+        chosen(ids).annotate({column: value})
+        values |= {(episode, column): value for episode in ids & picked}
+        now = chosen(picked)
+        assert seen.setdefault(tuple(sorted(values.items())), now.hash) == now.hash
+        assert (now.arrays_hash, now.episodes_hash) == (plain.hash, plain.hash)
+        store.compact()
+        assert chosen(picked).hash == now.hash
+    assert len(set(seen.values())) == len(seen)
