@@ -18,7 +18,7 @@ import numpy as np
 
 from gaitforge.datasets.catalog.manifest import Manifest
 from gaitforge.datasets.errors import DatasetError
-from gaitforge.datasets.files import check_inside, sha256_file
+from gaitforge.datasets.files import join_inside, sha256_file
 
 CRC_BYTES = 4
 INDEX_ENTRY_BYTES = 16
@@ -186,7 +186,9 @@ def open_array(
     recorded = manifest.objects[f"{prefix}zarr.json"][1]
     key = folder, recorded
     if key not in layouts:
-        check_inside(folder.parents[2], [folder / name for name in sizes])
+        root = folder.parents[2]
+        for name in sizes:
+            join_inside(root, f"{folder.relative_to(root).as_posix()}/{name}")
         path = folder / "zarr.json"
         try:
             damaged = sha256_file(path) != recorded

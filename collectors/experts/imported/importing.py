@@ -26,7 +26,7 @@ from gaitforge.collectors.robots.robot import (
     own_files,
 )
 from gaitforge.datasets.errors import failures
-from gaitforge.datasets.files import check_outside_stores, new_folder
+from gaitforge.datasets.files import check_outside_stores, join_inside, new_folder
 
 CARD = "imported-expert.json"
 ANSWERS = ("answers.json", "answers.npz")
@@ -111,7 +111,7 @@ def load_imported(
         raise ValueError(f"{path} is no card of an expert that this version imported")
     folder = path.parent
     layout = parse_layout(card["layout"], str(path))
-    file = folder / card["policy"]
+    file = join_inside(folder, card["policy"])
     try:
         policy = ImportedPolicy(folder.name, robot, layout, open_network(file, width(layout)))
     except ValueError as error:

@@ -89,6 +89,15 @@ class Bucket:
                     objects[each["path"]] = Listed(each["size"], modified_ns)
         return {key: objects[key] for key in sorted(objects) if not is_hidden(key)}
 
+    def children(self, folder: str) -> list[str]:
+        """Names directly below `folder` that are not hidden, sorted; one of a folder ends in "/"."""
+        with self._failures("cannot be listed"):
+            level = self._objects.list_with_delimiter(self._store, prefix=folder or None)
+        folders = [f"{path.rstrip('/')}/" for path in level["common_prefixes"]]
+        paths = [*folders, *(each["path"] for each in level["objects"])]
+        names = [re.sub(".*/(?=.)", "", path) for path in paths]
+        return sorted(name for name in names if not is_hidden(name))
+
     def read(self, key: str) -> bytes | None:
         """An object's content; None if there is none of this name."""
         with self._failures(f"{key} cannot be read"), suppress(FileNotFoundError):

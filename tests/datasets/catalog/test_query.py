@@ -294,15 +294,15 @@ def test_no_comparison_matches_what_is_not_a_number(condition: str, tmp_path: Pa
     for number, values in enumerate(([float("nan"), 0.5, 2.0], [None, 1.5, float("nan")])):
         given = part_input((2, 2, 2), 3 * number)
         store.write_part(f"p{number}", **{**given, "episodes": {**given["episodes"], "q": values}})
-    matched = open_store(store.path).where(condition).episode_ids().tolist()
+    matched = open_store(store.path).select().where(condition).episode_ids().tolist()
     wanted = {"q > 1": [2, 4], "q >= 0": [1, 2, 4], "q = q": [1, 2, 4], "not q < 1": [2, 4]}
     assert matched == wanted.get(condition, [])
-    assert open_store(store.path).where("q is null").episode_ids().tolist() == [0, 3, 5]
+    assert open_store(store.path).select().where("q is null").episode_ids().tolist() == [0, 3, 5]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), float("1e400")])
 def test_an_annotation_is_a_finite_number(value: float, tmp_path: Path) -> None:
     store = open_store(small_store(tmp_path / "s").path)
-    with pytest.raises(DatasetError, match="column q: .* is no finite number"):
+    with pytest.raises(DatasetError, match=r"column q: .* is no finite number"):
         store.select().annotate({"note": "x", "q": value})
     assert store.edits() == ()
