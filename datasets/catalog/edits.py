@@ -26,6 +26,7 @@ from gaitforge.datasets.catalog.episodes import episodes_digest
 from gaitforge.datasets.catalog.manifest import canonical_json, json_sha256
 from gaitforge.datasets.errors import DatasetError, failures
 from gaitforge.datasets.schema import Field
+from gaitforge.datasets.sizes import check_parquet
 
 EDIT_VERSION = 1
 RECORD_KEY = b"gaitforge_edit"
@@ -108,7 +109,9 @@ def read_edit(path: Path, address: str) -> Edit:
         if named is None or named["digest"] != sha256[:NAMED_DIGITS]:
             raise DatasetError("its bytes are not the ones that were written")
         # pq.read_table would load pandas.
-        table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
+        stored = pq.ParquetFile(pa.BufferReader(content))
+        check_parquet("its table", stored.metadata, len(content))
+        table = stored.read(use_threads=False)
         record = json.loads((table.schema.metadata or {})[RECORD_KEY])
         if record["edit_version"] != EDIT_VERSION or record["kind"] not in EFFECTS:
             kind = f"version {record['edit_version']}, kind {record['kind']!r}"
