@@ -2,7 +2,9 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 Rows = Sequence[Mapping[str, object]]
 
@@ -24,7 +26,17 @@ def show_one(record: Mapping[str, object], as_json: bool) -> None:
 
 def show_result(record: object, rows: Rows, as_json: bool, *lines: str) -> None:
     """Print a record as JSON; or, for people, rows as a table and lines below it."""
-    print(json_text(record) if as_json else "\n".join([table(rows), *lines]))
+    if not as_json:
+        for line in chain(_table_lines(rows), lines):
+            print(line)
+    elif isinstance(record, Sequence) and record:  # one by one: there may be millions
+        separator = "[\n "
+        for each in record:
+            sys.stdout.write(separator + json_text(each).replace("\n", "\n "))
+            separator = ",\n "
+        print("\n]")
+    else:
+        print(json_text(record))
 
 
 def json_text(value: object, indent: int | None = 1) -> str:
@@ -37,7 +49,7 @@ def _finite(value: object) -> object:
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {name: _finite(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return [_finite(each) for each in value]
     return value
 
@@ -63,14 +75,25 @@ def duration(seconds: float | None, unknown: str = "-") -> str:
 
 def table(records: Rows) -> str:
     """An aligned text table; numbers to the right, columns in the order of the first record."""
+    return "\n".join(_table_lines(records))
+
+
+def _table_lines(records: Rows) -> Iterator[str]:
+    """The lines of a `table`, in two passes over the records, of which there may be millions."""
     if not records:
-        return "(nothing)"
-    names = list(records[0])
-    rows = [[cell(record.get(name)) for name in names] for record in records]
-    widths = [max(len(name), *(len(row[i]) for row in rows)) for i, name in enumerate(names)]
-    numeric = [isinstance(records[0][name], int | float) for name in names]
-    lines = [_line(names, widths, numeric), "  ".join("-" * width for width in widths)]
-    return "\n".join(lines + [_line(row, widths, numeric) for row in rows])
+        yield "(nothing)"
+        return
+    first = records[0]
+    widths = {name: len(name) for name in first}
+    for record in records:
+        for name, width in widths.items():
+            widths[name] = max(width, len(cell(record.get(name))))
+    sizes = list(widths.values())
+    numeric = [isinstance(first[name], int | float) for name in widths]
+    yield _line(list(widths), sizes, numeric)
+    yield "  ".join("-" * width for width in sizes)
+    for record in records:
+        yield _line([cell(record.get(name)) for name in widths], sizes, numeric)
 
 
 def cell(value: object) -> str:

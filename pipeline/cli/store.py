@@ -88,13 +88,13 @@ def _answer(arguments: argparse.Namespace) -> Result:
         rows = selection.listing(show=selection.catalog.column_names)
     elif arguments.list:
         limit = MOST_LISTED if arguments.limit is None else arguments.limit
-        rows = selection.listing(limit, arguments.sort or "", arguments.show or ())
+        rows = selection.listed(limit, arguments.sort or "", arguments.show or ())
         if len(rows) < len(selection):
             lines = [f"{len(rows):,} of {amount(len(selection), 'episode')}; --limit 0 lists all"]
     elif arguments.paired:
         rows = paired(selection, arguments.group_by)
     else:
-        rows, lines = selection.describe(arguments.group_by), _noise_line(selection)
+        rows, lines = selection.grouped(arguments.group_by), _noise_line(selection)
     if arguments.parquet is not None:
         datasets.write_parquet(rows, arguments.parquet)
     if arguments.save is not None:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gaitforge.datasets import DatasetError, Selection, Store, open_store, query
-from tests.datasets.making import small_store, store_of_many_parts, write_small_part
+from tests.datasets.making import part_input, small_store, store_of_many_parts, write_small_part
 
 PARTS = [(5, 1, 9, 4, 7, 7, 2), (130, 64, 3, 3)]
 
@@ -257,6 +257,25 @@ def test_reading_refuses_unknown_fields_and_episodes(store: Store) -> None:
         store.select().read("torque")
     with pytest.raises(DatasetError, match=r"0\.\.10"):
         store.select().episode(11)
+
+
+def test_a_repetition_is_on_the_side_of_its_original(tmp_path: Path) -> None:
+    store = open_store(small_store(tmp_path / "s", [(2,) * 50]).path)
+    given = part_input((2,) * 100, 1000)
+    columns = {**given["episodes"], "original_episode": [n % 50 for n in range(100)]}
+    write = {**given, "episodes": columns}
+    store.write_part("repeated", **write)
+    everything = store.select()
+    for seed in range(3):
+        alone, _ = everything.of_parts(["part-000"]).split(0.5, seed)
+        for side in everything.split(0.5, seed):
+            ids = side.episode_ids()
+            mine = {int(each) for each in ids if each < 1000}
+            repeated = [int(each) - 1000 for each in ids if each >= 1000]
+            assert {each % 50 for each in repeated} == mine
+            assert len(repeated) == 2 * len(mine)
+        rest, _ = everything.split(0.5, seed)
+        assert set(alone.episode_ids()) == {each for each in rest.episode_ids() if each < 1000}
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
