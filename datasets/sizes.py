@@ -15,18 +15,20 @@ FREE_BYTES = 1 << 26
 MOST_RATIO = 2000
 """Most bytes stated for each that is held: gzip packs 1,032 zeros into one."""
 
-_VALUE_BYTES = 4
-"""Bytes of a value of a Parquet file in memory, where a dictionary hides the size."""
+PARQUET_RATIO = 500
+"""The same of Parquet files, whose rows differ at least in their numbers."""
+_VALUE_BYTES = 8
+"""Most bytes of a value of a Parquet file in memory, where a dictionary hides the size."""
 
 
-def is_plausible(stated: int, held: int) -> bool:
+def is_plausible(stated: int, held: int, ratio: int = MOST_RATIO) -> bool:
     """Whether `held` bytes of a file may unpack to the `stated` ones."""
-    return 0 <= stated <= max(FREE_BYTES, MOST_RATIO * held)
+    return 0 <= stated <= max(FREE_BYTES, ratio * held)
 
 
-def check_plausible(what: str, stated: int, held: int) -> None:
+def check_plausible(what: str, stated: int, held: int, ratio: int = MOST_RATIO) -> None:
     """DatasetError, beginning with `what`, unless `is_plausible`."""
-    if not is_plausible(stated, held):
+    if not is_plausible(stated, held, ratio):
         raise DatasetError(f"{what} states {stated:,} bytes and holds {held:,}; it is damaged")
 
 
@@ -36,7 +38,7 @@ def check_parquet(what: str, metadata: Any, held: int) -> None:
     places = range(metadata.num_columns)
     values = sum(group.column(place).num_values for group in groups for place in places)
     unpacked = sum(group.total_byte_size for group in groups)
-    check_plausible(what, max(_VALUE_BYTES * values, unpacked), held)
+    check_plausible(what, max(_VALUE_BYTES * values, unpacked), held, PARQUET_RATIO)
 
 
 def check_archive(path: Path) -> None:

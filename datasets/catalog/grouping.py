@@ -101,9 +101,10 @@ def _groups(
 
 def _ranks(values: list[Any]) -> np.ndarray:
     """(V,) the place of each of a column's distinct values in their order, missing ones last."""
-    array = np.array(values) if values and isinstance(values[0], int | float) else np.zeros(0)
-    if array.dtype.kind in "iuf" and (array[1:] > array[:-1]).all():
-        return np.arange(len(values))  # as they mostly are; sorting keys takes memory
+    if values and isinstance(values[0], int | float):
+        array = np.array(values)
+        if array.dtype.kind in "iuf" and (array[1:] > array[:-1]).all():
+            return np.arange(len(values))  # as they mostly are; sorting keys takes memory
     ranks = np.empty(len(values), np.int64)
     ranks[sorted(range(len(values)), key=lambda i: (values[i] is None, values[i]))] = np.arange(
         len(values)

@@ -56,6 +56,11 @@ def check_sizes(dataset: h5py.h5d.DatasetID) -> None:
                 raise ImplausibleSizeError("its filters are of chunks of another size")
         if chunk_bytes > max(MOST_CHUNK_BYTES, stated):
             raise ImplausibleSizeError(f"its chunks are of {chunk_bytes:,} bytes")
+
+
+def check_held(dataset: h5py.h5d.DatasetID) -> None:
+    """ImplausibleSizeError for a dataset that states far more bytes than it holds."""
+    stated = dataset.get_space().get_simple_extent_npoints() * dataset.get_type().get_size()
     if not is_plausible(stated, 0):
         held = dataset.get_storage_size()
         if not is_plausible(stated, held):
@@ -63,7 +68,8 @@ def check_sizes(dataset: h5py.h5d.DatasetID) -> None:
 
 
 def read_range(dataset: h5py.Dataset, first: int, stop: int) -> np.ndarray:
-    """Rows of a dataset; ImplausibleSizeError for a chunk that is larger than it states."""
+    """Rows of a dataset; ImplausibleSizeError if it or a chunk is not as large as it states."""
+    check_held(dataset.id)
     rows = inflated_rows(dataset, first, stop)
     if rows is not None:
         return rows
@@ -73,6 +79,7 @@ def read_range(dataset: h5py.Dataset, first: int, stop: int) -> np.ndarray:
 
 def read_whole(dataset: h5py.Dataset) -> Any:
     """All values of a dataset, as `read_range`; a scalar is one value."""
+    check_held(dataset.id)
     if not dataset.shape:
         return dataset[()]
     check_chunks(dataset, 0, len(dataset))

@@ -107,8 +107,8 @@ def test_sizes_that_no_bytes_stand_behind_are_refused(tmp_path: Path) -> None:
         path = tmp_path / f"{number}.hdf5"
         with h5py.File(path, "w") as file:
             file.create_dataset("x", dtype="f4", **settings)
-        with pytest.raises(DatasetError, match=message) as refused:
-            open_hdf5(path)
+        with pytest.raises(DatasetError, match=message) as refused, open_hdf5(path) as file:
+            read_rows(path, dataset_at(file, "x"), "x", 0, 10)
         assert "\n" not in str(refused.value)
 
 
