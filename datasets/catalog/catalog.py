@@ -103,8 +103,8 @@ class Catalog:
     Merged parts appear as they were collected, so `compact` changes nothing here. `manifests`,
     `locations` and `part_bounds` give each part's commit record, the place of its arrays and
     its (first, stop) row; `schema` has the columns' plain types. `shown` are the ascending
-    numbers of the rows that no edit dropped, `edits` the SHA-256 of the edits' files, `fields`
-    those added since, by name, and `collected` the catalog without edits.
+    numbers of the rows that no edit dropped, `edits` the SHA-256 of the edits' files, and
+    `fields` those added since, by name.
     """
 
     def __init__(self, pieces: Sequence[Piece], group_by: tuple[str, str]) -> None:
@@ -125,7 +125,7 @@ class Catalog:
         self.fields: Mapping[str, AddedField] = {}
         self._overlaid: dict[str, pa.ChunkedArray] = {}
         self.edits: tuple[str, ...] = ()
-        self.collected: Catalog = self
+        self._collected: Catalog | None = None
 
     def restricted(self, content_hashes: Mapping[str, str]) -> "Catalog":
         """The catalog of the given parts (part id -> content hash); DatasetError if one differs."""
@@ -150,7 +150,7 @@ class Catalog:
         SHA-256 of the edits' files.
         """
         catalog = Catalog(self._pieces, self._group_by)
-        catalog.collected = self
+        catalog._collected = self
         catalog.shown = np.flatnonzero(~dropped)
         catalog.fields = dict(fields)
         catalog._overlaid = dict(columns)
@@ -159,6 +159,11 @@ class Catalog:
         types |= {name: _plain_type(values.type) for name, values in columns.items()}
         catalog.schema = pa.schema(types)
         return catalog
+
+    @property
+    def collected(self) -> "Catalog":
+        """The catalog without edits."""
+        return self._collected or self
 
     @property
     def column_names(self) -> list[str]:

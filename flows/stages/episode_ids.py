@@ -4,7 +4,7 @@ Edits, `--episode` and splits name episodes by their ids. A plan's ids begin wit
 so that two of them can be equal by chance.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -24,34 +24,46 @@ def check_planned_ids(plan: CollectionPlan, store: Store, planned: Iterable[str]
             raise ValueError(
                 f"parts {part} and {following} of the plan would share episode ids; {_ADVICE}"
             )
-    present, others = store.collected(), set(planned)
-    for part, (first, stop) in present.part_bounds.items():
-        if part in others or not ranges:
+    if not ranges:
+        return
+    starts = np.array([start for start, _, _ in ranges])
+    stops = np.array([stop for _, stop, _ in ranges])
+    own = set(planned)
+    for part, ids in _ids_by_part(store).items():
+        if part in own:
             continue
-        ids = present.numbers("episode")[first:stop]
-        places = np.searchsorted([start for start, _, _ in ranges], ids, side="right") - 1
-        ends = np.array([stop for _, stop, _ in ranges])
-        if (shared := (places >= 0) & (ids < ends[places])).any():
-            own = ranges[places[shared][0]][2]
+        places = np.searchsorted(starts, ids, side="right") - 1
+        is_shared = (places >= 0) & (ids < stops[places])
+        if is_shared.any():
+            sharing = ranges[places[is_shared][0]][2]
             raise ValueError(
-                f"part {own} of the plan would share episode ids with part {part} of "
+                f"part {sharing} of the plan would share episode ids with part {part} of "
                 f"{store.address}; {_ADVICE}"
             )
 
 
 def check_stored_ids(store: Store) -> None:
     """DatasetError if an episode id is in two parts of the store."""
-    catalog = store.collected()
-    ids, counts = np.unique(catalog.numbers("episode"), return_counts=True)
-    if not (counts > 1).any():
-        return
+    by_part = _ids_by_part(store)
+    ids, counts = np.unique(_joined(by_part), return_counts=True)
     repeated = ids[counts > 1]
-    parts = [
-        part
-        for part, (first, stop) in catalog.part_bounds.items()
-        if np.isin(repeated, catalog.numbers("episode")[first:stop]).any()
-    ]
-    raise DatasetError(
-        f"parts {listed(parts, 4)} of {store.address} share episode ids "
-        f"{listed(repeated.tolist(), 4)}; {_ADVICE}"
-    )
+    if len(repeated):
+        parts = [part for part, own in by_part.items() if np.isin(repeated, own).any()]
+        raise DatasetError(
+            f"parts {listed(parts, 4)} of {store.address} share episode ids "
+            f"{listed(repeated.tolist(), 4)}; {_ADVICE}"
+        )
+
+
+def _joined(by_part: Mapping[str, np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.zeros(0, np.int64), *by_part.values()])
+
+
+def _ids_by_part(store: Store) -> dict[str, np.ndarray]:
+    """Part -> its episodes' ids; empty for a store with damage, which `verify` names."""
+    try:
+        catalog = store.collected()
+        ids = catalog.numbers("episode")
+    except DatasetError:
+        return {}
+    return {part: ids[first:stop] for part, (first, stop) in catalog.part_bounds.items()}
