@@ -34,8 +34,8 @@ from gaitforge.flows.records.part_records import (
 )
 from gaitforge.flows.records.records import digest, to_tree
 from gaitforge.flows.retrying import Retry
-from gaitforge.flows.stages.episode_ids import check_planned_ids, check_stored_ids
 from gaitforge.flows.stages.processes import run_in_processes
+from gaitforge.flows.tasks.episode_ids import check_planned_ids, check_stored_ids
 from gaitforge.flows.tasks.interface import CollectionPlan, Simulation
 
 
