@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
+from gaitforge.datasets.catalog.records import Records
+
 Rows = Sequence[Mapping[str, object]]
 
 
@@ -29,7 +31,7 @@ def show_result(record: object, rows: Rows, as_json: bool, *lines: str) -> None:
     if not as_json:
         for line in chain(_table_lines(rows), lines):
             print(line)
-    elif isinstance(record, Sequence) and record:  # one by one: there may be millions
+    elif record and isinstance(record, list | tuple | Records):  # one by one: may be millions
         separator = "[\n "
         for each in record:
             sys.stdout.write(separator + json_text(each).replace("\n", "\n "))
@@ -49,7 +51,7 @@ def _finite(value: object) -> object:
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {name: _finite(each) for name, each in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+    if isinstance(value, list | tuple | Records):
         return [_finite(each) for each in value]
     return value
 
