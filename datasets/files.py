@@ -5,6 +5,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import secrets
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -162,6 +163,23 @@ def check_inside(root: Path, paths: Iterable[Path]) -> None:
         target = path.resolve()
         if not any(target.is_relative_to(each) for each in (real, *blobs)):
             raise DatasetError(f"{path} leads out of {root} to {target}; put a copy in its place")
+
+
+def join_inside(folder: Path, relative: object) -> Path:
+    """The path of a name below `folder` that a file holds; DatasetError if it would lead out.
+
+    Allowed are names joined by "/": on any system no absolute path, "..", empty part, backslash,
+    drive or NUL, and no symbolic link out of the folder (see `check_inside`). It need not exist.
+    """
+    shown = f"{relative!a:.100}"
+    parts = relative.split("/") if isinstance(relative, str) else []
+    if not parts or any(part in ("", ".", "..") for part in parts):
+        raise DatasetError(f"{shown} is no path inside {folder}; allowed are names joined by '/'")
+    if any(each in str(relative) for each in "\\\0") or re.match("[A-Za-z]:", str(relative)):
+        raise DatasetError(f"{shown} is no path inside {folder}; it has a drive, backslash or NUL")
+    path = folder.joinpath(*parts)
+    check_inside(folder, [path])
+    return path
 
 
 def sha256_file(path: Path) -> str:

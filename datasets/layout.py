@@ -20,6 +20,10 @@ OVERLAYS = "overlays"
 """Folder of the fields added after collection: a store for each, with the same parts."""
 FOLDERS = (PARTS, OVERLAYS, IMPORTS, CATALOG, EDITS, TAGS)
 """The folders of a store, each after those it relies on; hidden ones are not part of it."""
+PUBLISHED = ("README.md", "LICENSE", "CITATION.cff", "card.html", "card.md", "explorer.html")
+"""Files that a published store has beside its own."""
+PICTURES = "pictures"
+"""Folder of a published store's pictures."""
 STAGING = ".staging"
 """Folder where parts are written before their commit, with one lock file each."""
 CACHE = ".cache"

@@ -2,7 +2,11 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+
+from gaitforge.datasets.catalog.records import Records
 
 Rows = Sequence[Mapping[str, object]]
 
@@ -15,7 +19,7 @@ def show(records: Rows, as_json: bool) -> None:
 def show_one(record: Mapping[str, object], as_json: bool) -> None:
     """Print one record as lines of names and values, or as a JSON object."""
     if as_json:
-        print(json.dumps(record, indent=1))
+        print(json_text(record))
         return
     width = max((len(name) for name in record), default=0)
     for name, value in record.items():
@@ -24,7 +28,32 @@ def show_one(record: Mapping[str, object], as_json: bool) -> None:
 
 def show_result(record: object, rows: Rows, as_json: bool, *lines: str) -> None:
     """Print a record as JSON; or, for people, rows as a table and lines below it."""
-    print(json.dumps(record, indent=1) if as_json else "\n".join([table(rows), *lines]))
+    if not as_json:
+        for line in chain(_table_lines(rows), lines):
+            print(line)
+    elif record and isinstance(record, list | tuple | Records):  # one by one: may be millions
+        separator = "[\n "
+        for each in record:
+            sys.stdout.write(separator + json_text(each).replace("\n", "\n "))
+            separator = ",\n "
+        print("\n]")
+    else:
+        print(json_text(record))
+
+
+def json_text(value: object, indent: int | None = 1) -> str:
+    """A value as JSON for other programs: NaN and infinity, which JSON lacks, become null."""
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | Records):
+        return [_finite(each) for each in value]
+    return value
 
 
 def fields_of(value: object, *names: str) -> dict[str, object]:
@@ -48,14 +77,25 @@ def duration(seconds: float | None, unknown: str = "-") -> str:
 
 def table(records: Rows) -> str:
     """An aligned text table; numbers to the right, columns in the order of the first record."""
+    return "\n".join(_table_lines(records))
+
+
+def _table_lines(records: Rows) -> Iterator[str]:
+    """The lines of a `table`, in two passes over the records, of which there may be millions."""
     if not records:
-        return "(nothing)"
-    names = list(records[0])
-    rows = [[cell(record.get(name)) for name in names] for record in records]
-    widths = [max(len(name), *(len(row[i]) for row in rows)) for i, name in enumerate(names)]
-    numeric = [isinstance(records[0][name], int | float) for name in names]
-    lines = [_line(names, widths, numeric), "  ".join("-" * width for width in widths)]
-    return "\n".join(lines + [_line(row, widths, numeric) for row in rows])
+        yield "(nothing)"
+        return
+    first = records[0]
+    widths = {name: len(name) for name in first}
+    for record in records:
+        for name, width in widths.items():
+            widths[name] = max(width, len(cell(record.get(name))))
+    sizes = list(widths.values())
+    numeric = [isinstance(first[name], int | float) for name in widths]
+    yield _line(list(widths), sizes, numeric)
+    yield "  ".join("-" * width for width in sizes)
+    for record in records:
+        yield _line([cell(record.get(name)) for name in widths], sizes, numeric)
 
 
 def cell(value: object) -> str:

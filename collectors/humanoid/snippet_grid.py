@@ -23,6 +23,10 @@ ROBOT = "cmu-humanoid"
 TERRAIN, SKILL = "flat", "tracking"
 
 
+MOST_EPISODES = 1 << 12
+"""Most episodes of a snippet in one part: their ids' last 12 bits number them."""
+
+
 @dataclass(frozen=True)
 class SnippetGrid:
     """A dataset's episodes; each snippet is one part.
@@ -46,6 +50,11 @@ class SnippetGrid:
         check_ranges(self)
         if self.episodes < 1:
             raise ValueError("need start_rollouts and random_rollouts, together at least 1, got 0")
+        if self.episodes > MOST_EPISODES:
+            raise ValueError(
+                f"start_rollouts and random_rollouts must be at most {MOST_EPISODES:,} together, "
+                f"got {self.episodes:,}; use several seeds"
+            )
 
     @property
     def episodes(self) -> int:

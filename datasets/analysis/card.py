@@ -152,6 +152,7 @@ def _parts(selection: Selection) -> Iterator[dict[str, object]]:
         manifest, stop = selection.catalog.manifests[part_id], first + len(rows)
         yield {
             "part": part_id,
+            "folder": selection.catalog.locations[part_id].folder,
             "episodes": len(rows),
             "steps": int(selection.lengths[first:stop].sum()),
             "bytes": manifest.stored_bytes,

@@ -51,7 +51,7 @@ class UnitReader:
     def __reduce__(self) -> tuple[Any, ...]:
         store, runs = self._selection.store, part_runs(self._selection)
         place = type(store), store.full_address, store.tag_name
-        return _reopened, (place, runs, self._selection.hash, self._field)
+        return _reopened, (place, runs, self._selection.hash_over([self._field], ()), self._field)
 
 
 def selection_array(selection: Selection, field: str) -> "da.Array":
@@ -68,7 +68,11 @@ def selection_array(selection: Selection, field: str) -> "da.Array":
     else:
         rows = [unit.stop - unit.first for unit in units]
     reader = UnitReader(selection, field)
-    name, shape, dtype = f"{field}-{selection.hash}", described.shape, np.dtype(described.dtype)
+    name, shape, dtype = (
+        f"{field}-{selection.hash_over([field], ())}",
+        described.shape,
+        np.dtype(described.dtype),
+    )
     return unit_blocks(_read_block, name, rows, dtype, shape, reader=reader)
 
 
@@ -129,7 +133,7 @@ def _read_block(*, reader: UnitReader, block_id: tuple[int, ...]) -> np.ndarray:
 
 def _reopened(place: _Place, runs: PartRuns, recorded: str, field: str) -> UnitReader:
     selection = selection_of_runs(_opened(place), runs)
-    if selection.hash != recorded:
+    if selection.hash_over([field], ()) != recorded:
         raise DatasetError(f"{place[1]} was edited since the selection; select again")
     return UnitReader(selection, field)
 

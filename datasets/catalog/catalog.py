@@ -125,6 +125,7 @@ class Catalog:
         self.fields: Mapping[str, AddedField] = {}
         self._overlaid: dict[str, pa.ChunkedArray] = {}
         self.edits: tuple[str, ...] = ()
+        self._collected: Catalog | None = None
 
     def restricted(self, content_hashes: Mapping[str, str]) -> "Catalog":
         """The catalog of the given parts (part id -> content hash); DatasetError if one differs."""
@@ -149,6 +150,7 @@ class Catalog:
         SHA-256 of the edits' files.
         """
         catalog = Catalog(self._pieces, self._group_by)
+        catalog._collected = self
         catalog.shown = np.flatnonzero(~dropped)
         catalog.fields = dict(fields)
         catalog._overlaid = dict(columns)
@@ -157,6 +159,11 @@ class Catalog:
         types |= {name: _plain_type(values.type) for name, values in columns.items()}
         catalog.schema = pa.schema(types)
         return catalog
+
+    @property
+    def collected(self) -> "Catalog":
+        """The catalog without edits."""
+        return self._collected or self
 
     @property
     def column_names(self) -> list[str]:

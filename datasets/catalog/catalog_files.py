@@ -19,6 +19,7 @@ from gaitforge.datasets.errors import DatasetError, failures
 from gaitforge.datasets.files import check_inside, fsync_path
 from gaitforge.datasets.layout import CACHE, CATALOG, MERGED_PREFIX
 from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.sizes import check_parquet
 
 READ_THREADS = 4
 INDEX_FROM = 16
@@ -179,6 +180,7 @@ class CatalogFolder:
         check_inside(self._root, [path])
         with self._damage_named(stem):
             with pq.ParquetFile(path, page_checksum_verification=True) as stored:
+                check_parquet("its table", stored.metadata, path.stat().st_size)
                 table = stored.read(use_threads=False)
             manifest = _described(stem, table.schema.metadata)
             if table.num_rows != manifest.episodes:

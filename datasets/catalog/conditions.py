@@ -25,6 +25,10 @@ SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "python_enable_replacements": False,
     "memory_limit": "1GB",
     "threads": 1,
+    # No NaN from a division by 0, which would match comparisons: the result is missing. Roots and
+    # logarithms of what has none are refused.
+    "ieee_floating_point_ops": False,
+    "error_on_division_by_zero": False,
 }
 MAX_CHARACTERS = 10_000
 SHOWN = 200
@@ -71,7 +75,8 @@ class Columns(Protocol):
 def matching_rows(catalog: Columns, condition: str) -> np.ndarray:
     """Ascending row numbers of the catalog for which `condition` is true.
 
-    It is one boolean SQL expression of up to `MAX_CHARACTERS`; only the columns in it are read.
+    It is one boolean SQL expression of up to `MAX_CHARACTERS`; only the columns in it are read. NaN
+    counts as a missing value, which no comparison matches.
     DatasetError for anything else lists the columns.
     """
     try:
@@ -91,7 +96,7 @@ def matching_rows(catalog: Columns, condition: str) -> np.ndarray:
 def _evaluated(
     connection: duckdb.DuckDBPyConnection, catalog: Columns, names: list[str], condition: str
 ) -> np.ndarray:
-    columns = catalog.stored([*names, *(() if names else ("start",))])
+    columns = _without_nan(catalog.stored([*names, *(() if names else ("start",))]))
     numbers = from_numpy(np.arange(catalog.num_rows, dtype=np.int64))
     numbered = columns.append_column(ROW, numbers)
     connection.register("episodes", numbered)
@@ -103,6 +108,17 @@ def _evaluated(
         raise DatasetError(f"it has type {kind}, not BOOLEAN")
     rows = episodes.filter(expression).select(ROW).fetchnumpy()[ROW]
     return np.sort(np.asarray(rows, dtype=np.int64))
+
+
+def _without_nan(columns: pa.Table) -> pa.Table:
+    """The columns with NaN as a missing value: DuckDB takes it for the largest number."""
+    for place, field in enumerate(columns.schema):
+        if not pa.types.is_floating(field.type):
+            continue
+        values = columns.column(place).to_numpy()  # a missing value becomes NaN
+        if np.isnan(values).any():
+            columns = columns.set_column(place, field, pa.array(values, mask=np.isnan(values)))
+    return columns
 
 
 def _check_text(condition: str) -> None:

@@ -26,6 +26,7 @@ from gaitforge.datasets.catalog.episodes import episodes_digest
 from gaitforge.datasets.catalog.manifest import canonical_json, json_sha256
 from gaitforge.datasets.errors import DatasetError, failures
 from gaitforge.datasets.schema import Field
+from gaitforge.datasets.sizes import check_parquet
 
 EDIT_VERSION = 1
 RECORD_KEY = b"gaitforge_edit"
@@ -108,7 +109,9 @@ def read_edit(path: Path, address: str) -> Edit:
         if named is None or named["digest"] != sha256[:NAMED_DIGITS]:
             raise DatasetError("its bytes are not the ones that were written")
         # pq.read_table would load pandas.
-        table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
+        stored = pq.ParquetFile(pa.BufferReader(content))
+        check_parquet("its table", stored.metadata, len(content))
+        table = stored.read(use_threads=False)
         record = json.loads((table.schema.metadata or {})[RECORD_KEY])
         if record["edit_version"] != EDIT_VERSION or record["kind"] not in EFFECTS:
             kind = f"version {record['edit_version']}, kind {record['kind']!r}"
@@ -201,6 +204,30 @@ def joint_type(*types: pa.DataType) -> pa.DataType:
         return pa.unify_schemas(kinds, promote_options="permissive").field(0).type
     except pa.ArrowException:  # a part committed later may have another type
         return pa.string()
+
+
+def changed_columns(
+    before: Catalog, after: Catalog, rows_before: np.ndarray, rows_after: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Column that some edit set -> (E,) bool: which of the episodes have another value."""
+    changed = {}
+    for name in dict.fromkeys([*before.overlaid_names, *after.overlaid_names]):
+        old, new = (
+            catalog.rows(rows, [name]).column(name)
+            if name in catalog.column_names
+            else pa.chunked_array([pa.nulls(len(rows))])
+            for catalog, rows in ((before, rows_before), (after, rows_after))
+        )
+        kind = joint_type(old.type, new.type)
+        changed[name] = _differ(old.cast(kind), new.cast(kind))
+    return changed
+
+
+def _differ(before: pa.ChunkedArray, after: pa.ChunkedArray) -> np.ndarray:
+    """(E,) bool: where the values are not equal; a missing one equals none, and NaN equals NaN."""
+    values = pa.chunked_array([*before.chunks, *after.chunks], before.type).combine_chunks()
+    codes = values.dictionary_encode("encode").indices.to_numpy()
+    return codes[: len(before)] != codes[len(before) :]
 
 
 def _replaced(base: pa.ChunkedArray, rows: np.ndarray, values: pa.ChunkedArray) -> pa.ChunkedArray:

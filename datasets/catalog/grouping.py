@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gaitforge.datasets.catalog.catalog import Catalog, distinct
+from gaitforge.datasets.catalog.records import Record, Records
 from gaitforge.datasets.errors import DatasetError, listed
 
 
@@ -37,52 +38,75 @@ def select_rows(catalog: Catalog, equals: Mapping[str, Any], address: str) -> np
     return np.flatnonzero(keep)
 
 
-def grouped_outcomes(
-    catalog: Catalog, rows: np.ndarray, names: Sequence[str]
-) -> list[dict[str, Any]]:
+def grouped_outcomes(catalog: Catalog, rows: np.ndarray, names: Sequence[str]) -> Records:
     """`Selection.describe` of the given rows: sorted by key, missing keys last."""
     if len(rows) == 0:
-        return []
-    group, keys = _groups(catalog, rows, names)
-    count = np.bincount(group, minlength=len(keys))
+        return Records(0, lambda first, stop: [])
+    group, codes = _groups(catalog, rows, names)
+    values = [catalog.codes(name)[1] for name in names]
+    count = np.bincount(group, minlength=len(codes))
 
     def total(name: str) -> np.ndarray:
-        return np.bincount(group, catalog.numbers(name)[rows], len(keys))
+        return np.bincount(group, catalog.numbers(name)[rows], len(codes))
 
-    steps = np.zeros(len(keys), np.int64)
+    steps = np.zeros(len(codes), np.int64)
     np.add.at(steps, group, catalog.lengths[rows])
     measured = {
-        "episodes": count.tolist(),
-        "steps": steps.tolist(),
-        "return": (total("return") / count).tolist(),
-        "success": (total("success") / count).tolist(),
-        "survival": (1.0 - total("terminated") / count).tolist(),
+        "episodes": count,
+        "steps": steps,
+        "return": total("return") / count,
+        "success": total("success") / count,
+        "survival": 1.0 - total("terminated") / count,
     }
-    order = sorted(range(len(keys)), key=lambda i: [(key is None, key) for key in keys[i]])
-    return [
-        dict(zip(names, keys[i], strict=True))  # a key that is also measured keeps its value
-        | {name: column[i] for name, column in measured.items() if name not in names}
-        for i in order
-    ]
+    ranks = [_ranks(each)[codes[:, place]] for place, each in enumerate(values)]
+    order = np.lexsort(ranks[::-1]) if ranks else np.zeros(1, np.int64)
+
+    def make(first: int, stop: int) -> list[Record]:
+        groups = order[first:stop]
+        columns = {name: column[groups].tolist() for name, column in measured.items()}
+        for place, name in enumerate(names):  # a key that is also measured keeps its value
+            columns[name] = [values[place][code] for code in codes[groups, place].tolist()]
+        ordered = dict.fromkeys([*names, *measured])
+        return [{name: columns[name][i] for name in ordered} for i in range(len(groups))]
+
+    return Records(len(codes), make)
 
 
 def group_counts(
     catalog: Catalog, rows: np.ndarray, names: Sequence[str]
 ) -> dict[tuple[Any, ...], int]:
     """Episodes of the given rows by the values of some columns."""
-    group, keys = _groups(catalog, rows, names)
+    group, codes = _groups(catalog, rows, names)
+    values = [catalog.codes(name)[1] for name in names]
+    keys = [
+        tuple(column[code] for column, code in zip(values, each, strict=True))
+        for each in codes.tolist()
+    ]
     return dict(zip(keys, np.bincount(group, minlength=len(keys)).tolist(), strict=True))
 
 
 def _groups(
     catalog: Catalog, rows: np.ndarray, names: Sequence[str]
-) -> tuple[np.ndarray, list[tuple[Any, ...]]]:
-    """(E,) group number of each row, and the key of each group."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """(E,) group number of each row, and (G, N) each group's codes of the columns."""
     group = np.zeros(len(rows), np.int64)
-    keys: list[tuple[Any, ...]] = [()]
+    codes = np.zeros((1, 0), np.int64)
     for name in names:
-        codes, values = catalog.codes(name)
-        combined, group = distinct(group * len(values) + codes[rows])
-        pairs = (divmod(each, len(values)) for each in combined.tolist())
-        keys = [(*keys[before], values[code]) for before, code in pairs]
-    return group, keys
+        own, values = catalog.codes(name)
+        combined, group = distinct(group * len(values) + own[rows])
+        before, last = np.divmod(combined, max(1, len(values)))
+        codes = np.column_stack([codes[before], last])
+    return group, codes
+
+
+def _ranks(values: list[Any]) -> np.ndarray:
+    """(V,) the place of each of a column's distinct values in their order, missing ones last."""
+    if values and isinstance(values[0], int | float):
+        array = np.array(values)
+        if array.dtype.kind in "iuf" and (array[1:] > array[:-1]).all():
+            return np.arange(len(values))  # as they mostly are; sorting keys takes memory
+    ranks = np.empty(len(values), np.int64)
+    ranks[sorted(range(len(values)), key=lambda i: (values[i] is None, values[i]))] = np.arange(
+        len(values)
+    )
+    return ranks

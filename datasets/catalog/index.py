@@ -32,6 +32,7 @@ from gaitforge.datasets.catalog.catalog import CODED, CommittedFile, coded, stor
 from gaitforge.datasets.catalog.manifest import LaterParsed, Manifest, canonical_json
 from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.files import fsync_path, replace_durably, temporary_file
+from gaitforge.datasets.sizes import check_parquet
 
 ReadFile = Callable[[str], tuple[Manifest, pa.Table]]
 """Reads the commit record and the episodes of a catalog file."""
@@ -90,6 +91,7 @@ class CatalogIndex:
             raise ValueError("its end has another checksum")
         self._sums = np.frombuffer(self._content[length:end], "<u4")
         self._file = pq.ParquetFile(pa.BufferReader(self._content[:length]))
+        check_parquet(str(path), self._file.metadata, length)
         record = json.loads((self._file.metadata.metadata or {})[INDEX_KEY])
         self.schema: pa.Schema = self._file.schema_arrow.remove_metadata()
         self.stamps: dict[str, Stamp] = {

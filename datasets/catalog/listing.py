@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from gaitforge.datasets.catalog.arrow_values import from_numpy, to_numpy
 from gaitforge.datasets.catalog.catalog import Catalog
+from gaitforge.datasets.catalog.records import Records
 from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.schema import TERRAIN_AND_SKILL, Schema
 
@@ -70,12 +71,19 @@ def shown_columns(schema: Schema) -> tuple[str, ...]:
 
 def listed_episodes(
     catalog: Catalog, rows: np.ndarray, schema: Schema, show: tuple[str, ...]
-) -> list[dict[str, Any]]:
+) -> Records:
     """A dict per row: the episode's name and part, `shown_columns`, and the columns `show`.
 
     Where a part has no column `fell`, it is `terminated`.
     """
-    names = dict.fromkeys(("episode", "part", *shown_columns(schema), *show))
+    names = list(dict.fromkeys(("episode", "part", *shown_columns(schema), *show)))
+    for name in names:
+        if name != "fell":
+            catalog.check_column(name)
+    return Records(len(rows), lambda first, stop: _listed(catalog, rows[first:stop], names))
+
+
+def _listed(catalog: Catalog, rows: np.ndarray, names: list[str]) -> list[dict[str, Any]]:
     read = [name for name in names if name != "fell" or name in catalog.column_names]
     table = catalog.rows(rows, [*dict.fromkeys((*read, "terminated"))])
     columns = {name: table.column(name).to_pylist() for name in table.column_names}

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,6 +12,9 @@ from gaitforge.datasets.errors import DatasetError
 
 MANIFEST_KEY = b"gaitforge_manifest"
 DIGEST_KEY = b"gaitforge_manifest_sha256"
+
+PART_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,119}")
+"""Names of parts, of which paths are made."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,8 @@ class Manifest:
     def from_json(cls, tree: Mapping[str, Any]) -> "Manifest":
         """The inverse of `to_json`; DatasetError for anything else."""
         try:
+            if not PART_ID.fullmatch(tree["part_id"]):
+                raise ValueError(f"{tree['part_id']!a:.100} is no part's name")
             objects = {name: (int(size), sha) for name, (size, sha) in tree["objects"].items()}
             members = tuple(
                 replace(cls.from_json(member), objects=objects)

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from gaitforge.datasets.catalog.edits import Edit, EditedRows
 from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.files import (
     check_inside,
@@ -29,6 +31,9 @@ Advance = Callable[[int], object]
 
 COPIED_KINDS = ("drop", "annotate", "trim")
 """Kinds of edits that need nothing but their file, so that a copy works in another store."""
+
+SPLIT_COMMAND = "split"
+"""`command` in the origin of the edit that drops the episodes of a split's other sides."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,8 @@ def assemble(
             copy_notes([share.store.path for share in shares], temporary)
             shutil.rmtree(target.log.folder, ignore_errors=True)
             for share in shares:
-                _copy_edits(share, target)
+                others = [other.store for other in shares if other is not share]
+                _copy_edits(share, others, target)
             more(target)
             target.catalog()
             target.files.rebuild_index()
@@ -175,14 +181,63 @@ def copy_notes(sources: Sequence[Path], target: Path) -> None:
             fsync_tree(target / IMPORTS)
 
 
-def _copy_edits(share: Share, target: Store) -> None:
+def _copy_edits(share: Share, others: Sequence[Store], target: Store) -> None:
+    """Append a share's edits to the target's, without the history that both have."""
     parts = share.linked()
-    digests = {edit.digest for edit in target.log.load()}  # of a history that both stores share
+    foreign = _foreign_rows(share.store, others)
+    numbering = EditedRows(share.store.collected(), np.zeros(0, bool))
+    edits: list[Edit] = []
     for edit in share.store.edits():
-        if edit.digest in digests:
-            continue
-        there = [part_id in parts for part_id in edit.rows.column("part").to_pylist()]
-        rows = edit.rows.filter(pa.array(there, pa.bool_()))
+        is_linked = [part_id in parts for part_id in edit.rows.column("part").to_pylist()]
+        is_own = ~foreign[numbering.numbers(edit)]
+        rows = edit.rows.filter(pa.array(np.asarray(is_linked, bool) & is_own))
         if rows.num_rows:
-            origin = {**edit.origin, "edit": edit.sha256}
-            target.log.append(edit.kind, edit.content, rows, origin, last_sha256(target.log.load()))
+            origin = {"edit": edit.sha256, **edit.origin}
+            edits.append(Edit(edit.number, edit.kind, edit.content, origin, "", rows))
+    for edit in _not_yet_there(target.log.load(), edits):
+        after = last_sha256(target.log.load())
+        target.log.append(edit.kind, edit.content, edit.rows, edit.origin, after)
+
+
+def _foreign_rows(store: Store, others: Sequence[Store]) -> np.ndarray:
+    """(E,) bool: episodes that a split put on another side, which is among the others.
+
+    A side says nothing of these: its drops, notes and trims of them are the other store's.
+    """
+    collected = store.collected()
+    on_another_side = np.zeros(collected.num_rows, bool)
+    numbering = EditedRows(collected, on_another_side)
+    for edit in store.edits():
+        if edit.kind == "drop" and edit.origin.get("command") == SPLIT_COMMAND:
+            numbering.drop(edit)
+    shown_elsewhere = np.zeros(collected.num_rows, bool)
+    for other in (each.catalog() for each in others):
+        is_shown = other.is_shown
+        for part_id in collected.part_bounds.keys() & other.part_bounds.keys():
+            own = slice(*collected.part_bounds[part_id])
+            shown_elsewhere[own] |= is_shown[slice(*other.part_bounds[part_id])]
+    return on_another_side & shown_elsewhere
+
+
+def _not_yet_there(log: Sequence[Edit], edits: Sequence[Edit]) -> Sequence[Edit]:
+    """The edits without their beginning that `log` begins or ends with.
+
+    Only a common beginning is a shared history: an edit that repeats an earlier one still counts.
+    What `log` ends with would change nothing if it were done again.
+    """
+    shared = 0
+    for present, edit in zip(log, edits, strict=False):
+        if (_source(present), present.digest) != (_source(edit), edit.digest):
+            break
+        shared += 1
+    left = [edit.digest for edit in edits[shared:]]
+    done = [edit.digest for edit in log]
+    for count in range(min(len(done), len(left)), 0, -1):
+        if done[-count:] == left[:count]:
+            return edits[shared + count :]
+    return edits[shared:]
+
+
+def _source(edit: Edit) -> str:
+    """SHA-256 of the edit as it was first made, which copies of it keep."""
+    return edit.origin.get("edit", edit.sha256)

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from gaitforge.datasets.catalog.catalog import Catalog
-from gaitforge.datasets.catalog.edits import joint_type
+from gaitforge.datasets.catalog.edits import changed_columns
 from gaitforge.datasets.catalog.grouping import group_counts
 from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.storage.store import Store
@@ -55,7 +54,7 @@ def difference(first: Store, second: Store) -> Difference:
     rows_a, rows_b = _rows(a, shared), _rows(b, shared)
     both = a.is_shown[rows_a] & b.is_shown[rows_b]
     kept_a, kept_b = rows_a[both], rows_b[both]
-    columns = _changed_columns(a, b, kept_a, kept_b)
+    columns = changed_columns(a, b, kept_a, kept_b)
     changed = np.any([np.zeros(len(kept_b), bool), *columns.values()], axis=0)
     dropped = np.setdiff1d(a.shown, kept_a, assume_unique=True)
     added = np.setdiff1d(b.shown, kept_b, assume_unique=True)
@@ -88,27 +87,3 @@ def _rows(catalog: Catalog, parts: list[str]) -> np.ndarray:
     """Row numbers of the parts' episodes, part after part."""
     runs = [np.arange(*catalog.part_bounds[part_id]) for part_id in parts]
     return np.concatenate([np.zeros(0, np.int64), *runs])
-
-
-def _changed_columns(
-    a: Catalog, b: Catalog, rows_a: np.ndarray, rows_b: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Column that some edit set -> (E,) bool: which of the episodes have another value."""
-    differing = {}
-    for name in dict.fromkeys([*a.overlaid_names, *b.overlaid_names]):
-        before, after = (
-            catalog.rows(rows, [name]).column(name)
-            if name in catalog.column_names
-            else pa.chunked_array([pa.nulls(len(rows))])
-            for catalog, rows in ((a, rows_a), (b, rows_b))
-        )
-        kind = joint_type(before.type, after.type)
-        differing[name] = _differ(before.cast(kind), after.cast(kind))
-    return differing
-
-
-def _differ(before: pa.ChunkedArray, after: pa.ChunkedArray) -> np.ndarray:
-    """(E,) bool: where the values are not equal; a missing one equals none, and NaN equals NaN."""
-    values = pa.chunked_array([*before.chunks, *after.chunks], before.type).combine_chunks()
-    codes = values.dictionary_encode("encode").indices.to_numpy()
-    return codes[: len(before)] != codes[len(before) :]

@@ -16,9 +16,10 @@ def merge_stores(
 ) -> Path:
     """Make a new store with the parts and edits of both; returns its absolute path.
 
-    Parts are hard links where possible, and nothing is decoded. A part that both have counts once;
-    of edits of the same episodes the second store's come last. The new store's plan says what it
-    was made from. The same call again goes on after a crash, or returns the finished store.
+    Parts are hard links where possible, and nothing is decoded. A part that both have counts once,
+    and so does the beginning that both logs of edits share; of edits of the same episodes the
+    second store's come last. Sides of one split become what was split. The new store's plan says
+    what it was made from. The same call again goes on after a crash, or returns the finished store.
     DatasetError for other fields, catalog columns that do not agree, parts of one name with other
     content, an episode id in two parts, something else at `out`, stores on object storage or
     opened at a tag, or a disk that cannot be written.

@@ -1,5 +1,6 @@
 """Drop, annotate and trim episodes; each is one commit, and no part is touched."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -170,6 +171,10 @@ def _type_of(name: str, value: Any) -> pa.DataType:
         if isinstance(value, kind):
             if kind is int and not -(2**63) <= value < 2**63:
                 raise DatasetError(f"column {name}: {value} does not fit in 64 bits")
+            if kind is float and not math.isfinite(value):
+                raise DatasetError(
+                    f"column {name}: {value} is no finite number; give one, or text in quotes"
+                )
             return arrow
     if isinstance(value, str) and not any("\ud800" <= each <= "\udfff" for each in value):
         return pa.string()

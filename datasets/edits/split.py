@@ -10,7 +10,14 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from gaitforge.datasets.edits.assemble import Advance, Share, assemble, check_local, lineage
+from gaitforge.datasets.edits.assemble import (
+    SPLIT_COMMAND,
+    Advance,
+    Share,
+    assemble,
+    check_local,
+    lineage,
+)
 from gaitforge.datasets.edits.operations import rows_of
 from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.selection.selection import Selection
@@ -98,7 +105,7 @@ def _drop_others(side: Selection, share: Share, arguments: Mapping[str, Any], ne
     there = np.intersect1d(np.concatenate(linked), side.catalog.shown, assume_unique=True)
     others = side.with_rows(np.setdiff1d(there, side.rows, assume_unique=True))
     if len(others):
-        origin = {"command": "split", "arguments": dict(arguments), "episodes": len(others)}
+        origin = {"command": SPLIT_COMMAND, "arguments": dict(arguments), "episodes": len(others)}
         new.edit("drop", {}, rows_of(others, {}), origin, new.edits())
 
 

@@ -18,7 +18,12 @@ from h5py import h5d, h5l, h5o  # pyright: ignore[reportAttributeAccessIssue] (c
 
 from gaitforge.datasets.errors import failures
 from gaitforge.datasets.formats import checks
-from gaitforge.datasets.formats.hdf5_chunks import inflated_rows
+from gaitforge.datasets.formats.hdf5_chunks import (
+    ImplausibleSizeError,
+    check_sizes,
+    read_range,
+    read_whole,
+)
 from gaitforge.datasets.formats.protocol import Importer
 from gaitforge.datasets.formats.sources import stored_dtype
 from gaitforge.datasets.schema import Schema
@@ -63,7 +68,13 @@ def _check_own_data(path: Path, stamp: tuple[int, ...]) -> None:
         settings = item.get_create_plist()
         if settings.get_layout() == h5d.VIRTUAL:
             return "a virtual dataset"
-        return "a dataset in external files" if settings.get_external_count() else None
+        if settings.get_external_count():
+            return "a dataset in external files"
+        try:
+            check_sizes(item)
+        except ImplausibleSizeError as error:
+            checks.refuse(path, name.decode(errors="replace"), str(error))
+        return None
 
     try:
         file = h5py.File(path, "r")
@@ -102,8 +113,7 @@ def dataset_at(group: h5py.Group, key: str) -> h5py.Dataset:
 def read_rows(path: Path, dataset: h5py.Dataset, key: str, first: int, stop: int) -> np.ndarray:
     """Rows of a numeric dataset in a dtype of the store."""
     with checks.damage_named(path, key, f"rows {first} to {stop - 1} cannot be read"):
-        inflated = inflated_rows(dataset, first, stop)
-        rows = dataset[first:stop] if inflated is None else inflated
+        rows = read_range(dataset, first, stop)
     rows = np.ascontiguousarray(rows, stored_dtype(rows.dtype))
     checks.check_finite(path, key, rows, first)
     return rows
@@ -170,8 +180,8 @@ def read_notes(path: Path, group: h5py.Group) -> tuple[Schema, pa.Table]:
     """The schema and the catalog rows that `write_notes` stored."""
     kinds = KeyError, ValueError, TypeError, OSError, pa.ArrowException
     with failures(f"{path}: {group.name}: gaitforge's notes are damaged", *kinds):
-        schema = Schema.from_json(json.loads(dataset_at(group, SCHEMA_NOTE)[()]))
-        stream = pa.py_buffer(dataset_at(group, EPISODES_NOTE)[:].tobytes())
+        schema = Schema.from_json(json.loads(read_whole(dataset_at(group, SCHEMA_NOTE))))
+        stream = pa.py_buffer(read_whole(dataset_at(group, EPISODES_NOTE)).tobytes())
         with pa.ipc.open_stream(stream) as reader:
             table = reader.read_all()
         table.validate(full=True)  # damaged offsets may point outside the buffers

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gaitforge.datasets.formats.checks import check_finite, refuse, refuse_unreadable
+from gaitforge.datasets.sizes import check_parquet
 
 BATCH_ROWS = 4096
 """Rows that are decoded at a time."""
@@ -33,6 +34,7 @@ class ParquetRows:
                 self.schema: pa.Schema = file.schema_arrow
         except (OSError, UnicodeDecodeError, pa.ArrowException) as error:  # also of column names
             refuse_unreadable(path, "Parquet", error)
+        check_parquet(str(path), self._metadata, path.stat().st_size)
         groups = range(self._metadata.num_row_groups)
         rows = [self._metadata.row_group(group).num_rows for group in groups]
         self._ends = np.cumsum([0, *rows])

@@ -1,7 +1,7 @@
 """A selection of episodes: an immutable value that is refined, hashed, described and read."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -12,7 +12,10 @@ import pyarrow as pa
 
 from gaitforge.datasets.catalog import listing
 from gaitforge.datasets.catalog.catalog import Catalog
+from gaitforge.datasets.catalog.edits import changed_columns
+from gaitforge.datasets.catalog.episodes import episodes_digest
 from gaitforge.datasets.catalog.grouping import grouped_outcomes, select_rows
+from gaitforge.datasets.catalog.records import Records
 from gaitforge.datasets.errors import DatasetError, amount, listed
 from gaitforge.datasets.hashing import hashed
 from gaitforge.datasets.layout import SHARD_STEPS
@@ -21,6 +24,12 @@ from gaitforge.datasets.storage.shards import row_runs
 from gaitforge.datasets.storage.store import Store
 
 _SPLIT = 4
+
+ORIGINAL = "original_episode"
+"""Column with the id of the episode that a counterfactual one repeats."""
+
+_FOLLOWS_FROM_STEPS = ("start", "length", "return", "terminated", "truncated")
+"""Columns that edits set only with the episodes' steps or rewards, which the hash has anyway."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +91,42 @@ class Selection:
 
     @cached_property
     def hash(self) -> str:
+        """SHA-256 of `arrays_hash` and of the columns' values that annotations set, if any."""
+        return self.hash_over((), self.catalog.overlaid_names)
+
+    @cached_property
+    def arrays_hash(self) -> str:
         """SHA-256 of `episodes_hash` and of fields that took a collected one's place, if any."""
-        names = sorted(self.catalog.fields.keys() & set(self.store.schema.names()))
-        if not names:
+        return self.hash_over((), ())
+
+    def hash_over(self, fields: Iterable[str], columns: Iterable[str]) -> str:
+        """As `arrays_hash`, also of these fields that were added, and these columns' annotations.
+
+        It is `episodes_hash` where no edit changed the selected episodes' values.
+        """
+        collected = set(self.store.schema.names())
+        names = sorted(self.catalog.fields.keys() & collected.union(fields))
+        annotated = self._annotated(columns)
+        if not names and not annotated.column_names:
             return self.episodes_hash
         parts = [part_id for part_id, _ in self.rows_by_part()]
         new = [str(self.catalog.fields[name].parts.get(part)) for name in names for part in parts]
-        return hashlib.sha256("\n".join([self.episodes_hash, *names, *new]).encode()).hexdigest()
+        content = [self.episodes_hash, *names, *new]
+        if annotated.column_names:
+            content.append(f"annotated {episodes_digest(annotated)}")
+        return hashlib.sha256("\n".join(content).encode()).hexdigest()
+
+    def _annotated(self, columns: Iterable[str]) -> pa.Table:
+        """Those of the columns in which an edit changed a value of the selected episodes."""
+        wanted = set(columns).difference(_FOLLOWS_FROM_STEPS)
+        names = sorted(name for name in wanted if name in self._changed)
+        return self.catalog.rows(self.rows, names) if names else pa.table({})
+
+    @cached_property
+    def _changed(self) -> frozenset[str]:
+        """Columns in which an edit changed a value of the selected episodes."""
+        changed = changed_columns(self.catalog.collected, self.catalog, self.rows, self.rows)
+        return frozenset(name for name, is_changed in changed.items() if is_changed.any())
 
     @cached_property
     def episodes_hash(self) -> str:
@@ -157,6 +195,10 @@ class Selection:
         A dict has the group's keys and `episodes`, `steps`, `return` (mean), `success`
         (rate) and `survival` (1 - rate of terminated). An empty `group_by` makes one group.
         """
+        return list(self.grouped(group_by))
+
+    def grouped(self, group_by: Sequence[str] | None = None) -> Records:
+        """As `describe`, for any number of groups: their dicts are made when they are read."""
         asked = self.store.schema.group_by if group_by is None else group_by
         names = [self.catalog.check_column(name) for name in asked]
         return grouped_outcomes(self.catalog, self.rows, list(dict.fromkeys(names)))
@@ -169,6 +211,10 @@ class Selection:
         At most `limit` (0: all), sorted by `sort` ("COLUMN" or "COLUMN desc"), with the columns
         `show`.
         """
+        return list(self.listed(limit, sort, show))
+
+    def listed(self, limit: int = 0, sort: str = "", show: Sequence[str] = ()) -> Records:
+        """As `listing`, for any number of episodes: their dicts are made when they are read."""
         rows, by = self.rows, sort.split()[:1]
         if by:
             rows = listing.sorted_rows(self.catalog, rows, sort)
@@ -202,13 +248,24 @@ class Selection:
     def split(self, fraction: float, seed: int) -> tuple[Self, Self]:
         """Split into (rest, held out) by a hash of each episode's id and the seed.
 
-        An episode is on the same side in every selection; `fraction` (0..1) is met on average.
+        An episode is on the same side in every selection; `fraction` (0..1) is met on average. One
+        that repeats another (see `ORIGINAL`) is on its side: they share seed, command and terrain.
         """
         if not 0.0 <= fraction <= 1.0:
             raise DatasetError(f"the held-out fraction must be in 0..1, not {fraction}")
-        uniform = hashed(seed, _SPLIT, self.episode_ids()).astype(np.float64) / 2.0**64
+        uniform = hashed(seed, _SPLIT, self._originals()).astype(np.float64) / 2.0**64
         held_out = uniform < fraction
         return self.with_rows(self.rows[~held_out]), self.with_rows(self.rows[held_out])
+
+    def _originals(self) -> np.ndarray:
+        """(E,) each episode's id, or that of the one that it repeats."""
+        ids = self.episode_ids()
+        if ORIGINAL not in self.catalog.column_names:
+            return ids
+        originals = self.episodes(ORIGINAL).column(ORIGINAL)
+        if not pa.types.is_integer(originals.type):
+            return ids
+        return np.where(originals.is_valid(), originals.fill_null(0), ids)
 
     def episode_ids(self) -> np.ndarray:
         """(E,) global episode ids from the collection plan."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gaitforge.datasets import layout
 from gaitforge.datasets.catalog.edits import added_field
-from gaitforge.datasets.files import check_inside, files_under, visible
+from gaitforge.datasets.files import files_under, join_inside, visible
 from gaitforge.datasets.storage.store import Store
 from gaitforge.datasets.storage.tags import tag_names
 
@@ -18,9 +18,7 @@ def store_files(store: Store) -> dict[str, Path]:
     record, or a link that leads out of the store.
     """
     store.check_local("give a local copy")
-    files = {name: store.path / name for name in _names(store)}
-    check_inside(store.path, files.values())
-    return files
+    return {name: join_inside(store.path, name) for name in _names(store)}
 
 
 def field_folders(store: Store) -> list[str]:

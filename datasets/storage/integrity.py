@@ -30,7 +30,7 @@ def verify_store(store: Store) -> list[str]:
     Reads every byte once, also of parts that merged ones have replaced and `gc` has not removed.
     """
     store.refresh(anew=True)
-    faults = list(_root_faults(store))
+    faults = [*_root_faults(store), *_foreign_faults(store)]
     episodes: dict[str, list[int]] = {}
     contents: dict[str, str] = {}
     for stem in store.files.stamps():
@@ -157,6 +157,28 @@ def _root_faults(store: Store) -> Iterator[str]:
             yield f"{name} is missing"
         except (ValueError, TypeError, KeyError, AttributeError):
             yield f"{name} is damaged"
+
+
+def _foreign_faults(store: Store) -> Iterator[str]:
+    """Objects that are none of the store's: other programs' arrays, and files beside the parts."""
+    folders = {f"{name}/" for name in (*layout.FOLDERS, layout.PICTURES)}
+    own = {layout.ROOT_FILE, layout.ABOUT, *layout.PUBLISHED, *folders}
+    foreign = [name for name in store.children() if name not in own]
+    suffixes = {layout.CATALOG: ".parquet", layout.TAGS: ".json"}
+    for folder, suffix in suffixes.items():
+        names = store.children(folder)
+        foreign += [f"{folder}/{name}" for name in names if not name.endswith(suffix)]
+    # A writer that was killed before its commit leaves a part, or some of its arrays.
+    of_a_part = {layout.ROOT_FILE, *(f"{name}/" for name in store.schema.names())}
+    committed = {layout.ROOT_FILE, *(f"{stem}/" for stem in store.files.stamps())}
+    for name in store.children(layout.PARTS):
+        path = f"{layout.PARTS}/{name}"
+        if name in committed:
+            continue
+        if not name.endswith("/") or not of_a_part.issuperset(store.children(path.rstrip("/"))):
+            foreign.append(path)
+    for name in foreign:
+        yield f"object {name} is none of the store's; move it out"
 
 
 def _catalog_faults(manifest: Manifest, table: pa.Table, schema: Schema) -> Iterator[str]:

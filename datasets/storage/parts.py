@@ -33,8 +33,7 @@ from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.files import files_under, sha256_file
 from gaitforge.datasets.layout import SHARD_STEPS
 from gaitforge.datasets.schema import Field, Schema
-
-CHUNK_BYTES = 1 << 20
+from gaitforge.datasets.storage.shards import CHUNK_BYTES
 
 
 def chunk_rows(field: Field, rows: int) -> int:

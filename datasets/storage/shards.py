@@ -11,6 +11,7 @@ import os
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import google_crc32c
@@ -18,8 +19,11 @@ import numpy as np
 
 from gaitforge.datasets.catalog.manifest import Manifest
 from gaitforge.datasets.errors import DatasetError
-from gaitforge.datasets.files import check_inside, sha256_file
+from gaitforge.datasets.files import join_inside, sha256_file
+from gaitforge.datasets.layout import SHARD_STEPS
 
+CHUNK_BYTES = 1 << 20
+"""Most bytes of an inner chunk of several rows."""
 CRC_BYTES = 4
 INDEX_ENTRY_BYTES = 16
 ABSENT = 2**64 - 1
@@ -45,12 +49,24 @@ class ArrayLayout:
             row_shape = tuple(tree["shape"][1:])
             dtype = np.dtype(tree["data_type"]).newbyteorder("<")
             layout = cls(row_shape, dtype, sharding["chunk_shape"][0], grid["chunk_shape"][0])
-        except (KeyError, TypeError, ValueError) as error:
+            layout.check_sizes()
+        except (KeyError, TypeError, ValueError, IndexError) as error:
             raise DatasetError(f"damaged array metadata: {error!r}") from error
         expected = ["transpose"] * bool(row_shape) + ["bytes", "blosc", "crc32c"]
         if names != expected:
             raise DatasetError(f"codecs {names} are not readable; allowed: {expected}")
         return layout
+
+    def check_sizes(self) -> None:
+        """ValueError for sizes that `parts.write_arrays` does not give an array."""
+        sizes = (*self.row_shape, self.chunk_rows, self.shard_rows)
+        if any(type(size) is not int or size < 1 for size in sizes):
+            raise ValueError(f"sizes {sizes} must be whole numbers above 0")
+        row_bytes = self.dtype.itemsize * prod(self.row_shape)
+        if self.chunk_rows > 1 and self.chunk_rows * row_bytes > CHUNK_BYTES:
+            raise ValueError(f"chunks of {self.chunk_rows * row_bytes:,} bytes")
+        if self.shard_rows % self.chunk_rows or self.shard_rows >= 2 * SHARD_STEPS:
+            raise ValueError(f"shards of {self.shard_rows:,} rows")
 
     def shard_key(self, shard: int) -> str:
         """The shard's object name below the array's folder."""
@@ -186,7 +202,9 @@ def open_array(
     recorded = manifest.objects[f"{prefix}zarr.json"][1]
     key = folder, recorded
     if key not in layouts:
-        check_inside(folder.parents[2], [folder / name for name in sizes])
+        root = folder.parents[2]
+        for name in sizes:
+            join_inside(root, f"{folder.relative_to(root).as_posix()}/{name}")
         path = folder / "zarr.json"
         try:
             damaged = sha256_file(path) != recorded

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -18,15 +17,17 @@ from gaitforge.datasets.catalog.catalog import Catalog, Location
 from gaitforge.datasets.catalog.catalog_files import CatalogFolder
 from gaitforge.datasets.catalog.edits import Edit, edited
 from gaitforge.datasets.catalog.episodes import episode_table
-from gaitforge.datasets.catalog.manifest import Manifest, PartRecord
+from gaitforge.datasets.catalog.manifest import PART_ID, Manifest, PartRecord
 from gaitforge.datasets.errors import DatasetError, disk_failures, failures
 from gaitforge.datasets.files import (
     check_inside,
     exclusive_lock,
     files_under,
+    join_inside,
     replace_durably,
     sha256_file,
     temporary_name,
+    visible,
 )
 from gaitforge.datasets.layout import CATALOG, MERGED_PREFIX, OVERLAYS, PARTS, STAGING
 from gaitforge.datasets.schema import Schema
@@ -42,8 +43,6 @@ from gaitforge.datasets.storage.root import (
 )
 from gaitforge.datasets.storage.shards import ArrayLayout, ArrayReader, open_array
 from gaitforge.datasets.storage.tags import Tag, read_tag, tag_names, write_tag
-
-_PART_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,119}")
 
 
 @dataclass(frozen=True)
@@ -146,6 +145,11 @@ class Store:
     def refresh(self, *, anew: bool = False) -> None:
         """Bring local copies of a remote store up to date (`anew`: fetch all again)."""
 
+    def children(self, folder: str = "") -> list[str]:
+        """What is directly in the store or a folder of it and not hidden; a folder ends in "/"."""
+        paths = visible(self.path / folder)
+        return [f"{path.name}/" if path.is_dir() else path.name for path in paths]
+
     def object_sizes(self, stem: str) -> dict[str, int]:
         """Object name -> its bytes, for a part's folder."""
         folder = self.path / PARTS / stem
@@ -185,7 +189,7 @@ class Store:
             per_episode: field -> (E, *shape) for the episode fields.
         """
         self.check_writable()
-        if not _PART_ID.fullmatch(part_id) or part_id.startswith(MERGED_PREFIX):
+        if not PART_ID.fullmatch(part_id) or part_id.startswith(MERGED_PREFIX):
             raise DatasetError(
                 f"part id {part_id!r} is not allowed: use up to 120 letters, digits, '_', '-', "
                 f"'.', not beginning with {MERGED_PREFIX!r}"
@@ -324,7 +328,8 @@ class Store:
         return overlay.array_reader(held, part_id, field)
 
     def overlay(self, folder: str) -> Self:
-        """The store of an added field; DatasetError if it is absent."""
+        """The store of an added field; DatasetError if it is absent, or its name leads out."""
+        join_inside(self.path / OVERLAYS, folder)
         return type(self).open(f"{self.full_address}/{OVERLAYS}/{folder}")
 
     def _located(self, catalog: Catalog, part_id: str) -> tuple[Manifest, Location]:

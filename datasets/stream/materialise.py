@@ -72,7 +72,7 @@ class Materialised:
         self.path = Path(path)
         self._record = self._read_record()
         for name, (size, _) in self._record["files"].items():
-            file = self.path / name
+            file = disk.join_inside(self.path, name)
             if not file.is_file() or file.stat().st_size != size:
                 raise DatasetError(
                     f"{file} is missing or does not have {size} bytes; remove {self.path} and "
@@ -142,7 +142,7 @@ class Materialised:
 
     def reader(self, columns: Mapping[str, pool.Column], pool_rows: int) -> "MapReader":
         """A reader of the mapped files; it needs no pools."""
-        mapped = {name: _map(self.path / f"{name}.npy") for name in columns}
+        mapped = {name: _map(disk.join_inside(self.path, f"{name}.npy")) for name in columns}
         return MapReader(self, mapped)
 
     def _load(self, name: str) -> np.ndarray:
@@ -187,7 +187,7 @@ class MapReader:
 
 
 def _key(selection: Selection, columns: Mapping[str, pool.Column]) -> str:
-    content = [MATERIALISED_VERSION, selection.hash, sorted(columns)]
+    content = [MATERIALISED_VERSION, selection.hash_over(columns, ()), sorted(columns)]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:KEY_DIGITS]
 
 

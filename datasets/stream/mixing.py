@@ -52,7 +52,7 @@ class Mixture(Generic[AnySelection]):
         rows = np.unique(np.concatenate([each.rows for each in selections.values()]))
         self.selection = first.with_rows(rows)
         self._components: list[tuple[np.ndarray, float]] = []
-        digest = hashlib.sha256(self.selection.hash.encode())
+        digest = hashlib.sha256(self.selection.arrays_hash.encode())
         for name, each in selections.items():
             positions = np.searchsorted(self.selection.rows, each.rows)
             rate = self.shares[name] * self.selection.steps / each.steps
@@ -88,7 +88,7 @@ class Mixture(Generic[AnySelection]):
         """
         from gaitforge.datasets.stream.window_stream import WindowStream  # torch is slow to import
 
-        if materialised is not None and materialised.hash != self.selection.hash:
+        if materialised is not None and materialised.hash != self.selection.arrays_hash:
             raise DatasetError(
                 f"{materialised.path} is a copy of another selection; materialise the mixture's "
                 "own .selection"

@@ -127,8 +127,8 @@ class SelectionSource:
 
     @property
     def hash(self) -> str:
-        """The selection's hash."""
-        return self.selection.hash
+        """The selection's hash of what is streamed."""
+        return self.selection.arrays_hash
 
     def ending(self) -> np.ndarray:
         """(E,) how episodes ended."""

@@ -23,6 +23,7 @@ from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.legged_policy import LeggedPolicyPlan, driven_by
 from gaitforge.flows.tasks.policy_source import RUN, PolicySource
 from gaitforge.learners.checkpoint import load_policy
+from gaitforge.learners.training.batches import training_hash
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.held_out import (
     Episodes,
@@ -184,7 +185,8 @@ class Run:
                 rate = updates_per_s(config, selection)
             return Pace(rate, max(1, round(rate * seconds)))
 
-        key = {"train_s": seconds, "config": config.to_json(), "selection": selection.hash}
+        seen = training_hash(config, selection)
+        key = {"train_s": seconds, "config": config.to_json(), "selection": seen}
         return kept_record(self.pace, key, Pace, make)
 
     def score(self, reporter: Reporter) -> None:

@@ -33,6 +33,7 @@ from gaitforge.flows.stages.train import TrainPlan
 from gaitforge.flows.tasks.evaluation import EvaluationPlan
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.registry import evaluation_class, evaluation_of
+from gaitforge.learners.training.batches import training_columns, training_hash
 
 STORE = "legged.zarr"
 _REFERENCES = "evaluate expert"
@@ -311,12 +312,27 @@ def _train_key(run: Run) -> str:
 
 
 def _data_key(run: Run) -> object:
-    """Key of a run's episodes."""
+    """Key of what a run's training sees of its episodes."""
     if not run.experiment.fixed:
-        return run.select().select(run.store).hash
+        return training_hash(run.config(), run.select().select(run.store))
     corrections = run.experiment.corrections
     rounds = corrections and replace(corrections, rounds=run.data.rounds or corrections.rounds)
-    return [run.experiment.collect, rounds, run.experiment.select, run.data]
+    plans: list[object] = [run.experiment.collect, rounds, run.experiment.select, run.data]
+    edits = _edits_seen(run)
+    return [*plans, edits] if edits else plans
+
+
+def _edits_seen(run: Run) -> list[str]:
+    """SHA-256 of the edits of a run's store that can change what its training sees."""
+    if run.experiment.collect is not None and not Path(run.store).exists():
+        return []  # it is not collected yet
+    columns = set(training_columns(run.config()))
+    narrowed = bool(run.experiment.select.where or run.data.condition)
+    return [
+        edit.sha256
+        for edit in open_store(run.store).edits()
+        if narrowed or edit.kind != "annotate" or columns.intersection(edit.columns)
+    ]
 
 
 def page_of(out: Path, name: str) -> Path:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gaitforge.datasets.files import temporary_file
+from gaitforge.datasets.files import join_inside, temporary_file
 from gaitforge.datasets.interrupts import Interrupted
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.logs import log_event, short
@@ -76,7 +76,7 @@ class PartActivity:
     """
 
     def __init__(self, records: Path, part: str, total: int):
-        self._records, self._path = records, records / ACTIVE / f"{part}.json"
+        self._records, self._path = records, join_inside(records / ACTIVE, f"{part}.json")
         now = time.time()
         self._beat = Heartbeat(part, socket.gethostname(), os.getpid(), now, now, 0, total)
         self._written = 0.0
@@ -139,7 +139,7 @@ def forget_stale(records: Path) -> None:
     for beat in read_active(records):
         if beat.is_stale(now):
             with suppress(OSError):
-                (records / ACTIVE / f"{beat.part}.json").unlink(missing_ok=True)
+                join_inside(records / ACTIVE, f"{beat.part}.json").unlink(missing_ok=True)
 
 
 class FollowedParts:

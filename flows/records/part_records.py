@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypedDict, cast
 
 from gaitforge import datasets
+from gaitforge.datasets.files import join_inside
 from gaitforge.datasets.layout import OVERLAYS
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url, local_folder
 from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
@@ -66,7 +67,7 @@ def store_address(store: Path | str) -> Path | str:
 def part_records(store_path: Path | str, parts: Sequence[str]) -> list[PartCollected]:
     """The records of the given parts of a store, in order; parts without one are left out."""
     folder = records_folder(store_path)
-    records = (read_record(folder / f"{part}.json") for part in parts)
+    records = (read_record(join_inside(folder, f"{part}.json")) for part in parts)
     return [PartCollected(**record) for record in records if record is not None]
 
 
@@ -99,7 +100,7 @@ def _record_of_commit(store: "datasets.Store", store_path: Path | str, part: str
 
 def write_part_record(store_path: Path | str, record: PartCollected) -> None:
     """Keep the record of a part."""
-    write_record(records_folder(store_path) / f"{record.part}.json", record)
+    write_record(join_inside(records_folder(store_path), f"{record.part}.json"), record)
 
 
 def write_plan_record(

@@ -35,6 +35,7 @@ from gaitforge.flows.records.part_records import (
 from gaitforge.flows.records.records import digest, to_tree
 from gaitforge.flows.retrying import Retry
 from gaitforge.flows.stages.processes import run_in_processes
+from gaitforge.flows.tasks.episode_ids import check_planned_ids, check_stored_ids
 from gaitforge.flows.tasks.interface import CollectionPlan, Simulation
 
 
@@ -72,6 +73,7 @@ class Collection:
             # A damaged part of an earlier collection is for `verify` and for queries to name.
             with suppress(DatasetError):
                 store.files.rebuild_index()
+            check_stored_ids(store)
         self.plan.complete()
 
 
@@ -93,6 +95,7 @@ def prepare(
     missing = store.missing(parts)
     if missing:
         plan.check_beside(store)
+        check_planned_ids(plan, store, planned)
     write_plan_record(store_path, plan.kind, plan, planned)
     forget_stale(records_folder(store_path))
     counts = {"plan": digest(plan), "parts": len(parts), "missing": len(missing)}

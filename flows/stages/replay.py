@@ -68,18 +68,19 @@ def replay(
 
 
 def _differences(store: Store, part: str, data: PartData) -> Iterator[ReplayFault]:
-    """A fault for each episode that did not repeat; ValueError for another simulator version."""
-    selection = store.as_collected()
+    """A fault for each episode that did not repeat; ValueError for another simulator version.
+
+    Episodes are compared in the part's order: older versions gave some other ids.
+    """
+    selection = store.as_collected().of_parts([part])
     table = selection.episodes()
-    index_of = {episode: k for k, episode in enumerate(table.column("episode").to_pylist())}
     first = 0
     for i, episode in enumerate(map(int, data.catalog["episode"])):
         last = first + int(data.catalog["length"][i])
-        if episode not in index_of:
+        if i >= len(selection):
             yield ReplayFault(part, episode, "is not in the store")
         else:
-            index = index_of[episode]
-            row, again = table.slice(index, 1).to_pylist()[0], data.catalog
+            row, again = table.slice(i, 1).to_pylist()[0], data.catalog
             if row["simulator_version"] != (version := again["simulator_version"][i]):
                 raise ValueError(
                     f"{store.path} was made by {row['simulator']} {row['simulator_version']}; "
@@ -87,9 +88,10 @@ def _differences(store: Store, part: str, data: PartData) -> Iterator[ReplayFaul
                 )
             steps = {name: values[first:last] for name, values in data.steps.items()}
             steps |= {name: values[i] for name, values in data.per_episode.items()}
-            columns = {name: again[name][i] for name in row.keys() & again.keys()}
-            if what := _difference(selection.episode(index), row, steps, columns):
-                yield ReplayFault(part, episode, what)
+            compared = (row.keys() & again.keys()) - {"episode"}
+            columns = {name: again[name][i] for name in compared}
+            if what := _difference(selection.episode(i), row, steps, columns):
+                yield ReplayFault(part, int(row["episode"]), what)
         first = last
 
 

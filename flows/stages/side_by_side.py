@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from gaitforge.datasets.cores import usable_cores
-from gaitforge.datasets.files import exclusive_lock
+from gaitforge.datasets.files import exclusive_lock, join_inside
 from gaitforge.datasets.interrupts import Stopped, stop_signals
 from gaitforge.flows.progress import Advance, Reporter
 from gaitforge.flows.stages.processes import Work, run_in_processes
@@ -126,4 +126,4 @@ def _alone(out: Path, stage: Stage, gpu_share: int) -> Iterator[bool]:
 
 
 def _locked(out: Path, name: str) -> AbstractContextManager[bool]:
-    return exclusive_lock(out / "stages" / f"{name}.lock", wait=False)
+    return exclusive_lock(join_inside(out / "stages", f"{name}.lock"), wait=False)

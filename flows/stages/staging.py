@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gaitforge.datasets import open_store
-from gaitforge.datasets.files import shared_lock
+from gaitforge.datasets.files import join_inside, shared_lock
 from gaitforge.datasets.layout import ROOT_FILE
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.flows.progress import Advance, Reporter, StageReporter, leads, no_progress
@@ -212,7 +212,7 @@ def prepare_records(out: Path) -> None:
 
 
 def _record(out: Path, stage: Stage) -> Path:
-    return out / "stages" / f"{stage.file_name}.json"
+    return join_inside(out / "stages", f"{stage.file_name}.json")
 
 
 @contextmanager

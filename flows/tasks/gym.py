@@ -246,6 +246,11 @@ class GymPlan(CollectionPlan):
         source = self.source
         return "" if source is None or source.is_known else source.place
 
+    def episode_ids(self) -> dict[str, range]:
+        """See `CollectionPlan.episode_ids`."""
+        first = {part: int(part[:7], 16) for part in self.parts()}
+        return {part: range(unique << 32, (unique + 1) << 32) for part, unique in first.items()}
+
     def only(self, part: str) -> "GymPlan":
         """See `CollectionPlan.only`: the part's quality."""
         quality = part.partition("-")[2].rpartition("-")[0]

@@ -9,12 +9,23 @@ from gaitforge.collectors.humanoid.clips.snippets import Snippet
 from gaitforge.collectors.humanoid.environment import TrackingEnvironment
 from gaitforge.collectors.humanoid.experts.experts import PD, Expert, load_expert
 from gaitforge.collectors.humanoid.rollout import run_episode
-from gaitforge.collectors.humanoid.snippet_grid import SnippetGrid, humanoid_schema, part_catalog
+from gaitforge.collectors.humanoid.snippet_grid import (
+    MOST_EPISODES,
+    SnippetGrid,
+    humanoid_schema,
+    part_catalog,
+)
 from gaitforge.collectors.part_arrays import joined_arrays
 from gaitforge.datasets import Schema
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation, Workers
+
+TAG_DIGITS = 6
+"""Hexadecimal digits of a part's digest in its name, and in its episodes' names."""
+
+FURTHER_DIGITS = 5
+"""Digits of it in the numbers of its episodes: 20 of 32 bits, which leaves `MOST_EPISODES`."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +70,17 @@ class HumanoidPlan(CollectionPlan):
                 "clip": clip_digest(Path(self.reference), snippet.clip),
                 "expert": self.load_expert(snippet).policy.hash,
             }
-            tag = digest(content)[:6]
-            named[f"{tag}-{snippet.name}"] = HumanoidPart(snippet, int(tag, 16) << 32)
+            digits = digest(content)
+            part = HumanoidPart(snippet, _first_id(digits))
+            named[f"{digits[:TAG_DIGITS]}-{snippet.name}"] = part
         return named
+
+    def episode_ids(self) -> dict[str, range]:
+        """See `CollectionPlan.episode_ids`."""
+        count = self.grid.episodes
+        return {
+            name: range(part.unique, part.unique + count) for name, part in self.parts().items()
+        }
 
     def expected_steps(self) -> dict[str, int]:
         """See `CollectionPlan.expected_steps`."""
@@ -96,6 +115,16 @@ class HumanoidPlan(CollectionPlan):
                 f"clip {snippet.clip} than that of {self.reference}"
             )
         return expert
+
+
+def _first_id(digits: str) -> int:
+    """The id of a part's first episode, from a digest of the part's content.
+
+    44 bits of it: of 24, which the name has, two of MoCapAct's 2,589 snippets would share some
+    with a probability of 18 %.
+    """
+    further = int(digits[TAG_DIGITS : TAG_DIGITS + FURTHER_DIGITS], 16)
+    return int(digits[:TAG_DIGITS], 16) << 32 | further * MOST_EPISODES
 
 
 class HumanoidSimulation(Simulation):

@@ -119,6 +119,13 @@ class CollectionPlan(ABC):
         """The policy of which no key says what it does, see `PolicySource.is_known`; else ""."""
         return ""
 
+    def episode_ids(self) -> "Mapping[str, range]":
+        """Part -> ids that its episodes may have; empty where they are not known beforehand.
+
+        A collection whose parts would share some is refused before any is made.
+        """
+        return {}
+
     def complete(self) -> None:  # noqa: B027, most plans have nothing to do
         """Called when no part of the plan is missing; may be called again."""
 

@@ -79,6 +79,16 @@ class LeggedPlan(CollectionPlan):
         steps = self.grid.episodes_per_part * EPISODE_STEPS
         return dict.fromkeys(self.grid.part_ids(digest(self.content())[:6]), steps)
 
+    def episode_ids(self) -> dict[str, range]:
+        """See `CollectionPlan.episode_ids`."""
+        count = self.grid.episodes_per_part
+        ids = {}
+        for part in self.part_ids():
+            tag, number = part.split("-")
+            first = (int(tag, 16) << 32) + int(number) * count
+            ids[part] = range(first, first + count)
+        return ids
+
     def content(self) -> dict[str, object]:
         """Settings that determine the parts; hashed into their names."""
         bodies = {"bodies": self._bodies()} if self.robot or "," in self.expert else {}

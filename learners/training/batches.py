@@ -10,11 +10,12 @@ from torch import Tensor
 
 from gaitforge.datasets import Selection, equal_shares
 from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.stream.pool import FINAL_OBS
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.policy.tokens import BODY, CONDITION, LAST_ACTION, needs_last_action
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
-from gaitforge.learners.training.labels import Labels, shown_windows
+from gaitforge.learners.training.labels import LABEL_COLUMNS, Labels, shown_windows
 from gaitforge.learners.training.objectives import OBJECTIVES, objective_fields
 
 if TYPE_CHECKING:
@@ -87,6 +88,18 @@ def training_fields(config: TrainConfig, schema: Schema) -> tuple[str, ...]:
             f"in between; allowed: {', '.join(fits)}"
         )
     return objective_fields(objective, schema, executed_place(config, schema) is not None)
+
+
+def training_columns(config: TrainConfig) -> tuple[str, ...]:
+    """Columns of the episodes, beside the required ones, that a training may read."""
+    shares = () if config.equal_shares is None else (config.equal_shares,)
+    return (*LABEL_COLUMNS, *shares)
+
+
+def training_hash(config: TrainConfig, selection: Selection) -> str:
+    """Hash of all that a training can see of a selection: other annotations do not change it."""
+    fields = (*training_fields(config, selection.schema), BODY, FINAL_OBS)
+    return selection.hash_over(fields, training_columns(config))
 
 
 def with_labels(batches: Iterable[Batch], labels: Labels | None) -> Iterator[Batch]:

@@ -32,6 +32,8 @@ DRIVER = ("expert", "expert_hash", "quality")
 DISTURBANCE = ("action_noise", "policy_share")
 """Columns that name an episode's cell, the policy whose actions are stored, and what disturbed it
 (noise, another policy that drove), where a store has them."""
+LABEL_COLUMNS = (*CELL, *DRIVER, *DISTURBANCE)
+"""All columns that labels are made of, beside the return."""
 ADVANTAGE_BINS = 10
 _PER_STEP = (RETURN_TO_GO, "rate", "advantage")
 _SAMPLED_STEPS = 100_000

@@ -15,6 +15,7 @@ from gaitforge.learners.checkpoint import CHECKPOINT, Checkpoint, read_checkpoin
 from gaitforge.learners.models.registry import count_parameters
 from gaitforge.learners.policy.tokens import TokenLayout
 from gaitforge.learners.revision import git_revision
+from gaitforge.learners.training.batches import training_hash
 from gaitforge.learners.training.building import build_policy
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks, process_group
@@ -102,7 +103,7 @@ def _train(
     policy, card = build_policy(config, episodes.train)
     card |= {
         "train_config": config.to_json(),
-        "dataset_hash": selection.hash,
+        "dataset_hash": training_hash(config, selection),
         "parameters": count_parameters(policy),
         "git_revision": git_revision(),
         "torch": torch.__version__,
@@ -149,7 +150,7 @@ def _settled(
     recorded = stored.card["train_config"]
     config = config.settled(recorded)
     changed = config.differences(recorded)
-    if stored.card.get("dataset_hash") != selection.hash:
+    if stored.card.get("dataset_hash") != training_hash(config, selection):
         changed.append("dataset")
     if changed:
         raise ValueError(

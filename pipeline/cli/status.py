@@ -1,7 +1,6 @@
 """`gaitforge status`, `serve` and `notify`: work that runs, and what Prefect starts."""
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +23,7 @@ from gaitforge.pipeline.cli.parsing.parser import command, flag, group, option, 
 from gaitforge.pipeline.cli.parsing.reading import uses
 from gaitforge.pipeline.cli.parsing.runners import SITE_SLURM, site_settings
 from gaitforge.pipeline.cli.parsing.values import Number, names, positive, store_address
-from gaitforge.pipeline.tables import duration, table
+from gaitforge.pipeline.tables import duration, json_text, table
 
 _WATCH_S = 2.0
 _MOST_FAILED = 5
@@ -52,7 +51,7 @@ def status_command(arguments: argparse.Namespace) -> None:
         seen = [_looked_at(place) for place in arguments.places]
         tree, lines, ended = seen[0] if len(seen) == 1 else _overview(arguments.places, seen)
         if arguments.json:
-            print(json.dumps(tree, indent=None if arguments.watch else 1), flush=True)
+            print(json_text(tree, None if arguments.watch else 1), flush=True)
         else:
             start = _CLEAR if arguments.watch and sys.stdout.isatty() else ""
             print(start + "\n".join(lines), flush=True)

@@ -1,7 +1,6 @@
 """The commands on a store: query, info, verify, gc, compact, tag, push, card."""
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -28,7 +27,7 @@ from gaitforge.pipeline.cli.parsing.reading import uses
 from gaitforge.pipeline.cli.parsing.values import names, positive, whole
 from gaitforge.pipeline.cli.work import Result, Work, single, work
 from gaitforge.pipeline.progress import TerminalReporter
-from gaitforge.pipeline.tables import fields_of, show, show_one, show_result
+from gaitforge.pipeline.tables import fields_of, json_text, show, show_one, show_result
 
 if TYPE_CHECKING:
     from gaitforge.pipeline.report.card import Draw
@@ -92,13 +91,13 @@ def _answer(arguments: argparse.Namespace) -> Result:
         rows = selection.listing(show=selection.catalog.column_names)
     elif arguments.list:
         limit = MOST_LISTED if arguments.limit is None else arguments.limit
-        rows = selection.listing(limit, arguments.sort or "", arguments.show or ())
+        rows = selection.listed(limit, arguments.sort or "", arguments.show or ())
         if len(rows) < len(selection):
             lines = [f"{len(rows):,} of {amount(len(selection), 'episode')}; --limit 0 lists all"]
     elif arguments.paired:
         rows = paired(selection, arguments.group_by)
     else:
-        rows, lines = selection.describe(arguments.group_by), _noise_line(selection)
+        rows, lines = selection.grouped(arguments.group_by), _noise_line(selection)
     if arguments.parquet is not None:
         datasets.write_parquet(rows, arguments.parquet)
     if arguments.save is not None:
@@ -162,7 +161,7 @@ def plan_command(arguments: argparse.Namespace) -> None:
     if edits := datasets.open_store(arguments.store).edits():
         lost = f"{amount(len(edits), 'edit')} of {arguments.store}: not part of the plan"
         print(lost, file=sys.stderr)
-    print(json.dumps(dataset_plan(arguments.store), indent=1))
+    print(json_text(dataset_plan(arguments.store)))
 
 
 @command(

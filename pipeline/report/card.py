@@ -4,10 +4,11 @@ Both are drawn from one record (`gaitforge.datasets.analysis.card`) and the coll
 the store. The page loads nothing, needs no script and follows the reader's light or dark mode.
 """
 
-import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
+from keyword import iskeyword
 from pathlib import Path
 
 from gaitforge.collectors.rendering.rendering import RenderingError
@@ -23,9 +24,9 @@ from gaitforge.flows.records.records import read_record, write_file
 from gaitforge.pipeline.report import charts, pages
 from gaitforge.pipeline.report.explorer import page as explorer
 from gaitforge.pipeline.report.figures import Panel
-from gaitforge.pipeline.report.pages import Record, count, fixed, render, short
+from gaitforge.pipeline.report.pages import Record, count, fixed, quoted, render, short
 from gaitforge.pipeline.report.run_files import PICTURES
-from gaitforge.pipeline.tables import fields_of
+from gaitforge.pipeline.tables import fields_of, json_text
 
 PAGE_NAME = "card.html"
 MARKDOWN_NAME = "card.md"
@@ -98,7 +99,7 @@ def write_card(
         except RenderingError as error:
             record["no_pictures"] = str(error)
     texts = {
-        RECORD_NAME: json.dumps(record, indent=1) + "\n",
+        RECORD_NAME: json_text(record) + "\n",
         MARKDOWN_NAME: card_markdown(record),
         PAGE_NAME: card_page(record, folder),
         EXPLORER_NAME: explorer.explorer_of(selection, folder, condition),
@@ -192,7 +193,39 @@ def _shown(record: Record) -> dict[str, object]:
         "total": total,
         "group_by": schema["group_by"],
         "texts": {title: text for title, text in texts.items() if text},
+        "code": {"store": _store_code(record), "parquet": _parquet_code(record)},
     }
+
+
+def _store_code(record: Record) -> str:
+    """Python that streams windows of one group of the store, from the folder that it is in."""
+    column = record["schema"]["group_by"][0]
+    value = quoted(record["cells"][0][column])
+    named = f"**{{{quoted(column)}: {value}}}" if iskeyword(column) else f"{column}={value}"
+    return "\n".join(
+        [
+            "from gaitforge.datasets import open_store",
+            "",
+            f"episodes = open_store({quoted(record['name'])}).select({named})",
+            "for batch in episodes.windows(window_len=64, batch_size=1024):",
+            '    batch["obs"], batch["action"], batch["mask"]  # torch tensors',
+        ]
+    )
+
+
+def _parquet_code(record: Record) -> str:
+    """Python that reads the store with other libraries, from the folder that it is in."""
+    name, folder = record["name"], record["parts"][0]["folder"]
+    files = re.sub(r"([*?\[])", r"[\1]", name) + "/catalog/*.parquet"  # else it would be a pattern
+    query = "SELECT * FROM '" + files.replace("'", "''") + "'"
+    return "\n".join(
+        [
+            "import duckdb, xarray",
+            "",
+            f"xarray.open_zarr({quoted(f'{name}/parts/{folder}')}, consolidated=False)",
+            f"duckdb.sql({quoted(query)})",
+        ]
+    )
 
 
 def abstract(record: Record) -> str:

@@ -193,8 +193,8 @@ def data_uri(path: Path) -> str:
 
 
 def quoted(value: object) -> str:
-    """A text as a string of Python or JSON."""
-    return json.dumps(str(value), ensure_ascii=False)
+    """A text as a string of Python or JSON, without the grave accents that end code in Markdown."""
+    return json.dumps(str(value), ensure_ascii=False).replace("`", "\\u0060")
 
 
 def cell(value: object) -> str:

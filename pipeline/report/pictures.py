@@ -23,7 +23,7 @@ from gaitforge.collectors.scenarios.terrains import TERRAINS, check_terrain
 from gaitforge.collectors.timing import CONTROL_DT_S
 from gaitforge.datasets.cores import default_threads
 from gaitforge.datasets.errors import amount
-from gaitforge.datasets.files import write_bytes_durably
+from gaitforge.datasets.files import join_inside, write_bytes_durably
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import digest, read_record, write_record
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
@@ -170,7 +170,7 @@ def make_sheets(
     """
     key = digest([plan, expert.hash, _DRAWING, [[s.key(), on] for s, on in learners]])
     index = read_record(folder / PICTURE_INDEX) or {}
-    files = [folder / sheet["file"] for sheet in index.get("sheets", ())]
+    files = [join_inside(folder, sheet["file"]) for sheet in index.get("sheets", ())]
     if index.get("key") == key and all(file.is_file() for file in files):
         return
     takes = by_skill(record_takes(expert, plan) if plan is not None else [])
@@ -225,7 +225,7 @@ def draw_sheets(
     pictures = draw(shots, *FRAME_PX)
     folder.mkdir(parents=True, exist_ok=True)
     for (name, take), shot, drawn in zip(takes.items(), shots, pictures, strict=True):
-        write_bytes_durably(folder / name, _sheet(take, shot, drawn))
+        write_bytes_durably(join_inside(folder, name), _sheet(take, shot, drawn))
     return [{"file": name, **_facts(take)} for name, take in takes.items()]
 
 

@@ -26,7 +26,8 @@ from gaitforge.collectors.robots.robot import (
     own_files,
 )
 from gaitforge.datasets.errors import failures
-from gaitforge.datasets.files import check_outside_stores, new_folder
+from gaitforge.datasets.files import check_outside_stores, join_inside, new_folder
+from gaitforge.datasets.sizes import check_archive
 
 CARD = "imported-expert.json"
 ANSWERS = ("answers.json", "answers.npz")
@@ -111,7 +112,7 @@ def load_imported(
         raise ValueError(f"{path} is no card of an expert that this version imported")
     folder = path.parent
     layout = parse_layout(card["layout"], str(path))
-    file = folder / card["policy"]
+    file = join_inside(folder, card["policy"])
     try:
         policy = ImportedPolicy(folder.name, robot, layout, open_network(file, width(layout)))
     except ValueError as error:
@@ -141,6 +142,7 @@ def read_answers(path: Path) -> dict[str, np.ndarray]:
     kinds = OSError, EOFError, BadZipFile, ValueError, TypeError, KeyError
     with failures(f"{path} holds no known answers", *kinds, error=ValueError):
         if path.suffix == ".npz":
+            check_archive(path)
             with np.load(path, allow_pickle=False) as arrays:
                 known = {name: arrays[name].astype(float) for name in _KEYS if name in arrays}
         else:

@@ -10,6 +10,11 @@ import pyarrow as pa
 
 from gaitforge.datasets.formats.checks import check_finite, damage_named, first_line, refuse
 from gaitforge.datasets.formats.hdf5 import open_hdf5, read_notes
+from gaitforge.datasets.formats.hdf5_chunks import (
+    ImplausibleSizeError,
+    check_chunks,
+    read_whole,
+)
 from gaitforge.datasets.formats.mocapact import mocapact_schema as layout
 from gaitforge.datasets.schema import Schema, consecutive_slices
 
@@ -82,7 +87,7 @@ def read_contents(path: Path) -> FileContents | None:
             rollouts = [_with_notes(file, each, notes[1]) for each in rollouts]
         steps = None
         if "ref_steps" in opened:
-            steps = tuple(file.array("ref_steps", (None,), "iu")[()].tolist())
+            steps = tuple(read_whole(file.array("ref_steps", (None,), "iu")).tolist())
         return FileContents(
             path=path,
             widths=_observable_widths(file),
@@ -130,7 +135,7 @@ class CheckedFile:
     def values(self, key: str, shape: tuple[int | None, ...], kinds: str = "f") -> np.ndarray:
         """The values of an `array`."""
         with damage_named(self.path, key, "cannot be read"):
-            return np.asarray(self.array(key, shape, kinds)[()])
+            return np.asarray(read_whole(self.array(key, shape, kinds)))
 
     def _get(self, key: str) -> h5py.HLObject:
         with damage_named(self.path, key, "the key is missing or damaged"):
@@ -143,10 +148,12 @@ def read_float32(path: Path, file: h5py.File, key: str, out: np.ndarray) -> None
         dataset = h5py.h5d.open(file.id, key.encode())
         fits = (dataset.shape, dataset.dtype) == (out.shape, np.dtype(np.float32))
         if fits:
+            if dataset.get_create_plist().get_nfilters():
+                check_chunks(h5py.Dataset(dataset), 0, len(out))
             dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, out)
     except KeyError:
         fits = False
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ImplausibleSizeError) as error:
         refuse(path, key, f"cannot be read: {first_line(error)}")
     if not fits:
         array = CheckedFile(path, file).array(key, out.shape)

@@ -14,6 +14,7 @@ from h5py import h5d, h5o  # pyright: ignore[reportAttributeAccessIssue] (compil
 
 from gaitforge.datasets.errors import listed
 from gaitforge.datasets.formats.checks import refuse
+from gaitforge.datasets.formats.hdf5_chunks import read_whole
 from gaitforge.datasets.formats.robomimic import robomimic_schema as keys
 from gaitforge.datasets.formats.sources import stored_dtype
 
@@ -172,7 +173,7 @@ def read_masks(file: h5py.File, demos: Sequence[Demo], said: list[str]) -> dict[
     items: Mapping[str, Any] = dict(group) if isinstance(group, h5py.Group) else {}
     for name, item in items.items():
         is_list = isinstance(item, h5py.Dataset) and item.ndim == 1 and item.dtype.kind in "SO"
-        values = item[()] if is_list and item.nbytes <= _LARGEST_MASK else [0]
+        values = read_whole(item) if is_list and item.nbytes <= _LARGEST_MASK else [0]
         if not all(isinstance(each, bytes) for each in values):
             said.append(f"{keys.MASK}/{name}: left out, not a list of demos")
             continue

@@ -79,6 +79,15 @@ class Bucket:
         place = hashlib.sha256(f"{self.endpoint} {self.url}".encode()).hexdigest()[:16]
         return home / "gaitforge" / place
 
+    def children(self, folder: str) -> list[str]:
+        """Names directly below `folder` that are not hidden, sorted; a folder's ends in "/"."""
+        with self._failures("cannot be listed"):
+            level = self._objects.list_with_delimiter(self._store, prefix=folder or None)
+        folders = [f"{path.rstrip('/')}/" for path in level["common_prefixes"]]
+        paths = [*folders, *(each["path"] for each in level["objects"])]
+        names = [re.sub(".*/(?=.)", "", path) for path in paths]
+        return sorted(name for name in names if not is_hidden(name))
+
     def list(self, prefix: str) -> dict[str, Listed]:
         """Key -> size and time of each object below `prefix` that is not hidden, sorted."""
         objects: dict[str, Listed] = {}

@@ -31,7 +31,7 @@ import pyarrow as pa
 from gaitforge.datasets.catalog.catalog import Catalog
 from gaitforge.datasets.catalog.manifest import PartRecord
 from gaitforge.datasets.errors import DatasetError, disk_failures
-from gaitforge.datasets.files import check_inside, temporary_file, visible
+from gaitforge.datasets.files import join_inside, temporary_file, visible
 from gaitforge.datasets.layout import ABOUT, CATALOG, EDITS, OVERLAYS, PARTS, ROOT_FILE, TAGS
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.contents import field_folders, store_files, used_stems
@@ -107,6 +107,10 @@ class RemoteStore(Store):
         """Bring the mirror's catalog and tags up to date (`anew`: fetch all again)."""
         _refresh(self._bucket, self.path, anew)
 
+    def children(self, folder: str = "") -> list[str]:
+        """As `Store.children`, of the storage and not of the mirror."""
+        return self._bucket.children(folder)
+
     def object_sizes(self, stem: str) -> dict[str, int]:
         """As `Store.object_sizes`, of the storage and not of the mirror."""
         prefix = f"{PARTS}/{stem}/"
@@ -181,7 +185,7 @@ class RemoteStore(Store):
         manifest, location = catalog.manifests[part_id], catalog.locations[part_id]
         names = [name for name in manifest.objects if name.startswith(f"{field}/")]
         for name in names:
-            copy = self.path / PARTS / location.folder / name
+            copy = join_inside(self.path, f"{PARTS}/{location.folder}/{name}")
             if copy.is_file() and copy.stat().st_size == manifest.objects[name][0]:
                 continue
             content = self._bucket.read(f"{PARTS}/{location.folder}/{name}")
@@ -238,12 +242,11 @@ def _send_objects(bucket: Bucket, source: Store, stem: str) -> None:
 
     def send(name: str) -> bool:
         with disk_failures(f"part {stem} of {source.address}: object {name} cannot be read"):
-            content = (source.path / PARTS / stem / name).read_bytes()
+            content = join_inside(source.path, prefix + name).read_bytes()
         key = prefix + name
         return bucket.read(key) == content if key in there else bucket.create_equal(key, content)
 
     names = sorted(source.files.manifest(stem).objects)
-    check_inside(source.path, [source.path / PARTS / stem / name for name in names])
     with ThreadPoolExecutor(PARALLEL_REQUESTS) as threads:
         sent = list(threads.map(send, names))
     for name in (name for name, is_equal in zip(names, sent, strict=True) if not is_equal):
@@ -301,7 +304,7 @@ def _refresh(bucket: Bucket, mirror: Path, anew: bool = False) -> None:
     def fetch(key: str) -> None:
         content = bucket.read(key)
         if content is not None:
-            _keep(mirror / key, content, listing[key].modified_ns)
+            _keep(join_inside(mirror, key), content, listing[key].modified_ns)
 
     stale = [key for key, each in listing.items() if anew or not _is_copy(mirror / key, each)]
     with ThreadPoolExecutor(PARALLEL_REQUESTS) as threads:

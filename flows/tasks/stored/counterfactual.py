@@ -135,6 +135,14 @@ class CounterfactualPlan(CollectionPlan):
         parts = self.originals().items()
         return {part: len(self.episodes[of]) * EPISODE_STEPS for part, of in parts}
 
+    def episode_ids(self) -> dict[str, range]:
+        """See `CollectionPlan.episode_ids`."""
+        return {
+            part: range(first, first + len(self.episodes[original]))
+            for part, original in self.originals().items()
+            for first in [_first_id(part)]
+        }
+
     def schema(self) -> Schema:
         """See `CollectionPlan.schema`: the source's, with the changed randomisation."""
         own = open_store(self.source).as_collected().schema
@@ -176,7 +184,7 @@ class Counterfactual(Simulation):
             who = {name: [value] * len(stored) for name, value in columns.items()}
         data = simulation.roll_out(of, schema, advance)
         catalog = {**data.catalog, **who, **_originals(of, stored, data)}
-        first = int(part[:6], 16) << 32 | int(part[7:]) << 16
+        first = _first_id(part)
         catalog["episode"] = [first + k for k in range(len(stored))]
         return replace(data, catalog=catalog)
 
@@ -194,6 +202,12 @@ class Counterfactual(Simulation):
         if self._opened is not None:
             self._opened[1].close()
         self._opened = None
+
+
+def _first_id(part: str) -> int:
+    """The id of a part's first episode: the plan's digits, the part's number, and its place."""
+    tag, number = part.split("-")
+    return int(tag, 16) << 32 | int(number) << 16
 
 
 def _of_an_expert(plan: LeggedPlan) -> LeggedPlan:

@@ -286,3 +286,23 @@ def test_an_open_reader_keeps_its_index_when_another_replaces_it(tmp_path: Path)
     assert len(open_store(store.path).select()) == len(ids) + INDEX_FROM
     assert reader.episodes().column("episode").to_pylist() == ids
     assert len(opened.select()) == len(ids) + INDEX_FROM
+
+
+@pytest.mark.parametrize("condition", ["q > 1", "q >= 0", "q = q", "not q < 1", "q / 0 > 1"])
+def test_no_comparison_matches_what_is_not_a_number(condition: str, tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "s", small_schema())
+    for number, values in enumerate(([float("nan"), 0.5, 2.0], [None, 1.5, float("nan")])):
+        given = part_input((2, 2, 2), 3 * number)
+        store.write_part(f"p{number}", **{**given, "episodes": {**given["episodes"], "q": values}})
+    matched = open_store(store.path).select().where(condition).episode_ids().tolist()
+    wanted = {"q > 1": [2, 4], "q >= 0": [1, 2, 4], "q = q": [1, 2, 4], "not q < 1": [2, 4]}
+    assert matched == wanted.get(condition, [])
+    assert open_store(store.path).select().where("q is null").episode_ids().tolist() == [0, 3, 5]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), float("1e400")])
+def test_an_annotation_is_a_finite_number(value: float, tmp_path: Path) -> None:
+    store = open_store(small_store(tmp_path / "s").path)
+    with pytest.raises(DatasetError, match=r"column q: .* is no finite number"):
+        store.select().annotate({"note": "x", "q": value})
+    assert store.edits() == ()

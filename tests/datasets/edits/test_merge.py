@@ -1,11 +1,16 @@
 """Merging and splitting move no value: stores and selections of the same episodes."""
 
 import os
+import shutil
 import signal
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import strategies as st
 
 from gaitforge.datasets import (
     DatasetError,
@@ -17,7 +22,14 @@ from gaitforge.datasets import (
     split_by_fractions,
 )
 from gaitforge.datasets.files import files_under
-from tests.datasets.edits.test_edits import PARTS, assert_equals_model, edited_store, model_of
+from tests.datasets.edits.test_edits import (
+    IDS,
+    PARTS,
+    apply,
+    assert_equals_model,
+    edited_store,
+    model_of,
+)
 from tests.datasets.making import small_schema, small_store, write_small_part
 from tests.datasets.programs import run_killed
 
@@ -84,6 +96,105 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(tmp_path: Path) -> None
         with pytest.raises(DatasetError, match=r"not the same result|is inside the store"):
             merge_stores(first, second, place)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c", "d", "e", "file"]
+
+
+COLUMNS = st.fixed_dictionaries({"note": st.sampled_from("xyz")})
+EDITS = st.lists(
+    st.one_of(
+        st.tuples(st.just("drop"), IDS, st.none()),
+        st.tuples(st.just("annotate"), IDS, COLUMNS),
+        st.tuples(st.just("trim"), IDS, st.tuples(st.integers(0, 1), st.integers(0, 1))),
+    ),
+    max_size=4,
+)
+
+
+def assigned(store: Store, first: int) -> dict[tuple[int, str], Any]:
+    """(Episode, column) -> the value that the edits from `first` on gave it last."""
+    collected, values = store.collected(), dict[tuple[int, str], Any]()
+    ids = collected.numbers("episode")
+    for edit in store.edits()[first:]:
+        for row in edit.rows.to_pylist():
+            episode = int(ids[collected.part_bounds[row["part"]][0] + row["row"]])
+            values |= {(episode, name): row[name] for name in edit.columns}
+    return values
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(before=EDITS, ours=EDITS, theirs=EDITS)
+@example(
+    before=[], ours=[("annotate", {0}, {"note": "x"})], theirs=[("annotate", {0}, {"note": "x"})]
+)
+def test_a_shared_history_counts_once_and_the_second_stores_edits_come_last(
+    tmp_path_factory: pytest.TempPathFactory, before: list[Any], ours: list[Any], theirs: list[Any]
+) -> None:
+    folder = tmp_path_factory.mktemp("merge")
+    origin = open_store(small_store(folder / "o", PARTS).path)
+    repeated = [("annotate", {0, 1}, {"note": note}) for note in "xyx"]
+    for operation in before:
+        apply(origin, model_of(origin), operation)
+    stores = []
+    for name, operations in (("a", ours), ("b", [*theirs, *repeated])):
+        shutil.copytree(origin.path, folder / name)
+        stores.append(open_store(folder / name))
+        for operation in operations:
+            apply(stores[-1], model_of(stores[-1]), operation)
+    first, second = stores
+    merged = open_store(merge_stores(first, second, folder / "ab"))
+    assert merged.verify() == []
+    chains = zip(first.edits(), second.edits(), strict=False)
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0].sha256 == pair[1].sha256, chains))
+    assert shared >= len(origin.edits())
+    last = assigned(second, shared)
+    a, b, both = model_of(first), model_of(second), model_of(merged)
+    assert both.keys() == a.keys() & b.keys()
+    for episode, row in both.items():
+        for name, value in row.items():
+            if isinstance(value, np.ndarray):
+                continue
+            assert value == last.get((episode, name), a[episode].get(name)), name
+        whole = origin.select().with_rows(np.arange(10)).episode(episode)["obs"]
+        start = origin.collected().numbers("start")[episode]
+        low = row["start"] - start
+        assert np.array_equal(row["obs"], whole[low : low + row["length"]])
+    for source in stores:
+        again = merge_stores(merged, source, folder / f"again-{source.path.name}")
+        assert open_store(again).info().hash == merged.info().hash
+    compacted = model_of(merged)
+    merged.compact()
+    assert_equals_model(merged, compacted)
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(before=EDITS, ours=EDITS, theirs=EDITS, tagged=st.booleans())
+def test_sides_of_a_split_merge_into_what_was_split_and_edited_since(
+    tmp_path_factory: pytest.TempPathFactory,
+    before: list[Any],
+    ours: list[Any],
+    theirs: list[Any],
+    tagged: bool,
+) -> None:
+    folder = tmp_path_factory.mktemp("sides")
+    store = open_store(small_store(folder / "s", PARTS).path)
+    model = model_of(store)
+    for operation in before:
+        apply(store, model, operation)
+    sides = split_by_fractions(store.select(), {"a": 0.5, "b": 0.5}, 1)
+    assume(all(len(side) for side in sides.values()))
+    paths = save_split(sides, folder / "sides", {"seed": 1})
+    models = []
+    for name, operations in (("a", ours), ("b", theirs)):
+        side = open_store(paths[name])
+        models.append(model_of(side))
+        for operation in operations:
+            apply(side, models[-1], operation)
+        if tagged:
+            side.tag("v1")
+    for one, other in (("a", "b"), ("b", "a")):
+        stores = [open_store(paths[name]) for name in (one, other)]
+        merged = open_store(merge_stores(*stores, folder / f"{one}{other}"))
+        assert_equals_model(merged, models[0] | models[1])
+        assert merged.verify() == []
 
 
 MERGES = """

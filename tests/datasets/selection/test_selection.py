@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gaitforge.datasets import DatasetError, Selection, Store, query
-from tests.datasets.making import small_store, store_of_many_parts, write_small_part
+from gaitforge.datasets import DatasetError, Selection, Store, open_store, query
+from tests.datasets.making import part_input, small_store, store_of_many_parts, write_small_part
 
 PARTS = [(5, 1, 9, 4, 7, 7, 2), (130, 64, 3, 3)]
 
@@ -257,3 +257,58 @@ def test_reading_refuses_unknown_fields_and_episodes(store: Store) -> None:
         store.select().read("torque")
     with pytest.raises(DatasetError, match=r"0\.\.10"):
         store.select().episode(11)
+
+
+def test_a_repetition_is_on_the_side_of_its_original(tmp_path: Path) -> None:
+    store = open_store(small_store(tmp_path / "s", [(2,) * 50]).path)
+    given = part_input((2,) * 100, 1000)
+    columns = {**given["episodes"], "original_episode": [n % 50 for n in range(100)]}
+    write = {**given, "episodes": columns}
+    store.write_part("repeated", **write)
+    everything = store.select()
+    for seed in range(3):
+        alone, _ = everything.of_parts(["part-000"]).split(0.5, seed)
+        for side in everything.split(0.5, seed):
+            ids = side.episode_ids()
+            mine = {int(each) for each in ids if each < 1000}
+            repeated = [int(each) - 1000 for each in ids if each >= 1000]
+            assert {each % 50 for each in repeated} == mine
+            assert len(repeated) == 2 * len(mine)
+        rest, _ = everything.split(0.5, seed)
+        assert set(alone.episode_ids()) == {each for each in rest.episode_ids() if each < 1000}
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    picked=st.sets(st.integers(0, 4), min_size=1),
+    noted=st.lists(
+        st.tuples(
+            st.sets(st.integers(0, 4), min_size=1), st.sampled_from(["note", "friction"]),
+            st.sampled_from([0.25, 0.5]),
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+)  # fmt: skip
+def test_a_hash_tells_the_annotated_values_of_the_selected_episodes(
+    tmp_path_factory: pytest.TempPathFactory,
+    picked: set[int],
+    noted: list[tuple[set[int], str, float]],
+) -> None:
+    store = open_store(small_store(tmp_path_factory.mktemp("noted") / "s").path)
+
+    def chosen(ids: set[int]) -> Selection:
+        return store.select().where(f"episode in ({', '.join(map(str, sorted(ids)))})")
+
+    plain = chosen(picked)
+    seen = {(): plain.hash}
+    values: dict[tuple[int, str], float] = {}
+    for ids, column, value in noted:
+        chosen(ids).annotate({column: value})
+        values |= {(episode, column): value for episode in ids & picked}
+        now = chosen(picked)
+        assert seen.setdefault(tuple(sorted(values.items())), now.hash) == now.hash
+        assert (now.arrays_hash, now.episodes_hash) == (plain.hash, plain.hash)
+        store.compact()
+        assert chosen(picked).hash == now.hash
+    assert len(set(seen.values())) == len(seen)

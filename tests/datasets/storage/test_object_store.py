@@ -277,3 +277,23 @@ def test_bad_input_is_refused_before_anything_is_written(url: str) -> None:
         store.write_part("part-000", **given)
     assert not Bucket(url).list("parts/part-000/")
     assert os.environ["AWS_ENDPOINT_URL"].startswith("http://127.0.0.1")
+
+
+@pytest.mark.parametrize("key", ["mine/zarr.json", "x.bin", "parts/mine/c/0", "catalog/x.csv"])
+def test_foreign_objects_are_named(url: str, key: str) -> None:
+    store = make(url)
+    Bucket(url).create("README.md", b"of a published store")
+    assert store.verify() == []
+    Bucket(url).create(key, b"{}")
+    [fault] = store.verify()
+    assert key.removesuffix("/zarr.json").removesuffix("/c/0") in fault
+
+
+def test_a_crafted_record_writes_nothing_outside_the_mirror(url: str, tmp_path: Path) -> None:
+    store = make(url)
+    catalog = store.catalog()
+    name = "obs/../../../../outside"
+    for manifest in catalog.manifests.values():
+        manifest.objects[name] = (1, "0")  # pyright: ignore[reportIndexIssue] (a dict)
+    with pytest.raises(DatasetError, match="is no path inside"):
+        store.array_reader(catalog, "part-000", "obs")

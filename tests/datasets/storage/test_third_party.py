@@ -9,9 +9,9 @@ import tensorstore
 import xarray
 import zarr
 
-from gaitforge.datasets import Field, Schema, Store
+from gaitforge.datasets import Field, Schema, Store, open_store
 from gaitforge.datasets.storage.parts import SHARD_STEPS
-from tests.datasets.making import part_input
+from tests.datasets.making import part_input, small_store
 
 LENGTHS = [SHARD_STEPS - 20, 30, 500]
 """The second episode lies in two shards; the fields have several chunks a shard."""
@@ -107,3 +107,26 @@ def test_a_flipped_byte_is_an_error(stored: tuple[Path, dict[str, Any]], tmp_pat
     shard.write_bytes(content)
     with pytest.raises(ValueError, match=r"(?i)checksum|crc"):
         zarr.open_array(copied, mode="r")[:]
+
+
+@pytest.mark.parametrize("place", ["mine", "parts/mine", "parts/part-000/mine", "overlays/mine"])
+def test_an_array_that_another_program_added_is_named(place: str, tmp_path: Path) -> None:
+    store = open_store(small_store(tmp_path / "s.zarr").path)
+    (store.path / "README.md").write_text("of a published store")
+    (store.path / "parts" / "half-written").mkdir()
+    assert store.verify() == []
+    folder, _, name = place.rpartition("/")
+    zarr.open_group(store.path / folder, mode="a").create_array(name, data=np.arange(10))
+    faults = store.verify()
+    assert faults
+    assert all(place.partition("/")[0] in fault or "mine" in fault for fault in faults)
+    assert any("mine" in fault for fault in faults)
+
+
+@pytest.mark.parametrize("name", ["x.bin", "parts/x.bin", "catalog/x.csv", "tags/x", "edits/x"])
+def test_a_file_beside_the_stores_own_is_named(name: str, tmp_path: Path) -> None:
+    store = open_store(small_store(tmp_path / "s.zarr").path)
+    (store.path / name).parent.mkdir(exist_ok=True)
+    (store.path / name).write_bytes(b"x")
+    [fault] = store.verify()
+    assert name in fault

@@ -1,6 +1,7 @@
 """The trainer on a real store: learning, what it leaves behind, and what it refuses."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from gaitforge.datasets import Field, Schema, Selection, Store
+from gaitforge.datasets import Field, Schema, Selection, Store, open_store
 from gaitforge.datasets.history import read_history
 from gaitforge.learners.checkpoint import load_policy, read_checkpoint
 from gaitforge.learners.training.batches import open_stream
@@ -102,6 +103,27 @@ def test_a_folder_with_a_run_on_other_data_is_refused(selection: Selection, tmp_
     other = make_selection(tmp_path / "other.zarr", seed=8)
     with pytest.raises(ValueError, match="another dataset"):
         train(replace(SHORT, steps=2), other, tmp_path / "run")
+
+
+def test_annotations_that_a_training_reads_are_its_data_and_others_are_not(tmp_path: Path) -> None:
+    selection = make_selection(tmp_path / "own.zarr")
+    store = open_store(selection.store.path)
+    store.select().annotate({"group": "a"})
+    config = replace(SHORT, steps=2, equal_shares="group")
+    train(config, store.select(), tmp_path / "run")
+    before = store.select().hash
+    store.select().annotate({"note": "seen"})
+    assert store.select().hash != before
+    resumed = train(config, store.select(), tmp_path / "run")
+    assert resumed.resumed_from == 2
+    for column in ("group", "quality", "action_noise"):
+        place = tmp_path / column
+        shutil.copytree(store.path, place / "s.zarr")
+        copied = open_store(place / "s.zarr")
+        value = 0.5 if column == "action_noise" else "b"
+        copied.select().where("episode % 2 = 0").annotate({column: value})
+        with pytest.raises(ValueError, match="another dataset"):
+            train(config, copied.select(), tmp_path / "run")
 
 
 @pytest.mark.parametrize("field", ["obs", "action"])

@@ -5,6 +5,7 @@ import re
 import shutil
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,6 +84,31 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
     )
     assert PageReader(page.read_text()).loads == ["a href=explorer.html"]
     assert "<img src=x" not in page.read_text()
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_the_code_of_a_card_can_be_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compacted: bool
+) -> None:
+    path = tmp_path / """it's "a" [1] & <b> `c`.zarr"""
+    made = open_store(Store.create(path, small_schema(group_by=("class", "skill"))).path)
+    for number in range(2):
+        given = part_input((4, 5), 2 * number)
+        columns = {**given["episodes"], "class": ["a'\"b&", "c"]}
+        made.write_part(f"p-{number}", **{**given, "episodes": columns})
+    if compacted:
+        made.compact()
+        made.gc()
+    page, markdown, _ = write_card(made.select(), tmp_path / "card", channels=False)
+    blocks = re.findall(r"```python\n(.*?)\n```", markdown.read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block.replace("duckdb.sql", "rows = duckdb.sql"), "card.md", "exec"), names)
+    assert len(names["rows"].fetchall()) == 4
+    shown = re.findall(r"<pre>(.*?)</pre>", page.read_text(), re.DOTALL)
+    assert [unescape(each) for each in shown[-2:]] == blocks
 
 
 def test_markdown_tables_are_well_formed(store: Store, tmp_path: Path) -> None:
