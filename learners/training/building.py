@@ -10,6 +10,7 @@ import torch
 from gaitforge.datasets import Selection
 from gaitforge.datasets.analysis.statistics import ChannelStatistics
 from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.selection.actions import executed_place
 from gaitforge.learners.checkpoint import policy_card
 from gaitforge.learners.models.bounded import BoundedNetwork
 from gaitforge.learners.models.registry import build_network, preset
@@ -17,8 +18,9 @@ from gaitforge.learners.policy.gaussian import GaussianSpread
 from gaitforge.learners.policy.normalisation import Normaliser
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.policy.tokens import BODY, BODY_SIGN, TokenLayout
-from gaitforge.learners.training.batches import executed_place, has_bodies
+from gaitforge.learners.training.batches import has_bodies
 from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.labels import label_scale
 from gaitforge.learners.training.nonfinite import NonFiniteError
 from gaitforge.learners.training.objectives import OBJECTIVES, has_own_loss, value_class
 from gaitforge.learners.training.values.learner import ValueLearner
@@ -41,7 +43,8 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
             )
     objective = OBJECTIVES[config.objective]
     spec = preset(config.model, config.model_overrides)
-    shown = slice(*place) if (place := executed_place(config, selection.schema)) else None
+    place = executed_place(selection.schema) if config.executed_actions else None
+    shown = None if place is None else slice(*place)
     act_dim = shown.stop - shown.start if shown else selection.schema.field("action").shape[0]
     stored_slices = selection.schema.field("obs").slices
     body_slices = selection.schema.field(BODY).slices if has_bodies(selection) else None
@@ -83,6 +86,8 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
     policy = PolicyNetwork(
         network, layout, obs_normaliser, actions, scale, gaussian, zero, condition
     )
+    if policy.conditioned:
+        policy.label_scale = label_scale(policy, selection)
     return policy, policy_card(policy, spec)
 
 
