@@ -200,11 +200,13 @@ def test_labels_of_other_episodes_are_measured_by_those_of_the_training(
         for rows in (table, episodes.held_out.episodes())
     )
     totals, noise = (table[name].to_numpy() for name in ("return", "action_noise"))
+    weak = np.array([quality == "weak" for quality in table["quality"].to_pylist()])
+    best = max((weak, ~weak), key=lambda driver: totals[driver & (noise == 0.0)].mean())
     zero, expert = policy.return_at(0.0), policy.return_at(1.0)
     held = episodes.held_out.episodes()["return"].to_numpy()
     last = np.cumsum(episodes.held_out.lengths) - 1
     for cell, total, share in zip(held_cells, held, labels["share"][last], strict=True):
-        own = [k for k, other in enumerate(cells) if other == cell and noise[k] == 0.0]
+        own = [k for k, other in enumerate(cells) if other == cell and best[k] and noise[k] == 0.0]
         reference = totals[own].mean() if own else expert
         assert share == pytest.approx((total - zero) / (reference - zero), rel=1e-4)
 
@@ -229,11 +231,15 @@ def labelled_by(policy: PolicyNetwork, selection: Selection) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Selection:
-    """Episodes of one expert in several cells, half of them with noise."""
+    """Episodes of two policies in several cells, half of them with noise."""
     made = make_selection(tmp_path_factory.mktemp("several") / "walks.zarr", 60, seed=5)
     made.annotate({"action_noise": 0.0})
-    made = open_store(made.store.path).select()
-    made.with_rows(made.rows[1::2]).annotate({"action_noise": 0.5})
+    for column, value, rows in (
+        ("action_noise", 0.5, slice(1, None, 2)),
+        ("quality", "weak", slice(None, None, 3)),
+    ):
+        made = open_store(made.store.path).select()
+        made.with_rows(made.rows[rows]).annotate({column: value})
     return open_store(made.store.path).select()
 
 
