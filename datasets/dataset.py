@@ -20,6 +20,7 @@ from gaitforge.datasets.errors import DatasetError, amount, listed
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection import saved
 from gaitforge.datasets.selection import selection as episodes
+from gaitforge.datasets.selection.actions import Actions
 from gaitforge.datasets.storage import store as local
 from gaitforge.datasets.storage.about import About, read_about, write_about
 from gaitforge.datasets.storage.compaction import compact_store
@@ -55,7 +56,7 @@ class Selection(episodes.Selection):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process: the same rows of the store, which is opened again there."""
-        return _reselected, (self.store, saved.part_runs(self))
+        return _reselected, (self.store, saved.part_runs(self), self.actions)
 
     def windows(
         self, window_len: int = 64, batch_size: int = 1024, **settings: Unpack[StreamSettings]
@@ -118,9 +119,9 @@ class RemoteStore(remote.RemoteStore, Store):
     """A dataset on object storage; `open_store` and `create_store` make one from a URL."""
 
 
-def _reselected(store: Store, runs: saved.PartRuns) -> Selection:
+def _reselected(store: Store, runs: saved.PartRuns, actions: Actions) -> Selection:
     selection = saved.selection_of_runs(store, runs)
-    return Selection(store, selection.catalog, selection.rows)
+    return Selection(store, selection.catalog, selection.rows, actions)
 
 
 def open_store(address: str | os.PathLike[str], tag: str | None = None) -> Store:

@@ -24,6 +24,7 @@ from gaitforge.learners.models.bounded import BoundedNetwork
 from gaitforge.learners.models.registry import ModelSpec, build_network, spec_from_json
 from gaitforge.learners.policy.conditioning import Condition
 from gaitforge.learners.policy.gaussian import GaussianSpread
+from gaitforge.learners.policy.label_scale import LabelScale
 from gaitforge.learners.policy.normalisation import Normaliser
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.policy.tokens import Slices, TokenLayout
@@ -47,7 +48,7 @@ class Checkpoint(NamedTuple):
 
 def policy_card(policy: PolicyNetwork, spec: ModelSpec) -> dict[str, Any]:
     """The part of a card that `policy_from` reads."""
-    gaussian = policy.gaussian
+    gaussian, bound = policy.gaussian, policy.obs_normaliser.bound
     return {
         "format_version": FORMAT_VERSION,
         "model": spec.to_json(),
@@ -58,6 +59,8 @@ def policy_card(policy: PolicyNetwork, spec: ModelSpec) -> dict[str, Any]:
         "return_zero": float(policy.return_zero),
         "condition": asdict(policy.condition),
         "action_filter": policy.action_filter,
+        "input_bounds": None if bound is None else bound.tolist(),
+        "label_scale": policy.label_scale and policy.label_scale.to_json(),
     }
 
 
@@ -140,6 +143,9 @@ def policy_from(tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> Polic
             return_zero=card["return_zero"],
             condition=Condition(**card["condition"]),
         ).filtered(card.get("action_filter", 1.0))
+        policy.obs_normaliser.bounded(card.get("input_bounds"))
+        if (scale := card.get("label_scale")) is not None:
+            policy.label_scale = LabelScale.from_json(scale)
     except (KeyError, TypeError) as error:
         raise ValueError(f"the checkpoint's card cannot be read: {error!r}; train again") from error
     load_weights(policy, tensors, averaged=True)

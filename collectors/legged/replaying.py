@@ -18,6 +18,7 @@ from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard, load_robot
 from gaitforge.collectors.robots.stored_robots import SEVERAL, stored_robot
 from gaitforge.collectors.scenarios.randomisation import DRAW_NAMES, Randomisation
 from gaitforge.datasets import Schema, Selection
+from gaitforge.datasets.selection.actions import holds_executed
 
 _LAST_ACTION = slice(*POLICY_SLICES["last_action"])
 
@@ -29,6 +30,8 @@ class StoredEpisode:
     Attributes:
         row: its catalog row.
         obs (T, 70), action (T, 12), reward (T,), final_obs (70,): as in `EpisodeRecord`.
+        holds_executed: `action` is the executed one, as in the import of an export, not the
+            policy's.
     """
 
     row: Mapping[str, Any]
@@ -36,6 +39,7 @@ class StoredEpisode:
     action: np.ndarray
     reward: np.ndarray
     final_obs: np.ndarray
+    holds_executed: bool = False
 
     @cached_property
     def executed(self) -> np.ndarray:
@@ -65,12 +69,9 @@ class StoredEpisode:
 
     def _differing_steps(self, again: EpisodeRecord, robot: RobotCard) -> dict[str, int]:
         """Array -> first step where it differs; causes come before their effects."""
-        noise = draw_episode(self.spec(True), robot).action_noise[: len(self.action)]
-        noisy = self.action + noise if self.row["action_noise"] > 0 else self.action
-        clipped = np.clip(noisy, -MAX_ACTION, MAX_ACTION)
         pairs = {
             "obs": (again.obs, self.obs),
-            "action": (np.where(self._driven[:, None], self.executed, clipped), self.executed),
+            "action": (self._expected(robot), self.executed),
             "reward": (again.reward, self.reward),
             "final_obs": (again.final_obs[None], self.final_obs[None]),
         }
@@ -81,6 +82,15 @@ class StoredEpisode:
             if unequal.any():
                 starts[name] = int(unequal.argmax()) + (len(self.obs) if name == "final_obs" else 0)
         return starts
+
+    def _expected(self, robot: RobotCard) -> np.ndarray:
+        """(T, 12) executed actions that follow from the stored ones and the drawn noise."""
+        if self.holds_executed:
+            return self.action
+        noise = draw_episode(self.spec(True), robot).action_noise[: len(self.action)]
+        noisy = self.action + noise if self.row["action_noise"] > 0 else self.action
+        clipped = np.clip(noisy, -MAX_ACTION, MAX_ACTION)
+        return np.where(self._driven[:, None], self.executed, clipped)
 
     @cached_property
     def _driven(self) -> np.ndarray:
@@ -158,10 +168,10 @@ def stored_episodes(selection: Selection) -> list[StoredEpisode]:
     """The episodes of a selection, read into memory."""
     rows, fields = selection.episodes().to_pylist(), ("obs", "action", "reward", "final_obs")
     obs, action, reward, final_obs = (selection.read(field) for field in fields)
-    stops = np.cumsum(selection.lengths)
+    stops, is_executed = np.cumsum(selection.lengths), holds_executed(selection.schema)
     steps = [slice(stop - row["length"], stop) for row, stop in zip(rows, stops, strict=True)]
     return [
-        StoredEpisode(row, obs[own], action[own], reward[own], final_obs[k])
+        StoredEpisode(row, obs[own], action[own], reward[own], final_obs[k], is_executed)
         for k, (row, own) in enumerate(zip(rows, steps, strict=True))
     ]
 

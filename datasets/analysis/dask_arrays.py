@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.selection.actions import Actions
 from gaitforge.datasets.selection.saved import PartRuns, part_runs, selection_of_runs
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.store import Store
@@ -51,7 +52,8 @@ class UnitReader:
     def __reduce__(self) -> tuple[Any, ...]:
         store, runs = self._selection.store, part_runs(self._selection)
         place = type(store), store.full_address, store.tag_name
-        return _reopened, (place, runs, self._selection.hash_over([self._field], ()), self._field)
+        chosen = self._selection.hash_over([self._field], ()), self._selection.actions
+        return _reopened, (place, runs, *chosen, self._field)
 
 
 def selection_array(selection: Selection, field: str) -> "da.Array":
@@ -131,8 +133,10 @@ def _read_block(*, reader: UnitReader, block_id: tuple[int, ...]) -> np.ndarray:
     return reader.read(block_id[0])  # only the rows are cut into chunks
 
 
-def _reopened(place: _Place, runs: PartRuns, recorded: str, field: str) -> UnitReader:
-    selection = selection_of_runs(_opened(place), runs)
+def _reopened(
+    place: _Place, runs: PartRuns, recorded: str, actions: Actions, field: str
+) -> UnitReader:
+    selection = selection_of_runs(_opened(place), runs).with_actions(actions)
     if selection.hash_over([field], ()) != recorded:
         raise DatasetError(f"{place[1]} was edited since the selection; select again")
     return UnitReader(selection, field)

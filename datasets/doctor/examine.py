@@ -14,6 +14,7 @@ from gaitforge.datasets.doctor.data import Data, catalog_columns, store_data
 from gaitforge.datasets.doctor.finding import Example, Finding, in_order
 from gaitforge.datasets.doctor.labels import Labels
 from gaitforge.datasets.doctor.measures import Collector, Measures, flattened, runs
+from gaitforge.datasets.doctor.near_constant import nearly_constant
 from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.selection.selection import Selection
 
@@ -30,6 +31,7 @@ CATALOG_CHECKS: tuple[Check, ...] = (
 ARRAY_CHECKS: tuple[Check, ...] = (
     channels.not_finite,
     channels.constant,
+    nearly_constant,
     channels.units,
     channels.at_limits,
     channels.frozen,

@@ -26,6 +26,7 @@ TIME = re.compile(r"(.*_)?(time|timestamp|time_s)")
 """Names of fields that hold a clock."""
 
 _LEAST_FEATURES = 48
+_MEDIAN_ROWS = 1000
 _ROWS = "row of the data"
 
 
@@ -113,10 +114,11 @@ def measured(rows: np.ndarray, lengths: np.ndarray, name: str) -> dict[str, np.n
     Of every field: `low` and `high`; `jump`, the largest change within a step; `repeats`, the
     share of steps that repeat the value; `frozen`, whether `FROZEN_STEPS` do so in a row; `bad`,
     the values that are not finite, in whose place the rest sees the value before; `key`, a
-    checksum. Of actions and rewards also `at_low` and `at_high`, steps at an episode's extremes;
-    of actions `rough` and `moves`, mean square of the second and mean size of the first
-    difference, and `features`, means over equal stretches; of rewards `sum`; of a clock `back`,
-    the least change within a step.
+    checksum. Of observations and actions `usual`, the median of all these steps, and `away`, the
+    number of steps with another value. Of actions and rewards also `at_low` and `at_high`, steps at
+    an episode's extremes; of actions `rough` and `moves`, mean square of the second and mean size
+    of the first difference, and `features`, means over equal stretches; of rewards `sum`; of a
+    clock `back`, the least change within a step.
     """
     stops = np.cumsum(lengths)
     starts = stops - lengths
@@ -141,6 +143,12 @@ def measured(rows: np.ndarray, lengths: np.ndarray, name: str) -> dict[str, np.n
         "bad": np.add.reduceat(bad, starts, dtype=np.int32),
         "key": key,
     }
+    if name in ("obs", "action"):
+        # Steps away from the chunk's median, which is the value of a channel that hardly changes.
+        sample = rows[:: -(-len(rows) // _MEDIAN_ROWS)]
+        usual = np.sort(sample, axis=0)[len(sample) // 2]
+        found["usual"] = np.tile(usual, (len(lengths), 1))
+        found["away"] = np.add.reduceat(rows != usual, starts, dtype=np.int32)
     if name in ("action", "reward"):
         for end, extreme in (("at_low", low), ("at_high", high)):
             found[end] = np.add.reduceat(rows == extreme.repeat(lengths, axis=0), starts, dtype=int)

@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from gaitforge.datasets.formats.sources import Span, catalog_columns
 from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.selection.actions import WORDS
 from gaitforge.datasets.selection.selection import Selection
 
 Advance = Callable[[int], None]
@@ -79,6 +80,18 @@ class Report:
 @dataclass(frozen=True)
 class NoOptions:
     """No options."""
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Options of every writer.
+
+    Attributes:
+        actions: "executed" or "clean"; empty for executed ones where the store tells them, as
+            rewards and next observations follow from these.
+    """
+
+    actions: Annotated[str, WORDS] = ""
 
 
 class Importer(ABC):
@@ -144,12 +157,16 @@ class Exporter(ABC):
 
     Attributes:
         Options: frozen dataclass with a default for every option. Its `notes`, if it has one,
-            says whether gaitforge's schema and catalog are embedded (`notes.py`).
+            says whether gaitforge's schema and catalog are embedded (`notes.py`), its `actions`
+            which ones are written.
         reading: importer options that recover the most from an export without notes.
+        actions: those that are written by default, see `Selection.with_actions`; "clean" for a
+            layout without rewards, whose actions are labels to imitate.
     """
 
-    Options: ClassVar[type[Any]] = NoOptions
+    Options: ClassVar[type[Any]] = ExportOptions
     reading: ClassVar[Mapping[str, Any]] = {}
+    actions: ClassVar[str] = ""
 
     def __init__(self, options: Any) -> None:
         self._options = options

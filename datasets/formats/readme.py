@@ -4,6 +4,7 @@ import json
 import re
 
 from gaitforge.datasets.errors import amount
+from gaitforge.datasets.selection.actions import actions_in_words
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.about import About, read_about
 
@@ -48,6 +49,8 @@ def readme(selection: Selection, name: str, load: str, tags: tuple[str, ...] = (
         "",
         *("```python", load, "```", ""),
     ]
+    if words := actions_in_words(schema):
+        lines += [f"Actions: {words}.", ""]
     titles = {"licence": "Licence", "authors": "Authors", "limitations": "Limitations"}
     for key, title in titles.items():
         if text := about.texts.get(key):

@@ -20,10 +20,22 @@ from gaitforge.datasets.errors import DatasetError, amount, listed
 from gaitforge.datasets.hashing import hashed
 from gaitforge.datasets.layout import SHARD_STEPS
 from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.selection.actions import (
+    ACTION,
+    EXECUTED,
+    FINAL_OBS,
+    OBS,
+    Actions,
+    Place,
+    chosen_place,
+    executed_schema,
+)
 from gaitforge.datasets.storage.shards import row_runs
 from gaitforge.datasets.storage.store import Store
 
 _SPLIT = 4
+_OF_ACTIONS = ("schema", "hash", "arrays_hash", "_shown")
+"""Cached values of a selection that depend on its actions."""
 
 ORIGINAL = "original_episode"
 """Column with the id of the episode that a counterfactual one repeats."""
@@ -57,11 +69,14 @@ class Selection:
     """Whole episodes of a store, ordered by part and start; `len` counts them.
 
     It never changes: later commits to the store do not affect it. `catalog` is the store's at the
-    time of the selection, and `rows` are ascending row numbers of it.
+    time of the selection, and `rows` are ascending row numbers of it. `actions` is what
+    is read as the field `action`, see `with_actions`; by default what is stored.
     """
 
-    def __init__(self, store: Store, catalog: Catalog, rows: np.ndarray) -> None:
-        self.store, self.catalog, self.rows = store, catalog, rows
+    def __init__(
+        self, store: Store, catalog: Catalog, rows: np.ndarray, actions: Actions = ""
+    ) -> None:
+        self.store, self.catalog, self.rows, self.actions = store, catalog, rows, actions
         self.rows.flags.writeable = False
 
     def __len__(self) -> int:
@@ -85,6 +100,10 @@ class Selection:
     @cached_property
     def schema(self) -> Schema:
         """The store's fields, with those that were added after the collection."""
+        return self._stored_schema if self._shown is None else executed_schema(self._stored_schema)
+
+    @cached_property
+    def _stored_schema(self) -> Schema:
         added = {name: each.field for name, each in self.catalog.fields.items()}
         collected = [added.pop(each.name, each) for each in self.store.schema.fields]
         return replace(self.store.schema, fields=(*collected, *added.values()))
@@ -96,22 +115,24 @@ class Selection:
 
     @cached_property
     def arrays_hash(self) -> str:
-        """SHA-256 of `episodes_hash` and of fields that took a collected one's place, if any."""
+        """SHA-256 of `episodes_hash`, fields in a collected one's place, and executed actions."""
         return self.hash_over((), ())
 
     def hash_over(self, fields: Iterable[str], columns: Iterable[str]) -> str:
         """As `arrays_hash`, also of these fields that were added, and these columns' annotations.
 
-        It is `episodes_hash` where no edit changed the selected episodes' values.
+        It is `episodes_hash` where no edit changed the selected episodes' values, and the actions
+        are the stored ones.
         """
         collected = set(self.store.schema.names())
         names = sorted(self.catalog.fields.keys() & collected.union(fields))
         annotated = self._annotated(columns)
-        if not names and not annotated.column_names:
+        executed = [] if self._shown is None else [f"executed actions {self._shown}"]
+        if not names and not annotated.column_names and not executed:
             return self.episodes_hash
         parts = [part_id for part_id, _ in self.rows_by_part()]
         new = [str(self.catalog.fields[name].parts.get(part)) for name in names for part in parts]
-        content = [self.episodes_hash, *names, *new]
+        content = [self.episodes_hash, *names, *new, *executed]
         if annotated.column_names:
             content.append(f"annotated {episodes_digest(annotated)}")
         return hashlib.sha256("\n".join(content).encode()).hexdigest()
@@ -144,6 +165,31 @@ class Selection:
     def episodes(self, *columns: str) -> pa.Table:
         """The catalog's columns (all, or the named ones), one row per episode."""
         return self.catalog.rows(self.rows, columns or None)
+
+    def with_actions(self, actions: Actions = "") -> Self:
+        """These episodes, with the "clean" or the "executed" actions as their field `action`.
+
+        By default what was chosen before, else executed ones where the schema tells them
+        (`actions.executed_place`). Rewards and next observations follow from the executed ones;
+        the clean ones are labels to imitate. The last action of an episode without `final_obs`
+        stays the stored one. A place in `obs` also names executed actions. DatasetError for
+        actions that the store does not tell.
+        """
+        if not actions and self.actions:
+            return self
+        place = chosen_place(self._stored_schema, actions, self.store.address)
+        chosen = object.__new__(type(self))  # not by copy(), which reopens the store
+        vars(chosen).update(vars(self), actions=actions or ("" if place is None else EXECUTED))
+        for name in _OF_ACTIONS:
+            vars(chosen).pop(name, None)
+        return chosen
+
+    @cached_property
+    def _shown(self) -> Place | None:
+        """Where `obs` shows the executed actions that are read; None for the stored ones."""
+        if not self.actions:
+            return None
+        return chosen_place(self._stored_schema, self.actions, self.store.address)
 
     def select(self, **equals: Any) -> Self:
         """The episodes whose columns have one of the given values; see `select_rows`.
@@ -310,6 +356,22 @@ class Selection:
 
     def read_unit(self, field: str, unit: Unit, out: np.ndarray | None = None) -> np.ndarray:
         """The unit's rows of one field, its selected episodes end to end, into `out` if given."""
+        out = self._read_stored(field, unit, out)
+        if field == ACTION and self._shown is not None:
+            self._put_executed(out, unit, slice(*self._shown))
+        return out
+
+    def _put_executed(self, actions: np.ndarray, unit: Unit, shown: slice) -> None:
+        """Replace a unit's actions by the executed ones that the next observations show."""
+        starts, lengths = self.unit_rows(unit)
+        last = starts + lengths - 1
+        final = actions[last]
+        if FINAL_OBS in self.schema.names("episode"):
+            final = self._read_stored(FINAL_OBS, unit)[:, shown]
+        actions[:-1] = self._read_stored(OBS, unit)[1:, shown]
+        actions[last] = final
+
+    def _read_stored(self, field: str, unit: Unit, out: np.ndarray | None = None) -> np.ndarray:
         described = self.schema.field(field)
         starts, lengths = self._field_rows(field, unit)
         if out is None:
@@ -335,7 +397,7 @@ class Selection:
 
     def with_rows(self, rows: np.ndarray) -> Self:
         """A selection of the given ascending rows of the same catalog."""
-        return type(self)(self.store, self.catalog, rows)
+        return type(self)(self.store, self.catalog, rows, self.actions)
 
     def _among(self, rows: np.ndarray) -> Self:
         kept = np.zeros(self.catalog.num_rows, bool)  # quicker than a sorted search

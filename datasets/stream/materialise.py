@@ -24,6 +24,7 @@ import numpy as np
 
 from gaitforge.datasets import files as disk
 from gaitforge.datasets.errors import DatasetError, disk_failures
+from gaitforge.datasets.selection.actions import CLEAN, EXECUTED, Actions, holds_executed
 from gaitforge.datasets.selection.returns import returns_to_go
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.parts import object_hashes
@@ -99,6 +100,16 @@ class Materialised:
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def with_actions(self, actions: Actions) -> "Materialised":
+        """The copy, if its actions are these; DatasetError for others, which it does not hold."""
+        held = self._record.get("actions", CLEAN)
+        if isinstance(actions, str) and actions in ("", held):
+            return self
+        raise DatasetError(
+            f"the copy {self.path} holds {held} actions, and no final observations; stream "
+            "transitions and executed actions from the selection"
+        )
 
     def ending(self) -> np.ndarray:
         """(E,) how episodes ended; see `returns`."""
@@ -215,6 +226,7 @@ def _write_copy(
         record = {
             "materialised_version": MATERIALISED_VERSION,
             "selection": source.hash,
+            "actions": EXECUTED if holds_executed(source.selection.schema) else CLEAN,
             "steps": source.selection.steps,
             "columns": {name: (each.shape, each.dtype.str) for name, each in columns.items()},
             "files": object_hashes(temporary),

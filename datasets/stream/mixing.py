@@ -126,6 +126,8 @@ def _check_weights(selections: Mapping[str, Selection], weights: Mapping[str, fl
                 f"selection {name} is of store {each.store.address}; a mixture takes selections of "
                 f"one store, {first.store.address}"
             )
+        if each.actions != first.actions:
+            raise DatasetError(f"selection {name} has other actions; choose the same for all")
         if list(each.catalog.manifests) != list(first.catalog.manifests):
             raise DatasetError(
                 f"selection {name} is of another state of the store; make all selections of a "

@@ -8,13 +8,11 @@ from typing import Protocol
 import numpy as np
 
 from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.selection.actions import ACTION, FINAL_OBS, LAST_ACTION, OBS, Actions
 from gaitforge.datasets.selection.returns import endings, returns_to_go
 from gaitforge.datasets.selection.selection import Selection, Unit
 from gaitforge.datasets.stream.order import Windows
 
-ACTION = "action"
-LAST_ACTION = "last_action"
-OBS, FINAL_OBS = "obs", "final_obs"
 FOLLOWING = {"next_obs": OBS, "next_action": ACTION}
 """Arrays of transitions -> the column whose next row they are."""
 REWARD = "reward"
@@ -31,8 +29,6 @@ class Column:
 
     shape: tuple[int, ...]
     dtype: np.dtype
-    shown: tuple[int, int] | None = None
-    """Place in `obs` where the next step shows it, see `StreamConfig.executed_actions`."""
 
     @property
     def width(self) -> int:
@@ -84,6 +80,10 @@ class StepSource(Protocol):
         """SHA-256 of the selection."""
         ...
 
+    def with_actions(self, actions: Actions) -> "StepSource":
+        """The same episodes with these actions; see `Selection.with_actions`."""
+        ...
+
     def ending(self) -> np.ndarray:
         """(E,) how episodes ended; see `returns`."""
         ...
@@ -129,6 +129,10 @@ class SelectionSource:
     def hash(self) -> str:
         """The selection's hash of what is streamed."""
         return self.selection.arrays_hash
+
+    def with_actions(self, actions: Actions) -> "SelectionSource":
+        """The same episodes with these actions; see `Selection.with_actions`."""
+        return SelectionSource(self.selection.with_actions(actions))
 
     def ending(self) -> np.ndarray:
         """(E,) how episodes ended."""
@@ -219,23 +223,7 @@ class PoolReader:
             target[:, 0] = returns_to_go(rewards, starts, lengths)
         else:
             selection.read_unit(name, unit, target.reshape(-1, *self._columns[name].shape))
-            if (shown := self._columns[name].shown) is not None:
-                _put_shown(target, slice(*shown), selection, unit)
         pool.filled.add((number, name))
-
-
-def _put_shown(target: np.ndarray, shown: slice, selection: Selection, unit: Unit) -> None:
-    """Replace a unit's actions by the executed ones that the next observations show.
-
-    An episode's last action stays where no final observation is stored.
-    """
-    starts, lengths = selection.unit_rows(unit)
-    last = starts + lengths - 1
-    final = target[last]
-    if FINAL_OBS in selection.schema.names("episode"):
-        final = selection.read_unit(FINAL_OBS, unit)[:, shown]
-    target[:-1] = selection.read_unit(OBS, unit)[1:, shown]
-    target[last] = final
 
 
 def gather(

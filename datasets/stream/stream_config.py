@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import TypedDict
 
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.datasets.selection.actions import CLEAN, WORDS, Actions
 
 DEFAULT_POOL_STEPS = 1 << 20
 
@@ -22,6 +23,7 @@ class StreamSettings(TypedDict, total=False):
     return_to_go: bool
     last_action: bool
     transitions: bool
+    actions: str
     executed_actions: tuple[int, int] | None
     partial_returns: bool
     drop_last: bool
@@ -53,9 +55,13 @@ class StreamConfig:
             terminated, (B, K) bool. Time limits and cut-offs are not terminal. After the last step
             comes the episode's `final_obs` and no action (zeros); where no `final_obs` is
             stored, `mask` is false for the last step of an episode that did not terminate.
-        executed_actions: (start, stop) within `obs` of the previous step's executed action. Then
-            `action` and `next_action` are the executed actions that the next observation shows;
-            at an episode's last step, where no `final_obs` is stored, the stored action.
+        actions: "clean" or "executed": which ones `action`, `next_action` and `last_action` are.
+            By default executed ones with `transitions`, whose rewards and next observations are
+            theirs, where the schema tells them; else those that the selection has. Executed ones
+            are those that the next observation shows; at an episode's last step, where no
+            `final_obs` is stored, the stored action. See `Selection.with_actions`.
+        executed_actions: (start, stop) within `obs` of the previous step's executed action, to
+            read executed actions where the schema does not tell them.
         partial_returns: accept cut-off episodes, with the sum of their stored rewards.
         drop_last: drop windows that do not fill a batch on every rank.
         smallest_batch: an epoch's last batch joins the previous one if all ranks together have
@@ -80,6 +86,7 @@ class StreamConfig:
     return_to_go: bool = False
     last_action: bool = False
     transitions: bool = False
+    actions: str = ""
     executed_actions: tuple[int, int] | None = None
     partial_returns: bool = False
     drop_last: bool = False
@@ -97,10 +104,23 @@ class StreamConfig:
             _check_whole(name, getattr(self, name))
             if getattr(self, name) < low:
                 raise DatasetError(f"{name} must be {low} or more, not {getattr(self, name)}")
+        if self.actions not in WORDS:
+            raise DatasetError(
+                f"no actions {self.actions!r}; allowed: {listed(filter(None, WORDS))}"
+            )
+        if self.executed_actions is not None and self.actions == CLEAN:
+            raise DatasetError("give actions=clean or a place of executed_actions, not both")
         _check_whole("rank", self.rank)
         if not 0 <= self.rank < self.world_size:
             raise DatasetError(f"rank must be in 0..{self.world_size - 1}, not {self.rank}")
         object.__setattr__(self, "fields", tuple(self.fields))
+
+    @property
+    def chosen_actions(self) -> Actions | None:
+        """The choice for `Selection.with_actions`; None to read what the selection has."""
+        if self.executed_actions is not None:
+            return self.executed_actions
+        return self.actions if self.actions or self.transitions else None
 
 
 def _check_whole(name: str, value: object) -> None:

@@ -8,7 +8,6 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,12 +15,11 @@ import torch
 from torch.utils.data import get_worker_info
 
 from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.selection.actions import ACTION, LAST_ACTION
 from gaitforge.datasets.selection.returns import TERMINATED, check_complete
 from gaitforge.datasets.stream.order import ORDER_VERSION, EpochOrder, Windows, epoch_order
 from gaitforge.datasets.stream.pool import (
-    ACTION,
     FOLLOWING,
-    LAST_ACTION,
     Column,
     StepReader,
     Steps,
@@ -77,6 +75,10 @@ class WindowStream:
         if len(source.lengths) == 0:
             raise DatasetError("the selection is empty; select at least one episode to stream")
         self.config = config
+        # The order does not depend on the actions, so a state is of the episodes alone.
+        self._order_hash = (schedule or source).hash
+        if (actions := config.chosen_actions) is not None:
+            source = source.with_actions(actions)
         self._source = source
         self._schedule = schedule
         self._columns, handed_out = _columns(source, config)
@@ -84,7 +86,7 @@ class WindowStream:
             raise DatasetError(f"field {taken.pop()!r} has the name of a batch's own entry")
         need = config.return_to_go or config.transitions
         self._ending = source.ending() if need else None
-        self._finals = source.final_obs() if config.transitions or config.executed_actions else None
+        self._finals = source.final_obs() if config.transitions else None
         if self._ending is not None and config.return_to_go and not config.partial_returns:
             check_complete(self._ending)
         self._buffers = _Buffers(handed_out, config)
@@ -155,7 +157,7 @@ class WindowStream:
     def _identity(self) -> dict[str, object]:
         return {
             "order_version": ORDER_VERSION,
-            "selection": (self._schedule or self._source).hash,
+            "selection": self._order_hash,
             "window_len": self.config.window_len,
             "prefix_len": self.config.prefix_len,
             "pool_steps": self.config.pool_steps,
@@ -309,10 +311,6 @@ def _columns(
             )
     fields = list(dict.fromkeys([*config.fields, *derived.values()]))
     read = source.columns(fields, config.return_to_go)
-    if (shown := config.executed_actions) is not None and ACTION in read:
-        if read[ACTION].shape != (shown[1] - shown[0],):
-            raise DatasetError(f"executed_actions {shown} is no place for {read[ACTION].shape}")
-        read[ACTION] = replace(read[ACTION], shown=shown)
     return read, columns | {name: read[of] for name, of in derived.items()}
 
 

@@ -266,6 +266,11 @@ class Run:
             )
         return self._split.held_out
 
+    @property
+    def _learned(self) -> Selection:
+        """The episodes that it was trained on."""
+        return split_episodes(self.config(), self.select().select(self.store)).train
+
     def _errors(self, reporter: Reporter) -> dict[str, float | None]:
         """Errors on the held-out episodes and on about as many others; None where not tested."""
         if not self.experiment.tested:
@@ -283,9 +288,12 @@ class Run:
         def make() -> HeldOutError:
             policy = load_policy(self.folder)
             with reporter.step(f"test {self.name}", episodes.steps, "step") as advance:
-                return held_out_error(policy, episodes, lambda n: advance(n, ""))
+                learned = self._learned if policy.label_scale is None else None
+                return held_out_error(
+                    policy, episodes, lambda n: advance(n, ""), self.config(), learned
+                )
 
-        key = {"held_out": episodes.hash, "weights": source.key()}
+        key = {"held_out": episodes.hash, "weights": source.key()} | tested_with(self.config())
         return kept_record(self.out / "test" / f"{name}.json", key, HeldOutError, make).mse
 
 
@@ -299,6 +307,15 @@ def _asked_score(target: float, best: float) -> float:
     added there, in units of the score's size: a higher target asks for more.
     """
     return target * best if best > 0 else best + (target - 1.0) * abs(best)
+
+
+def tested_with(config: TrainConfig) -> dict[str, str]:
+    """Part of the key of a run's errors, so that those of an older version are computed again.
+
+    That version gave held-out episodes labels of their own, and tested all on the stored actions.
+    """
+    is_plain = config.objective == "bc" and not config.executed_actions
+    return {} if is_plain else {"labels": "of the training"}
 
 
 def own_measures(plan: EvaluationPlan, cells: Sequence[Mapping[str, Any]]) -> dict[str, float]:

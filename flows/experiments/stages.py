@@ -21,7 +21,14 @@ from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.claim import Claim
 from gaitforge.flows.experiments.names import check_apart, check_stages, file_name
 from gaitforge.flows.experiments.plan import Corrections, DataSet, Experiment
-from gaitforge.flows.experiments.runs import LEGGED, Run, driven_round, driver, expert_round
+from gaitforge.flows.experiments.runs import (
+    LEGGED,
+    Run,
+    driven_round,
+    driver,
+    expert_round,
+    tested_with,
+)
 from gaitforge.flows.experiments.summary import EXPERT_CARD, SUMMARY, write_summary
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import digest, write_record
@@ -277,7 +284,7 @@ def _add_run(listing: _Listing, run: Run, data: tuple[str, ...]) -> None:
         data += (listing.add(f"time {run.seeded}", key=key, run=work, outputs=outputs, after=data),)
     trained = _add_training(listing, run, data)
     key = digest([_train_key(run), run.evaluation, run.experiment.expert, run.experiment.targets,
-                  run.experiment.curve, run.experiment.tested])  # fmt: skip
+                  run.experiment.curve, run.experiment.tested and _tested_with(run)])  # fmt: skip
     references = [stage.name for stage in listing.stages if stage.name.startswith(_REFERENCES)]
     after, outputs = (trained, *references), (run.record, run.evaluated)
     name = f"evaluate {run.name}"
@@ -309,6 +316,11 @@ def _train_key(run: Run) -> str:
     scaled = run.experiment.targets and run.experiment.asked(run.learner) != (None,)
     by = [run.evaluation, run.experiment.expert] if scaled else []
     return digest([run.config().to_json(), run.experiment.train_s, _data_key(run), by])
+
+
+def _tested_with(run: Run) -> object:
+    """What the errors of a tested run depend on beside it; True, as before, for plain cloning."""
+    return tested_with(run.config()) or True
 
 
 def _data_key(run: Run) -> object:

@@ -129,7 +129,7 @@ def run_training(
             def report(done: int, total: int, row: HistoryRow) -> None:
                 show(done, f"loss {row.loss:.4f}, {row.steps_per_s:,.0f} steps/s")
 
-            return train(plan.config, selection, out, report)
+            return train(plan.config, selection, out, report, reporter.say)
 
 
 def _write_plan(plan: TrainPlan, store_path: Path | str, selection: Selection, out: Path) -> None:

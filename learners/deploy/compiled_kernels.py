@@ -158,7 +158,7 @@ def _spectral(
 
 @compiled()
 def read_token(source: Array, weights: Array, obs: Array, condition: Array, token: Array) -> int:
-    """Compute the normalised token (D,) from obs (Do,); returns the place after mean and std.
+    """Compute the normalised token (D,) from obs (Do,); returns the place after mean, std, bound.
 
     source (D,): the observation index of each token index; -1, -2, ... for the condition's numbers.
     """
@@ -166,8 +166,14 @@ def read_token(source: Array, weights: Array, obs: Array, condition: Array, toke
         if source[i] < 0:
             token[i] = condition[-1 - source[i]]
         else:
-            token[i] = (obs[source[i]] - weights[i]) / weights[token.size + i]
-    return 2 * token.size
+            value = (obs[source[i]] - weights[i]) / weights[token.size + i]
+            bound = weights[2 * token.size + i]
+            if value > bound:  # in this way NaN stays
+                value = bound
+            elif value < -bound:
+                value = -bound
+            token[i] = value
+    return 3 * token.size
 
 
 @compiled()

@@ -243,13 +243,15 @@ def _source_and_weights(
 ) -> tuple[np.ndarray, np.ndarray]:
     """`source` of the kernels, and all weights in the order in which they are read.
 
-    The observation's mean and std by token index, the network's parts, the action's mean and std.
+    The observation's mean, std and bound by token index, the network's parts, the action's mean and
+    std.
     """
     source = _token_source(policy.layout)
     if channels is not None:
         source = source[channels.numpy()]
     seen, obs, action = source.clip(min=0), policy.obs_normaliser, policy.action_normaliser
-    parts = [obs.mean[seen], obs.std[seen], *parts, action.mean, action.std]
+    inputs = [each[seen] for each in (obs.mean, obs.std, obs.limits())]
+    parts = [*inputs, *parts, action.mean, action.std]
     numbers = [part.detach().numpy().astype(np.float32, order="C").ravel() for part in parts]
     return source, np.concatenate(numbers)
 

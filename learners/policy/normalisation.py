@@ -1,5 +1,7 @@
 """Normalisation of observations and actions, saved in the checkpoint."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -12,10 +14,12 @@ class Normaliser(nn.Module):
     """Channel-wise (x - mean) / std and its inverse; constant channels are not divided.
 
     mean, std: (D,) in the units of x. Raises ValueError if they are not finite vectors of one size.
+    bound: (D,) the largest size of a normalised value, see `bounded`; kept in a checkpoint's card.
     """
 
     mean: Tensor
     std: Tensor
+    bound: Tensor | None
 
     def __init__(self, mean: np.ndarray | Tensor, std: np.ndarray | Tensor) -> None:
         super().__init__()
@@ -33,6 +37,7 @@ class Normaliser(nn.Module):
             )
         self.register_buffer("mean", mean)
         self.register_buffer("std", torch.where(std < MIN_STD, 1.0, std))
+        self.register_buffer("bound", None, persistent=False)
 
     @classmethod
     def identity(cls, size: int) -> "Normaliser":
@@ -43,9 +48,27 @@ class Normaliser(nn.Module):
         """The normaliser of this one's channels followed by the other's."""
         return Normaliser(torch.cat([self.mean, other.mean]), torch.cat([self.std, other.std]))
 
+    def bounded(self, bound: np.ndarray | Sequence[float] | None) -> "Normaliser":
+        """Limit normalised values to -bound .. bound, (D,); None for no limit. Returns itself.
+
+        Raises ValueError if they are not D numbers above 0.
+        """
+        limit = None if bound is None else torch.as_tensor(bound, dtype=torch.float32)
+        if limit is not None and not (limit.shape == self.mean.shape and bool((limit > 0).all())):
+            raise ValueError(f"bounds of inputs must be {len(self.mean)} numbers above 0")
+        self.bound = limit
+        return self
+
+    def limits(self) -> Tensor:
+        """(D,) the bounds, infinite where there are none."""
+        return torch.full_like(self.mean, torch.inf) if self.bound is None else self.bound
+
     def normalise(self, x: Tensor) -> Tensor:
         """(..., D) in data units, any dtype -> (..., D) normalised, float32."""
-        return ((x - self.mean) / self.std).to(self.mean.dtype)
+        normalised = ((x - self.mean) / self.std).to(self.mean.dtype)
+        if self.bound is None:
+            return normalised
+        return torch.minimum(torch.maximum(normalised, -self.bound), self.bound)
 
     def restore(self, x: Tensor) -> Tensor:
         """(..., D) normalised -> (..., D) in data units."""

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from gaitforge.learners.policy.conditioning import Condition
 from gaitforge.learners.policy.gaussian import GaussianSpread
+from gaitforge.learners.policy.label_scale import LabelScale
 from gaitforge.learners.policy.normalisation import Normaliser
 from gaitforge.learners.policy.tokens import BODY, BODY_SIGN, CONDITION, LAST_ACTION, TokenLayout
 
@@ -36,6 +37,8 @@ class PolicyNetwork(nn.Module):
     sign_places: Tensor
     action_filter = 1.0
     """See `filtered`."""
+    label_scale: LabelScale | None = None
+    """What the labels were measured by in training; None if it is not conditioned, or older."""
 
     def __init__(
         self,

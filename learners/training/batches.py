@@ -10,9 +10,10 @@ from torch import Tensor
 
 from gaitforge.datasets import Selection, equal_shares
 from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.selection.actions import CLEAN, EXECUTED, executed_place
 from gaitforge.datasets.stream.pool import FINAL_OBS
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.policy.tokens import BODY, CONDITION, LAST_ACTION, needs_last_action
+from gaitforge.learners.policy.tokens import BODY, CONDITION, needs_last_action
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
 from gaitforge.learners.training.labels import LABEL_COLUMNS, Labels, shown_windows
@@ -32,7 +33,6 @@ def open_stream(config: TrainConfig, selection: Selection, ranks: Ranks, seed: i
     """
     assert config.prefix_len is not None, "a run settles it"
     objective, schema = OBJECTIVES[config.objective], selection.schema
-    executed = executed_place(config, schema)
     source = selection
     if config.equal_shares is not None:
         source = equal_shares(selection, config.equal_shares)
@@ -47,7 +47,7 @@ def open_stream(config: TrainConfig, selection: Selection, ranks: Ranks, seed: i
         smallest_batch=max(1, config.batch_size // 2),
         return_to_go=objective.tokens == "return",
         transitions=bool(objective.values),
-        executed_actions=executed,
+        actions=learned_actions(config, schema),
         last_action=needs_last_action(objective.tokens, schema.field("obs").slices),
         pin_memory=ranks.device.type == "cuda",
     )
@@ -73,9 +73,16 @@ def with_bodies(batches: Iterable[Batch], selection: Selection) -> Iterator[Batc
         yield {**batch, BODY: bodies[batch["episode"]]}
 
 
-def executed_place(config: TrainConfig, schema: Schema) -> tuple[int, int] | None:
-    """(start, stop) in `obs` of the previous executed action; None unless `executed_actions`."""
-    return schema.field("obs").slices.get(LAST_ACTION) if config.executed_actions else None
+def learns_executed(config: TrainConfig, schema: Schema) -> bool:
+    """Whether a run learns executed actions in place of the stored ones, which the schema tells."""
+    return config.executed_actions and executed_place(schema) is not None
+
+
+def learned_actions(config: TrainConfig, schema: Schema) -> str:
+    """The actions of a run's batches, for a stream; empty for the only ones that a store has."""
+    if executed_place(schema) is None:
+        return ""
+    return EXECUTED if config.executed_actions else CLEAN
 
 
 def training_fields(config: TrainConfig, schema: Schema) -> tuple[str, ...]:
@@ -87,7 +94,7 @@ def training_fields(config: TrainConfig, schema: Schema) -> tuple[str, ...]:
             f"the store's actions are discrete, and the critics of {config.objective} judge others "
             f"in between; allowed: {', '.join(fits)}"
         )
-    return objective_fields(objective, schema, executed_place(config, schema) is not None)
+    return objective_fields(objective, schema, learns_executed(config, schema))
 
 
 def training_columns(config: TrainConfig) -> tuple[str, ...]:

@@ -9,18 +9,27 @@ import torch
 
 from gaitforge.datasets import Selection
 from gaitforge.datasets.analysis.statistics import ChannelStatistics
+from gaitforge.datasets.analysis.xarray_view import channel_names
 from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.selection.actions import executed_place
 from gaitforge.learners.checkpoint import policy_card
 from gaitforge.learners.models.bounded import BoundedNetwork
 from gaitforge.learners.models.registry import build_network, preset
 from gaitforge.learners.policy.gaussian import GaussianSpread
-from gaitforge.learners.policy.normalisation import Normaliser
+from gaitforge.learners.policy.normalisation import MIN_STD, Normaliser
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.policy.tokens import BODY, BODY_SIGN, TokenLayout
-from gaitforge.learners.training.batches import executed_place, has_bodies
+from gaitforge.learners.training.batches import has_bodies
 from gaitforge.learners.training.config import TrainConfig
+from gaitforge.learners.training.labels import label_scale
 from gaitforge.learners.training.nonfinite import NonFiniteError
 from gaitforge.learners.training.objectives import OBJECTIVES, has_own_loss, value_class
+from gaitforge.learners.training.scales import (
+    input_bounds,
+    largest_inputs,
+    return_notes,
+    scale_notes,
+)
 from gaitforge.learners.training.values.learner import ValueLearner
 
 
@@ -41,7 +50,8 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
             )
     objective = OBJECTIVES[config.objective]
     spec = preset(config.model, config.model_overrides)
-    shown = slice(*place) if (place := executed_place(config, selection.schema)) else None
+    place = executed_place(selection.schema) if config.executed_actions else None
+    shown = None if place is None else slice(*place)
     act_dim = shown.stop - shown.start if shown else selection.schema.field("action").shape[0]
     stored_slices = selection.schema.field("obs").slices
     body_slices = selection.schema.field(BODY).slices if has_bodies(selection) else None
@@ -50,19 +60,13 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
         *(objective.tokens, stored_slices, act_dim, body_slices, condition.width),
         own_signs=config.own_joint_signs,
     )
-    obs_normaliser = _normaliser("obs", selection, layout)
-    action_statistics = _normaliser("action", selection, layout)
+    observed = _statistics("obs", selection, layout)
+    acted = _statistics("action", selection, layout)
+    action_normaliser = _normaliser("action", acted)
     if shown is not None:
-        executed = obs_normaliser.mean[shown], obs_normaliser.std[shown]
-        action_statistics = Normaliser(*executed)
-    if layout.body_fields:
-        bodies = selection.read(BODY).astype(np.float64)
-        if layout.signed_fields:
-            bodies[:, layout.body_signs] = 1.0
-        spread = Normaliser(bodies.mean(axis=0), bodies.std(axis=0))
-        obs_normaliser = obs_normaliser.followed_by(spread)
-    if layout.keeps_last_action:
-        obs_normaliser = obs_normaliser.followed_by(action_statistics)
+        seen = _normaliser("obs", observed)
+        action_normaliser = Normaliser(seen.mean[shown], seen.std[shown])
+    obs_normaliser = _inputs(selection, layout, observed, (action_normaliser, acted))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         network = build_network(spec, layout, act_dim)
@@ -72,7 +76,7 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
             f"model {config.model} learns by a loss of its own, not by the objective "
             f"{config.objective}; allowed: {', '.join(plain)}"
         )
-    actions = action_statistics if config.normalise_actions else Normaliser.identity(act_dim)
+    actions = action_normaliser if config.normalise_actions else Normaliser.identity(act_dim)
     if objective.values:
         network, actions = BoundedNetwork(network), _bounds(selection, layout, shown)
     gaussian = None
@@ -83,7 +87,47 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
     policy = PolicyNetwork(
         network, layout, obs_normaliser, actions, scale, gaussian, zero, condition
     )
-    return policy, policy_card(policy, spec)
+    if policy.conditioned:
+        policy.label_scale = label_scale(policy, selection)
+    notes = _notes(policy, selection, {"obs": observed, "action": acted})
+    return policy, policy_card(policy, spec) | {"input_notes": notes}
+
+
+def _inputs(
+    selection: Selection,
+    layout: TokenLayout,
+    observed: ChannelStatistics,
+    actions: tuple[Normaliser, ChannelStatistics],
+) -> Normaliser:
+    """The bounded normaliser of a policy's observations, bodies and kept last actions.
+
+    `actions`: normaliser of the learned actions, and statistics of the stored ones.
+    """
+    normaliser, largest = _normaliser("obs", observed), [largest_inputs(observed)]
+    if layout.body_fields:
+        bodies = selection.read(BODY).astype(np.float64)
+        if layout.signed_fields:
+            bodies[:, layout.body_signs] = 1.0
+        spread = Normaliser(bodies.mean(axis=0), bodies.std(axis=0))
+        normaliser = normaliser.followed_by(spread)
+        largest.append(largest_inputs(ChannelStatistics.of(bodies)))
+    if layout.keeps_last_action:
+        own, acted = actions
+        normaliser = normaliser.followed_by(own)
+        largest.append(largest_inputs(acted))
+    return normaliser.bounded(input_bounds(np.concatenate(largest)))
+
+
+def _notes(
+    policy: PolicyNetwork, selection: Selection, statistics: Mapping[str, ChannelStatistics]
+) -> list[str]:
+    """Lines about channels and returns of awkward scale."""
+    fields = {name: selection.schema.field(name) for name in statistics}
+    named = [(channel_names(fields[name]), each) for name, each in statistics.items()]
+    notes = scale_notes(named)
+    if policy.conditioned:
+        notes += return_notes(policy.share(selection.episodes("return")["return"].to_numpy()))
+    return notes
 
 
 def _statistics(name: str, selection: Selection, layout: TokenLayout) -> ChannelStatistics:
@@ -103,8 +147,7 @@ def _statistics(name: str, selection: Selection, layout: TokenLayout) -> Channel
     return reduce(ChannelStatistics.merge, alike)
 
 
-def _normaliser(name: str, selection: Selection, layout: TokenLayout) -> Normaliser:
-    statistics = _statistics(name, selection, layout)
+def _normaliser(name: str, statistics: ChannelStatistics) -> Normaliser:
     try:
         return Normaliser(statistics.mean, statistics.std)
     except ValueError as error:
@@ -135,7 +178,9 @@ def _bounds(selection: Selection, layout: TokenLayout, shown: slice | None) -> N
     """
     statistics = _statistics("action" if shown is None else "obs", selection, layout)
     low, high = (each[shown or slice(None)] for each in (statistics.min, statistics.max))
-    return Normaliser((high + low) / 2, (high - low) / 2)
+    # A channel that never changes keeps its value: tanh's -1 to 1 are rounding there.
+    rounding = np.maximum(MIN_STD, 1e-6 * np.maximum(np.abs(low), np.abs(high)))
+    return Normaliser((high + low) / 2, np.maximum((high - low) / 2, 2.0 * rounding))
 
 
 def _return_range(config: TrainConfig, selection: Selection) -> tuple[float, float]:

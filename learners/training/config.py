@@ -69,7 +69,7 @@ class TrainConfig:
             actions, `fixed_std` and the loss are in the units of the data.
         executed_actions: learn the actions that were executed, with the collection's noise, as the
             next observation's `last_action` shows them, instead of those that the policy chose.
-            No effect if they are not stored (no such field, no `final_obs`).
+            No effect on a store that does not tell them, such as an import.
         own_joint_signs: a network for many robots reads and writes joint angles with each robot's
             own signs; by default it does as if all joints turned about +x and +y.
         equal_shares: column of the episodes, such as "robot", of which every value has the same

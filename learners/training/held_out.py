@@ -9,9 +9,14 @@ import torch
 from gaitforge.datasets import Selection
 from gaitforge.datasets.errors import amount
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.training.batches import with_bodies, with_labels
+from gaitforge.learners.training.batches import (
+    learned_actions,
+    training_fields,
+    with_bodies,
+    with_labels,
+)
 from gaitforge.learners.training.config import TrainConfig
-from gaitforge.learners.training.labels import Labels
+from gaitforge.learners.training.labels import Labels, label_scale
 from gaitforge.learners.training.nonfinite import NonFiniteError
 from gaitforge.learners.training.objectives import masked_sum, squared_error
 from gaitforge.learners.training.trainer import Episodes
@@ -65,28 +70,48 @@ class HeldOutError:
 
 
 def held_out_error(
-    policy: PolicyNetwork, held_out: Selection, progress: Callable[[int], None] | None = None
+    policy: PolicyNetwork,
+    held_out: Selection,
+    progress: Callable[[int], None] | None = None,
+    config: TrainConfig | None = None,
+    learned: Selection | None = None,
 ) -> HeldOutError:
     """The error of a policy's actions (a Gaussian policy's means) on whole episodes.
 
     Units are those of the policy's normaliser, which policies trained on the same episodes share.
-    `progress` gets the control steps since its previous call. Raises NonFiniteError for a
-    non-finite error, and ValueError if the policy needs returns and an episode was cut off.
+    Labels are measured as in the training.
+
+    Args:
+        progress: gets the control steps since its previous call.
+        config: of the training, which says what was learned: executed actions, or the expert's
+            means; by default the stored actions.
+        learned: the training's episodes, for a checkpoint of a version that did not keep the
+            scale of its labels; by default the held-out ones.
+
+    Raises:
+        NonFiniteError: a non-finite error.
+        ValueError: the policy needs returns, and an episode was cut off.
     """
     longest = int(held_out.lengths.max())
+    target_name, actions = _learned_target(config, held_out)
     stream = held_out.windows(
         window_len=longest,
         batch_size=max(1, BATCH_STEPS // longest),
+        fields=("obs", target_name),
+        actions=actions,
         return_to_go=policy.conditioned,
         last_action=policy.layout.keeps_last_action,
     )
-    labels = Labels(policy, held_out, 0) if policy.conditioned else None
+    labels = None
+    if policy.conditioned:
+        scale = policy.label_scale or label_scale(policy, learned or held_out)
+        labels = Labels(policy, held_out, 0, scale)
     total, steps = 0.0, 0
     try:
         with torch.inference_mode():
             for batch in with_labels(with_bodies(stream, held_out), labels):
                 predicted = policy.predict_batch(batch)
-                target = policy.batch_actions(batch)
+                target = policy.batch_actions(batch, target_name)
                 total += float(masked_sum(squared_error(predicted, target), batch["mask"]))
                 done = int(batch["mask"].sum())
                 steps += done
@@ -97,3 +122,11 @@ def held_out_error(
     if not math.isfinite(total):
         raise NonFiniteError("the error on the held-out episodes is not finite")
     return HeldOutError(total / steps, steps, len(held_out))
+
+
+def _learned_target(config: TrainConfig | None, selection: Selection) -> tuple[str, str]:
+    """The field whose values a training learned, and which actions the field `action` holds."""
+    if config is None:
+        return "action", ""
+    is_mean = "action_mean" in training_fields(config, selection.schema)
+    return "action_mean" if is_mean else "action", learned_actions(config, selection.schema)

@@ -14,6 +14,9 @@ the returns that count as 0 and 1.
   those actions, which are chosen as if undisturbed.
 - advantage: the rank, 0 to 1 in `ADVANTAGE_BINS` bins, of rate minus the rate that a linear
   function of the observation expects.
+
+Everything that they are measured by (H, the cells' and the policies' means, the linear function and
+its ranks) is of the episodes that were learned from, whatever episodes are labelled: `LabelScale`.
 """
 
 from collections.abc import Mapping
@@ -25,6 +28,7 @@ from torch import Tensor
 
 from gaitforge.datasets import Selection
 from gaitforge.learners.policy.conditioning import RETURN_TO_GO
+from gaitforge.learners.policy.label_scale import ExpectedRate, Key, LabelScale, key_of
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 
 CELL = ("terrain", "skill", "level", "robot")
@@ -47,7 +51,8 @@ class Labels:
         policy: its condition says which labels, its returns those that count as 0 and 1.
         selection: the episodes, whose rows the batches name.
         prefix_len: of the stream of the batches.
-        others: further episodes over which means are taken, such as those of the training.
+        scale: what the labels are measured by; by default the policy's own, if it was trained,
+            else that of the selection.
     """
 
     def __init__(
@@ -55,18 +60,12 @@ class Labels:
         policy: PolicyNetwork,
         selection: Selection,
         prefix_len: int,
-        others: Selection | None = None,
+        scale: LabelScale | None = None,
     ) -> None:
         self._condition, self._share = policy.condition, policy.share
         self._prefix_len = prefix_len
-        both = [selection] if others is None else [selection, others]
-        self._horizon = int(max(each.lengths.max() for each in both))
-        tables = pa.concat_tables([each.episodes() for each in both])
-        labels = _episode_labels(policy, tables)
-        self._episodes = {name: values[: len(selection)] for name, values in labels.items()}
-        self._value = None
-        if "advantage" in self._condition.labels:
-            self._value = _ExpectedRate(self, others or selection)
+        self.scale = scale or policy.label_scale or label_scale(policy, selection)
+        self._episodes = _episode_labels(policy, selection.episodes(), self.scale)
 
     def of_batch(self, batch: Mapping[str, Tensor], shown: Tensor | None = None) -> Tensor:
         """The condition (B, T, C) of a batch of windows.
@@ -90,53 +89,58 @@ class Labels:
             return self._episodes[name][batch["episode"].numpy()][:, None]
         if name == RETURN_TO_GO:
             return self._share(batch[RETURN_TO_GO].numpy())
-        rate = self.rates(batch, self._prefix_len)
+        rate = self._share(_rewards_at_rate(batch, self.scale.horizon, self._prefix_len))
         if name == "rate":
             return rate
-        assert self._value is not None, "advantage is a label"
-        return self._value.rank(batch["obs"].numpy(), rate)
-
-    def rates(self, batch: Mapping[str, Tensor], prefix_len: int) -> np.ndarray:
-        """(B, T) of the label "rate", for a batch of a stream with this `prefix_len`."""
-        remaining, offset = batch[RETURN_TO_GO].numpy(), batch["offset"].numpy()
-        first = offset - np.minimum(offset, prefix_len)
-        steps = self._horizon - (first[:, None] + np.arange(remaining.shape[1]))
-        return self._share(remaining * (self._horizon / np.maximum(steps, 1)))
+        assert self.scale.rate is not None, "advantage is a label"
+        return self.scale.rate.rank(batch["obs"].numpy(), rate)
 
 
-class _ExpectedRate:
-    """Ridge regression of the rate on the observation, and the quantiles of what exceeds it."""
-
-    def __init__(self, labels: Labels, selection: Selection) -> None:
-        obs, rates = [], []
-        stream = selection.windows(
-            window_len=1, batch_size=4096, fields=("obs",), return_to_go=True
+def label_scale(policy: PolicyNetwork, learned: Selection) -> LabelScale:
+    """What the labels of a policy that learns from these episodes are measured by."""
+    horizon, names = int(learned.lengths.max()), policy.condition.labels
+    cells, drivers, rate = {}, {}, None
+    if {"share", "driver"} & set(names):
+        table = learned.episodes()
+        total = table.column("return").to_numpy()
+        cells, drivers = cells_and_drivers(
+            table, total, policy.return_at(0.0), policy.return_at(1.0)
         )
-        for batch in stream:
-            obs.append(batch["obs"][:, 0].numpy().astype(np.float64))
-            rates.append(labels.rates(batch, prefix_len=0)[:, 0])
-            if sum(map(len, obs)) >= _SAMPLED_STEPS:
-                break
-        stream.close()
-        x, y = np.concatenate(obs), np.concatenate(rates)
-        self._mean, self._std = x.mean(axis=0), np.maximum(x.std(axis=0), 1e-6)
-        features = self._features(x)
-        squares = features.T @ features + 1e-3 * len(x) * np.eye(features.shape[1])
-        self._weights = np.linalg.solve(squares, features.T @ y)
-        levels = np.arange(1, ADVANTAGE_BINS) / ADVANTAGE_BINS
-        self._edges = np.quantile(y - features @ self._weights, levels)
-
-    def _features(self, obs: np.ndarray) -> np.ndarray:
-        normalised = (obs - self._mean) / self._std
-        return np.concatenate([normalised, np.ones((*obs.shape[:-1], 1))], axis=-1)
-
-    def rank(self, obs: np.ndarray, rates: np.ndarray) -> np.ndarray:
-        """(B, T) ranks 0 to 1 of steps with obs (B, T, D) and rates (B, T)."""
-        advantage = rates - self._features(obs) @ self._weights
-        return np.searchsorted(self._edges, advantage) / (ADVANTAGE_BINS - 1)
+    if "advantage" in names:
+        rate = _expected_rate(policy, learned, horizon)
+    return LabelScale(horizon, cells, drivers, rate)
 
 
-def _episode_labels(policy: PolicyNetwork, table: pa.Table) -> dict[str, np.ndarray]:
+def _rewards_at_rate(batch: Mapping[str, Tensor], horizon: int, prefix_len: int) -> np.ndarray:
+    """(B, T) mean reward of the steps that are left, times the horizon; of a stream's batch."""
+    remaining, offset = batch[RETURN_TO_GO].numpy(), batch["offset"].numpy()
+    first = offset - np.minimum(offset, prefix_len)
+    steps = horizon - (first[:, None] + np.arange(remaining.shape[1]))
+    return remaining * (horizon / np.maximum(steps, 1))
+
+
+def _expected_rate(policy: PolicyNetwork, selection: Selection, horizon: int) -> ExpectedRate:
+    """Ridge regression of the rate on the observation, and the quantiles of what exceeds it."""
+    obs, rates = [], []
+    stream = selection.windows(window_len=1, batch_size=4096, fields=("obs",), return_to_go=True)
+    for batch in stream:
+        obs.append(batch["obs"][:, 0].numpy().astype(np.float64))
+        rates.append(policy.share(_rewards_at_rate(batch, horizon, 0))[:, 0])
+        if sum(map(len, obs)) >= _SAMPLED_STEPS:
+            break
+    stream.close()
+    x, y = np.concatenate(obs), np.concatenate(rates)
+    mean, std = x.mean(axis=0), np.maximum(x.std(axis=0), 1e-6)
+    features = ExpectedRate.features(x, mean, std)
+    squares = features.T @ features + 1e-3 * len(x) * np.eye(features.shape[1])
+    weights = np.linalg.solve(squares, features.T @ y)
+    levels = np.arange(1, ADVANTAGE_BINS) / ADVANTAGE_BINS
+    return ExpectedRate(mean, std, weights, np.quantile(y - features @ weights, levels))
+
+
+def _episode_labels(
+    policy: PolicyNetwork, table: pa.Table, scale: LabelScale
+) -> dict[str, np.ndarray]:
     """(E,) labels that are the same at all steps of an episode, from the episodes' catalog."""
     names = [name for name in policy.condition.labels if name not in _PER_STEP]
     if not names:
@@ -145,29 +149,55 @@ def _episode_labels(policy: PolicyNetwork, table: pa.Table) -> dict[str, np.ndar
     labels = {"return": policy.share(total)}
     if {"share", "driver"} & set(names):
         zero, expert = policy.return_at(0.0), policy.return_at(1.0)
-        labels["driver"], labels["share"] = driver_and_share(table, total, zero, expert)
+        labels["driver"], labels["share"] = driver_and_share(table, total, zero, expert, scale)
     return {name: labels[name] for name in names}
 
 
 def driver_and_share(
-    table: pa.Table, total: np.ndarray, zero: float, expert: float
+    table: pa.Table, total: np.ndarray, zero: float, expert: float, scale: LabelScale | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The labels "driver" and "share" (E,) of episodes with a catalog and returns `total` (E,)."""
-    cell, driver = _codes(table, CELL), _codes(table, DRIVER)
+    """The labels "driver" and "share" (E,) of episodes with a catalog and returns `total` (E,).
+
+    A policy that `scale` lacks, which was not learned from, has its own mean share here.
+    """
+    cells, drivers = cells_and_drivers(table, total, zero, expert)
+    if scale is not None:
+        cells, drivers = scale.cells, {**drivers, **scale.drivers}
+    share = _shares(table, total, zero, expert, cells)
+    codes, keys = _keys(table, DRIVER)
+    means = np.array([drivers[key] for key in keys])
+    return means[codes].astype(np.float32), share.astype(np.float32)
+
+
+def cells_and_drivers(
+    table: pa.Table, total: np.ndarray, zero: float, expert: float
+) -> tuple[dict[Key, float], dict[Key, float]]:
+    """`LabelScale.cells` and `.drivers` of episodes with a catalog and returns `total` (E,)."""
+    (cell, cell_keys), (driver, driver_keys) = _keys(table, CELL), _keys(table, DRIVER)
     disturbance = np.zeros(len(total))
     for name in DISTURBANCE:
         if name in table.column_names:
             disturbance += table.column(name).fill_null(0.0).to_numpy()
-    least = np.full(driver.max() + 1, np.inf)
+    least = np.full(len(driver_keys), np.inf)
     np.minimum.at(least, driver, disturbance)
     clean = disturbance == least[driver]
     best = clean & (driver == _means(driver[clean], total[clean], len(least)).argmax())
-    reference = _means(cell[best], total[best], cell.max() + 1)[cell]
+    references = _means(cell[best], total[best], len(cell_keys))
     # A cell in which the best policy did not act, or is no better than 0, has no share of its own.
-    reference = np.where(reference > zero, reference, expert)
-    share = (total - zero) / (reference - zero)
-    mean_share = _means(driver[clean], share[clean], len(least))
-    return mean_share[driver].astype(np.float32), share.astype(np.float32)
+    pairs = zip(cell_keys, references.tolist(), strict=True)
+    cells = {key: value for key, value in pairs if value > zero}
+    share = _shares(table, total, zero, expert, cells)
+    means = _means(driver[clean], share[clean], len(least))
+    return cells, dict(zip(driver_keys, means.tolist(), strict=True))
+
+
+def _shares(
+    table: pa.Table, total: np.ndarray, zero: float, expert: float, cells: Mapping[Key, float]
+) -> np.ndarray:
+    """(E,) the label "share" in float64."""
+    codes, keys = _keys(table, CELL)
+    references = np.array([cells.get(key, expert) for key in keys])
+    return (total - zero) / (references[codes] - zero)
 
 
 def _means(group: np.ndarray, values: np.ndarray, groups: int) -> np.ndarray:
@@ -177,15 +207,23 @@ def _means(group: np.ndarray, values: np.ndarray, groups: int) -> np.ndarray:
     return np.where(counts > 0, sums / np.maximum(counts, 1), -np.inf)
 
 
-def _codes(table: pa.Table, columns: tuple[str, ...]) -> np.ndarray:
-    """(E,) the number of each episode's combination of values in those columns that there are."""
+def _keys(table: pa.Table, columns: tuple[str, ...]) -> tuple[np.ndarray, list[Key]]:
+    """(E,) the number of each episode's values in some columns, and each number's key.
+
+    A column that the table lacks counts as one without values.
+    """
     codes = np.zeros(len(table), np.int64)
     for name in columns:
         if name in table.column_names:
             values = table.column(name).combine_chunks().dictionary_encode("encode")
             indices = values.indices.to_numpy()
             codes = np.unique(codes * (indices.max() + 1) + indices, return_inverse=True)[1]
-    return codes
+    _, first = np.unique(codes, return_index=True)
+    some = table.take(pa.array(first))
+    held = [name for name in columns if name in table.column_names]
+    values = zip(*(some.column(name).to_pylist() for name in held), strict=True)
+    rows = [dict(zip(held, row, strict=True)) for row in values] if held else [{}] * len(first)
+    return codes, [key_of([row.get(name) for name in columns]) for row in rows]
 
 
 def shown_windows(

@@ -5,6 +5,7 @@ the best checkpoint. A stopped run resumes from its last checkpoint with the sam
 uninterrupted one.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from gaitforge.learners.training.held_out import split_episodes
 from gaitforge.learners.training.nonfinite import NonFiniteError
 from gaitforge.learners.training.process import keep_freed_memory, torch_threads
 from gaitforge.learners.training.trainer import Progress, RunProgress, Trainer
+
+Say = Callable[[str], object]
 
 __all__ = ["NonFiniteError", "TrainResult", "finished_result", "train"]
 
@@ -52,7 +55,11 @@ class TrainResult:
 
 
 def train(
-    config: TrainConfig, selection: Selection, out_dir: str | Path, progress: Progress | None = None
+    config: TrainConfig,
+    selection: Selection,
+    out_dir: str | Path,
+    progress: Progress | None = None,
+    say: Say = lambda line: None,
 ) -> TrainResult:
     """Train a policy on the selection's episodes, or resume the run in `out_dir`.
 
@@ -62,6 +69,7 @@ def train(
 
     Args:
         progress: called about twice a second and after the last step.
+        say: called with lines about the data, such as channels that hardly ever change.
 
     Raises:
         ValueError: `out_dir` cannot be written or holds another run or a damaged checkpoint, there
@@ -77,7 +85,7 @@ def train(
     with torch_threads(config.threads), process_group(config.device) as ranks:
         gpus = [ranks.device] if ranks.device.type == "cuda" else []
         with torch.random.fork_rng(gpus):  # leaves the caller's random numbers unchanged
-            return _train(config, selection, run_dir, ranks, progress, stored)
+            return _train(config, selection, run_dir, ranks, progress, stored, say)
 
 
 def finished_result(run_dir: Path) -> TrainResult:
@@ -97,6 +105,7 @@ def _train(
     ranks: Ranks,
     progress: Progress | None,
     stored: Checkpoint | None,
+    say: Say,
 ) -> TrainResult:
     ranks.share(config.batch_size)
     episodes = split_episodes(config, selection)
@@ -113,6 +122,12 @@ def _train(
             f"{run_dir} holds a run of an older version, which reads other tokens; its policy can "
             "be used, but not trained further: choose an empty folder"
         )
+    if stored is not None:  # a run of a version without bounds goes on without
+        card["input_bounds"] = stored.card.get("input_bounds")
+        policy.obs_normaliser.bounded(card["input_bounds"])
+    if ranks.rank == 0 and policy.obs_normaliser.bound is not None:
+        for line in card["input_notes"]:
+            say(line)
     trainer = Trainer(config, episodes, policy, card, run_dir, ranks, progress)
     try:
         if stored is not None:

@@ -179,7 +179,7 @@ class Trainer:
         stream = open_stream(self.config, held_out, ranks, seed=0)
         labels = None
         if policy.conditioned:
-            labels = Labels(policy, held_out, stream.config.prefix_len, self.episodes.train)
+            labels = Labels(policy, held_out, stream.config.prefix_len)
         sums = torch.zeros(2, dtype=torch.float64, device=self.ranks.device)
         fault = None
         with torch.no_grad():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from gaitforge import datasets
 from gaitforge.datasets.errors import amount
 from gaitforge.datasets.files import check_outside_stores
+from gaitforge.datasets.selection.actions import actions_in_words
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import copy_records
 from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client
@@ -148,6 +149,7 @@ def info_command(arguments: argparse.Namespace) -> None:
         show([asdict(each) for each in columns], arguments.json)
         return
     record = asdict(store.info()) | {"tags": [tag.name for tag in store.tags()]}
+    record |= {"actions": actions_in_words(store.schema) or "as stored"}
     if arguments.json:
         record |= {"columns": store.catalog().column_names, "plan": store.plan}
     show_one(record, arguments.json)

@@ -5,16 +5,17 @@ The number of names says what is exported: RUN DST is a policy, STORE FORMAT DST
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gaitforge import datasets
 from gaitforge.datasets.errors import amount, install_extra
 from gaitforge.datasets.files import files_under
 from gaitforge.datasets.formats import exporter_class, find_format, format_names, importer_class
+from gaitforge.datasets.selection.actions import WORDS
 from gaitforge.flows.progress import Reporter, begun_later
 from gaitforge.flows.settings import setting_names
 from gaitforge.pipeline.cli.parsing.parser import (
@@ -36,10 +37,18 @@ from gaitforge.pipeline.tables import cell, show, show_one
 if TYPE_CHECKING:
     from gaitforge.datasets.formats.protocol import Exporter, Importer, Report
 
+_ACTIONS = option(
+    "--actions",
+    "executed, which rewards and next observations follow from, or clean, the labels to imitate "
+    "(default: executed where the store tells them; fcnet: clean)",
+    choices=tuple(filter(None, WORDS)),
+)
+
+
 _USAGE = """gaitforge export RUN DST [--formats F,G] [--checkpoint last|best] [--batch N]
                         [--robot ROBOT]
        gaitforge export STORE FORMAT DST [--where CONDITION] [--terrain T] [--skill S] [--level L]
-                        [--tag NAME] [--set NAME=VALUE]"""
+                        [--tag NAME] [--actions clean|executed] [--set NAME=VALUE]"""
 
 
 @work(
@@ -62,7 +71,7 @@ _USAGE = """gaitforge export RUN DST [--formats F,G] [--checkpoint last|best] [-
         option("--batch", "robots per control step (default: 1)", positive),
         option("--robot", "a name or path, if not the run's own robot"),
     ),
-    group("to export data", "CELLS --where --tag"),
+    group("to export data", "CELLS --where --tag", _ACTIONS),
     setting("compression=none (d4rl)"),
     "--json",
     runner=False,
@@ -103,12 +112,21 @@ def _export_policy(arguments: argparse.Namespace) -> Work:
 
 def _export_data(arguments: argparse.Namespace) -> Work:
     place, name, destination = arguments.places
-    options = planned(exporter_class(name).Options(), arguments)
+    options = _with_actions(name, planned(exporter_class(name).Options(), arguments), arguments)
     selection = chosen_episodes(
         datasets.open_store(store_address(place), tag=arguments.tag), arguments
     )
     run = partial(_export, name, selection, Path(destination), asdict(options))
     return single(arguments, "export", run, _report_result, Path(destination))
+
+
+def _with_actions(name: str, options: Any, arguments: argparse.Namespace) -> Any:
+    """A writer's options with the `--actions`, which another package's writer may not have."""
+    if arguments.actions is None:
+        return options
+    if not hasattr(options, "actions"):
+        raise ValueError(f"--actions: the format {name} has no such option")
+    return replace(options, actions=arguments.actions)
 
 
 def _export(
@@ -152,6 +170,7 @@ def import_command(arguments: argparse.Namespace) -> Work:
     "store",
     option("url", "hf://owner/name, a dataset on the Hugging Face Hub"),
     option("--format", "zarr or lerobot", default="zarr", choices=("zarr", "lerobot")),
+    _ACTIONS,
     flag("--history", "send an edited store with its edits, tags and what they took away"),
     flag("--private", "make a new repository private"),
     option("--revision", "branch to push to (default: main)", default="", metavar="BRANCH"),
@@ -172,6 +191,8 @@ def _publish(arguments: argparse.Namespace) -> None:
     from gaitforge.datasets.storage.contents import store_files
     from gaitforge.pipeline.report.card import write_readme
 
+    if arguments.actions is not None and arguments.format == "zarr":
+        raise ValueError("--actions is for --format lerobot; a store keeps the actions it has")
     draw = drawing(arguments)
     repository, store = hub_repository(arguments.url), datasets.open_store(arguments.store)
     selection, reporter = store.select(), TerminalReporter()
@@ -183,7 +204,8 @@ def _publish(arguments: argparse.Namespace) -> None:
                 selection = store.select()
             files = store_files(store)
         else:
-            _export("lerobot", selection, folder, {}, reporter)
+            actions = {"actions": arguments.actions or ""}
+            _export("lerobot", selection, folder, actions, reporter)
             files = {name: folder / name for name in files_under(folder)}
         card = Path(temporary, "card")
         reporter.say("card: statistics and pictures")

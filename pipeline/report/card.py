@@ -18,6 +18,8 @@ from gaitforge.datasets.doctor.examine import QUICK_STEPS, quick_findings
 from gaitforge.datasets.errors import amount
 from gaitforge.datasets.files import check_outside_stores, files_under
 from gaitforge.datasets.formats.readme import README, fenced, front_matter, plain
+from gaitforge.datasets.schema import Schema
+from gaitforge.datasets.selection.actions import actions_in_words
 from gaitforge.datasets.storage.about import read_about
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.records.records import read_record, write_file
@@ -190,6 +192,7 @@ def _shown(record: Record) -> dict[str, object]:
     return {
         "card": record,
         "schema": schema,
+        "actions": actions_in_words(Schema.from_json(schema)),
         "total": total,
         "group_by": schema["group_by"],
         "texts": {title: text for title, text in texts.items() if text},

@@ -12,7 +12,7 @@ from gaitforge.datasets.formats import hdf5
 from gaitforge.datasets.formats.blocks import blocks, check_fields, check_room
 from gaitforge.datasets.formats.d4rl import d4rl_schema as layout
 from gaitforge.datasets.formats.d4rl.d4rl_notes import unpack_metadata
-from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter
+from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter, ExportOptions
 from gaitforge.datasets.formats.transfer.imported import imported_metadata
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.selection import Selection
@@ -20,13 +20,14 @@ from gaitforge.datasets.storage.about import read_about
 
 
 @dataclass(frozen=True)
-class D4rlExportOptions:
+class D4rlExportOptions(ExportOptions):
     """How a file is written.
 
     Attributes:
         compression: "gzip" as in D4RL's own files, "lzf" or "none".
         notes: embed the schema and the catalog in `metadata/gaitforge`, so that an import gives
             back the same store; other readers ignore them.
+        actions: see `ExportOptions`.
     """
 
     compression: Annotated[str, ("gzip", "lzf", "none")] = "gzip"

@@ -10,6 +10,7 @@ from gaitforge.datasets.formats.blocks import blocks, check_fields
 from gaitforge.datasets.formats.fcnet import fcnet_schema as layout
 from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter
 from gaitforge.datasets.schema import Field, Schema
+from gaitforge.datasets.selection.actions import CLEAN
 from gaitforge.datasets.selection.selection import Selection
 
 _EXACT = ("float16", "float32")
@@ -17,7 +18,12 @@ _MAX_LENGTH = np.iinfo(np.int32).max
 
 
 class FcnetExporter(Exporter):
-    """See `protocol.Exporter`."""
+    """Writes labels to imitate: clean actions by default, as the layout has no rewards.
+
+    See `protocol.Exporter`.
+    """
+
+    actions = CLEAN
 
     def check(self, selection: Selection, destination: Path) -> None:
         """See `protocol.Exporter`."""

@@ -18,7 +18,7 @@ from gaitforge.datasets.formats.lerobot import statistics
 from gaitforge.datasets.formats.lerobot.lerobot_schema import NOTES, feature_of
 from gaitforge.datasets.formats.lerobot.statistics import Stats
 from gaitforge.datasets.formats.parquet_rows import to_arrow, to_lists
-from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter
+from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter, ExportOptions
 from gaitforge.datasets.formats.readme import README, readme
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.selection import Selection
@@ -30,7 +30,7 @@ dataset[0]["action"]"""
 
 
 @dataclass(frozen=True)
-class LerobotExportOptions:
+class LerobotExportOptions(ExportOptions):
     """How a dataset is written.
 
     Attributes:
@@ -39,6 +39,7 @@ class LerobotExportOptions:
         episode_stats: write statistics of every episode, 80 bytes per channel. LeRobot's
             loader does without them, its tools that split and merge datasets do not.
         file_mb: size of a data file in mebibytes.
+        actions: see `ExportOptions`.
     """
 
     notes: bool = True

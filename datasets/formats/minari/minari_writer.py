@@ -18,7 +18,7 @@ from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.formats.blocks import blocks, check_fields, check_room
 from gaitforge.datasets.formats.minari.metadata import LARGE_SEED, catalog_seed
 from gaitforge.datasets.formats.minari.minari_schema import NOTES, most_steps, schema_note
-from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter
+from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter, ExportOptions
 from gaitforge.datasets.formats.readme import README, readme
 from gaitforge.datasets.schema import Field
 from gaitforge.datasets.selection.selection import Selection, final_of
@@ -30,7 +30,7 @@ _ROWS = 4096
 
 
 @dataclass(frozen=True)
-class MinariExportOptions:
+class MinariExportOptions(ExportOptions):
     """How a dataset is written.
 
     Attributes:
@@ -39,6 +39,7 @@ class MinariExportOptions:
         author, description: for its metadata; empty for what the store says.
         notes: embed the schema and the catalog in the metadata, so that an import gives back the
             same store; other readers ignore them.
+        actions: see `ExportOptions`.
     """
 
     storage: Annotated[str, ("hdf5", "arrow", "parquet")] = "hdf5"

@@ -12,7 +12,7 @@ from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.formats.blocks import Block, blocks, check_fields, check_room
 from gaitforge.datasets.formats.hdf5 import write_notes
 from gaitforge.datasets.formats.mocapact import mocapact_schema as keys
-from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter
+from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter, ExportOptions
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.selection import Selection
 
@@ -21,12 +21,13 @@ _DIMENSIONS = {"obs": 1, "action": 1, "reward": 0, "final_obs": 1}
 
 
 @dataclass(frozen=True)
-class MocapactExportOptions:
+class MocapactExportOptions(ExportOptions):
     """How files are written.
 
     Attributes:
         notes: embed the schema and the catalog in the group `gaitforge`, so that an import gives
             back the same episodes; other readers ignore them.
+        actions: see `ExportOptions`.
     """
 
     notes: bool = True
@@ -289,7 +290,7 @@ class _Files(ExitStack):
 def _write_notes(
     group: h5py.Group, selection: Selection, plan: _Plan, episodes: np.ndarray
 ) -> None:
-    write_notes(group, Selection(selection.store, selection.catalog, selection.rows[episodes]))
+    write_notes(group, selection.with_rows(selection.rows[episodes]))
     names = np.array([plan.rollout(episode).encode() for episode in episodes], "S")
     group.create_dataset(keys.NOTES_ROLLOUTS, data=names)
 

@@ -14,7 +14,7 @@ import numpy as np
 from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.formats.blocks import blocks, check_fields, check_room
 from gaitforge.datasets.formats.hdf5 import packing, write_notes
-from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter
+from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter, ExportOptions
 from gaitforge.datasets.formats.robomimic import robomimic_schema as keys
 from gaitforge.datasets.formats.sources import tiling_slices
 from gaitforge.datasets.formats.transfer.imported import imported_metadata
@@ -30,7 +30,7 @@ _SIDES = ("train", "valid")
 
 
 @dataclass(frozen=True)
-class RobomimicExportOptions:
+class RobomimicExportOptions(ExportOptions):
     """How a file is written.
 
     Attributes:
@@ -40,6 +40,7 @@ class RobomimicExportOptions:
         compression: "gzip" as in Isaac Lab's files, "lzf" or "none".
         notes: embed the schema and the catalog in the group `gaitforge`, so that an import gives
             back the same store; other readers ignore them.
+        actions: see `ExportOptions`.
     """
 
     layout: Annotated[str, ("robomimic", "isaaclab")] = "robomimic"

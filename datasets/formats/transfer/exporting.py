@@ -9,6 +9,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from gaitforge.datasets.formats import exporter_class, options_of
 from gaitforge.datasets.formats.protocol import Begin, Report, no_progress
 from gaitforge.datasets.formats.sources import field_bytes
 from gaitforge.datasets.formats.transfer.verifying import verify_export
+from gaitforge.datasets.selection.actions import FINAL_OBS, actions_in_words, holds_executed
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 
@@ -52,6 +54,7 @@ def export_selection(
     _check_free(target, destination)
     if len(selection) == 0:
         raise DatasetError("nothing to export: no episode is selected")
+    selection = selection.with_actions(getattr(writer_options, "actions", "") or cls.actions)
     exporter.check(selection, target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +82,19 @@ def export_selection(
     size = field_bytes(selection.schema.fields, selection.steps, len(selection))
     counts = len(selection), selection.steps, len(selection.rows_by_part()), size
     seconds = time.monotonic() - started
+    carried = replace(carried, notes=(*carried.notes, *_actions_note(selection)))
     return Report(name, selection.store.address, str(destination), *counts, seconds, carried)
+
+
+def _actions_note(selection: Selection) -> list[str]:
+    """Which actions were written, where the store tells executed ones from others."""
+    words = actions_in_words(selection.schema)
+    if not words:
+        return []
+    lines = [f"actions: {words}"]
+    if holds_executed(selection.schema) and FINAL_OBS not in selection.schema.names("episode"):
+        lines.append("the last action of each episode is the stored one: there is no final_obs")
+    return lines
 
 
 def _check_free(target: Path, destination: str | os.PathLike[str]) -> None:

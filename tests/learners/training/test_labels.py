@@ -1,5 +1,6 @@
 """The labels of conditioned policies: their laws, what is hidden, and the same in control."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,19 +11,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaitforge.datasets import Selection
+from gaitforge.datasets import Selection, open_store
 from gaitforge.learners.checkpoint import load_policy, policy_card
 from gaitforge.learners.deploy.control import LearnedPolicy
 from gaitforge.learners.deploy.export import ExportOptions, export_policy
 from gaitforge.learners.deploy.onnx_policy import OnnxPolicy
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.policy.conditioning import LABELS, Condition
+from gaitforge.learners.policy.label_scale import LabelScale
+from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.training.config import TrainConfig
-from gaitforge.learners.training.held_out import held_out_error
+from gaitforge.learners.training.held_out import held_out_error, split_episodes
 from gaitforge.learners.training.labels import (
     ADVANTAGE_BINS,
+    CELL,
     Labels,
     driver_and_share,
+    label_scale,
     shown_windows,
 )
 from gaitforge.learners.training.train import train
@@ -104,9 +109,15 @@ def test_shares_and_drivers(rows: list[tuple[str, str, float | None, float]]) ->
         own = names == name
         assert driver[own] == pytest.approx(share[own & clean].mean(), rel=1e-4)
     best = max(sorted(set(policy)), key=lambda name: totals[clean & (names == name)].mean())
-    for cell in set(terrain):  # where the best policy acts, its own mean share is 1
-        here = (cells == cell) & clean & (names == best)
-        assert not here.any() or share[here].mean() == pytest.approx(1.0, rel=1e-4)
+    measured = clean & (names == best)
+    assert measured.any()
+    for cell in set(cells[measured]):  # where the best policy acts, its own mean share is 1
+        here = (cells == cell) & measured
+        assert share[here].mean() == pytest.approx(1.0, rel=1e-4)
+        whole = cells == cell  # and all others' shares are of its mean return
+        assert share[whole] == pytest.approx(totals[whole] / totals[here].mean(), rel=1e-4)
+    elsewhere = ~np.isin(cells, cells[measured])  # the expert's return, which is 1 here
+    assert share[elsewhere] == pytest.approx(totals[elsewhere], rel=1e-4)
 
 
 @given(st.floats(0.0, 0.9), st.integers(0, 5), st.integers(0, 3))
@@ -144,7 +155,92 @@ def test_a_run_with_all_labels_and_all_that_can_be_hidden(
     train(config, selection, tmp_path / "run")
     policy = load_policy(tmp_path / "run")
     assert policy.condition == Condition(LABELS, 0.3, 3.0)
-    assert held_out_error(policy, selection).mse > 0.0
+    episodes = split_episodes(config, selection)
+    assert episodes.held_out is not None
+    scale = label_scale(policy, episodes.train)
+    error = held_out_error(policy, episodes.held_out).mse
+    assert error == pytest.approx(error_by_hand(policy, episodes.held_out, scale), rel=1e-4)
+    few = episodes.train.with_rows(episodes.train.rows[::5])
+    wanted = error_by_hand(policy, few, scale)
+    assert held_out_error(policy, few).mse == pytest.approx(wanted, rel=1e-4)
+
+
+def error_by_hand(policy: PolicyNetwork, selection: Selection, scale: LabelScale) -> float:
+    """The mean squared error of the policy's actions, episode by episode in control steps."""
+    labels, total = Labels(policy, selection, 0, scale), 0.0
+    stream = selection.windows(int(selection.lengths.max()), 1, return_to_go=True)
+    for batch in stream:
+        condition, state = labels.of_batch(batch), policy.init_state(1)
+        for step in range(int(batch["mask"].sum())):
+            action, state = policy.step(batch["obs"][:, step], state, condition[:, step])
+            gap = (action - batch["action"][:, step]) / policy.action_normaliser.std
+            total += float(gap.square().mean())
+    return total / selection.steps
+
+
+def test_labels_of_other_episodes_are_measured_by_those_of_the_training(
+    several: Selection, tmp_path: Path
+) -> None:
+    config = replace(SHORT, model="mlp", model_overrides={"hidden_dim": 8}, objective="return")
+    config = replace(config, steps=4, condition=LABELS, checkpoint_every=2, split_seed=2)
+    train(config, several, tmp_path / "run")
+    policy, episodes = load_policy(tmp_path / "run"), split_episodes(config, several)
+    assert episodes.held_out is not None
+    scale, table = label_scale(policy, episodes.train), episodes.train.episodes()
+    assert policy.label_scale is not None
+    assert policy.label_scale.to_json() == scale.to_json()
+    assert scale.horizon == episodes.train.lengths.max() != episodes.held_out.lengths.max()
+    labels = dict(zip(LABELS, labelled_by(policy, episodes.held_out).T, strict=True))
+    alone = replaced_scale(policy, episodes.held_out)
+    for name, other in zip(LABELS, labelled_by(alone, episodes.held_out).T, strict=True):
+        is_same = np.allclose(labels[name], other, atol=1e-6)
+        assert is_same == (name in ("return_to_go", "return"))
+    cells, held_cells = (
+        list(zip(*(rows[name].to_pylist() for name in CELL), strict=True))
+        for rows in (table, episodes.held_out.episodes())
+    )
+    totals, noise = (table[name].to_numpy() for name in ("return", "action_noise"))
+    weak = np.array([quality == "weak" for quality in table["quality"].to_pylist()])
+    best = max((weak, ~weak), key=lambda driver: totals[driver & (noise == 0.0)].mean())
+    zero, expert = policy.return_at(0.0), policy.return_at(1.0)
+    held = episodes.held_out.episodes()["return"].to_numpy()
+    last = np.cumsum(episodes.held_out.lengths) - 1
+    for cell, total, share in zip(held_cells, held, labels["share"][last], strict=True):
+        own = [k for k, other in enumerate(cells) if other == cell and best[k] and noise[k] == 0.0]
+        reference = totals[own].mean() if own else expert
+        assert share == pytest.approx((total - zero) / (reference - zero), rel=1e-4)
+
+
+def replaced_scale(policy: PolicyNetwork, selection: Selection) -> PolicyNetwork:
+    """A copy of the policy whose labels are measured by other episodes."""
+    other = copy.copy(policy)
+    other.label_scale = label_scale(policy, selection)
+    return other
+
+
+def labelled_by(policy: PolicyNetwork, selection: Selection) -> np.ndarray:
+    """(steps, labels) of a selection in order."""
+    labels, rows = Labels(policy, selection, 0), {}
+    stream = selection.windows(int(selection.lengths.max()), 4, return_to_go=True)
+    for batch in stream:
+        values = labels.of_batch(batch)
+        for row, episode in enumerate(batch["episode"].tolist()):
+            rows[episode] = values[row][batch["mask"][row]].numpy()
+    return np.concatenate([rows[episode] for episode in range(len(selection))])
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Selection:
+    """Episodes of two policies in several cells, half of them with noise."""
+    made = make_selection(tmp_path_factory.mktemp("several") / "walks.zarr", 60, seed=5)
+    made.annotate({"action_noise": 0.0})
+    for column, value, rows in (
+        ("action_noise", 0.5, slice(1, None, 2)),
+        ("quality", "weak", slice(None, None, 3)),
+    ):
+        made = open_store(made.store.path).select()
+        made.with_rows(made.rows[rows]).annotate({column: value})
+    return open_store(made.store.path).select()
 
 
 def seen(robots: int, steps: int) -> list[Seen]:

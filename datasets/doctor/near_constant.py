@@ -1,0 +1,59 @@
+"""Channels that are constant but for a few steps, such as a bumper that is hardly ever touched.
+
+A few of their values are hundreds of standard deviations from the mean, and a deviation that is
+only rounding makes any other value one of thousands.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gaitforge.datasets.doctor.channels import _COMMAND, _blocks, _listed
+from gaitforge.datasets.doctor.finding import Finding, Severity
+from gaitforge.datasets.doctor.measures import Measures
+
+_RARE = 1e-3
+"""Share of the steps below which other values than the usual one are rare."""
+
+_STILL = (1e-6, 1e-4)
+"""Range over size of a channel that nearly stands still; below, it is constant."""
+
+_INPUTS = ("obs", "action")
+"""Fields that networks read. Rewards and flags may well be rare."""
+
+
+def nearly_constant(m: Measures) -> Iterator[Finding]:
+    """Channels of observations and actions that hardly ever change, or by hardly anything."""
+    for name in _INPUTS:
+        if name in m.fields:
+            yield from _of_field(m, name)
+
+
+def _of_field(m: Measures, name: str) -> Iterator[Finding]:
+    field, steps = m.fields[name], int(m.columns["length"].sum())
+    low, high = field["low"].min(axis=0), field["high"].max(axis=0)
+    size = np.maximum(np.abs(low), np.abs(high))
+    away = field["away"].sum(axis=0)
+    same = (field["usual"] == field["usual"][:1]).all(axis=0)
+    moves = high - low > _STILL[0] * size
+    rare = same & moves & (away <= _RARE * steps)
+    still = ~rare & moves & (high - low <= _STILL[1] * size)
+    for block, channels in _blocks(m.schema.field(name)).items():
+        if _COMMAND.fullmatch(block):
+            continue
+        for which, words in ((rare, _rarely), (still, _barely)):
+            own = channels[which[channels]]
+            if len(own):
+                severity: Severity = "warning" if 2 * len(own) < len(channels) else "note"
+                text = f"{_listed(m, name, own)} {words(field, own[0], steps)}"
+                yield Finding("near-constant", severity, text, len(own), remedy="limitations")
+
+
+def _rarely(field: dict[str, np.ndarray], channel: int, steps: int) -> str:
+    usual, away = field["usual"][0, channel], field["away"][:, channel].sum()
+    return f"is {usual:.4g} but in {away:,} of {steps:,} steps; normalised, these are very large"
+
+
+def _barely(field: dict[str, np.ndarray], channel: int, _: int) -> str:
+    low, high = field["low"][:, channel].min(), field["high"][:, channel].max()
+    return f"changes by only {high - low:.2g} around {(low + high) / 2:.4g}"

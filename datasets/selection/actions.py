@@ -1,0 +1,94 @@
+"""Which actions a store holds, and where its observations tell the executed ones.
+
+A legged store keeps the action that its policy chose, which is the label to imitate. The robot
+executed it with noise, within limits, or another policy's in its place: that action is the
+`last_action` of the next observation. Rewards and next observations follow from it.
+"""
+
+from dataclasses import replace
+
+from gaitforge.datasets.errors import DatasetError
+from gaitforge.datasets.schema import Schema
+
+ACTION, OBS, FINAL_OBS = "action", "obs", "final_obs"
+LAST_ACTION = "last_action"
+"""Slice of `obs` with the action that was executed in the step before."""
+
+CLEAN, EXECUTED = "clean", "executed"
+WORDS = ("", CLEAN, EXECUTED)
+"""Choices of actions; by default (empty) executed ones where the schema tells them."""
+
+STORED_ACTIONS = "stored_actions"
+"""Attribute of a schema whose field `action` holds the executed actions instead of the chosen."""
+
+_IMPORTED = ("format", "mocapact")
+"""Attributes of stores in which a slice `last_action` may have any scale: imports, and Gymnasium's
+environments. Imports of our own exports have the schema of the store that was exported."""
+
+Place = tuple[int, int]
+Actions = str | Place
+"""One of `WORDS`, or the place in `obs` of the previous executed action."""
+
+
+def holds_executed(schema: Schema) -> bool:
+    """Whether the schema says that the field `action` holds the executed actions."""
+    return schema.attributes.get(STORED_ACTIONS) == EXECUTED
+
+
+def executed_place(schema: Schema) -> Place | None:
+    """(start, stop) in `obs` of the previous executed action; None where no schema tells it."""
+    if not {ACTION, OBS} <= set(schema.names("step")):
+        return None
+    if any(name in schema.attributes for name in _IMPORTED) or holds_executed(schema):
+        return None
+    place = schema.field(OBS).slices.get(LAST_ACTION)
+    fits = place is not None and len(schema.field(OBS).shape) == 1
+    return place if fits and schema.field(ACTION).shape == (place[1] - place[0],) else None
+
+
+def chosen_place(schema: Schema, actions: Actions, address: str) -> Place | None:
+    """The place in `obs` of the actions to read; None for those that the field `action` holds.
+
+    DatasetError for another word or place, or for actions that the store at `address` does not
+    tell.
+    """
+    if not isinstance(actions, str):
+        return _checked_place(schema, actions)
+    if actions not in WORDS:
+        raise DatasetError(f"no actions {actions!r}; allowed: {CLEAN}, {EXECUTED}")
+    if actions == CLEAN and holds_executed(schema):
+        raise DatasetError(f"{address} holds executed actions only; take actions=executed")
+    place = None if actions == CLEAN else executed_place(schema)
+    if actions == EXECUTED and place is None and not holds_executed(schema):
+        raise DatasetError(
+            f"{address} does not tell executed actions from its own (it is imported, or its obs "
+            f"has no slice {LAST_ACTION} as wide as action); leave the choice of actions out"
+        )
+    return place
+
+
+def _checked_place(schema: Schema, place: Place) -> Place:
+    start, stop = place
+    shape, width = schema.field(ACTION).shape, schema.field(OBS).shape
+    if shape != (stop - start,) or len(width) != 1 or not 0 <= start < stop <= width[0]:
+        raise DatasetError(f"executed_actions {place} is no place for {shape}")
+    return start, stop
+
+
+def executed_schema(schema: Schema) -> Schema:
+    """The schema of what is read with executed actions in the field `action`."""
+    text = "action as it was executed, with noise, limits and any other driver"
+    fields = (
+        replace(each, description=text) if each.name == ACTION else each for each in schema.fields
+    )
+    attributes = {**schema.attributes, STORED_ACTIONS: EXECUTED}
+    return replace(schema, fields=tuple(fields), attributes=attributes)
+
+
+def actions_in_words(schema: Schema) -> str:
+    """What the field `action` holds, for cards and reports; empty where nothing tells it."""
+    if holds_executed(schema):
+        return "executed, with noise and limits"
+    if executed_place(schema) is not None:
+        return f"clean, as the policy chose them; obs tells the executed ones ({LAST_ACTION})"
+    return ""
