@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from gaitforge.datasets.catalog.listing import episode_name
-from gaitforge.datasets.doctor import channels, episodes
-from gaitforge.datasets.doctor.data import Data, catalog_columns, store_data
+from gaitforge.datasets.doctor import autoreset, channels, episodes
+from gaitforge.datasets.doctor.boundaries import Boundaries, BoundaryCollector
+from gaitforge.datasets.doctor.data import FINAL, Data, catalog_columns, store_data
 from gaitforge.datasets.doctor.finding import Example, Finding, in_order
 from gaitforge.datasets.doctor.labels import Labels
 from gaitforge.datasets.doctor.measures import Collector, Measures, flattened, runs
+from gaitforge.datasets.doctor.quaternions import QuaternionCollector
 from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.selection.selection import Selection
 
@@ -41,6 +43,13 @@ ARRAY_CHECKS: tuple[Check, ...] = (
 )
 """Checks of what each episode's channels do."""
 
+BOUNDARY_CHECKS: tuple[Callable[[Measures, Boundaries], Iterable[Finding]], ...] = (
+    autoreset.joined_episodes,
+    autoreset.ignored_actions,
+    autoreset.final_observations,
+)
+"""Checks of what lies at the ends of episodes and within them."""
+
 QUICK_STEPS = 50_000
 """Steps that `quick_findings` reads: a second."""
 
@@ -58,6 +67,8 @@ def examine(
     same. Memory: two spans (`sources.PART_BYTES`), and about 50 bytes a channel and episode.
     """
     collector, labels, findings = Collector(data.stated), Labels(), list[Finding]()
+    boundaries = BoundaryCollector(data.schema)
+    quaternions = QuaternionCollector(data.schema)
     with ThreadPoolExecutor(1) as pool:  # reads the next span meanwhile
         ahead = None
         for number, span in enumerate(data.spans):
@@ -71,10 +82,11 @@ def examine(
                 findings.append(Finding("unreadable", "error", str(error), lost, remedy="verify"))
             else:
                 rows = np.arange(span.first, span.first + len(span.lengths))
-                collector.add(rows, span.lengths, arrays, columns)
-                if {"obs", "action"} <= arrays.keys():
-                    pair = flattened(arrays["obs"]), flattened(arrays["action"])
-                    labels.add(*pair, rows.repeat(span.lengths))
+                steps = {name: values for name, values in arrays.items() if name != FINAL}
+                collector.add(rows, span.lengths, steps, columns)
+                labels.add(rows, span.lengths, steps)
+                boundaries.add(rows, span.lengths, arrays)
+                quaternions.add(rows, span.lengths, steps)
             advance(span.n_steps)
     measures = collector.measures(data.schema)
     if len(measures.rows):
@@ -82,6 +94,10 @@ def examine(
             findings += check(measures)
         findings += channels.statistics(measures, data.stated)
         findings += labels.findings(measures)
+        findings += quaternions.findings(measures)
+        if (ends := boundaries.boundaries()) is not None:
+            for check in BOUNDARY_CHECKS:
+                findings += check(measures, ends)
     return list(_completed(data, measures, in_order(findings)))
 
 
@@ -110,6 +126,8 @@ def _completed(data: Data, m: Measures, findings: Iterable[Finding]) -> Iterator
     firsts = [span.first for span in data.spans]
 
     def step(row: int, finding: Finding) -> int:
+        if finding.steps is not None:
+            return int(finding.steps[np.searchsorted(finding.rows, row)])
         if finding.place is None:
             return 0
         field, channel = finding.place

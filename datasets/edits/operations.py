@@ -10,6 +10,7 @@ from gaitforge.datasets.catalog.catalog import STORE_COLUMNS, required_columns
 from gaitforge.datasets.catalog.edits import ROW_COLUMNS, Edit
 from gaitforge.datasets.catalog.episodes import COLUMN_NAME
 from gaitforge.datasets.errors import DatasetError, amount, listed
+from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.selection import Selection, final_of
 
 Value = str | bool | int | float
@@ -71,9 +72,9 @@ def trim(
         raise DatasetError("trim takes head and tail of 0 or more steps, and a length of 1 or more")
     selection.store.check_writable()  # before the rewards are read
     schema = selection.schema
-    if odd := [name for name in schema.names("episode") if final_of(schema, name) is None]:
+    if whole := whole_episode_fields(schema):
         raise DatasetError(
-            f"episode fields {listed(odd)} tell of whole episodes: cannot be trimmed"
+            f"episode fields {listed(whole)} tell of whole episodes: cannot be trimmed"
         )
     left = selection.lengths - head - tail
     if short := int((left < 1).sum()):
@@ -97,6 +98,11 @@ def trim(
         "truncated": pa.array(catalog.numbers("truncated")[rows] | cut),
     }
     return _commit(shorter, "trim", columns, settings | dict(arguments or {}))
+
+
+def whole_episode_fields(schema: Schema) -> list[str]:
+    """Episode fields that are wrong of a part of an episode: all but `final_<step field>`."""
+    return [name for name in schema.names("episode") if final_of(schema, name) is None]
 
 
 def rows_of(selection: Selection, columns: Mapping[str, pa.Array]) -> pa.Table:
