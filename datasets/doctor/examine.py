@@ -101,6 +101,19 @@ def examine(
     return list(_completed(data, measures, in_order(findings)))
 
 
+def seams(selection: Selection, advance: Advance = lambda steps: None) -> dict[int, list[int]]:
+    """Id of an episode -> the steps at which another one seems to begin, of those with any."""
+    data = store_data(selection)
+    boundaries = BoundaryCollector(data.schema)
+    for span in data.spans:
+        arrays, _ = data.read(span)
+        boundaries.add(np.arange(span.first, span.first + len(span.lengths)), span.lengths, arrays)
+        advance(span.n_steps)
+    ends = boundaries.boundaries()
+    ids = selection.episodes().column("episode").to_pylist()
+    return {ids[row]: steps.tolist() for row, steps in (ends.seams if ends else {}).items()}
+
+
 def quick_findings(selection: Selection, steps: int = QUICK_STEPS) -> list[Finding]:
     """Findings from the catalog and the arrays of some episodes.
 

@@ -143,6 +143,28 @@ def _apply(arguments: argparse.Namespace) -> None:
 
 
 @command(
+    "gaitforge dataset cut data/joined.zarr data/cut.zarr",
+    "store",
+    option("out", "folder of the new store", Path),
+    "--json",
+)
+def _cut(arguments: argparse.Namespace) -> None:
+    """Write a new store whose episodes are cut where the doctor sees several saved as one."""
+    from gaitforge.datasets.doctor.examine import seams
+    from gaitforge.datasets.edits.cutting import cut_episodes
+
+    store, reporter = datasets.open_store(arguments.store), TerminalReporter()
+    selection = store.select()
+    with reporter.step("look for seams", selection.steps, "step") as advance:
+        cuts = seams(selection, lambda steps: advance(steps, ""))
+    with reporter.step("cut", selection.steps, "step") as advance:
+        cut_episodes(store, arguments.out, cuts, lambda steps: advance(steps, ""))
+    info = datasets.open_store(arguments.out).info()
+    record = {"store": str(arguments.out), "cut": len(cuts), "seams": sum(map(len, cuts.values()))}
+    show_one({**record, **asdict(info)}, arguments.json)
+
+
+@command(
     f"gaitforge dataset split {_STORE} --fractions train=0.9,val=0.1 --out splits",
     "store CELLS --where",
     option("--fractions", "sides and their shares of the episodes", metavar="NAME=X,NAME=X"),
@@ -235,7 +257,7 @@ def _log(arguments: argparse.Namespace) -> None:
 
 dataset_command = actions(
     f'gaitforge dataset drop {_STORE} --where "{_WHERE}"',
-    *(_drop, _annotate, _trim, relabel, _apply, _merge, _split, _diff, _log),
+    *(_drop, _annotate, _trim, _cut, relabel, _apply, _merge, _split, _diff, _log),
 )
 
 
