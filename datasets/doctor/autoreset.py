@@ -21,10 +21,16 @@ _JUMP = 3.0
 """A reset's size over the largest usual step of an episode."""
 
 _ORDINARY = 1.5
-"""The same of a step that is no reset."""
+"""The same of a way from an episode to the next that is no reset."""
 
 _LEAST, _LEAST_GUESSED = 2, 5
 """Fewest episodes that show a fault, by equal observations, and by the sizes of steps alone."""
+
+_LEAST_COMPARED, _LARGER = 8, 1.4
+"""Fewest episodes whose medians are compared, and the factor between these."""
+
+_ZEROS = 0.3
+"""Share of rewards that are 0 above which a first reward of 0 says nothing."""
 
 _SHARE, _MOST = 0.2, 0.6
 """The least share of all episodes: by equal observations, and by sizes alone."""
@@ -81,8 +87,9 @@ def ignored_actions(m: Measures, b: Boundaries) -> Iterator[Finding]:
                 "ignored-action", "error", text, b.rows[equal], remedy="trim head"
             )
         return
-    enters = b.entry_jump < _ORDINARY
-    guessed = jumps & (unpaid | enters)
+    # As a rule an episode is entered by a reset, and its first step is an ordinary one.
+    reversed_sizes = bool(np.median(b.first_jump) > np.median(b.entry_jump))
+    guessed = (jumps & (b.entry_jump < _ORDINARY)) | (unpaid & (jumps | reversed_sizes))
     if _enough(guessed, _LEAST_GUESSED, _MOST):
         text = f"{text}, as it seems: the first step jumps far above the others ({by})"
         rows = b.rows[guessed]
@@ -97,7 +104,8 @@ def final_observations(m: Measures, b: Boundaries) -> Iterator[Finding]:
     equal, _ = _equal_to_others(b.final, b.first)
     by = "same-step autoreset of a vector environment"
     lost = "the true one is lost; a trim takes the last step off"
-    if _enough(equal & jumps, _LEAST, _SHARE) and (equal & jumps).sum() > 0.5 * equal.sum():
+    clear = (equal & jumps).sum() > 0.5 * equal.sum()
+    if _enough(equal, _LEAST, _SHARE) and (clear or _larger_than_first_steps(equal, b)):
         text = f"final_obs is the next episode's first observation ({by}): {lost}"
         rows = b.rows[equal]
         yield from of_episodes("final-observation", "error", text, rows, remedy="trim tail")
@@ -110,10 +118,19 @@ def final_observations(m: Measures, b: Boundaries) -> Iterator[Finding]:
         yield from of_episodes("final-observation", "warning", text, rows, remedy="trim tail")
 
 
+def _larger_than_first_steps(flags: np.ndarray, b: Boundaries) -> bool:
+    """Whether the steps to `final` are, as a rule, larger than first steps.
+
+    They are not where one long recording was cut into pieces, whose ends and starts meet as well.
+    """
+    usual = float(np.median(b.first_jump))
+    return bool(flags.sum() >= _LEAST_COMPARED and np.median(b.final_jump[flags]) > _LARGER * usual)
+
+
 def _unpaid(b: Boundaries) -> np.ndarray:
     """(E,) whether the first reward is 0, where other rewards seldom are."""
     first, zeros, others = b.rewards.T
-    if zeros.sum() > 0.1 * others.sum() or not others.sum():
+    if zeros.sum() > _ZEROS * others.sum() or not others.sum():
         return np.zeros(len(b.rows), bool)
     return first == 0
 

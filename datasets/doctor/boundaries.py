@@ -21,12 +21,13 @@ _LARGEST = 30.0
 _SAMPLE_STEPS = 1 << 16
 """Steps of the first span from which the median changes are taken."""
 
-_LARGE, _FAR = 4.0, 3.0
+_LARGE, _FAR = 3.0, 2.2
 """A seam is a step of at least this size, and so many times that of its neighbours and of nine
-tenths of its episode's steps."""
+tenths of its episode's steps. Without seams, 671,000 steps of legged robots and ten tasks of
+Gymnasium under random actions reach 2.5 and 1.9."""
 
-_CLEAR = 1.5
-"""An episode has seams if one of them exceeds both limits by this factor."""
+_CLEAR = 1.2
+"""An episode has seams if one of them exceeds the limits by this factor."""
 
 _LEAST_STEPS = 20
 
@@ -205,11 +206,12 @@ def _seams(
     stops = np.cumsum(lengths)
     before = sizes[np.maximum(candidates - 1, 0)]
     after = sizes[np.minimum(candidates + 1, len(sizes) - 1)]
-    alone = sizes[candidates] > _FAR * np.maximum(before, after)
+    neighbours = np.maximum(before, after)
+    alone = sizes[candidates] > _FAR * neighbours
     episode = np.searchsorted(stops, candidates, side="right")
     at = candidates - (stops - lengths)[episode]
     inner = (at > 0) & (at < lengths[episode] - 2) & (lengths[episode] >= _LEAST_STEPS)
-    clear = sizes[candidates] > _CLEAR * limit[candidates]
+    clear = sizes[candidates] > _CLEAR * np.maximum(limit[candidates], _FAR * neighbours)
     seams: dict[int, np.ndarray] = {}
     for number in np.unique(episode[alone & inner & clear]):
         seams[int(rows[number])] = at[alone & inner & (episode == number)] + 1

@@ -17,6 +17,7 @@ from gaitforge.datasets.formats import format_names, importer_class
 from gaitforge.datasets.formats.blocks import Block, blocks
 from gaitforge.datasets.formats.checks import not_finite_allowed
 from gaitforge.datasets.formats.protocol import Importer
+from gaitforge.datasets.formats.recognising import why_unread
 from gaitforge.datasets.formats.sources import Span
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.selection import Selection
@@ -175,18 +176,25 @@ def _examined(schema: Schema) -> list[str]:
 def _opened(source: str, formats: Iterable[str], options: Any) -> tuple[str, Importer]:
     """The only one of the formats that reads the source; the refusal, if it is the only one."""
     opened: dict[str, Importer] = {}
+    refusals: dict[str, str] = {}
     asked = list(formats)
     for name in asked:
         try:
             cls = importer_class(name)
             opened[name] = cls(source, options or cls.Options())
-        except (DatasetError, OSError):
+        except (DatasetError, OSError) as error:
             if len(asked) == 1:
                 raise
+            refusals[name] = str(error)
     if len(opened) == 1:
         return next(iter(opened.items()))
     for importer in opened.values():
         importer.close()
-    why = f"several formats read it ({listed(opened)})" if opened else "no format reads it"
     names = listed(opened or asked)
-    raise DatasetError(f"{source} is no store, and {why}; give --format, one of {names}")
+    if opened:
+        why = f"several formats read it ({names})"
+        raise DatasetError(f"{source} is no store, and {why}; give --format, one of {names}")
+    if reason := why_unread(source, refusals):
+        advice = "--format takes a format, and --set its options"
+        raise DatasetError(f"{source} is no store, and no format reads it; {reason}; {advice}")
+    raise DatasetError(f"{source} is no store, and no format reads it; give --format, one of {names}")
