@@ -83,16 +83,15 @@ def ignored_actions(m: Measures, b: Boundaries) -> Iterator[Finding]:
         shown = equal & (jumps | (unpaid & single))
         if _enough(shown, _LEAST, _SHARE) and shown.sum() > 0.5 * equal.sum():
             text = f"{text}; it starts with another episode's final_obs ({by})"
-            yield from of_episodes(
-                "ignored-action", "error", text, b.rows[equal], remedy="trim head"
-            )
-        return
+            rows = b.rows[equal & _can_be_trimmed(m)]
+            yield from of_episodes("ignored-action", "error", text, rows, remedy="trim head")
+            return
     # As a rule an episode is entered by a reset, and its first step is an ordinary one.
     reversed_sizes = bool(np.median(b.first_jump) > np.median(b.entry_jump))
     guessed = (jumps & (b.entry_jump < _ORDINARY)) | (unpaid & (jumps | reversed_sizes))
     if _enough(guessed, _LEAST_GUESSED, _MOST):
         text = f"{text}, as it seems: the first step jumps far above the others ({by})"
-        rows = b.rows[guessed]
+        rows = b.rows[guessed & _can_be_trimmed(m)]
         yield from of_episodes("ignored-action", "warning", text, rows, remedy="trim head")
 
 
@@ -107,15 +106,20 @@ def final_observations(m: Measures, b: Boundaries) -> Iterator[Finding]:
     clear = (equal & jumps).sum() > 0.5 * equal.sum()
     if _enough(equal, _LEAST, _SHARE) and (clear or _larger_than_first_steps(equal, b)):
         text = f"final_obs is the next episode's first observation ({by}): {lost}"
-        rows = b.rows[equal]
+        rows = b.rows[equal & _can_be_trimmed(m)]
         yield from of_episodes("final-observation", "error", text, rows, remedy="trim tail")
     elif _enough(jumps, _LEAST_GUESSED, _MOST):
         text = (
             f"final_obs is far from the observation before it: it may be the next episode's first "
             f"({by}); then {lost}"
         )
-        rows = b.rows[jumps]
+        rows = b.rows[jumps & _can_be_trimmed(m)]
         yield from of_episodes("final-observation", "warning", text, rows, remedy="trim tail")
+
+
+def _can_be_trimmed(m: Measures) -> np.ndarray:
+    """(E,) episodes of several steps; `one_step` names the others, to drop."""
+    return m.columns["length"] > 1
 
 
 def _larger_than_first_steps(flags: np.ndarray, b: Boundaries) -> bool:

@@ -197,22 +197,40 @@ def _seams(
 ) -> dict[int, np.ndarray]:
     """Number of an episode -> steps, counted in it, that begin what seems another episode.
 
+    Pieces are looked at again, as episodes of their own: `dataset cut` leaves none behind.
+    """
+    stops = np.cumsum(lengths)
+    cuts: list[np.ndarray] = []
+    pieces, inner = lengths, sizes.copy()
+    new = _seam_rows(pieces, inner, usual)
+    while len(new):
+        cuts.append(new)
+        inner[new] = 0  # it ends a piece
+        ends = np.union1d(stops, np.concatenate(cuts) + 1)
+        pieces = np.diff(ends, prepend=0)
+        new = _seam_rows(pieces, inner, _upper(inner, pieces))
+    found = np.sort(np.concatenate(cuts)) if cuts else np.zeros(0, np.int64)
+    episode = np.searchsorted(stops, found, side="right")
+    return {
+        int(rows[number]): found[episode == number] - (stops - lengths)[number] + 1
+        for number in np.unique(episode)
+    }
+
+
+def _seam_rows(lengths: np.ndarray, sizes: np.ndarray, usual: np.ndarray) -> np.ndarray:
+    """Rows from which the step to the next one is a seam.
+
     Neither the first nor the last step of an episode counts: see `autoreset.py`.
     """
     limit = np.maximum(_LARGE, _FAR * usual).repeat(lengths)
     candidates = np.flatnonzero(sizes > limit)
-    if not len(candidates):
-        return {}
     stops = np.cumsum(lengths)
     before = sizes[np.maximum(candidates - 1, 0)]
     after = sizes[np.minimum(candidates + 1, len(sizes) - 1)]
-    neighbours = np.maximum(before, after)
-    alone = sizes[candidates] > _FAR * neighbours
+    limit = np.maximum(limit[candidates], _FAR * np.maximum(before, after))
     episode = np.searchsorted(stops, candidates, side="right")
     at = candidates - (stops - lengths)[episode]
     inner = (at > 0) & (at < lengths[episode] - 2) & (lengths[episode] >= _LEAST_STEPS)
-    clear = sizes[candidates] > _CLEAR * np.maximum(limit[candidates], _FAR * neighbours)
-    seams: dict[int, np.ndarray] = {}
-    for number in np.unique(episode[alone & inner & clear]):
-        seams[int(rows[number])] = at[alone & inner & (episode == number)] + 1
-    return seams
+    seam = inner & (sizes[candidates] > limit)
+    clear = np.unique(episode[seam & (sizes[candidates] > _CLEAR * limit)])
+    return candidates[seam & np.isin(episode, clear)]

@@ -66,7 +66,7 @@ def trim(
     end is truncated, not terminated, and its `final_obs` is the stored observation that follows.
     All other columns, `success` too, stay those of the whole episode. DatasetError as for `drop`;
     also if an episode would have no step left, none would change, or the store has no scalar
-    reward whose sum is `return`, or episode fields other than `final_<step field>`.
+    reward whose sum is `return` (unless it has no rewards and no returns), or episode fields other than `final_<step field>`.
     """
     if min(head, tail) < 0 or (length is not None and length < 1):
         raise DatasetError("trim takes head and tail of 0 or more steps, and a length of 1 or more")
@@ -134,6 +134,9 @@ def _commit(
 def _returns(selection: Selection, head: int, left: np.ndarray) -> np.ndarray:
     """(E,) float64 sums of the rewards of `left` (E,) steps from `head` on."""
     schema = selection.schema
+    recorded = selection.catalog.numbers("return")[selection.rows]
+    if REWARD not in schema.names("step") and not recorded.any():
+        return np.zeros(len(selection))  # a recording without rewards, as LeRobot's often are
     if REWARD not in schema.names("step") or schema.field(REWARD).shape:
         raise DatasetError(f"trimming needs a scalar step field {REWARD!r}, to sum the return")
     sums, whole = np.empty(len(selection)), np.empty(len(selection))
@@ -146,7 +149,6 @@ def _returns(selection: Selection, head: int, left: np.ndarray) -> np.ndarray:
         kept = (step >= head) & (step < np.repeat(head + left[rows], lengths))
         counts = left[rows]
         sums[rows] = np.add.reduceat(rewards[kept], np.cumsum(counts) - counts)
-    recorded = selection.catalog.numbers("return")[selection.rows]
     if not np.allclose(whole, recorded, rtol=RETURN_TOLERANCE, atol=RETURN_TOLERANCE):
         raise DatasetError(
             "the column return is not the sum of the stored rewards, so that of a trimmed episode "
