@@ -1,6 +1,6 @@
 """The doctor: all checks over a store or a source, in one pass with bounded memory."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
@@ -114,6 +114,28 @@ def seams(selection: Selection, advance: Advance = lambda steps: None) -> dict[i
     return {ids[row]: steps.tolist() for row, steps in (ends.seams if ends else {}).items()}
 
 
+def merge_findings(selections: Sequence[Selection], steps: int = QUICK_STEPS) -> list[Finding]:
+    """Mixed orders of quaternions between selections of one schema, of about `steps` of each."""
+    collector = QuaternionCollector(selections[0].schema)
+    ids: list[int] = []
+    for selection in selections:
+        data = store_data(_spread(selection, steps)) if len(selection) else None
+        for span in data.spans if data is not None else ():
+            arrays, columns = data.read(span)
+            rows = len(ids) + np.arange(len(span.lengths))
+            collector.add(rows, span.lengths, arrays)
+            ids += columns["episode"].tolist()
+    measures = Measures(selections[0].schema, np.arange(len(ids)), {"episode": np.array(ids)})
+    return [each for each in collector.findings(measures) if each.name == "quaternion-mix"]
+
+
+def _spread(selection: Selection, steps: int) -> Selection:
+    """Some of the episodes, of about so many steps."""
+    count = min(len(selection), max(1, round(len(selection) * steps / selection.steps)))
+    rows = np.random.default_rng(0).choice(selection.rows, count, replace=False)
+    return selection.with_rows(np.sort(rows))
+
+
 def quick_findings(selection: Selection, steps: int = QUICK_STEPS) -> list[Finding]:
     """Findings from the catalog and the arrays of some episodes.
 
@@ -126,10 +148,7 @@ def quick_findings(selection: Selection, steps: int = QUICK_STEPS) -> list[Findi
     measures = Measures(selection.schema, np.arange(len(selection)), columns)
     findings = [each for check in CATALOG_CHECKS for each in check(measures)]
     if steps:
-        count = min(len(selection), max(1, round(len(selection) * steps / selection.steps)))
-        rows = np.random.default_rng(0).choice(selection.rows, count, replace=False)
-        sample = selection.with_rows(np.sort(rows))
-        findings += examine(store_data(sample), checks=ARRAY_CHECKS)
+        findings += examine(store_data(_spread(selection, steps)), checks=ARRAY_CHECKS)
     return in_order(findings)
 
 

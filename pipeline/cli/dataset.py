@@ -120,14 +120,24 @@ def _value(text: str) -> tuple[str, str | bool | int | float]:
     "--json",
 )
 def _merge(arguments: argparse.Namespace) -> None:
-    """Make one store of two, by hard links; the same command again resumes."""
+    """Make one store of two, by hard links; the same command again resumes.
+
+    Says where quaternions are wxyz in one store and xyzw in the other.
+    """
+    from gaitforge.datasets.doctor.examine import merge_findings
+
     first, second = datasets.open_store(arguments.first), datasets.open_store(arguments.second)
     files = len(first.files.stamps()) + len(second.files.stamps())
     with TerminalReporter().step("merge", files, "file") as advance:
         datasets.merge_stores(first, second, arguments.out, lambda count: advance(count, ""))
     copy_records([arguments.first, arguments.second], arguments.out)
     info = datasets.open_store(arguments.out).info()
-    show_one({"store": str(arguments.out), **asdict(info)}, arguments.json)
+    findings = merge_findings([first.select(), second.select()])
+    notes = [f"{each.severity}, {each.name}: {each.text}" for each in findings]
+    record = {"store": str(arguments.out), **asdict(info)}
+    show_one(record | ({"notes": notes} if arguments.json and notes else {}), arguments.json)
+    if not arguments.json:
+        print("".join(f"note: {note}\n" for note in notes), end="")
 
 
 @command(
