@@ -19,10 +19,10 @@ _TOLERANCE = 1e-6
 """Range over size below which a channel is constant: float32 has 1.2e-7, and a normaliser that
 divides by such a deviation amplifies its rounding."""
 
-_COMMAND = re.compile(r".*(command|goal|target|desired|task|one_hot|body).*")
+COMMAND = re.compile(r".*(command|goal|target|desired|task|one_hot|body).*")
 """Names of slices and fields that may well be constant: they say what to do, or who does it."""
 
-_POSE = re.compile(r"(?!.*(quat|action|reward|log_prob)).*(obs|state|pos|pose)")
+POSE = re.compile(r"(?!.*(quat|action|reward|log_prob)).*(obs|state|pos|pose)")
 """Fields whose jumps are looked for. A quaternion may change its sign within a step."""
 
 _LIMITS: tuple[tuple[re.Pattern[str], float, Severity, str], ...] = (
@@ -82,9 +82,9 @@ def constant(m: Measures) -> Iterator[Finding]:
         size = np.maximum(np.abs(low), np.abs(high))
         still = high - low <= _TOLERANCE * size
         described = m.schema.field(name)
-        for block, channels in _blocks(described).items():
+        for block, channels in blocks_of(described).items():
             own = channels[still[channels]]
-            if not len(own) or _COMMAND.fullmatch(block):
+            if not len(own) or COMMAND.fullmatch(block):
                 continue
             named = len(channels) < len(still) or name == "action"
             code = np.isin(high[own], (0.0, 1.0)).all()
@@ -99,7 +99,7 @@ def units(m: Measures) -> Iterator[Finding]:
     for name, field in m.fields.items():
         described = m.schema.field(name)
         peaks = np.maximum(np.abs(field["low"]), np.abs(field["high"]))
-        for block, channels in _blocks(described).items():
+        for block, channels in blocks_of(described).items():
             limit, severity, what = _limit(block, _UNITS.get(described.unit, ""))
             if not limit:
                 continue
@@ -164,14 +164,14 @@ def jumps(m: Measures) -> Iterator[Finding]:
             yield from of_episodes("time-jump", "error", text, m.rows[back], place=(name, 0))
             text = f"{name} skips {field['jump'].max():.4g} at once, usually {usual:.4g}"
             yield from of_episodes("time-jump", "warning", text, m.rows[gap], place=(name, 0))
-        elif _POSE.fullmatch(name) and len(m.rows) >= _LEAST_EPISODES:
+        elif POSE.fullmatch(name) and len(m.rows) >= _LEAST_EPISODES:
             jump = field["jump"]
             usual = np.quantile(jump, 0.9, axis=0)
             spread = np.quantile(field["high"], 0.95, axis=0) - np.quantile(field["low"], 0.05, 0)
             wraps = np.abs(jump - 2 * math.pi) < 0.05 * 2 * math.pi
             flags = (jump > _JUMP * usual) & (jump > _JUMP_RANGE * spread) & (usual > 0) & ~wraps
-            for block, channels in _blocks(m.schema.field(name)).items():
-                if _COMMAND.fullmatch(block) or "quat" in block:
+            for block, channels in blocks_of(m.schema.field(name)).items():
+                if COMMAND.fullmatch(block) or "quat" in block:
                     flags[:, channels] = False
             text = f"{_listed(m, name, flags.any(axis=0))} jumps within a step"
             place = name, int(np.argmax(flags.any(axis=0)))
@@ -201,7 +201,7 @@ def statistics(m: Measures, stated: Mapping[str, Mapping[str, Any]]) -> Iterator
                 yield Finding("statistics", "error", text, int(off.sum()), remedy="export")
 
 
-def _blocks(field: Field) -> dict[str, np.ndarray]:
+def blocks_of(field: Field) -> dict[str, np.ndarray]:
     """Name -> channels that belong together: slices of several, and the rest of the field.
 
     Channels with a name each, such as an action's joints, are compared with one another.

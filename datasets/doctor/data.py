@@ -11,17 +11,22 @@ import pyarrow as pa
 
 from gaitforge.datasets.catalog.listing import episode_name
 from gaitforge.datasets.doctor.finding import Finding
+from gaitforge.datasets.edits.operations import whole_episode_fields
 from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.formats import format_names, importer_class
 from gaitforge.datasets.formats.blocks import Block, blocks
 from gaitforge.datasets.formats.checks import not_finite_allowed
 from gaitforge.datasets.formats.protocol import Importer
+from gaitforge.datasets.formats.recognising import why_unread
 from gaitforge.datasets.formats.sources import Span
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.selection import Selection
 
 Arrays = Mapping[str, np.ndarray]
 Columns = Mapping[str, np.ndarray]
+
+FINAL = "final_obs"
+"""Field per episode that is examined beside the steps: the observation after the last one."""
 
 MOST_CHANNELS = 4096
 """Fields with more numbers a step (pictures) are not examined."""
@@ -91,15 +96,29 @@ class Data:
             return [f"{first} --drop-nan"]
         if finding.remedy == "export":
             return [first, f"gaitforge export {store} {self.format} {store}-{self.format}"]
-        line = shlex.quote(f"{name}: {finding.text}")
-        edits = [f"gaitforge card {store} --add-limitation {line}"]
-        if ids and finding.remedy != "limitations":
-            pieces = (ids[at : at + _IDS] for at in range(0, len(ids), _IDS))
-            wheres = [f'--where "episode in ({", ".join(map(str, piece))})"' for piece in pieces]
-            note = finding.remedy == "annotate"
-            verb, more = ("annotate", f"doctor={name}") if note else ("drop", f"--reason {name}")
-            edits = [f"gaitforge dataset {verb} {store} {where} {more}" for where in wheres]
+        edits = self._edits(finding, ids)
         return [first, *edits] if self.format else edits
+
+    def _edits(self, finding: Finding, ids: Sequence[int]) -> list[str]:
+        """The commands for a store."""
+        name, store, remedy = finding.name, self.store, finding.remedy
+        if remedy == "limitations" or not ids:
+            line = shlex.quote(f"{name}: {finding.text}")
+            return [f"gaitforge card {store} --add-limitation {line}"]
+        cuts = remedy in ("cut", "trim head", "trim tail")
+        if cuts and whole_episode_fields(self.schema):
+            remedy = "annotate"  # such a field would be wrong of a part of an episode
+        if remedy == "cut":
+            apart = shlex.quote(f"{shlex.split(store)[0].removesuffix('.zarr')}-cut.zarr")
+            return [f"gaitforge dataset cut {store} {apart}"]
+        verb, option = {
+            "drop": ("drop", f"--reason {name}"),
+            "trim head": ("trim", "--head 1"),
+            "trim tail": ("trim", "--tail 1"),
+        }.get(remedy, ("annotate", f"doctor={name}"))
+        pieces = [ids[at : at + _IDS] for at in range(0, len(ids), _IDS)]
+        wheres = [f'--where "episode in ({", ".join(map(str, piece))})"' for piece in pieces]
+        return [f"gaitforge dataset {verb} {store} {where} {option}" for where in wheres]
 
 
 def catalog_columns(episodes: Any, group_by: Sequence[str]) -> Columns:
@@ -143,32 +162,41 @@ def source_data(
         with not_finite_allowed():
             part = importer.read_part(span)
         columns = catalog_columns(part.episodes, schema.group_by)
-        return {name: part.arrays[name] for name in names}, columns
+        return {each: part.arrays[each] for each in names}, columns
 
     origin = name, settings, importer.statistics, importer.close
     return Data(source, schema, importer.parts, read, *origin)
 
 
 def _examined(schema: Schema) -> list[str]:
-    fields = (schema.field(name) for name in schema.names("step"))
-    return [each.name for each in fields if np.prod(each.shape) <= MOST_CHANNELS]
+    names = [*schema.names("step"), *({FINAL} & set(schema.names("episode")))]
+    return [each for each in names if np.prod(schema.field(each).shape) <= MOST_CHANNELS]
 
 
 def _opened(source: str, formats: Iterable[str], options: Any) -> tuple[str, Importer]:
     """The only one of the formats that reads the source; the refusal, if it is the only one."""
     opened: dict[str, Importer] = {}
+    refusals: dict[str, str] = {}
     asked = list(formats)
     for name in asked:
         try:
             cls = importer_class(name)
             opened[name] = cls(source, options or cls.Options())
-        except (DatasetError, OSError):
+        except (DatasetError, OSError) as error:
             if len(asked) == 1:
                 raise
+            refusals[name] = str(error)
     if len(opened) == 1:
         return next(iter(opened.items()))
     for importer in opened.values():
         importer.close()
-    why = f"several formats read it ({listed(opened)})" if opened else "no format reads it"
     names = listed(opened or asked)
-    raise DatasetError(f"{source} is no store, and {why}; give --format, one of {names}")
+    if opened:
+        why = f"several formats read it ({names})"
+        raise DatasetError(f"{source} is no store, and {why}; give --format, one of {names}")
+    if reason := why_unread(source, refusals):
+        advice = "--format takes a format, and --set its options"
+        raise DatasetError(f"{source} is no store, and no format reads it; {reason}; {advice}")
+    raise DatasetError(
+        f"{source} is no store, and no format reads it; give --format, one of {names}"
+    )

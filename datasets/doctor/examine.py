@@ -1,6 +1,6 @@
 """The doctor: all checks over a store or a source, in one pass with bounded memory."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from gaitforge.datasets.catalog.listing import episode_name
-from gaitforge.datasets.doctor import channels, episodes
-from gaitforge.datasets.doctor.data import Data, catalog_columns, store_data
+from gaitforge.datasets.doctor import autoreset, channels, episodes
+from gaitforge.datasets.doctor.boundaries import Boundaries, BoundaryCollector
+from gaitforge.datasets.doctor.data import FINAL, Data, catalog_columns, store_data
 from gaitforge.datasets.doctor.finding import Example, Finding, in_order
 from gaitforge.datasets.doctor.labels import Labels
 from gaitforge.datasets.doctor.measures import Collector, Measures, flattened, runs
 from gaitforge.datasets.doctor.near_constant import nearly_constant
+from gaitforge.datasets.doctor.quaternions import QuaternionCollector
 from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.selection.selection import Selection
 
@@ -43,6 +45,13 @@ ARRAY_CHECKS: tuple[Check, ...] = (
 )
 """Checks of what each episode's channels do."""
 
+BOUNDARY_CHECKS: tuple[Callable[[Measures, Boundaries], Iterable[Finding]], ...] = (
+    autoreset.joined_episodes,
+    autoreset.ignored_actions,
+    autoreset.final_observations,
+)
+"""Checks of what lies at the ends of episodes and within them."""
+
 QUICK_STEPS = 50_000
 """Steps that `quick_findings` reads: a second."""
 
@@ -60,6 +69,8 @@ def examine(
     same. Memory: two spans (`sources.PART_BYTES`), and about 50 bytes a channel and episode.
     """
     collector, labels, findings = Collector(data.stated), Labels(), list[Finding]()
+    boundaries = BoundaryCollector(data.schema)
+    quaternions = QuaternionCollector(data.schema)
     with ThreadPoolExecutor(1) as pool:  # reads the next span meanwhile
         ahead = None
         for number, span in enumerate(data.spans):
@@ -73,10 +84,11 @@ def examine(
                 findings.append(Finding("unreadable", "error", str(error), lost, remedy="verify"))
             else:
                 rows = np.arange(span.first, span.first + len(span.lengths))
-                collector.add(rows, span.lengths, arrays, columns)
-                if {"obs", "action"} <= arrays.keys():
-                    pair = flattened(arrays["obs"]), flattened(arrays["action"])
-                    labels.add(*pair, rows.repeat(span.lengths))
+                steps = {name: values for name, values in arrays.items() if name != FINAL}
+                collector.add(rows, span.lengths, steps, columns)
+                labels.add(rows, span.lengths, steps)
+                boundaries.add(rows, span.lengths, arrays)
+                quaternions.add(rows, span.lengths, steps)
             advance(span.n_steps)
     measures = collector.measures(data.schema)
     if len(measures.rows):
@@ -84,7 +96,46 @@ def examine(
             findings += check(measures)
         findings += channels.statistics(measures, data.stated)
         findings += labels.findings(measures)
+        findings += quaternions.findings(measures)
+        if (ends := boundaries.boundaries()) is not None:
+            for check in BOUNDARY_CHECKS:
+                findings += check(measures, ends)
     return list(_completed(data, measures, in_order(findings)))
+
+
+def seams(selection: Selection, advance: Advance = lambda steps: None) -> dict[int, list[int]]:
+    """Id of an episode -> the steps at which another one seems to begin, of those with any."""
+    data = store_data(selection)
+    boundaries = BoundaryCollector(data.schema)
+    for span in data.spans:
+        arrays, _ = data.read(span)
+        boundaries.add(np.arange(span.first, span.first + len(span.lengths)), span.lengths, arrays)
+        advance(span.n_steps)
+    ends = boundaries.boundaries()
+    ids = selection.episodes().column("episode").to_pylist()
+    return {ids[row]: steps.tolist() for row, steps in (ends.seams if ends else {}).items()}
+
+
+def merge_findings(selections: Sequence[Selection], steps: int = QUICK_STEPS) -> list[Finding]:
+    """Mixed orders of quaternions between selections of one schema, of about `steps` of each."""
+    collector = QuaternionCollector(selections[0].schema)
+    ids: list[int] = []
+    for selection in selections:
+        data = store_data(_spread(selection, steps)) if len(selection) else None
+        for span in data.spans if data is not None else ():
+            arrays, columns = data.read(span)
+            rows = len(ids) + np.arange(len(span.lengths))
+            collector.add(rows, span.lengths, arrays)
+            ids += columns["episode"].tolist()
+    measures = Measures(selections[0].schema, np.arange(len(ids)), {"episode": np.array(ids)})
+    return [each for each in collector.findings(measures) if each.name == "quaternion-mix"]
+
+
+def _spread(selection: Selection, steps: int) -> Selection:
+    """Some of the episodes, of about so many steps."""
+    count = min(len(selection), max(1, round(len(selection) * steps / selection.steps)))
+    rows = np.random.default_rng(0).choice(selection.rows, count, replace=False)
+    return selection.with_rows(np.sort(rows))
 
 
 def quick_findings(selection: Selection, steps: int = QUICK_STEPS) -> list[Finding]:
@@ -99,10 +150,7 @@ def quick_findings(selection: Selection, steps: int = QUICK_STEPS) -> list[Findi
     measures = Measures(selection.schema, np.arange(len(selection)), columns)
     findings = [each for check in CATALOG_CHECKS for each in check(measures)]
     if steps:
-        count = min(len(selection), max(1, round(len(selection) * steps / selection.steps)))
-        rows = np.random.default_rng(0).choice(selection.rows, count, replace=False)
-        sample = selection.with_rows(np.sort(rows))
-        findings += examine(store_data(sample), checks=ARRAY_CHECKS)
+        findings += examine(store_data(_spread(selection, steps)), checks=ARRAY_CHECKS)
     return in_order(findings)
 
 
@@ -112,6 +160,8 @@ def _completed(data: Data, m: Measures, findings: Iterable[Finding]) -> Iterator
     firsts = [span.first for span in data.spans]
 
     def step(row: int, finding: Finding) -> int:
+        if finding.steps is not None:
+            return int(finding.steps[np.searchsorted(finding.rows, row)])
         if finding.place is None:
             return 0
         field, channel = finding.place

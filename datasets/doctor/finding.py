@@ -1,6 +1,6 @@
 """Findings of the doctor, and the commands that remove or note a fault."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -30,8 +30,11 @@ class Finding:
         count: episodes (`rows`), or else channels or values as the text says.
         rows: (N,) numbers of the episodes that it is about; empty if it is about all.
         place: field and channel that show it, to find the step of an example.
+        steps: (N,) the step of each of `rows` that shows it, where the check knows it.
         remedy: which command helps: "drop", "annotate", "leave out" (of an import), "limitations"
-            (of the card), "export" or "verify".
+            (of the card), "export", "verify", "trim head", "trim tail" (of a step), or "cut" (of
+            episodes where the doctor sees seams).
+        more: further JSON values about it.
         examples: up to three; commands: to paste into a shell, in order.
     """
 
@@ -41,7 +44,9 @@ class Finding:
     count: int
     rows: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     place: tuple[str, int] | None = None
+    steps: np.ndarray | None = None
     remedy: str = "annotate"
+    more: Mapping[str, Any] = field(default_factory=dict)
     examples: tuple[Example, ...] = ()
     commands: tuple[str, ...] = ()
 
@@ -50,7 +55,7 @@ class Finding:
         names = ("name", "severity", "text", "count")
         examples = [vars(each) for each in self.examples]
         record = {name: getattr(self, name) for name in names}
-        return record | {"examples": examples, "commands": list(self.commands)}
+        return {**record, **self.more, "examples": examples, "commands": list(self.commands)}
 
 
 def of_episodes(

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gaitforge.datasets.doctor.data import Arrays
 from gaitforge.datasets.doctor.finding import Finding, Severity, of_episodes
-from gaitforge.datasets.doctor.measures import Measures, roughness
+from gaitforge.datasets.doctor.measures import Measures, flattened, roughness
 
 _KEPT = 1024
 """Steps of a slab."""
@@ -37,8 +38,13 @@ class Labels:
         self._planes: tuple[np.ndarray, ...] = ()
         self._slabs: list[tuple[np.ndarray, ...]] = []
 
-    def add(self, obs: np.ndarray, action: np.ndarray, episode: np.ndarray) -> None:
-        """See steps: `obs` (T, C), `action` (T, A), and `episode` (T,), their episodes' numbers."""
+    def add(self, rows: np.ndarray, lengths: np.ndarray, arrays: Arrays) -> None:
+        """See episodes `rows` of the data, whose steps lie end to end in `arrays`."""
+        if {"obs", "action"} <= arrays.keys():
+            obs, action = flattened(arrays["obs"]), flattened(arrays["action"])
+            self._add(obs, action, rows.repeat(lengths))
+
+    def _add(self, obs: np.ndarray, action: np.ndarray, episode: np.ndarray) -> None:
         keep = np.isfinite(obs).all(axis=1) & np.isfinite(action).all(axis=1)
         if not keep.all():
             obs, action, episode = obs[keep], action[keep], episode[keep]

@@ -11,6 +11,7 @@ from gaitforge.datasets.catalog.catalog import STORE_COLUMNS, required_columns
 from gaitforge.datasets.catalog.edits import ROW_COLUMNS, Edit
 from gaitforge.datasets.catalog.episodes import COLUMN_NAME
 from gaitforge.datasets.errors import DatasetError, amount, listed
+from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.selection import Selection, final_of
 
 Value = str | bool | int | float
@@ -66,15 +67,15 @@ def trim(
     end is truncated, not terminated, and its `final_obs` is the stored observation that follows.
     All other columns, `success` too, stay those of the whole episode. DatasetError as for `drop`;
     also if an episode would have no step left, none would change, or the store has no scalar
-    reward whose sum is `return`, or episode fields other than `final_<step field>`.
+    reward whose sum is `return` (unless it has no rewards and no returns), or episode fields other than `final_<step field>`.
     """
     if min(head, tail) < 0 or (length is not None and length < 1):
         raise DatasetError("trim takes head and tail of 0 or more steps, and a length of 1 or more")
     selection.store.check_writable()  # before the rewards are read
     schema = selection.schema
-    if odd := [name for name in schema.names("episode") if final_of(schema, name) is None]:
+    if whole := whole_episode_fields(schema):
         raise DatasetError(
-            f"episode fields {listed(odd)} tell of whole episodes: cannot be trimmed"
+            f"episode fields {listed(whole)} tell of whole episodes: cannot be trimmed"
         )
     left = selection.lengths - head - tail
     if short := int((left < 1).sum()):
@@ -98,6 +99,11 @@ def trim(
         "truncated": pa.array(catalog.numbers("truncated")[rows] | cut),
     }
     return _commit(shorter, "trim", columns, settings | dict(arguments or {}))
+
+
+def whole_episode_fields(schema: Schema) -> list[str]:
+    """Episode fields that are wrong of a part of an episode: all but `final_<step field>`."""
+    return [name for name in schema.names("episode") if final_of(schema, name) is None]
 
 
 def rows_of(selection: Selection, columns: Mapping[str, pa.Array]) -> pa.Table:
@@ -129,6 +135,9 @@ def _commit(
 def _returns(selection: Selection, head: int, left: np.ndarray) -> np.ndarray:
     """(E,) float64 sums of the rewards of `left` (E,) steps from `head` on."""
     schema = selection.schema
+    recorded = selection.catalog.numbers("return")[selection.rows]
+    if REWARD not in schema.names("step") and not recorded.any():
+        return np.zeros(len(selection))  # a recording without rewards, as LeRobot's often are
     if REWARD not in schema.names("step") or schema.field(REWARD).shape:
         raise DatasetError(f"trimming needs a scalar step field {REWARD!r}, to sum the return")
     sums, whole = np.empty(len(selection)), np.empty(len(selection))
@@ -141,7 +150,6 @@ def _returns(selection: Selection, head: int, left: np.ndarray) -> np.ndarray:
         kept = (step >= head) & (step < np.repeat(head + left[rows], lengths))
         counts = left[rows]
         sums[rows] = np.add.reduceat(rewards[kept], np.cumsum(counts) - counts)
-    recorded = selection.catalog.numbers("return")[selection.rows]
     if not np.allclose(whole, recorded, rtol=RETURN_TOLERANCE, atol=RETURN_TOLERANCE):
         raise DatasetError(
             "the column return is not the sum of the stored rewards, so that of a trimmed episode "

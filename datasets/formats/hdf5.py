@@ -49,6 +49,17 @@ def open_hdf5(path: Path) -> h5py.File:
         checks.refuse_unreadable(path, "HDF5", error)
 
 
+def top_names(path: Path) -> list[str]:
+    """Names in the root of an HDF5 file; none if it cannot be read. No link is followed."""
+    if not path.is_file() or not h5py.is_hdf5(path):
+        return []
+    try:
+        with h5py.File(path, "r") as file:
+            return list(file)
+    except (OSError, RuntimeError):
+        return []
+
+
 @cache  # MoCapAct's files are opened again for every part
 def _check_own_data(path: Path, stamp: tuple[int, ...]) -> None:
     """Refuse all links but hard ones, virtual datasets and external storage.

@@ -127,6 +127,11 @@ class Importer(ABC):
     @abstractmethod
     def __init__(self, source: str, options: Any) -> None: ...
 
+    @classmethod
+    def recognises(cls, source: Path) -> bool:
+        """Whether a source seems to be of this format, also if it is damaged or incomplete."""
+        return False
+
     @abstractmethod
     def read_part(self, part: Span) -> PartInput:
         """The content of one of the `parts`; called from several threads."""

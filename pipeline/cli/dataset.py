@@ -125,14 +125,24 @@ def _value(text: str) -> tuple[str, str | bool | int | float]:
     "--json",
 )
 def _merge(arguments: argparse.Namespace) -> None:
-    """Make one store of two, by hard links; the same command again resumes."""
+    """Make one store of two, by hard links; the same command again resumes.
+
+    Says where quaternions are wxyz in one store and xyzw in the other.
+    """
+    from gaitforge.datasets.doctor.examine import merge_findings
+
     first, second = datasets.open_store(arguments.first), datasets.open_store(arguments.second)
     files = len(first.files.stamps()) + len(second.files.stamps())
     with TerminalReporter().step("merge", files, "file") as advance:
         datasets.merge_stores(first, second, arguments.out, lambda count: advance(count, ""))
     copy_records([arguments.first, arguments.second], arguments.out)
     info = datasets.open_store(arguments.out).info()
-    show_one({"store": str(arguments.out), **asdict(info)}, arguments.json)
+    findings = merge_findings([first.select(), second.select()])
+    notes = [f"{each.severity}, {each.name}: {each.text}" for each in findings]
+    record = {"store": str(arguments.out), **asdict(info)}
+    show_one(record | ({"notes": notes} if arguments.json and notes else {}), arguments.json)
+    if not arguments.json:
+        print("".join(f"note: {note}\n" for note in notes), end="")
 
 
 @command(
@@ -145,6 +155,28 @@ def _apply(arguments: argparse.Namespace) -> None:
     """Write a store's present version into a new one, without what its edits took away."""
     store = applied(datasets.open_store(arguments.store), arguments.out, TerminalReporter())
     show_one({"store": str(arguments.out), **asdict(store.info())}, arguments.json)
+
+
+@command(
+    "gaitforge dataset cut data/joined.zarr data/cut.zarr",
+    "store",
+    option("out", "folder of the new store", Path),
+    "--json",
+)
+def _cut(arguments: argparse.Namespace) -> None:
+    """Write a new store whose episodes are cut where the doctor sees several saved as one."""
+    from gaitforge.datasets.doctor.examine import seams
+    from gaitforge.datasets.edits.cutting import cut_episodes
+
+    store, reporter = datasets.open_store(arguments.store), TerminalReporter()
+    selection = store.select()
+    with reporter.step("look for seams", selection.steps, "step") as advance:
+        cuts = seams(selection, lambda steps: advance(steps, ""))
+    with reporter.step("cut", selection.steps, "step") as advance:
+        cut_episodes(store, arguments.out, cuts, lambda steps: advance(steps, ""))
+    info = datasets.open_store(arguments.out).info()
+    record = {"store": str(arguments.out), "cut": len(cuts), "seams": sum(map(len, cuts.values()))}
+    show_one({**record, **asdict(info)}, arguments.json)
 
 
 @command(
@@ -247,7 +279,7 @@ def _log(arguments: argparse.Namespace) -> None:
 
 dataset_command = actions(
     f'gaitforge dataset drop {_STORE} --where "{_WHERE}"',
-    *(_drop, _annotate, _trim, relabel, _apply, _merge, _split, _diff, _log),
+    *(_drop, _annotate, _trim, _cut, relabel, _apply, _merge, _split, _diff, _log),
 )
 
 

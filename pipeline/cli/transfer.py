@@ -180,8 +180,7 @@ def import_command(arguments: argparse.Namespace) -> Work:
 def publish_command(arguments: argparse.Namespace) -> Callable[[], None]:
     """Push a store with its card to the Hugging Face Hub, in one commit."""
     uses(arguments, "store", "url", "private", "revision", "no_pictures", "json")
-    if arguments.format == "zarr":
-        uses(arguments, "history")
+    uses(arguments, "history" if arguments.format == "zarr" else "actions")
     return partial(_publish, arguments)
 
 
@@ -191,8 +190,6 @@ def _publish(arguments: argparse.Namespace) -> None:
     from gaitforge.datasets.storage.contents import store_files
     from gaitforge.pipeline.report.card import write_readme
 
-    if arguments.actions is not None and arguments.format == "zarr":
-        raise ValueError("--actions is for --format lerobot; a store keeps the actions it has")
     draw = drawing(arguments)
     repository, store = hub_repository(arguments.url), datasets.open_store(arguments.store)
     selection, reporter = store.select(), TerminalReporter()

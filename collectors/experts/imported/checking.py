@@ -16,6 +16,7 @@ from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.collectors.policies import Observation
 from gaitforge.collectors.robots.commands import C
 from gaitforge.collectors.robots.gait import GaitReference
+from gaitforge.collectors.rotations import yaw_of
 from gaitforge.collectors.scenarios.randomisation import Randomisation
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.datasets.errors import amount
@@ -24,6 +25,10 @@ TOLERANCE = 1e-3
 """Largest difference from known answers, relative above 1: metadata have three decimals."""
 ROBOTS = 16
 SPEED_MS = 0.5
+MOST_ERROR = 0.5
+"""Largest error of the walk's speed, as a share of the commanded one."""
+_STILL = 1e-3
+"""Deviation of actions, over time, below which a network gives the same answer always."""
 _LARGE = 30.0
 """Joint velocities without a scale, as Isaac Lab's policies read them, reach 20 rad/s."""
 _FAR = 5.0
@@ -72,12 +77,14 @@ def check_imported(policy: ImportedPolicy, answers: Path) -> Findings:
         own = _roll(env, policy, "run", by_gait)
         stand, walk = (_roll(env, policy, skill, policy.act) for skill in ("stand", "run"))
     figures |= {"stood_fallen": stand.fallen, "walked_fallen": walk.fallen}
-    figures |= {"speed_error_ms": walk.speed_error_ms, "robots": ROBOTS}
+    figures |= {"speed_ms": walk.speed_ms, "speed_error_ms": walk.speed_error_ms, "robots": ROBOTS}
     for name, run in {"standing": stand, "walking": walk}.items():
         if run.not_finite:
             warnings.append(f"{name}: actions that are not finite, first at step {run.not_finite}")
         if run.fallen:
             warnings.append(f"{name}: {run.fallen} of {amount(ROBOTS, 'robot')} fell")
+    if walk.speed_error_ms > MOST_ERROR * SPEED_MS and _is_told_the_speed(policy):
+        warnings.append(_missed_speed(walk))
     owner, terms = _owners(policy), []
     for index, term in enumerate(policy.layout.terms):
         columns = np.flatnonzero(owner == index)
@@ -94,18 +101,24 @@ class _Run:
     terms: list[np.ndarray]
     fallen: int
     not_finite: int
+    speed_ms: float
     speed_error_ms: float
+    action_spread: float
 
 
 def _roll(env: LeggedEnvironment, policy: ImportedPolicy, skill: str, act: Act) -> _Run:
-    """An episode on flat ground; the terms (K, width) are of robots that have not fallen."""
+    """An episode on flat ground; terms (K, width) and speeds are of robots that have not fallen.
+
+    Speeds are along the heading, in the episode's second half; NaN if all have fallen by then.
+    """
     ids = np.arange(env.num_robots)
     env.reset(ids, [EpisodeSpec(i, "flat", 0, skill, i, held_out=True) for i in ids.tolist()])
     if skill != "stand":
         env.target_command[:, C.VEL_X] = SPEED_MS
         env.target_command[:, [C.VEL_Y, C.YAW_RATE, C.BODY_HEIGHT]] = 0.0
     policy.reset(ids)
-    up, seen, not_finite, errors = np.ones(len(ids), dtype=bool), [], 0, []
+    up, seen, not_finite = np.ones(len(ids), dtype=bool), [], 0
+    speeds, errors, actions = [], [], []
     for step in range(EPISODE_STEPS):
         observation = env.observe()
         terms = policy.terms(observation, np.full(len(ids), step == 0))
@@ -115,12 +128,43 @@ def _roll(env: LeggedEnvironment, policy: ImportedPolicy, skill: str, act: Act) 
             not_finite = not_finite or step + 1
             action = np.nan_to_num(action, nan=0.0, posinf=0.0, neginf=0.0)
         up &= ~env.step(action).terminated
-        speed = env.physics.state.base_lin_vel_world[:, :2]
-        errors.append(np.linalg.norm(speed, axis=1)[up] - observation.command[up, C.VEL_X])
-    late = np.concatenate(errors[EPISODE_STEPS // 2 :])
-    error = float(np.abs(late).mean()) if len(late) else float("nan")
+        state = env.physics.state
+        yaw = yaw_of(state.base_quat)
+        velocity = state.base_lin_vel_world
+        speed = velocity[:, 0] * np.cos(yaw) + velocity[:, 1] * np.sin(yaw)
+        speeds.append(speed[up])
+        errors.append(np.abs(speed - observation.command[:, C.VEL_X])[up])
+        actions.append(action)
     joined = [np.concatenate(values) for values in zip(*seen, strict=True)]
-    return _Run(joined, int((~up).sum()), not_finite, error)
+    spread = float(np.std(actions, axis=0).max())
+    means = (_late_mean(speeds), _late_mean(errors))
+    return _Run(joined, int((~up).sum()), not_finite, *means, spread)
+
+
+def _late_mean(steps: list[np.ndarray]) -> float:
+    """Mean over the second half of an episode's steps; NaN without any value."""
+    late = np.concatenate(steps[len(steps) // 2 :])
+    return float(late.mean()) if len(late) else float("nan")
+
+
+def _is_told_the_speed(policy: ImportedPolicy) -> bool:
+    """Whether the policy reads the commanded speed; one that does not may well stand."""
+    return any(term.name == "command" and "vel_x" in term.columns for term in policy.layout.terms)
+
+
+def _missed_speed(walk: _Run) -> str:
+    """Warning of a walk far from the commanded speed, with the likely causes."""
+    text = f"walking: {walk.speed_ms:.2f} m/s along the heading, told {SPEED_MS} m/s"
+    if walk.action_spread < _STILL:
+        return (
+            f"{text}, and the actions never change: a network whose weights are lost, or an "
+            "action_scale near 0"
+        )
+    return (
+        f"{text}: likely causes are action_scale (missing, or applied twice), the scale of the "
+        "command, an observation normaliser (missing, or applied twice), or other signs or names "
+        "of joints"
+    )
 
 
 def _owners(policy: ImportedPolicy) -> np.ndarray:

@@ -9,12 +9,14 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
+from gaitforge.collectors.modelling.describing.inertias import check_inertias
 from gaitforge.collectors.modelling.describing.notes import Notes
 from gaitforge.datasets.errors import failures
 
 _NARROW_RAD, _WIDE_RAD = 0.1, 4 * np.pi
 _UNREAD = (".dae", ".glb", ".gltf", ".fbx", ".ply")
 """Mesh files that URDFs may name and MuJoCo cannot read."""
+_SHOWN = 8
 _JOINT_ACTUATORS = (mujoco.mjtTrn.mjTRN_JOINT, mujoco.mjtTrn.mjTRN_JOINTINPARENT)
 
 
@@ -49,11 +51,12 @@ def read_mjcf(path: Path, notes: Notes) -> Mjcf:
             if "://" in mesh.file:
                 mesh.file = str(files[mesh.name])
         _strip(spec, files, notes)
+        check_inertias(spec, notes)
         model = spec.compile()
     except (ValueError, mujoco.FatalError, ET.ParseError) as error:
         if str(error).startswith(f"{notes.file}: "):
             raise
-        raise notes.wrong(str(error).strip().split("\n")[0]) from None
+        raise notes.wrong(_one_line(error)) from None
     ranged = (model.jnt_type == mujoco.mjtJoint.mjJNT_HINGE) & (model.jnt_limited == 1)
     ends = np.abs(model.jnt_range[ranged]).max(axis=1)
     if ranged.any() and (ends.max() < _NARROW_RAD or ends.min() > _WIDE_RAD):
@@ -66,6 +69,13 @@ def read_mjcf(path: Path, notes: Notes) -> Mjcf:
     poses = [(f"key frame '{name}'", qpos) for name, qpos in keys]
     name = path.stem if spec.modelname == mujoco.MjSpec().modelname else spec.modelname
     return Mjcf(name, model, (*poses, ("the file's own pose", model.qpos0.copy())))
+
+
+def _one_line(error: BaseException) -> str:
+    """MuJoCo's error with the element that it names in a line of its own."""
+    what, *rest = str(error).strip().split("\n")
+    elements = [line.strip() for line in rest if line.strip().startswith("Element")]
+    return f"{what} ({elements[0]})" if elements else what
 
 
 def _check_kind(path: Path, notes: Notes) -> None:
@@ -131,10 +141,14 @@ def _strip(spec: mujoco.MjSpec, files: dict[str, Path], notes: Notes) -> None:
     for element in [*spec.sites, *spec.tendons]:
         element.material = ""
     others = [each for each in spec.actuators if each.trntype not in _JOINT_ACTUATORS]
+    couplings = [each for each in spec.equalities if each.type == mujoco.mjtEq.mjEQ_JOINT]
     moving = [*spec.tendons, *spec.equalities, *others]
-    if moving:
-        kinds = "tendons, equalities and actuators of no joint"
-        notes.decide("left out", f"{len(moving)} {kinds}", "cards know none")
+    if couplings:
+        _note_couplings(couplings, notes)
+    if rest := [each for each in moving if each not in couplings]:
+        names = _listed_names([each.name for each in rest])
+        kinds = f"tendons, equalities and actuators of no joint{names}"
+        notes.decide("left out", f"{len(rest)} {kinds}", "cards know none")
     looks = [*spec.lights, *spec.cameras, *spec.materials, *spec.textures, *spec.skins]
     scene = [geom for geom in spec.geoms if geom.hfieldname or geom.parent.name == "world"]
     rest = [*spec.sensors, *spec.pairs, *spec.tuples, *scene, *spec.hfields]
@@ -143,6 +157,24 @@ def _strip(spec: mujoco.MjSpec, files: dict[str, Path], notes: Notes) -> None:
     for key in spec.keys:
         key.ctrl = key.act = []  # their actuators are deleted, too
     _strip_meshes(spec, files, notes)
+
+
+def _note_couplings(couplings: list[mujoco.MjsEquality], notes: Notes) -> None:
+    """Name the joints that follow others: <mimic> in a URDF, equalities of joints in an MJCF."""
+    pairs: list[str] = []
+    for each in couplings:
+        offset, factor = float(each.data[0]), float(each.data[1])
+        follows = f"{each.name1} follows {each.name2}" if each.name2 else f"{each.name1} is held"
+        rule = [f"x {factor:g}"] if factor != 1 and each.name2 else []
+        rule += [f"+ {offset:g}"] if offset else []
+        pairs.append(" ".join([follows, *rule]))
+    kept = "the coupling (mimic) is not kept: each of these joints has a motor of its own"
+    notes.decide("caution", f"{', '.join(pairs)}: {kept}", "a card has 12 joints with a motor each")
+
+
+def _listed_names(names: list[str]) -> str:
+    named = [name for name in names if name]
+    return f" ({', '.join(named[:_SHOWN])}{', …' * (len(named) > _SHOWN)})" if named else ""
 
 
 def _strip_meshes(spec: mujoco.MjSpec, files: dict[str, Path], notes: Notes) -> None:

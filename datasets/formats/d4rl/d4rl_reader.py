@@ -13,6 +13,7 @@ their terminals alone. `success.py` says which are solved.
 """
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import h5py
@@ -70,6 +71,11 @@ class D4rlImporter(hdf5.Hdf5Importer):
     """See `protocol.Importer`."""
 
     Options = D4rlOptions
+
+    @classmethod
+    def recognises(cls, source: Path) -> bool:
+        """See `protocol.Importer`."""
+        return len({*hdf5.top_names(source)} & {*keys.REQUIRED}) > 1
 
     def _open(self) -> None:
         path, datasets = self._path, hdf5.datasets_of(self._file)

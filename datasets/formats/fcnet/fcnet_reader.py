@@ -76,6 +76,11 @@ class FcnetImporter(Importer):
         self.parts = cut_parts(meta, "meta", lengths, self.schema.fields, advice)
         self.carried = self._carried()
 
+    @classmethod
+    def recognises(cls, source: Path) -> bool:
+        """See `protocol.Importer`."""
+        return any(any(source.glob(f"{kind}_*.dat")) for kind in _KINDS)
+
     def _describe_task(self, folder: Path, options: FcnetOptions) -> None:
         """Set what maps of a D4RL task hold, which are 2 columns of `src` or more."""
         task, quality = named_dataset(_COUNTS.sub("", folder.resolve().name))

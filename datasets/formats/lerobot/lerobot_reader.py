@@ -51,6 +51,11 @@ class LerobotImporter(Importer):
         self.identity = sources.identity(self.files)
         self.parts = sources.cut_spans(folder.lengths, self.schema.fields)
 
+    @classmethod
+    def recognises(cls, source: Path) -> bool:
+        """See `protocol.Importer`."""
+        return (source / layout.INFO).is_file()
+
     def read_part(self, part: Span) -> PartInput:
         """See `protocol.Importer`."""
         arrays = self._folder.read(part, self._kinds)

@@ -7,6 +7,7 @@ making its environment would run whatever code its metadata name.
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,13 @@ class MinariImporter(Importer):
         self.files = sorted(self._path / name for name in files_under(self._path))
         self.identity = sources.identity(self.files, options)
         self.parts = sources.cut_spans(lengths, self.schema.fields)
+
+    @classmethod
+    def recognises(cls, source: Path) -> bool:
+        """See `protocol.Importer`."""
+        return any(
+            (folder / layout.METADATA_FILE).is_file() for folder in (source, source / "data")
+        )
 
     def _survey(self) -> tuple[np.ndarray, set[str]]:
         """(E,) lengths of the episodes, and all keys of their metadata."""

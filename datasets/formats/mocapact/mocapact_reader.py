@@ -13,7 +13,7 @@ import pyarrow as pa
 from gaitforge.datasets.errors import DatasetError, failures, listed
 from gaitforge.datasets.files import visible
 from gaitforge.datasets.formats.checks import damage_named, refuse
-from gaitforge.datasets.formats.hdf5 import open_hdf5
+from gaitforge.datasets.formats.hdf5 import open_hdf5, top_names
 from gaitforge.datasets.formats.mocapact import mocapact_files as files
 from gaitforge.datasets.formats.mocapact import mocapact_schema as keys
 from gaitforge.datasets.formats.mocapact.mocapact_files import FileContents, Rollouts
@@ -77,6 +77,13 @@ class MocapactImporter(Importer):
         self.parts = cut_parts(source, "episode_lengths", lengths, fields, advice)
         self._first_rollouts = np.cumsum([0, *map(len, self._rollouts)])
         self.carried = self._carried()
+
+    @classmethod
+    def recognises(cls, source: Path) -> bool:
+        """See `protocol.Importer`."""
+        paths = sorted(source.glob("*.hdf5"))[:1] if source.is_dir() else [source]
+        names = [name for path in paths for name in top_names(path)]
+        return any(keys.Snippet.parse(name) for name in names)
 
     def read_part(self, part: Span) -> PartInput:
         """See `protocol.Importer`."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import h5py
@@ -65,6 +66,11 @@ class RobomimicImporter(hdf5.Hdf5Importer):
     """See `protocol.Importer`."""
 
     Options = RobomimicOptions
+
+    @classmethod
+    def recognises(cls, source: Path) -> bool:
+        """See `protocol.Importer`."""
+        return keys.DATA in hdf5.top_names(source)
 
     def _open(self) -> None:
         path, self._table = self._path, None

@@ -32,6 +32,7 @@ from gaitforge.datasets.files import (
 from gaitforge.datasets.formats import importer_class, options_of
 from gaitforge.datasets.formats.checks import refuse
 from gaitforge.datasets.formats.protocol import Advance, Begin, Importer, Report, no_progress
+from gaitforge.datasets.formats.recognising import recognised_as
 from gaitforge.datasets.formats.sources import field_bytes
 from gaitforge.datasets.formats.transfer import staging
 from gaitforge.datasets.formats.transfer.imported import ImportedSource, save_selections
@@ -75,7 +76,7 @@ def import_source(
     cls = importer_class(name)
     if "://" in str(source):
         raise DatasetError(f"{source} is no local path; copy it to this machine first")
-    importer = cls(str(source), options_of(cls.Options, options))
+    importer = _opened(name, cls, str(source), options_of(cls.Options, options))
     try:
         check_inside(Path(source), importer.files if Path(source).is_dir() else ())
         # A link stays a link: the store appears at its target.
@@ -105,6 +106,17 @@ def import_source(
         return Report(name, str(source), str(store), *counts, time.monotonic() - started, carried)
     finally:
         importer.close()
+
+
+def _opened(name: str, cls: type[Importer], source: str, options: Any) -> Importer:
+    """The reader of a source; a refusal names the format that the source seems to be of."""
+    try:
+        return cls(source, options)
+    except DatasetError as error:
+        others = recognised_as(source)
+        if not others or name in others:
+            raise
+        raise DatasetError(f"{error}; it seems to be of the format {listed(others)}") from error
 
 
 def _existing(address: str | os.PathLike[str], importer: Importer) -> Store | None:
