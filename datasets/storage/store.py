@@ -22,13 +22,13 @@ from gaitforge.datasets.catalog.manifest import Manifest, PartRecord
 from gaitforge.datasets.errors import DatasetError, disk_failures, failures
 from gaitforge.datasets.files import (
     check_inside,
-    exclusive_lock,
     files_under,
     replace_durably,
     sha256_file,
     temporary_name,
 )
 from gaitforge.datasets.layout import CATALOG, MERGED_PREFIX, OVERLAYS, PARTS, STAGING
+from gaitforge.datasets.locks import exclusive_lock
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.commit import commit_part
 from gaitforge.datasets.storage.edit_log import EditLog, last_sha256
