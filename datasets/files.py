@@ -20,8 +20,17 @@ _ABANDONED_S = 24 * 3600.0
 """Age of a temporary file whose writer is taken for dead, where there are no locks to tell."""
 
 _NO_LINKS = frozenset(
-    (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
-    + (errno.EINVAL, errno.EACCES, errno.ENOTTY)
+    (
+        errno.EPERM,
+        errno.EACCES,
+        errno.EOPNOTSUPP,
+        errno.ENOTSUP,
+        errno.ENOSYS,
+        errno.EINVAL,
+        errno.ENOTTY,
+        errno.EMLINK,
+        errno.EXDEV,
+    )
 )
 """What a file system without hard links says."""
 

@@ -46,6 +46,9 @@ _NO_LOCKS = frozenset(
 _HELD = frozenset((errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES))
 """flock of NFS is one of POSIX on the server, which may say EACCES."""
 
+_MOST_BYTES = 4096
+"""Read of a lock file."""
+
 _TRIES = 100
 """Of opening a lock file that others remove again and again."""
 
@@ -82,7 +85,16 @@ def exclusive_lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
         lock.release()
 
 
-def try_flock(descriptor: int, shown: Path) -> bool | None:
+def has_locks(path: Path) -> bool:
+    """Whether the file system of an existing file has locks; where not, it is said once."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return try_flock(descriptor, path, fcntl.LOCK_SH) is not None
+    finally:
+        os.close(descriptor)
+
+
+def try_flock(descriptor: int, shown: Path, kind: int = fcntl.LOCK_EX) -> bool | None:
     """Take the kernel's lock on an open file without waiting: whether it was free.
 
     None, said once, where the file system has no locks or does not answer in ten seconds.
@@ -93,7 +105,7 @@ def try_flock(descriptor: int, shown: Path) -> bool | None:
     answers: list[int] = []
     # Its own descriptor: the thread may still be in the call when ours is closed.
     copied = os.dup(descriptor)
-    asking = threading.Thread(target=_ask, args=(copied, answers), daemon=True)
+    asking = threading.Thread(target=_ask, args=(copied, kind, answers), daemon=True)
     asking.start()
     asking.join(ANSWER_S)
     if not answers:
@@ -112,9 +124,9 @@ def try_flock(descriptor: int, shown: Path) -> bool | None:
     raise OSError(code, os.strerror(code), os.fspath(shown))
 
 
-def _ask(descriptor: int, answers: list[int]) -> None:
+def _ask(descriptor: int, kind: int, answers: list[int]) -> None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         answers.append(0)
     except OSError as error:
         answers.append(error.errno or errno.EIO)
@@ -124,36 +136,43 @@ def _ask(descriptor: int, answers: list[int]) -> None:
 
 @dataclass(frozen=True)
 class _Holder:
-    """What a lock file says: who holds it, and whether by flock or by its existence."""
+    """What a lock file says: whose it is, and by what.
+
+    `by` is "flock", "file" for a file system without, and "asking" until it has answered.
+    """
 
     process: ProcessIdentity
-    by_flock: bool
+    by: str
+
+    @classmethod
+    def of_this(cls, by: str) -> "_Holder":
+        return cls(ProcessIdentity.of_this(), by)
 
     def to_bytes(self) -> bytes:
-        return json.dumps({"by_flock": self.by_flock, **asdict(self.process)}).encode()
+        return json.dumps({"by": self.by, **asdict(self.process)}).encode()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "_Holder | None":
         """None for an empty or damaged file: its holder died before it wrote."""
         try:
             tree = json.loads(content)
-            by_flock = bool(tree.pop("by_flock"))
+            by = tree.pop("by")
             process = ProcessIdentity(**tree)
             numbers = isinstance(process.pid, int), isinstance(process.born, int)
             texts = isinstance(process.host, str), isinstance(process.space, str)
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
-        return cls(process, by_flock) if all(numbers + texts) else None
+        return cls(process, by) if all(numbers + texts) else None
 
 
 class _Lock:
     """A held lock; its thread shows that the holder lives."""
 
-    def __init__(self, path: Path, descriptor: int, by_flock: bool) -> None:
+    def __init__(self, path: Path, descriptor: int, by: str) -> None:
         self._path = path
         self._descriptor = descriptor
-        self._by_flock = by_flock
-        self._content = _Holder(ProcessIdentity.of_this(), by_flock).to_bytes()
+        self._by = by
+        self._content = _Holder.of_this(by).to_bytes()
         self._closed = threading.Event()
         self._writing = threading.Lock()
         with contextlib.suppress(OSError):
@@ -163,10 +182,9 @@ class _Lock:
 
     def _show_life(self) -> None:
         """Write the file anew, so that the server of the file system stamps it."""
-        # A full disk may refuse it; of a file that exists, most take the same bytes again.
-        with contextlib.suppress(OSError):
-            os.pwrite(self._descriptor, self._content, 0)
-            if not self._by_flock:
+        _write(self._descriptor, self._content)
+        if self._by == "file":
+            with contextlib.suppress(OSError):
                 os.fsync(self._descriptor)
 
     def _keep_alive(self) -> None:
@@ -201,18 +219,14 @@ def _try(path: Path) -> _Lock | None:
     descriptor, created = _open(path)
     kept = False
     try:
-        free = try_flock(descriptor, path)
-        if free is False:
-            return None
-        if free:
-            if not names_the_same_file(descriptor, path):
-                raise _Removed
-            holder = _Holder.from_bytes(os.pread(descriptor, 4096, 0))
-            if holder is not None and not holder.by_flock and not _is_dead(path, holder):
-                return None
-        elif not created:
+        free = _ask_as_creator(descriptor, path) if created else try_flock(descriptor, path)
+        if free is None and not created:
             return _take_over(path)
-        lock = _Lock(path, descriptor, by_flock=free is True)
+        if free and not names_the_same_file(descriptor, path):
+            raise _Removed
+        if free is False or (free and not created and _belongs_to_one_without(descriptor, path)):
+            return None
+        lock = _Lock(path, descriptor, "flock" if free else "file")
         kept = True
         return lock
     except OSError as error:
@@ -222,6 +236,41 @@ def _try(path: Path) -> _Lock | None:
     finally:
         if not kept:
             os.close(descriptor)
+
+
+def _ask_as_creator(descriptor: int, path: Path) -> bool | None:
+    """As `try_flock` of a file that this process created, and that is its lock without flock.
+
+    The file says so meanwhile: a process that gets flock waits for how this ends.
+    """
+    asking = _Holder.of_this("asking")
+    _write(descriptor, asking.to_bytes())
+    free = try_flock(descriptor, path)
+    untouched = _read(descriptor) in (asking, None)
+    if free is None and not untouched:
+        return False  # a process that has flock was faster
+    if free is False and untouched:
+        os.ftruncate(descriptor, 0)
+    return free
+
+
+def _belongs_to_one_without(descriptor: int, path: Path) -> bool:
+    """Whether a lock file whose flock was free belongs to a living process that has no flock."""
+    while (holder := _read(descriptor)) is not None and holder.by == "asking":
+        if _is_dead(path, holder):
+            return False
+        time.sleep(_FIRST_POLL_S)
+    return holder is not None and holder.by == "file" and not _is_dead(path, holder)
+
+
+def _read(descriptor: int) -> _Holder | None:
+    return _Holder.from_bytes(os.pread(descriptor, _MOST_BYTES, 0))
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    """Write a lock file's record; a disk that is full or fails does not keep the lock from us."""
+    with contextlib.suppress(OSError):
+        os.pwrite(descriptor, content, 0)
 
 
 def _open(path: Path) -> tuple[int, bool]:
@@ -262,7 +311,7 @@ def _take_over(path: Path) -> _Lock | None:
         _say(f"takes over the lock {path}: {_holder_text(path)} has ended or is silent")
         fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
         descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-        lock = _Lock(path, descriptor, by_flock=False)
+        lock = _Lock(path, descriptor, "file")
         try:
             os.replace(fresh, path)
         except BaseException:
@@ -323,10 +372,8 @@ def _unlink(path: Path) -> None:
 def _say_without(path: Path, problem: str) -> None:
     # The processes that one command starts would all say it.
     if multiprocessing.parent_process() is None:
-        _say(
-            f"the file system of {path.parent} {problem}; files that name their process are the "
-            "locks there"
-        )
+        place = path.parent.absolute()
+        _say(f"the file system of {place} {problem}; files that name their process are its locks")
 
 
 def _say(text: str) -> None:
