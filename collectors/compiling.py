@@ -4,6 +4,8 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
+from gaitforge.datasets.numba_compilers import jit, ufunc
+
 
 class compiled:
     """Compiles a function with numba at its first call: importing numba takes 0.2 s.
@@ -26,15 +28,10 @@ class compiled:
         for name in self._function.__code__.co_names:  # numba needs its own objects to call
             if isinstance(names.get(name), compiled):
                 names[name] = names[name]._machine_code
-        try:
-            return self._compile(cache=True)
-        except RuntimeError:  # numba found no place for its cache
-            return self._compile()
+        return self._compile()
 
-    def _compile(self, **options: Any) -> Callable[..., Any]:
-        from numba import njit
-
-        return njit(nogil=True, error_model="numpy", **options)(self._function)
+    def _compile(self) -> Callable[..., Any]:
+        return jit(self._function, nogil=True, error_model="numpy")
 
 
 class elementwise(compiled):
@@ -44,8 +41,6 @@ class elementwise(compiled):
     with AVX-512, which differ in the last bit.
     """
 
-    def _compile(self, **options: Any) -> Callable[..., Any]:
-        from numba import vectorize
-
+    def _compile(self) -> Callable[..., Any]:
         numbers = ", ".join(["f8"] * self._function.__code__.co_argcount)
-        return vectorize([f"f8({numbers})"], **options)(self._function)
+        return ufunc(self._function, [f"f8({numbers})"])

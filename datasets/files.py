@@ -1,8 +1,7 @@
-"""Durable file operations: fsync, atomic replacement, and locks released when a process dies."""
+"""Durable file operations: fsync, atomic replacement, creation, and temporary files."""
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import re
@@ -13,8 +12,28 @@ from pathlib import Path
 
 from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.layout import CATALOG, ROOT_FILE
+from gaitforge.datasets.liveness import file_system_time
+from gaitforge.datasets.locks import exclusive_lock, names_the_same_file, try_flock
 
 _TEMPORARY = ".tmp"
+
+_ABANDONED_S = 24 * 3600.0
+"""Age of a temporary file whose writer is taken for dead, where there are no locks to tell."""
+
+_NO_LINKS = frozenset(
+    (
+        errno.EPERM,
+        errno.EACCES,
+        errno.EOPNOTSUPP,
+        errno.ENOTSUP,
+        errno.ENOSYS,
+        errno.EINVAL,
+        errno.ENOTTY,
+        errno.EMLINK,
+        errno.EXDEV,
+    )
+)
+"""What a file system without hard links says."""
 
 
 def fsync_path(path: Path) -> None:
@@ -55,8 +74,22 @@ def create_durably(path: Path, content: bytes) -> bool:
             os.link(temporary, path)  # unlike a rename, never replaces
         except FileExistsError:
             return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            if not _rename_unless_there(temporary, path):
+                return False
         fsync_path(path.parent)
     return True
+
+
+def _rename_unless_there(temporary: Path, path: Path) -> bool:
+    """Rename a file to `path` unless that exists; all that create it this way take turns."""
+    with exclusive_lock(path.with_name(f".{path.name}.lock")):
+        if os.path.lexists(path):
+            return False
+        os.rename(temporary, path)
+        return True
 
 
 @contextlib.contextmanager
@@ -86,9 +119,9 @@ def temporary_file(path: Path) -> Iterator[Path]:
         temporary = temporary_name(path)
         with open(temporary, "xb") as stream:
             try:
-                with contextlib.suppress(OSError):  # without locks, nothing is taken for a leftover
-                    fcntl.flock(stream, fcntl.LOCK_EX)
-                if not _names_the_same_file(stream.fileno(), temporary):
+                with contextlib.suppress(OSError):
+                    try_flock(stream.fileno(), temporary)
+                if not names_the_same_file(stream.fileno(), temporary):
                     continue  # taken for a leftover before it was locked
                 yield temporary
                 return
@@ -119,11 +152,15 @@ def remove_leftover(path: Path) -> bool:
         return False
     try:
         with open(path, "r+b") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink(missing_ok=True)
-    except OSError:  # a living writer has or had it, or the file system has no locks
+            free = try_flock(stream.fileno(), path)
+            if free is None:  # without locks only its age tells
+                age_s = file_system_time(path.parent) - os.fstat(stream.fileno()).st_mtime
+                free = age_s > _ABANDONED_S
+            if free:
+                path.unlink(missing_ok=True)
+            return free
+    except OSError:  # it was renamed or removed meanwhile
         return False
-    return True
 
 
 def is_hidden(name: str) -> bool:
@@ -192,56 +229,3 @@ def files_under(root: Path) -> list[str]:
     """Relative POSIX paths of all files under `root` that are not hidden, sorted."""
     names = (path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
     return sorted(name for name in names if not is_hidden(name))
-
-
-@contextlib.contextmanager
-def exclusive_lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Hold the lock file `path`; yields False if another process holds it and `wait` is off.
-
-    The kernel releases the lock when the process dies. The file is removed on release; a waiter
-    that got the removed file tries again.
-    """
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            os.close(descriptor)
-            yield False
-            return
-        if _names_the_same_file(descriptor, path):
-            break
-        os.close(descriptor)
-    try:
-        yield True
-    finally:
-        path.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def shared_lock(path: Path) -> Iterator[None]:
-    """Hold the lock file `path` beside others who do so; waits while `exclusive_lock` has it.
-
-    The last holder removes the file.
-    """
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        if _names_the_same_file(descriptor, path):
-            break
-        os.close(descriptor)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(BlockingIOError):  # somebody else holds it
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-def _names_the_same_file(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False

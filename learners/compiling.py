@@ -6,7 +6,7 @@ from pathlib import Path
 from types import CellType, FunctionType
 from typing import Any
 
-from numba import njit
+from gaitforge.datasets.numba_compilers import jit
 
 
 def compiled(**options: Any) -> Callable[[Any], Any]:
@@ -15,14 +15,10 @@ def compiled(**options: Any) -> Callable[[Any], Any]:
     fastmath may reorder sums and fuse products, but keeps NaN. The cache depends on the files of
     the function, of those that it calls, and on this one.
     """
-    options = {"fastmath": {"reassoc", "contract", "nsz"}, "cache": True, **options}
+    options = {"fastmath": {"reassoc", "contract", "nsz"}, **options}
 
     def compile_lazily(function: Any) -> Any:
-        function = _with_sources(function)
-        try:
-            return njit(**options)(function)
-        except RuntimeError:  # no folder for the cache
-            return njit(**{**options, "cache": False})(function)
+        return jit(_with_sources(function), **options)
 
     return compile_lazily
 

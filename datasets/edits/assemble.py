@@ -16,13 +16,13 @@ from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.files import (
     check_inside,
     check_outside_stores,
-    exclusive_lock,
     fsync_path,
     fsync_tree,
     replace_durably,
     write_bytes_durably,
 )
 from gaitforge.datasets.layout import ABOUT, CATALOG, IMPORTS, PARTS, ROOT_FILE, STAGING
+from gaitforge.datasets.locks import exclusive_lock
 from gaitforge.datasets.storage.edit_log import last_sha256
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.datasets.storage.store import Store

@@ -26,6 +26,7 @@ from gaitforge.datasets.formats.hdf5_chunks import (
 )
 from gaitforge.datasets.formats.protocol import Importer
 from gaitforge.datasets.formats.sources import stored_dtype
+from gaitforge.datasets.locks import has_locks
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.selection import Selection, final_of
 
@@ -44,7 +45,7 @@ def open_hdf5(path: Path) -> h5py.File:
     status = path.stat()
     _check_own_data(path, (status.st_ino, status.st_ctime_ns, status.st_size))
     try:
-        return h5py.File(path, "r")
+        return _open(path)
     except OSError as error:
         checks.refuse_unreadable(path, "HDF5", error)
 
@@ -54,10 +55,17 @@ def top_names(path: Path) -> list[str]:
     if not path.is_file() or not h5py.is_hdf5(path):
         return []
     try:
-        with h5py.File(path, "r") as file:
+        with _open(path) as file:
             return list(file)
     except (OSError, RuntimeError):
         return []
+
+
+def _open(path: Path) -> h5py.File:
+    """Open a file, with HDF5's own lock against writers where the file system has locks."""
+    # None is HDF5's default. It would end, or wait for ever, where there are none.
+    locking = None if has_locks(path) else False
+    return h5py.File(path, "r", locking=locking)
 
 
 @cache  # MoCapAct's files are opened again for every part
@@ -88,7 +96,7 @@ def _check_own_data(path: Path, stamp: tuple[int, ...]) -> None:
         return None
 
     try:
-        file = h5py.File(path, "r")
+        file = _open(path)
     except OSError as error:
         checks.refuse_unreadable(path, "HDF5", error)
     with file, checks.damage_named(path):

@@ -21,7 +21,6 @@ from gaitforge.datasets.catalog.manifest import PART_ID, Manifest, PartRecord
 from gaitforge.datasets.errors import DatasetError, disk_failures, failures
 from gaitforge.datasets.files import (
     check_inside,
-    exclusive_lock,
     files_under,
     join_inside,
     replace_durably,
@@ -30,6 +29,7 @@ from gaitforge.datasets.files import (
     visible,
 )
 from gaitforge.datasets.layout import CATALOG, MERGED_PREFIX, OVERLAYS, PARTS, STAGING
+from gaitforge.datasets.locks import exclusive_lock
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.commit import commit_part
 from gaitforge.datasets.storage.edit_log import EditLog, last_sha256

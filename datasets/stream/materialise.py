@@ -24,6 +24,7 @@ import numpy as np
 
 from gaitforge.datasets import files as disk
 from gaitforge.datasets.errors import DatasetError, disk_failures
+from gaitforge.datasets.locks import exclusive_lock
 from gaitforge.datasets.selection.actions import CLEAN, EXECUTED, Actions, holds_executed
 from gaitforge.datasets.selection.returns import returns_to_go
 from gaitforge.datasets.selection.selection import Selection
@@ -57,7 +58,7 @@ def materialise(
     folder = Path(directory) / _key(selection, columns)
     with disk_failures(f"cannot materialise the selection to {folder}"):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with disk.exclusive_lock(folder.with_name(f".{folder.name}.lock")):
+        with exclusive_lock(folder.with_name(f".{folder.name}.lock")):
             if not folder.exists():
                 _write_copy(folder, source, columns)
     return Materialised(folder)

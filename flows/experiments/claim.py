@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gaitforge.datasets import open_store
-from gaitforge.datasets.files import exclusive_lock
+from gaitforge.datasets.locks import exclusive_lock, is_shared
 from gaitforge.flows.experiments.names import shown
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.records.plans import PLAN, plan_from_tree
@@ -97,7 +97,7 @@ def claim_folder(
     if _is_new(out, kind, new, read, check) and write:
         prepare_folder(out)
         with exclusive_lock(out / WORK_LOCK, wait=False) as alone:
-            if not alone:
+            if not alone or is_shared(out / WORK_LOCK):
                 raise ValueError(
                     f"stages of another plan run in {out}; wait for them, or choose another folder"
                 )

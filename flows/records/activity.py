@@ -1,12 +1,12 @@
 """Heartbeats and failures of the parts in work, as files.
 
 A heartbeat, `active/<part>.json`, is replaced about every two seconds and removed when the part
-ends. A failed attempt leaves `failed/<part>-<n>.json`. Writes that fail are ignored.
+ends. A failed attempt leaves `failed/<part>-<n>.json`. Writes that fail are ignored. Ages are those
+of the files, by the file system's clock; see `gaitforge.datasets.liveness`.
 """
 
 import json
 import os
-import socket
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -16,13 +16,19 @@ from typing import Any
 
 from gaitforge.datasets.files import join_inside, temporary_file
 from gaitforge.datasets.interrupts import Interrupted
+from gaitforge.datasets.liveness import (
+    SILENT_S,
+    ProcessIdentity,
+    file_system_time,
+    read_current,
+)
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.logs import log_event, short
 from gaitforge.flows.records.part_records import PartCollected
 
 ACTIVE, FAILED = "active", "failed"
 HEARTBEAT_S = 2.0
-STALE_S = 60.0
+STALE_S = SILENT_S
 """Age of a dead or hanging process's heartbeat; compressing and writing a part takes less."""
 
 MAX_FAILURES = 20
@@ -31,30 +37,48 @@ MAX_FAILURES = 20
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A part in work: `steps` of about `total` are done; times in seconds since the epoch.
+    """A part in work: `steps` of about `total` are done, in `seconds`.
 
-    `phase` is "simulate" or "write".
+    `phase` is "simulate" or "write". `age_s` is that of the file, not stored in it.
     """
 
     part: str
-    host: str
-    pid: int
-    started: float
-    updated: float
+    process: ProcessIdentity
+    seconds: float
     steps: int
     total: int
     phase: str = "simulate"
+    age_s: float = 0.0
+
+    @property
+    def host(self) -> str:
+        """Name of the host that works on it."""
+        return self.process.host
+
+    @property
+    def pid(self) -> int:
+        """Number of the process that works on it."""
+        return self.process.pid
 
     @property
     def rate(self) -> float:
         """Steps a second so far."""
-        return self.steps / max(self.updated - self.started, 1e-9) if self.steps else 0.0
+        return self.steps / self.seconds if self.seconds > 0 else 0.0
 
-    def is_stale(self, now: float) -> bool:
+    @property
+    def is_stale(self) -> bool:
         """Whether its process is gone (known on its own host) or has been silent for long."""
-        if now - self.updated > STALE_S:
-            return True
-        return self.host == socket.gethostname() and not _is_alive(self.pid)
+        return self.age_s > STALE_S or self.process.has_ended()
+
+    def to_tree(self) -> dict[str, object]:
+        """What the file holds."""
+        return {name: value for name, value in asdict(self).items() if name != "age_s"}
+
+    @classmethod
+    def from_tree(cls, tree: dict[str, Any], age_s: float) -> "Heartbeat":
+        """The inverse; TypeError or KeyError for the file of another version."""
+        process = ProcessIdentity(**tree["process"])
+        return cls(**{**tree, "process": process, "age_s": age_s})
 
 
 @dataclass(frozen=True)
@@ -77,8 +101,8 @@ class PartActivity:
 
     def __init__(self, records: Path, part: str, total: int):
         self._records, self._path = records, join_inside(records / ACTIVE, f"{part}.json")
-        now = time.time()
-        self._beat = Heartbeat(part, socket.gethostname(), os.getpid(), now, now, 0, total)
+        self._started = time.monotonic()
+        self._beat = Heartbeat(part, ProcessIdentity.of_this(), 0.0, 0, total)
         self._written = 0.0
 
     @property
@@ -116,9 +140,9 @@ class PartActivity:
 
     def _write(self) -> None:
         self._written = time.monotonic()
-        self._beat = replace(self._beat, updated=time.time())
+        self._beat = replace(self._beat, seconds=self._written - self._started)
         with suppress(OSError):
-            _replace_file(self._path, asdict(self._beat))
+            _replace_file(self._path, self._beat.to_tree())
 
     def _keep_failure(self, text: str) -> None:
         beat, folder = self._beat, self._records / FAILED
@@ -130,14 +154,20 @@ class PartActivity:
 
 def read_active(records: Path) -> list[Heartbeat]:
     """The parts in work, stale ones included, sorted by part."""
-    return [Heartbeat(**tree) for tree in _trees(records / ACTIVE)]
+    trees = _trees(records / ACTIVE)
+    # After the files: none of them is from the future.
+    now = file_system_time(records / ACTIVE) if trees else 0.0
+    beats: list[Heartbeat] = []
+    for tree, modified in trees:
+        with suppress(TypeError, KeyError):
+            beats.append(Heartbeat.from_tree(tree, max(0.0, now - modified)))
+    return beats
 
 
 def forget_stale(records: Path) -> None:
     """Remove the heartbeats of dead processes, whose parts are made anew."""
-    now = time.time()
     for beat in read_active(records):
-        if beat.is_stale(now):
+        if beat.is_stale:
             with suppress(OSError):
                 join_inside(records / ACTIVE, f"{beat.part}.json").unlink(missing_ok=True)
 
@@ -166,7 +196,8 @@ class FollowedParts:
 
 def read_failures(records: Path) -> list[Failure]:
     """The failed attempts, oldest first."""
-    return sorted((Failure(**tree) for tree in _trees(records / FAILED)), key=lambda f: f.time)
+    by_age = sorted(_trees(records / FAILED), key=lambda entry: entry[1])
+    return [Failure(**tree) for tree, _ in by_age]
 
 
 def last_line(error: BaseException) -> str:
@@ -183,18 +214,11 @@ def _replace_file(path: Path, tree: dict[str, object]) -> None:
         os.replace(temporary, path)
 
 
-def _trees(folder: Path) -> list[dict[str, Any]]:
-    """The JSON files of a folder; files that are damaged or just went are left out."""
-    trees = []
+def _trees(folder: Path) -> list[tuple[dict[str, Any], float]]:
+    """The JSON files of a folder, each with its time; damaged ones and those gone are left out."""
+    trees: list[tuple[dict[str, Any], float]] = []
     for path in sorted(folder.glob("*.json")):
         with suppress(OSError, ValueError):
-            trees.append(json.loads(path.read_text()))
+            content, modified = read_current(path)
+            trees.append((json.loads(content), modified))
     return trees
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except OSError as error:  # PermissionError: another user's process
-        return not isinstance(error, ProcessLookupError)
-    return True

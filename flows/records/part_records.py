@@ -9,7 +9,6 @@
 Importing this loads neither a simulator nor torch.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TypedDict, cast
 from gaitforge import datasets
 from gaitforge.datasets.files import join_inside
 from gaitforge.datasets.layout import OVERLAYS
+from gaitforge.datasets.liveness import file_system_time
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url, local_folder
 from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
 
@@ -25,6 +25,8 @@ from gaitforge.flows.records.records import digest, provenance, read_record, to_
 @dataclass(frozen=True)
 class PartCollected:
     """A collected part: its size, and its times in seconds since the epoch, commit included.
+
+    `ended` is by the clock of the store's file system, and `started` earlier by its duration.
 
     `started` equals `ended` where only the commit is known.
     """
@@ -90,7 +92,9 @@ def records_of_commits(
 def _record_of_commit(store: "datasets.Store", store_path: Path | str, part: str) -> PartCollected:
     committed = store.files.find(part).record
     catalog_file = store.files.path(part)  # none of its own once it was merged with others
-    ended = catalog_file.stat().st_mtime if catalog_file.exists() else time.time()
+    ended = file_system_time(records_folder(store_path))
+    if catalog_file.exists():
+        ended = catalog_file.stat().st_mtime
     record = PartCollected(
         part, committed.episodes, committed.steps, committed.bytes, ended, 0.0, ended
     )

@@ -11,7 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
-from gaitforge.datasets.files import check_outside_stores, exclusive_lock, write_bytes_durably
+from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
+from gaitforge.datasets.locks import exclusive_lock
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import record_from_tree
 from gaitforge.learners.revision import git_revision

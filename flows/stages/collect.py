@@ -15,8 +15,10 @@ from pathlib import Path
 
 from gaitforge.datasets import DatasetError, Store, create_store, open_store
 from gaitforge.datasets.interrupts import Interrupted
+from gaitforge.datasets.liveness import file_system_time
 from gaitforge.flows.progress import Advance, Reporter, no_progress
 from gaitforge.flows.records.activity import (
+    Failure,
     FollowedParts,
     PartActivity,
     forget_stale,
@@ -206,19 +208,22 @@ def _attempt(
             activity.advance(n)
             advance(n, note)
 
-        started = time.time()
+        started = time.monotonic()
         try:
             data = simulation().roll_out(part, store.schema, report)
-            rolled_out = time.time()
+            rolled_out = time.monotonic()
             activity.writing()
             entry = store.write_part(part, data.steps, data.catalog, data.per_episode)
         except Exception as error:
             if not isinstance(error, Interrupted):
                 advance(-activity.steps, "")  # the next attempt begins at the first step
             raise
-        ended = time.time()
+        write_s = time.monotonic() - rolled_out
+        seconds = time.monotonic() - started
+        # All hosts' parts by one clock, and a duration that no jump of a clock changes.
+        ended = file_system_time(records_folder(store_path))
         sizes = entry.episodes, entry.steps, entry.bytes
-        record = PartCollected(part, *sizes, started, ended - rolled_out, ended)
+        record = PartCollected(part, *sizes, ended - seconds, write_s, ended)
         write_part_record(store_path, record)
         return record
 
@@ -240,7 +245,8 @@ def _collect_in_processes(
     collection: Collection, workers: int, advance: Advance
 ) -> list[PartCollected]:
     missing, open_parts = collection.missing, set(collection.missing)
-    follow, started = collection.followed(advance), time.time()
+    follow = collection.followed(advance)
+    earlier = read_failures(records_folder(collection.store))
 
     def look() -> None:
         records = part_records(collection.store, sorted(open_parts))
@@ -251,14 +257,14 @@ def _collect_in_processes(
     threads = collection.plan.workers // workers
     work = partial(_collect_share, collection.plan, collection.store, threads)
     if not run_in_processes(work, shares, look):
-        raise ValueError(_failure(collection, started))
+        raise ValueError(_failure(collection, earlier))
     return records_of_commits(open_store(collection.store), collection.store, missing)
 
 
-def _failure(collection: Collection, started: float) -> str:
-    """Why a process failed, from its part's record."""
+def _failure(collection: Collection, earlier: Sequence[Failure]) -> str:
+    """Why a process failed, from its part's record, which is not one of the `earlier` ones."""
     for failure in reversed(read_failures(records_folder(collection.store))):
-        if failure.part in collection.missing and failure.time >= started:
+        if failure.part in collection.missing and failure not in earlier:
             return f"part {failure.part} failed: {failure.error}"
     return (
         "a collecting process ended before its parts were made: see the lines above, or the "

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from gaitforge.datasets import open_store
-from gaitforge.datasets.files import join_inside, shared_lock
+from gaitforge.datasets.files import join_inside
 from gaitforge.datasets.layout import ROOT_FILE
+from gaitforge.datasets.liveness import file_system_time
+from gaitforge.datasets.locks import shared_lock
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.flows.progress import Advance, Reporter, StageReporter, leads, no_progress
 from gaitforge.flows.records.records import prepare_folder, read_record, write_record
@@ -217,7 +219,8 @@ def _record(out: Path, stage: Stage) -> Path:
 
 @contextmanager
 def _recorded(out: Path, stage: Stage) -> Iterator[None]:
-    began, started, path = time.time(), time.perf_counter(), _record(out, stage)
+    started = time.monotonic()
+    path = _record(out, stage)
     done, fault = False, ""
     try:
         with at_work(out, [stage]):
@@ -232,7 +235,10 @@ def _recorded(out: Path, stage: Stage) -> Iterator[None]:
     finally:
         if leads():
             runs = (read_record(path) or {}).get("runs", [])
-            seconds = round(time.perf_counter() - started, 3)
-            runs.append({"started": round(began, 3), "seconds": seconds})
+            seconds = round(time.monotonic() - started, 3)
+            # By one clock for the stages of all hosts; a jump of a clock changes no duration.
+            path.parent.mkdir(parents=True, exist_ok=True)
+            began = round(file_system_time(path.parent) - seconds, 3)
+            runs.append({"started": began, "seconds": seconds})
             key = stage.key if done else None
             write_record(path, {"key": key, "runs": runs, "error": fault})

@@ -1,7 +1,6 @@
 """The status of a collection or a training run, read from its files alone."""
 
 import os
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, Literal
 from gaitforge import datasets
 from gaitforge.datasets.history import HISTORY, read_history
 from gaitforge.datasets.layout import ROOT_FILE
+from gaitforge.datasets.liveness import file_system_time
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.flows.records.activity import Heartbeat, read_active, read_failures
 from gaitforge.flows.records.part_records import (
@@ -171,9 +171,8 @@ def as_tree(result: CollectionStatus | TrainingStatus) -> dict[str, object]:
     return {"kind": kind, **to_tree(result)}
 
 
-def collection_status(store_path: Path | str, now: float | None = None) -> CollectionStatus:
-    """The status of a store's collection; `now` is the time in seconds since the epoch."""
-    now = time.time() if now is None else now
+def collection_status(store_path: Path | str) -> CollectionStatus:
+    """The status of a store's collection."""
     records = records_folder(store_path)
     # Before the catalog: a part that is committed in between counts as committed.
     beats = read_active(records)
@@ -182,7 +181,7 @@ def collection_status(store_path: Path | str, now: float | None = None) -> Colle
     planned = _planned(plan_records(store_path))
     missing = {part: steps for part, steps in planned.items() if part not in committed}
     open_beats = [beat for beat in beats if beat.part not in committed]
-    working = [beat for beat in open_beats if not beat.is_stale(now)]
+    working = [beat for beat in open_beats if not beat.is_stale]
     done = [part for part in planned if part in committed]
     by_end = sorted(part_records(store_path, done), key=lambda record: record.ended)
     rate = collection_rate(by_end[-max(RECENT_PARTS, 2 * len(working)) :])
@@ -206,7 +205,7 @@ def collection_status(store_path: Path | str, now: float | None = None) -> Colle
         steps=info.steps,
         episodes=info.episodes,
         bytes=info.bytes,
-        active=tuple(_active(beat, now) for beat in open_beats),
+        active=tuple(_active(beat) for beat in open_beats),
         failed=tuple(_failed(records, committed)),
         steps_per_s=rate,
         working_steps_per_s=live_rate,
@@ -215,9 +214,8 @@ def collection_status(store_path: Path | str, now: float | None = None) -> Colle
     )
 
 
-def training_status(run_dir: Path, now: float | None = None) -> TrainingStatus:
-    """The status of a training run; `now` is the time in seconds since the epoch."""
-    now = time.time() if now is None else now
+def training_status(run_dir: Path) -> TrainingStatus:
+    """The status of a training run."""
     config = (read_record(run_dir / RUN_CONFIG) or {}).get("train_config")
     config = config or _planned_config(run_dir)
     checkpoint = read_record(run_dir / RUN_CHECKPOINT) or {}
@@ -228,7 +226,7 @@ def training_status(run_dir: Path, now: float | None = None) -> TrainingStatus:
     step = max(last.get("step", last.get("steps", 0)), saved.get("step", 0))
     steps = int(config.get("steps", last.get("total_steps", step)))
     elapsed = float(max(last.get("elapsed_s", 0.0), saved.get("train_s", 0.0)))
-    quiet = _quiet_s(run_dir, now)
+    quiet = _quiet_s(run_dir)
     state: State = "stopped" if step else "empty"
     if checkpoint.get("finished"):
         state = "complete"
@@ -267,10 +265,18 @@ def _resumed(run_dir: Path) -> bool:
     return started > saved
 
 
-def _active(beat: Heartbeat, now: float) -> ActivePart:
-    progress = beat.phase, beat.steps, beat.total, beat.rate
-    age_s = max(0.0, now - beat.updated)
-    return ActivePart(beat.part, beat.host, beat.pid, *progress, age_s, beat.is_stale(now))
+def _active(beat: Heartbeat) -> ActivePart:
+    return ActivePart(
+        part=beat.part,
+        host=beat.host,
+        pid=beat.pid,
+        phase=beat.phase,
+        steps=beat.steps,
+        total=beat.total,
+        steps_per_s=beat.rate,
+        heartbeat_age_s=beat.age_s,
+        stale=beat.is_stale,
+    )
 
 
 def _planned(plans: Sequence[PlanRecord]) -> dict[str, int]:
@@ -291,8 +297,8 @@ def _failed(records: Path, committed: set[str]) -> Iterator[FailedPart]:
         yield FailedPart(part, counts[part], failure.error, failure.time, part in committed)
 
 
-def _quiet_s(run_dir: Path, now: float) -> float | None:
-    """Seconds since a run's files were last written."""
+def _quiet_s(run_dir: Path) -> float | None:
+    """Seconds since a run's files were last written, by the file system's clock."""
     paths = [run_dir / name for name in (RUN_CONFIG, HISTORY, RUN_CHECKPOINT)]
     times = [path.stat().st_mtime for path in paths if path.exists()]
-    return max(0.0, now - max(times)) if times else None
+    return max(0.0, file_system_time(run_dir) - max(times)) if times else None

@@ -126,7 +126,8 @@ def _task_row(task: slurm.TaskStatus) -> dict[str, object]:
     row = fields_of(task, "task", "state", "why", "code", "restarts", "host")
     seconds = None
     if task.started is not None and (task.ended is not None or task.state == "running"):
-        seconds = (task.ended or round(time.time())) - task.started
+        # The node's clock may be ahead of this one's, or have jumped back.
+        seconds = max(0, (task.ended or round(time.time())) - task.started)
     return row | {"seconds": seconds, "parts": " ".join(task.parts)}
 
 

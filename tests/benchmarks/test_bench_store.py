@@ -96,5 +96,5 @@ def answers(store: Store) -> dict[str, Any]:
         "chosen": (chosen.hash, chosen.describe(), chosen.listing(3, "return desc")),
         "columns": everything.with_rows(everything.rows[::777]).episodes().to_pydict(),
         "windows": len(everything.windows(64, 1024)),
-        "status": collection_status(store.path, now=0.0),
+        "status": collection_status(store.path),
     }

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaitforge.datasets.interrupts import Interrupted
+from gaitforge.datasets.liveness import ProcessIdentity, file_system_time
 from gaitforge.flows.records import logs
 from gaitforge.flows.records.activity import (
     HEARTBEAT_S,
@@ -22,6 +22,7 @@ from gaitforge.flows.records.activity import (
     STALE_S,
     Heartbeat,
     PartActivity,
+    forget_stale,
     last_line,
     read_active,
     read_failures,
@@ -32,17 +33,20 @@ from gaitforge.flows.retrying import Retry, is_passing
 from tests.flows.processes import read_log
 
 
-def beat(**changes: object) -> Heartbeat:
-    now = time.time()
-    mine = Heartbeat("p", socket.gethostname(), os.getpid(), now - 10, now, 500, 1000)
-    return replace(mine, **changes)
+def beat(pid: int = 0, space: str = "", age_s: float = 0.0) -> Heartbeat:
+    process = ProcessIdentity.of_this()
+    if pid:
+        process = replace(process, pid=pid, born=0)
+    if space:
+        process = replace(process, host="elsewhere", space=space)
+    return Heartbeat("p", process, 10.0, 500, 1000, age_s=age_s)
 
 
 def test_a_part_in_work_has_a_heartbeat_that_goes_with_its_end(tmp_path: Path) -> None:
     with PartActivity(tmp_path, "part-1", 1000) as activity:
         [first] = read_active(tmp_path)
         assert (first.part, first.pid, first.steps, first.total) == ("part-1", os.getpid(), 0, 1000)
-        assert not first.is_stale(time.time())
+        assert not first.is_stale
         activity.advance(300)
         activity.writing()
         [second] = read_active(tmp_path)
@@ -90,14 +94,52 @@ def test_heartbeats_come_seldom_whatever_the_work(tmp_path: Path) -> None:
 
 
 def test_a_heartbeat_is_stale_when_its_process_is_gone_or_silent() -> None:
-    now = time.time()
     gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"],
                           capture_output=True, text=True, check=True)  # fmt: skip
-    assert not beat().is_stale(now)
-    assert beat(pid=int(gone.stdout)).is_stale(now)
-    assert not beat(pid=int(gone.stdout), host="elsewhere").is_stale(now), "cannot be known"
-    assert beat(host="elsewhere", updated=now - STALE_S - 1).is_stale(now)
+    assert not beat().is_stale
+    assert beat(pid=int(gone.stdout)).is_stale
+    assert not beat(pid=int(gone.stdout), space="other").is_stale, "cannot be known"
+    assert beat(space="other", age_s=STALE_S + 1).is_stale
     assert beat().rate == pytest.approx(50)
+    mine = beat()
+    later = replace(mine, process=replace(mine.process, born=mine.process.born + 1))
+    assert later.is_stale, "its number is used by another process now"
+
+
+@pytest.mark.parametrize("jump_s", [-86400.0, -3600.0, 86400.0])
+def test_ages_and_rates_are_the_same_whatever_this_hosts_clock_says(
+    jump_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    with PartActivity(tmp_path, "a", 1000) as activity:
+        monkeypatch.setattr(time, "time", lambda: now + jump_s)
+        time.sleep(0.2)
+        activity.advance(100)
+        activity.writing()
+        [mine] = read_active(tmp_path)
+        assert not mine.is_stale
+        assert mine.age_s < 30
+        assert 0.2 <= mine.seconds < 30
+        assert mine.rate == pytest.approx(100 / mine.seconds)
+        forget_stale(tmp_path)
+        assert len(read_active(tmp_path)) == 1, "a living one stays"
+        path = tmp_path / "active" / "a.json"
+        tree = json.loads(path.read_text())
+        tree["process"] |= {"host": "elsewhere", "space": "other"}
+        path.write_text(json.dumps(tree))
+        silent = file_system_time(tmp_path) - STALE_S - 1
+        os.utime(path, (silent, silent))
+        [dead] = read_active(tmp_path)
+        assert dead.is_stale, "a dead one is, also if its host's clock was ahead"
+        forget_stale(tmp_path)
+        assert read_active(tmp_path) == []
+
+
+def test_heartbeats_of_other_versions_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "active").mkdir()
+    old = {"part": "p", "host": "h", "pid": 1, "started": 0.0, "updated": 1.0, "steps": 1}
+    (tmp_path / "active" / "p.json").write_text(json.dumps(old))
+    assert read_active(tmp_path) == []
 
 
 def test_readers_never_see_a_torn_heartbeat(tmp_path: Path) -> None:

@@ -4,16 +4,16 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gaitforge.datasets import open_store
+from gaitforge.datasets.liveness import ProcessIdentity
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.activity import STALE_S, Heartbeat, PartActivity, read_active
 from gaitforge.flows.records.part_records import collection_rate, part_records, records_folder
@@ -35,15 +35,22 @@ PLAN = replace(COLLECT, grid=replace(GRID, parts=3, episodes_per_part=4), thread
 FULL = PLAN.expected_steps()[PLAN.part_ids()[0]]
 
 
-def begin(store: Path, part: str, steps: int = 0, **changes: object) -> Heartbeat:
-    """A heartbeat as another process would have left it."""
-    now = time.time()
-    beat = Heartbeat(part, socket.gethostname(), os.getpid(), now - 4, now, steps, FULL)
-    beat = replace(beat, **changes)
+ELSEWHERE = ProcessIdentity("elsewhere", 1, "another kernel", 1)
+
+
+def begin(
+    store: Path,
+    part: str,
+    steps: int = 0,
+    process: ProcessIdentity | None = None,
+    age_s: float = 0.0,
+) -> None:
+    """Leave a heartbeat as another process would have."""
+    beat = Heartbeat(part, process or ProcessIdentity.of_this(), 4.0, steps, FULL)
     path = records_folder(store) / "active" / f"{part}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(beat)))
-    return beat
+    path.write_text(json.dumps(beat.to_tree()))
+    age(path, age_s)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +89,7 @@ def test_a_store_that_nobody_works_on_is_stopped_until_it_is_complete(store: Pat
 def test_parts_in_work_are_shown_and_counted(store: Path) -> None:
     _, second, third = PLAN.part_ids()
     begin(store, second, steps=400)
-    begin(store, third, steps=200, host="elsewhere", pid=1)
+    begin(store, third, steps=200, process=ELSEWHERE)
     found = collection_status(store)
     assert found.state == "working"
     assert [part.part for part in found.active] == [second, third]
@@ -97,8 +104,10 @@ def test_a_dead_processes_part_is_stale_and_does_not_count_as_work(store: Path) 
     _, second, third = PLAN.part_ids()
     gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"],
                           capture_output=True, text=True, check=True)  # fmt: skip
-    begin(store, second, steps=400, pid=int(gone.stdout))
-    begin(store, third, host="elsewhere", updated=time.time() - STALE_S - 5)
+    begin(
+        store, second, steps=400, process=replace(ProcessIdentity.of_this(), pid=int(gone.stdout))
+    )
+    begin(store, third, process=ELSEWHERE, age_s=STALE_S + 5)
     found = collection_status(store)
     assert (found.state, [part.stale for part in found.active]) == ("stopped", [True, True])
     assert found.active[1].heartbeat_age_s == pytest.approx(STALE_S + 5, abs=2)

@@ -59,7 +59,8 @@ class D4rlExporter(Exporter):
         keys, metadata = layout.keys_of(schema), imported_metadata(selection, "d4rl")
         final, others = _episode_fields(schema)
         others = others if self._options.notes else []
-        with h5py.File(temporary, "w") as file:
+        # Only this process knows the file, and not every file system has locks.
+        with h5py.File(temporary, "w", locking=False) as file:
             file.attrs.update(read_about(selection.store).texts)
             for block in blocks(selection):
                 values = block.read(schema.names("step"))

@@ -250,7 +250,9 @@ class _Files(ExitStack):
         if name != self._name:
             self.close()
             path = self._place if self._one_file else self._place / f"{name}.hdf5"
-            self._file, self._name = self.enter_context(h5py.File(path, "a")), name
+            # Only this process knows the file, and not every file system has locks.
+            self._file = self.enter_context(h5py.File(path, "a", locking=False))
+            self._name = name
         return self._file
 
     def write(self, block: Block) -> None:

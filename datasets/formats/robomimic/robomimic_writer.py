@@ -93,7 +93,8 @@ class RobomimicExporter(Exporter):
         names = ("terminated", "success", "seed")
         ends = {name: selection.episodes(name).column(name).to_numpy() for name in names}
         largest = 0.0
-        with h5py.File(temporary, "w") as file:
+        # Only this process knows the file, and not every file system has locks.
+        with h5py.File(temporary, "w", locking=False) as file:
             file.attrs.update(read_about(selection.store).texts)
             data = file.create_group(keys.DATA)
             data.attrs[keys.TOTAL] = selection.steps

@@ -19,6 +19,7 @@ from gaitforge.datasets.formats import exporter_class, options_of
 from gaitforge.datasets.formats.protocol import Begin, Report, no_progress
 from gaitforge.datasets.formats.sources import field_bytes
 from gaitforge.datasets.formats.transfer.verifying import verify_export
+from gaitforge.datasets.locks import exclusive_lock
 from gaitforge.datasets.selection.actions import FINAL_OBS, actions_in_words, holds_executed
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
@@ -59,7 +60,7 @@ def export_selection(
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.exporting")
-        with files.exclusive_lock(target.with_name(f"{temporary.name}.lock"), wait=False) as held:
+        with exclusive_lock(target.with_name(f"{temporary.name}.lock"), wait=False) as held:
             if not held:
                 raise DatasetError(f"{destination} is being written by another process")
             try:

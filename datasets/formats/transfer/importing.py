@@ -25,7 +25,6 @@ from gaitforge.datasets.dataset import Store, create_store, open_store
 from gaitforge.datasets.errors import DatasetError, StorageError, amount, listed
 from gaitforge.datasets.files import (
     check_inside,
-    exclusive_lock,
     replace_durably,
     write_bytes_durably,
 )
@@ -38,6 +37,7 @@ from gaitforge.datasets.formats.transfer import staging
 from gaitforge.datasets.formats.transfer.imported import ImportedSource, save_selections
 from gaitforge.datasets.formats.transfer.not_finite import read_finite
 from gaitforge.datasets.layout import CATALOG, PARTS, ROOT_FILE
+from gaitforge.datasets.locks import exclusive_lock
 from gaitforge.datasets.storage.parts import array_digest
 from gaitforge.datasets.storage.s3.bucket import Bucket, is_bucket_url
 from gaitforge.datasets.storage.s3.object_store import push_store

@@ -11,7 +11,8 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from gaitforge.datasets.files import exclusive_lock, write_bytes_durably
+from gaitforge.datasets.files import write_bytes_durably
+from gaitforge.datasets.locks import exclusive_lock
 from gaitforge.datasets.storage.s3.bucket import local_folder
 
 STORE = "store"

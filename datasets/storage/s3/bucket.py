@@ -8,9 +8,11 @@ of a store are written that way, so none is ever replaced.
 import hashlib
 import os
 import re
+import secrets
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,12 @@ from gaitforge.datasets.files import is_hidden
 
 _URL = re.compile(r"s3:/{1,2}(?P<bucket>[A-Za-z0-9._-]+)/+(?P<prefix>[^/?#][^?#]*?)/*")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+
+_PROBE = ".conditional-write"
+"""An object that is created twice; hidden, so that it is no data if it stays."""
+
+_conditional: set[tuple[str, str]] = set()
+"""Endpoint and bucket of the storages that honour conditions, as far as this process knows."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,7 @@ class Bucket:
         self.url = f"s3://{match['bucket']}/{match['prefix']}"
         self.endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
         options: Any = {"allow_http": self.endpoint.startswith("http://")}
+        self._name = match["bucket"]
         self._objects: Any = obstore
         self._store = S3Store(match["bucket"], prefix=match["prefix"], client_options=options)
         self._refused = obstore.exceptions.BaseError
@@ -94,7 +103,7 @@ class Bucket:
         with self._failures("cannot be listed"):
             for page in self._objects.list(self._store, prefix=prefix):
                 for each in page:
-                    modified_ns = round(each["last_modified"].timestamp() * 1e3) * 1_000_000
+                    modified_ns = _nanoseconds(each["last_modified"])
                     objects[each["path"]] = Listed(each["size"], modified_ns)
         return {key: objects[key] for key in sorted(objects) if not is_hidden(key)}
 
@@ -105,7 +114,42 @@ class Bucket:
         return None
 
     def create(self, key: str, content: bytes) -> bool:
-        """Create an object atomically; False, and nothing changed, if it exists."""
+        """Create an object atomically; False, and nothing changed, if it exists.
+
+        DatasetError if the storage ignores the condition, as this process's first write finds out.
+        """
+        place = self.endpoint, self._name
+        if place not in _conditional:
+            self._check_condition()
+            _conditional.add(place)
+        return self._create(key, content)
+
+    def _check_condition(self) -> None:
+        """DatasetError if a second creation of a hidden object succeeds, too."""
+        # One that is there already proves it: of a writer that may not delete, or that died.
+        if not self._create(_PROBE, b""):
+            return
+        refused = not self._create(_PROBE, b"")
+        with suppress(StorageError):
+            self.delete([_PROBE])
+        if not refused:
+            raise DatasetError(
+                f"{self.url}: the storage ignores 'If-None-Match: *' on writes, so two writers "
+                "could commit the same part; use a storage that honours it"
+            )
+
+    def now_ns(self) -> int:
+        """The time by the storage's own clock, which stamps its objects (ns since 1970)."""
+        key = f".now-{secrets.token_hex(8)}"
+        with self._failures("its clock cannot be read"):
+            self._objects.put(self._store, key, b"", use_multipart=False)
+            try:
+                modified = self._objects.head(self._store, key)["last_modified"]
+            finally:
+                self._objects.delete(self._store, [key])
+        return _nanoseconds(modified)
+
+    def _create(self, key: str, content: bytes) -> bool:
         with self._failures(f"{key} cannot be written"), suppress(self._exists):
             self._objects.put(self._store, key, content, mode="create", use_multipart=False)
             return True
@@ -122,3 +166,8 @@ class Bucket:
 
     def _failures(self, what: str) -> AbstractContextManager[None]:
         return failures(f"{self.url}: {what}", self._refused, OSError, error=StorageError)
+
+
+def _nanoseconds(modified: datetime) -> int:
+    """A time of an object in ns since 1970, to the milliseconds that storages keep."""
+    return round(modified.timestamp() * 1e3) * 1_000_000

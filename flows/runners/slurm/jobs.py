@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gaitforge.datasets.liveness import file_system_time
 from gaitforge.flows.records.part_records import records_folder
 from gaitforge.flows.records.records import read_record, write_record
 from gaitforge.flows.runners.slurm.commands import (
@@ -233,7 +234,8 @@ def _task_state(
 ) -> TaskStatus:
     entry = entries.get((job.cluster, job.id, task))
     ended = read_record(job.folder / EXIT / f"{task}.json")
-    state = "waiting" if time.time() - job.submitted < _LISTED_S else "lost"
+    age_s = file_system_time(job.folder) - job.submitted  # not by this host's clock
+    state = "waiting" if age_s < _LISTED_S else "lost"
     state, why = (state, "") if job.id else ("unknown", "sbatch gave no id")
     status = TaskStatus(task, state if has_slurm() else "unknown", why, parts=job.tasks[task])
     record = ended or _last_restart(job.folder, task)

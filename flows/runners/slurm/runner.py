@@ -5,7 +5,6 @@ Slurm may repeat any task: committed parts are skipped.
 
 import os
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,6 +14,7 @@ from pathlib import Path
 import gaitforge
 from gaitforge.datasets import create_store
 from gaitforge.datasets.errors import amount
+from gaitforge.datasets.liveness import file_system_time
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import PartCollected, store_address
@@ -121,7 +121,9 @@ def submit_work(
     log = folder / jobs.log_name("%a" if work.array else 0)
     try:
         command = submit_command(folder / jobs.SCRIPT, log, after)
-        job = replace(draft, folder=folder, submitted=time.time(), command=tuple(command))
+        job = replace(
+            draft, folder=folder, submitted=file_system_time(folder), command=tuple(command)
+        )
         whole = {"kind": draft.kind, "target": draft.target, "tasks": draft.tasks, **record}
         write_record(folder / jobs.PLAN, whole | provenance())
         (folder / jobs.SCRIPT).write_text(batch_script(folder, work, settings))

@@ -20,7 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from gaitforge.datasets.files import exclusive_lock, write_bytes_durably
+from gaitforge.datasets.files import write_bytes_durably
+from gaitforge.datasets.locks import exclusive_lock
 from tests.datasets.programs import ROOT
 
 _STAMP = "complete"

@@ -2,12 +2,14 @@
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import obstore
 import pytest
 import xarray
 import zarr
@@ -297,3 +299,51 @@ def test_a_crafted_record_writes_nothing_outside_the_mirror(url: str, tmp_path: 
         manifest.objects[name] = (1, "0")  # pyright: ignore[reportIndexIssue] (a dict)
     with pytest.raises(DatasetError, match="is no path inside"):
         store.array_reader(catalog, "part-000", "obs")
+
+
+def test_storage_that_ignores_conditions_is_noticed_at_every_first_write(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make(f"{url}/whole")
+    before = Bucket(f"{url}/whole").list("")
+    put = obstore.put
+
+    def put_without_condition(*arguments: Any, **options: Any) -> Any:
+        return put(*arguments, **options | {"mode": "overwrite"})
+
+    monkeypatch.setattr(obstore, "put", put_without_condition)
+
+    def add() -> object:
+        return write_small_part(made, "part-9", [3])
+
+    def create() -> object:
+        return RemoteStore.create(f"{url}/new", small_schema())
+
+    def push() -> object:
+        return push_store(small_store(tmp_path / "local"), f"{url}/pushed")
+
+    for write in (add, create, push, lambda: made.tag("v1")) * 2:
+        monkeypatch.setattr("gaitforge.datasets.storage.s3.bucket._conditional", set())
+        with pytest.raises(DatasetError, match="ignores 'If-None-Match"):
+            write()
+    for name in ("new", "pushed"):
+        assert Bucket(f"{url}/{name}").list("") == {}
+        with pytest.raises(DatasetError, match="no store"):
+            RemoteStore.open(f"{url}/{name}")
+    assert Bucket(f"{url}/whole").list("") == before
+    listed = obstore.list(S3Store(BUCKET))
+    assert not [each for page in listed for each in page if "conditional" in each["path"]]
+
+
+@pytest.mark.parametrize("ahead_s", [-7 * 86400.0, 7 * 86400.0])
+def test_gc_measures_ages_by_the_storages_clock(
+    ahead_s: float, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make(url)
+    Bucket(url).create("parts/part-007/obs/c/0/0", b"being written")
+    now = time.time()
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: now + ahead_s)
+        assert store.gc() == []
+        assert store.gc(grace_s=0.0) == ["parts/part-007"]
+    assert store.verify() == []

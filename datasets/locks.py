@@ -1,0 +1,402 @@
+"""Locks that processes hold on files, also where the file system has none, or never answers.
+
+A lock file names its holder, which writes it anew every few seconds. The kernel's lock (flock) on
+it excludes all others and ends with the holder. Where there is no flock, the file's existence is
+the lock: who creates it holds it, and a holder that has ended or is silent for long is replaced.
+Both kinds respect each other, as one host may have flock where another one has not.
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import multiprocessing
+import os
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gaitforge.datasets.liveness import (
+    SILENT_S,
+    ProcessIdentity,
+    file_system_time,
+    is_gone,
+    read_current,
+)
+
+ANSWER_S = 10.0
+"""Seconds that a file system has to answer whether a lock is free."""
+
+SAY_S = 10.0
+"""Seconds of waiting for a lock until it is said, and its multiple of six between further lines."""
+
+SIGN_S = 5.0
+"""Seconds between two signs of life of a holder."""
+
+_FIRST_POLL_S = 0.01
+_LAST_POLL_S = 0.25
+
+_NO_LOCKS = frozenset(
+    (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)
+)
+_HELD = frozenset((errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES))
+"""flock of NFS is one of POSIX on the server, which may say EACCES."""
+
+_MOST_BYTES = 4096
+"""Read of a lock file."""
+
+_TRIES = 100
+"""Of opening a lock file that others remove again and again."""
+
+_without_locks: set[int] = set()
+"""Devices whose file system has no locks, as far as this process knows."""
+
+
+class _Removed(Exception):
+    """The lock file was removed by its holder while it was being taken."""
+
+
+@contextlib.contextmanager
+def exclusive_lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold the lock file `path`; yields False if another process holds it and `wait` is off.
+
+    It is released when the process dies. A wait says after ten seconds what it waits for. The file
+    is removed on release.
+    """
+    started = time.monotonic()
+    said, pause = started + SAY_S, _FIRST_POLL_S
+    while (lock := _take(path)) is None:
+        if not wait:
+            yield False
+            return
+        if time.monotonic() > said:
+            said = time.monotonic() + 6 * SAY_S
+            waited = f"{time.monotonic() - started:.0f} s"
+            _say(f"waits for the lock {path}, which {_holder_text(path)} holds ({waited})")
+        time.sleep(pause)
+        pause = min(2 * pause, _LAST_POLL_S)
+    try:
+        yield True
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def shared_lock(path: Path) -> Iterator[None]:
+    """Hold the lock file `path` beside others who do so; waits while `exclusive_lock` has it.
+
+    Each holder has a file of its own beside `path`; see `is_shared`.
+    """
+    own = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    with contextlib.ExitStack() as held:
+        with exclusive_lock(path):
+            held.enter_context(exclusive_lock(own))
+        yield
+
+
+def is_shared(path: Path) -> bool:
+    """Whether a process holds `path` by `shared_lock`; for who has the exclusive lock on it."""
+    for own in path.parent.glob(f"{path.name}.*"):
+        with exclusive_lock(own, wait=False) as is_free:
+            if not is_free:
+                return True
+    return False
+
+
+def has_locks(path: Path) -> bool:
+    """Whether the file system of an existing file has locks; where not, it is said once."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return try_flock(descriptor, path, fcntl.LOCK_SH) is not None
+    finally:
+        os.close(descriptor)
+
+
+def try_flock(descriptor: int, shown: Path, kind: int = fcntl.LOCK_EX) -> bool | None:
+    """Take the kernel's lock on an open file without waiting: whether it was free.
+
+    None, said once, where the file system has no locks or does not answer in ten seconds.
+    """
+    device = os.fstat(descriptor).st_dev
+    if device in _without_locks:
+        return None
+    answers: list[int] = []
+    # Its own descriptor: the thread may still be in the call when ours is closed.
+    copied = os.dup(descriptor)
+    asking = threading.Thread(target=_ask, args=(copied, kind, answers), daemon=True)
+    asking.start()
+    asking.join(ANSWER_S)
+    if not answers:
+        _without_locks.add(device)
+        _say_without(shown, f"does not answer in {ANSWER_S:.0f} s whether a lock is free")
+        return None
+    [code] = answers
+    if code == 0:
+        return True
+    if code in _HELD:
+        return False
+    if code in _NO_LOCKS:
+        _without_locks.add(device)
+        _say_without(shown, f"has no locks (flock: {os.strerror(code)})")
+        return None
+    raise OSError(code, os.strerror(code), os.fspath(shown))
+
+
+def _ask(descriptor: int, kind: int, answers: list[int]) -> None:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        answers.append(0)
+    except OSError as error:
+        answers.append(error.errno or errno.EIO)
+    finally:
+        os.close(descriptor)  # the lock stays with the descriptor that this is a copy of
+
+
+@dataclass(frozen=True)
+class _Holder:
+    """What a lock file says: whose it is, and by what.
+
+    `by` is "flock", "file" for a file system without, and "asking" until it has answered.
+    """
+
+    process: ProcessIdentity
+    by: str
+
+    @classmethod
+    def of_this(cls, by: str) -> "_Holder":
+        return cls(ProcessIdentity.of_this(), by)
+
+    def to_bytes(self) -> bytes:
+        return json.dumps({"by": self.by, **asdict(self.process)}).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "_Holder | None":
+        """None for an empty or damaged file: its holder died before it wrote."""
+        try:
+            tree = json.loads(content)
+            by = tree.pop("by")
+            process = ProcessIdentity(**tree)
+            numbers = isinstance(process.pid, int), isinstance(process.born, int)
+            texts = isinstance(process.host, str), isinstance(process.space, str)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+        return cls(process, by) if all(numbers + texts) else None
+
+
+class _Lock:
+    """A held lock; its thread shows that the holder lives."""
+
+    def __init__(self, path: Path, descriptor: int, by: str) -> None:
+        self._path = path
+        self._descriptor = descriptor
+        self._by = by
+        self._content = _Holder.of_this(by).to_bytes()
+        self._closed = threading.Event()
+        self._writing = threading.Lock()
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)  # what a killed holder wrote
+        self._show_life()
+        threading.Thread(target=self._keep_alive, daemon=True).start()
+
+    def _show_life(self) -> None:
+        """Write the file anew, so that the server of the file system stamps it."""
+        _write(self._descriptor, self._content)
+        if self._by == "file":
+            with contextlib.suppress(OSError):
+                os.fsync(self._descriptor)
+
+    def _keep_alive(self) -> None:
+        while not self._closed.wait(SIGN_S):
+            with self._writing:
+                if not self._closed.is_set():
+                    self._show_life()
+
+    def release(self) -> None:
+        """Remove the file, unless another process took it over, and close it."""
+        self._closed.set()
+        # The number of a closed descriptor is used again: nothing may be written to it.
+        with self._writing:
+            try:
+                if names_the_same_file(self._descriptor, self._path):
+                    _unlink(self._path)
+            finally:
+                os.close(self._descriptor)
+
+
+def _take(path: Path) -> _Lock | None:
+    """Take a lock; None while another process holds it."""
+    for attempt in range(_TRIES):
+        try:
+            return _try(path)
+        except _Removed:
+            time.sleep(_FIRST_POLL_S * min(attempt, 10))
+    raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), os.fspath(path))
+
+
+def _try(path: Path) -> _Lock | None:
+    descriptor, created = _open(path)
+    kept = False
+    try:
+        free = _ask_as_creator(descriptor, path) if created else try_flock(descriptor, path)
+        if free is None and not created:
+            return _take_over(path)
+        if free and not names_the_same_file(descriptor, path):
+            raise _Removed
+        if free is False or (free and not created and _belongs_to_one_without(descriptor, path)):
+            return None
+        lock = _Lock(path, descriptor, "flock" if free else "file")
+        kept = True
+        return lock
+    except OSError as error:
+        if error.errno == errno.ESTALE:
+            raise _Removed from error
+        raise
+    finally:
+        if not kept:
+            os.close(descriptor)
+
+
+def _ask_as_creator(descriptor: int, path: Path) -> bool | None:
+    """As `try_flock` of a file that this process created, and that is its lock without flock.
+
+    The file says so meanwhile: a process that gets flock waits for how this ends.
+    """
+    asking = _Holder.of_this("asking")
+    _write(descriptor, asking.to_bytes())
+    free = try_flock(descriptor, path)
+    untouched = _read(descriptor) in (asking, None)
+    if free is None and not untouched:
+        return False  # a process that has flock was faster
+    if free is False and untouched:
+        os.ftruncate(descriptor, 0)
+    return free
+
+
+def _belongs_to_one_without(descriptor: int, path: Path) -> bool:
+    """Whether a lock file whose flock was free belongs to a living process that has no flock."""
+    while (holder := _read(descriptor)) is not None and holder.by == "asking":
+        if _is_dead(path, holder):
+            return False
+        time.sleep(_FIRST_POLL_S)
+    return holder is not None and holder.by == "file" and not _is_dead(path, holder)
+
+
+def _read(descriptor: int) -> _Holder | None:
+    return _Holder.from_bytes(os.pread(descriptor, _MOST_BYTES, 0))
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    """Write a lock file's record; a disk that is full or fails does not keep the lock from us."""
+    with contextlib.suppress(OSError):
+        os.pwrite(descriptor, content, 0)
+
+
+def _open(path: Path) -> tuple[int, bool]:
+    """A descriptor of the lock file, and whether it was created, by this process alone."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644), True
+    except FileExistsError:
+        pass
+    except OSError as error:
+        if error.errno == errno.ESTALE:
+            raise _Removed from error
+        raise
+    try:
+        return os.open(path, os.O_RDWR), False
+    except OSError as error:
+        if is_gone(error):
+            raise _Removed from error
+        raise
+
+
+def _take_over(path: Path) -> _Lock | None:
+    """Take a lock without flock from a dead holder; None if it lives.
+
+    A second file lets one process at a time do so, or two could replace each other.
+    """
+    if not _is_dead(path):
+        return None
+    guard = path.with_name(f".{path.name}.taking.tmp")
+    try:
+        os.close(os.open(guard, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644))
+    except FileExistsError:
+        if _is_silent(guard):
+            _unlink(guard)
+        return None
+    try:
+        if not _is_dead(path):  # another process was faster
+            return None
+        _say(f"takes over the lock {path}: {_holder_text(path)} has ended or is silent")
+        fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+        descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        lock = _Lock(path, descriptor, "file")
+        try:
+            os.replace(fresh, path)
+        except BaseException:
+            lock.release()
+            _unlink(fresh)
+            raise
+        return lock
+    finally:
+        _unlink(guard)
+
+
+def _is_dead(path: Path, holder: _Holder | None = None) -> bool:
+    """Whether the holder of a lock file has ended, or has been silent for long."""
+    holder = holder or _holder(path)
+    if holder is not None and holder.process.has_ended():
+        return True
+    return _is_silent(path)
+
+
+def _is_silent(path: Path) -> bool:
+    try:
+        _, modified = read_current(path)
+    except FileNotFoundError:
+        return False
+    return file_system_time(path.parent) - modified > SILENT_S
+
+
+def _holder(path: Path) -> _Holder | None:
+    try:
+        return _Holder.from_bytes(read_current(path)[0])
+    except OSError:
+        return None
+
+
+def _holder_text(path: Path) -> str:
+    holder = _holder(path)
+    return "another process" if holder is None else str(holder.process)
+
+
+def names_the_same_file(descriptor: int, path: Path) -> bool:
+    """Whether an open file still has the name `path`."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except OSError as error:
+        if is_gone(error):
+            return False
+        raise
+
+
+def _unlink(path: Path) -> None:
+    try:
+        os.unlink(path)
+    except OSError as error:
+        if not is_gone(error):
+            raise
+
+
+def _say_without(path: Path, problem: str) -> None:
+    # The processes that one command starts would all say it.
+    if multiprocessing.parent_process() is None:
+        place = path.parent.absolute()
+        _say(f"the file system of {place} {problem}; files that name their process are its locks")
+
+
+def _say(text: str) -> None:
+    print(f"gaitforge: {text}", file=sys.stderr, flush=True)
