@@ -35,8 +35,14 @@ LIVE = (
 
 PASSED_ON = (
     {"HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOGNAME", "MUJOCO_GL", "OMP_NUM_THREADS"}
-    | {"PATH", "SLURM_CONF", "TZ", "USER", "XDG_CACHE_HOME", "AWS_CONFIG_FILE"}
-    | {"AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_REGION", "AWS_SHARED_CREDENTIALS_FILE"}
+    | {"PATH", "SLURM_CONF", "TZ", "USER", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"}
+    | {
+        "AWS_CONFIG_FILE",
+        "AWS_ENDPOINT_URL",
+        "AWS_PROFILE",
+        "AWS_REGION",
+        "AWS_SHARED_CREDENTIALS_FILE",
+    }
 )
 """The submitter's variables that a job gets, beside those named; no secret."""
 
