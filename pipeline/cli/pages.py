@@ -73,10 +73,12 @@ _HELD_OUT_EPISODES = 3
             metavar="FILE",
         ),
     ),
-    "--json",
+    "--with-recorded-versions --json",
 )
-def view_command(arguments: argparse.Namespace) -> None:
+def view_command(arguments: argparse.Namespace) -> int | None:
     """Write a page that plays episodes in 3-D, with their curves; it opens without a network."""
+    if arguments.with_recorded_versions and (code := _viewed_elsewhere(arguments)) is not None:
+        return code
     page = _checked(arguments)
     make = _episodes if arguments.against is None else _with_ghosts
     show = make(arguments, page is None)
@@ -99,6 +101,23 @@ def view_command(arguments: argparse.Namespace) -> None:
         show_one(record, as_json=True)
     else:
         print(*lines, sep="\n")
+    return None
+
+
+def _viewed_elsewhere(arguments: argparse.Namespace) -> int | None:
+    """Do the command with the MuJoCo of the episodes; its exit code, None where that is here."""
+    from gaitforge.collectors.legged.replaying import simulator_of_selection
+    from gaitforge.flows.stages.legged.recorded_versions import OPTION, recorded_mujoco, run_with
+
+    name, version = simulator_of_selection(
+        chosen_episodes(datasets.open_store(arguments.source), arguments)
+    )
+    if name != "mujoco":
+        raise ValueError(f"{OPTION} is for episodes of mujoco, not {name}")
+    folder = recorded_mujoco(version)
+    if folder is None:
+        return None
+    return run_with(folder, [word for word in arguments.words if word != OPTION])[0]
 
 
 def _checked(arguments: argparse.Namespace) -> Path | None:
