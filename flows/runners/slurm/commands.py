@@ -283,16 +283,21 @@ def _submitted(
         full = False
         assert process.stderr is not None
         assert process.stdout is not None
-        for line in process.stderr:
-            said.append(line)
-            if _FULL.search(line):
-                full = True
-                process.kill()
-                break
-        output = process.stdout.read()
-        code = process.wait()
-        late = not timer.is_alive()
-        timer.cancel()
+        try:
+            for line in process.stderr:
+                said.append(line)
+                full = _FULL.search(line) is not None
+                if full:
+                    process.kill()
+                    break
+            output = process.stdout.read()
+            code = process.wait()
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            late = timer.finished.is_set()
+            timer.cancel()
     if full:
         return subprocess.CompletedProcess(words, 1, "", "".join(said))
     if late:

@@ -325,7 +325,8 @@ interrupt() {
     # Slurm may kill this script before the work has ended: then this record is the last one.
     code=137
     note="killed before the work had saved, not queued again: $again_by"
-    record "$task"
+    # In a shell that ignores signals: another one's message would be written into the record.
+    (trap '' USR2 TERM; record "$task")
     [ -z "$child" ] || stop
 }
 trap 'interrupt limit "time limit reached"' USR2
@@ -381,7 +382,7 @@ elif [ "$again" = yes ]; then
     rm -f "$folder/exit/$task-$restarts.json"
     # What may stand in a JSON text without further ado.
     refusal="$(printf '%s' "$refusal" | tail -n 1 | tr -cd 'A-Za-z0-9 .,:/_()-' | cut -c 1-120)"
-    note="stopped, not queued again ($refusal): $again_by"
+    note="stopped, not queued again (${refusal:-scontrol failed}): $again_by"
 fi
 record "$task"
 [ -z "$note" ] || echo "gaitforge: task $task: $note"
