@@ -18,6 +18,7 @@ from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard, load_robot
 from gaitforge.collectors.robots.stored_robots import SEVERAL, stored_robot
 from gaitforge.collectors.scenarios.randomisation import DRAW_NAMES, Randomisation
 from gaitforge.datasets import Schema, Selection
+from gaitforge.datasets.errors import listed
 from gaitforge.datasets.selection.actions import holds_executed
 
 _LAST_ACTION = slice(*POLICY_SLICES["last_action"])
@@ -119,8 +120,7 @@ def replay_environment(
         raise ValueError(f"{address} does not hold episodes of the legged task")
     if schema.field("obs").dtype != "float32":
         raise ValueError(f"{address} holds half floats, which no replay can equal bit for bit")
-    table = selection.episodes()
-    name, version = (_one(table, column) for column in ("simulator", "simulator_version"))
+    name, version = simulator_of_selection(selection)
     if not is_exact(name):
         raise ValueError(f"{address} was made by {name}, which repeats no episode bit for bit")
     card = load_robot(robot) if robot else robot_of_selection(selection)
@@ -130,9 +130,30 @@ def replay_environment(
         here = env.physics.version
         env.close()
         raise ValueError(
-            f"{address} was made by {name} {version}; version {here} cannot repeat it bit for bit"
+            f"{address} was made by {name} {version}; version {here} cannot repeat it bit for bit, "
+            "but --with-recorded-versions of verify, derive and view can"
         )
     return env
+
+
+def simulator_of_selection(selection: Selection) -> tuple[str, str]:
+    """Name and version of the simulator of a selection; ValueError for several, with the parts."""
+    parts: dict[tuple[str, str], set[str]] = {}
+    table = selection.episodes("simulator", "simulator_version", "part")
+    for row in table.group_by(table.column_names).aggregate([]).to_pylist():
+        own = parts.setdefault((row["simulator"], row["simulator_version"]), set())
+        own.add(row["part"])
+    if len(parts) == 1:
+        return next(iter(parts))
+    groups = [
+        f"{' '.join(simulator)} (part {listed(sorted(own), 3)})"
+        for simulator, own in sorted(parts.items())
+    ]
+    raise ValueError(
+        f"{selection.store.address} was made by {' and '.join(groups) or 'no simulator'}, and a "
+        "replay needs one version: verify and derive take --with-recorded-versions, which replays "
+        "each part with its own; view takes it with --where \"simulator_version = '…'\""
+    )
 
 
 def stored_randomisation(schema: Schema) -> Randomisation:
@@ -220,10 +241,3 @@ class Executed(Memoryless):
         """See `Policy.act`."""
         step = np.minimum(self._env.step_count, self._env.episode_steps - 1)
         return self._actions[self._rows, step]
-
-
-def _one(table: Any, column: str) -> str:
-    values = sorted(set(table.column(column).to_pylist()))
-    if len(values) != 1:
-        raise ValueError(f"a replay needs one {column}; the store holds {', '.join(values) or '-'}")
-    return values[0]

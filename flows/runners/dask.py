@@ -17,7 +17,7 @@ from gaitforge.datasets.interrupts import stop_when
 from gaitforge.flows.progress import Advance, Reporter
 from gaitforge.flows.records.part_records import PartCollected
 from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client
-from gaitforge.flows.runners.gather import gather
+from gaitforge.flows.runners.gather import Again, gather
 from gaitforge.flows.stages.collect import collect_part, prepare
 from gaitforge.flows.tasks.interface import CollectionPlan
 
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 Record = TypeVar("Record")
+_RESUMES = "The same command again makes the rest; --worker-deaths N allows more deaths"
 
+MASS = 10
+"""So many times the deaths of one part in a row, without a finished part, end the work."""
 _LOST = (
     "the Dask scheduler went away or dropped the parts; run the same command again to make the rest"
 )
@@ -54,7 +57,7 @@ def run_dask(
             work, follow = partial(make_part, plan, address), collection.followed(advance)
             settings = settings or DaskSettings()
             with nullcontext(client) if client else dask_client(settings, len(missing)) as workers:
-                records = run_parts(workers, work, missing, follow)
+                records = run_parts(workers, work, missing, follow, settings.worker_deaths)
     collection.finish()
     return records
 
@@ -64,19 +67,34 @@ def run_parts(
     make: Callable[[str], Record],
     parts: Sequence[str],
     follow: Callable[[list[Record]], None],
+    deaths: int = DaskSettings.worker_deaths,
 ) -> list[Record]:
     """The records of `make(part)` for all parts, in the order in which they are ready.
 
     Args:
         client: of the cluster; make: runs in a worker; follow: as `gather` takes it.
+        deaths: of workers, after which a part is given up, see `_Deaths`.
 
     Raises:
-        ValueError: workers died over one part again and again, or the scheduler went away;
-            and what `make` raises.
+        ValueError: workers died again and again, or the scheduler went away; and what `make`
+            raises.
     """
-    run, make = uuid.uuid4().hex[:8], partial(_trusting, tuple(trusted()), make)
-    keys = {part: f"collect-{part}-{run}" for part in parts}
-    futures = {client.submit(make, part, key=keys[part], pure=False): part for part in parts}
+    make = partial(_trusting, tuple(trusted()), make)
+    counted = _Deaths(parts, deaths)
+    futures: set[Future[Record]] = set()
+
+    def submit(part: str) -> "Future[Record]":
+        future = client.submit(make, part, key=f"collect-{part}-{uuid.uuid4().hex[:8]}", pure=False)
+        futures.add(future)
+        return future
+
+    def result(future: "Future[Record]", part: str) -> Record:
+        futures.discard(future)
+        record = _result(future, part, counted)
+        if record is None:
+            raise Again(submit(part))
+        counted.finished(part)
+        return record[0]
 
     def look(records: list[Record]) -> None:
         follow(records)
@@ -84,7 +102,7 @@ def run_parts(
             raise ValueError(_LOST)
 
     try:
-        return gather(futures, _result, look)
+        return gather({submit(part): part for part in parts}, result, look)
     finally:
         # Parts in work see it (`until_cancelled`) and stop without a commit.
         left = [future for future in futures if not future.done()]
@@ -98,7 +116,51 @@ def _trusting(texts: Sequence[str], make: Callable[[str], Record], part: str) ->
     return make(part)
 
 
-def _result(future: "Future[Record]", part: str) -> Record:
+class _Deaths:
+    """Deaths of workers, and whether a part is to blame.
+
+    A worker may die of its part, such as one that needs too much memory, or of its host. A part is
+    given up after `limit` deaths only if the workers finished others meanwhile, or it is alone.
+    Where no part is finished any more, all are given up, after `MASS` times as many, without blame.
+    """
+
+    def __init__(self, parts: Sequence[str], limit: int):
+        self._alone = len(parts) == 1
+        self._limit = limit
+        self._deaths: dict[str, int] = {}
+        self._others: dict[str, int] = {}  # finished since a part's first death
+        self._row: set[str] = set()  # workers that died since a part was finished
+
+    def finished(self, part: str) -> None:
+        """Note that a part was made."""
+        self._deaths.pop(part, None)
+        self._row.clear()
+        for other in self._deaths:
+            self._others[other] += 1
+
+    def died(self, part: str, worker: str, times: int) -> None:
+        """Note that a worker died with a part, the last one of `times`; ValueError ends the work.
+
+        A worker may have had several parts at hand.
+        """
+        self._deaths[part] = self._deaths.get(part, 0) + times
+        self._others.setdefault(part, 0)
+        self._row.add(worker)
+        count = self._deaths[part]
+        if count >= self._limit and (self._alone or self._others[part]):
+            raise ValueError(
+                f"part {part}: the worker that made it died {amount(count, 'time')}; see its "
+                f"host's memory, and the log of the worker. {_RESUMES}"
+            )
+        if len(self._row) >= self._limit * MASS:
+            raise ValueError(
+                f"{len(self._row)} workers died in a row and no part was finished: see the hosts' "
+                f"memory, and the logs of the workers. {_RESUMES}"
+            )
+
+
+def _result(future: "Future[Record]", part: str, deaths: _Deaths) -> tuple[Record] | None:
+    """A part's record; None where its worker died and the part is to be made again."""
     from distributed.client import FutureCancelledError
     from distributed.scheduler import KilledWorker
 
@@ -106,13 +168,10 @@ def _result(future: "Future[Record]", part: str) -> Record:
         record = future.result()
         # Else a worker that holds a record cannot be retired without losing it.
         future.release()
-        return record
+        return (record,)
     except KilledWorker as error:
-        deaths = error.allowed_failures + 1
-        raise ValueError(
-            f"part {part}: the worker that made it died {amount(deaths, 'time')}; see its host's "
-            "memory, and the log of the worker"
-        ) from None
+        deaths.died(part, error.last_worker.address, error.allowed_failures + 1)
+        return None
     except FutureCancelledError:
         raise ValueError(_LOST) from None
 

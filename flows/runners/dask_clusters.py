@@ -37,7 +37,8 @@ CONFIG = {
     # The profiler samples the stack a hundred times a second.
     "distributed.worker.profile.enabled": False,
     # A part's arrays cannot be moved to disk: a worker that spills or pauses would wait for ever.
-    # One beyond its limit is restarted, and a part that has done so four times is an error.
+    # One beyond its limit is restarted; `flows/runners/dask.py` decides how often.
+    "distributed.scheduler.allowed-failures": 0,
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
@@ -61,6 +62,7 @@ class DaskSettings:
         memory: limit of a worker, e.g. 4GB, beyond which it is restarted; empty for none here and
             4GB of a job in the queue.
         connect_s: seconds to wait for an existing scheduler.
+        worker_deaths: of a part, after which it is given up while other parts can be made.
     """
 
     workers: int = 0
@@ -72,10 +74,13 @@ class DaskSettings:
     walltime_min: int = 60
     memory: str = ""
     connect_s: float = 5.0
+    worker_deaths: int = 4
 
     def __post_init__(self) -> None:
         if self.workers < 0:
             raise ValueError(f"{self.workers} workers: needs at least 1, or 0 for one per core")
+        if self.worker_deaths < 1:
+            raise ValueError(f"{self.worker_deaths} deaths of workers: needs at least 1")
         if self.scheduler and self.jobqueue:
             raise ValueError("give the address of a scheduler or a job queue, not both")
         if self.jobqueue and self.jobqueue not in QUEUES:
@@ -165,7 +170,7 @@ def _local(distributed: Any, settings: DaskSettings, most: int | None) -> Iterat
         ) from None
     with tempfile.TemporaryDirectory(prefix="gaitforge-dask-") as scratch:
         cluster = distributed.LocalCluster(
-            n_workers=0 if settings.adaptive else _worker_count(settings, most),
+            n_workers=0,
             threads_per_worker=1,
             processes=True,
             host=LOOPBACK,
@@ -178,7 +183,11 @@ def _local(distributed: Any, settings: DaskSettings, most: int | None) -> Iterat
             silence_logs=logging.CRITICAL,
         )
         try:
-            _adapt(cluster, settings, most)
+            if settings.adaptive:
+                _adapt(cluster, settings, most)
+            else:
+                # Not awaited: a worker that dies while it starts is replaced, too.
+                cluster.scale(_worker_count(settings, most))
             _replace_lost(cluster)
             yield cluster
         finally:

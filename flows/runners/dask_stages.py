@@ -32,15 +32,22 @@ def run_stages_on_dask(
     if not left:
         return None
     most = None if any(stage.collection for stage in left) else len(left)
-    with at_work(out, left), dask_client(settings or DaskSettings(), most) as client:
+    settings = settings or DaskSettings()
+    with at_work(out, left), dask_client(settings, most) as client:
         while left:
             ready = {stage.name: stage for stage in ready_stages(left)}
-            result = run_ready(client, out, ready, reporter)
+            result = run_ready(client, out, ready, reporter, settings)
             left = [stage for stage in left if stage.name not in ready]
     return result
 
 
-def run_ready(client: "Client", out: Path, ready: Mapping[str, Stage], reporter: Reporter) -> Any:
+def run_ready(
+    client: "Client",
+    out: Path,
+    ready: Mapping[str, Stage],
+    reporter: Reporter,
+    settings: DaskSettings | None = None,
+) -> Any:
     """Run stages that wait for no other: collections part by part, the others whole.
 
     Returns:
@@ -49,13 +56,16 @@ def run_ready(client: "Client", out: Path, ready: Mapping[str, Stage], reporter:
     result = None
     for stage in ready.values():
         if stage.collection is not None:
-            result = run_stage(out, stage, reporter, partial(run_dask, client=client))
+            result = run_stage(
+                out, stage, reporter, partial(run_dask, settings=settings, client=client)
+            )
     others = [name for name, stage in ready.items() if stage.collection is None]
     if others:
         title = others[0] if len(others) == 1 else f"{len(others)} stages"
         with reporter.step(title, len(others), "stage") as advance:
             work = partial(_make, out, ready)
-            results = run_parts(client, work, others, lambda ended: advance(len(ended), ""))
+            deaths = (settings or DaskSettings()).worker_deaths
+            results = run_parts(client, work, others, lambda ended: advance(len(ended), ""), deaths)
             result = results[-1]
     return result
 

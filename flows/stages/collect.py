@@ -6,12 +6,13 @@ runners (`flows/runners`) give `collect_part` to their workers. Committed parts 
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from gaitforge.datasets import DatasetError, Store, create_store, open_store
 from gaitforge.datasets.interrupts import Interrupted
@@ -35,6 +36,7 @@ from gaitforge.flows.records.part_records import (
     write_plan_record,
 )
 from gaitforge.flows.records.records import digest, to_tree
+from gaitforge.flows.records.versions import check_catalog, check_versions
 from gaitforge.flows.retrying import Retry
 from gaitforge.flows.stages.processes import run_in_processes
 from gaitforge.flows.tasks.episode_ids import check_planned_ids, check_stored_ids
@@ -86,7 +88,8 @@ def prepare(
 
     Raises:
         ValueError: a part that is not the plan's, no such expert, another schema or version of the
-            task is there, or the place cannot be written.
+            task is there, parts of another version of the simulator are, or the place cannot be
+            written.
     """
     planned = plan.expected_steps()
     parts = list(planned if parts is None else parts)
@@ -98,6 +101,8 @@ def prepare(
     if missing:
         plan.check_beside(store)
         check_planned_ids(plan, store, planned)
+        if (simulator := plan.simulator()) is not None:
+            check_versions(store, store_path, *simulator)
     write_plan_record(store_path, plan.kind, plan, planned)
     forget_stale(records_folder(store_path))
     counts = {"plan": digest(plan), "parts": len(parts), "missing": len(missing)}
@@ -129,10 +134,11 @@ def collect_part(
     if not store.missing([part]):
         return records_of_commits(store, store_path, [part])[0]
     simulation = partial(_last_simulation.get, plan, list(planned), threads)
+    check = partial(check_catalog, store, store_path, plan.keeps_version)
     retry = retry or Retry()
     for attempt in count():
         try:
-            return _attempt(simulation, planned[part], store, store_path, part, advance)
+            return _attempt(simulation, planned[part], store, store_path, part, advance, check)
         except Exception as error:
             wait_s = retry.wait_s(attempt, error)
             if wait_s is None:
@@ -199,8 +205,12 @@ def _attempt(
     store_path: Path | str,
     part: str,
     advance: Advance,
+    check: Callable[[Mapping[str, Any]], None],
 ) -> PartCollected:
-    """Roll out and commit a part (a no-op if another process committed it meanwhile)."""
+    """Roll out and commit a part (a no-op if another process committed it meanwhile).
+
+    `check` raises where the store must not have the part's catalog columns.
+    """
     advance(0, "")  # the simulator takes seconds to build
     with PartActivity(records_folder(store_path), part, expected) as activity:
 
@@ -212,6 +222,7 @@ def _attempt(
         try:
             data = simulation().roll_out(part, store.schema, report)
             rolled_out = time.monotonic()
+            check(data.catalog)
             activity.writing()
             entry = store.write_part(part, data.steps, data.catalog, data.per_episode)
         except Exception as error:

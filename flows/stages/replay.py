@@ -21,13 +21,19 @@ from gaitforge.flows.tasks.registry import LEGGED, LEGGED_POLICY, recorded_plan
 
 
 def replay(
-    store_path: Path | str, count: int, seed: int, reporter: Reporter, robot: str = ""
+    store_path: Path | str,
+    count: int,
+    seed: int,
+    reporter: Reporter,
+    robot: str = "",
+    version: str = "",
 ) -> list[ReplayFault]:
     """Simulate random episodes of a store again and compare every step.
 
     Args:
         count: episodes (at least: whole parts, unless they are legged).
         seed: which episodes; robot: of a legged store, a name or path; empty for the store's own.
+        version: only those of the sample that this version of the simulator made.
 
     Raises:
         ValueError: no store, or one that was made by another version or robot, by a simulator that
@@ -49,7 +55,10 @@ def replay(
             "gym collect gets it by the same command again"
         )
     if not parts:
-        return replay_legged(store.as_collected(), count, seed, reporter, robot)
+        return replay_legged(store.as_collected(), count, seed, reporter, robot, version)
+    if version:
+        own = store.as_collected().select(simulator_version=version).episodes("part")
+        parts = sorted(set(parts).intersection(own.column("part").to_pylist()))
     faults: list[ReplayFault] = []
     with reporter.step("replay", min(count, len(store.as_collected())), "episode") as advance:
         for part in np.random.default_rng(seed).permutation(parts).tolist():

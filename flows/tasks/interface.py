@@ -61,12 +61,14 @@ class CollectionPlan(ABC):
             process. Prefect tasks are threads where the simulator releases the interpreter's lock.
         work: a verb for the progress.
         evaluation: "module:class" of the task's evaluation plan; empty for none.
+        keeps_version: whether the parts' versions of the simulator are those of a store's parts.
     """
 
     kind: ClassVar[str]
     parallelism: ClassVar[Literal["threads", "processes"]]
     work: ClassVar[str] = "collect"
     evaluation: ClassVar[str] = ""
+    keeps_version: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -80,6 +82,10 @@ class CollectionPlan(ABC):
     def processor(self) -> str:
         """Device of the simulator: "cuda" for a GPU, else "cpu"."""
         return "cpu"
+
+    def simulator(self) -> tuple[str, str] | None:
+        """Name and version of the simulator here; None where it is known only once it is open."""
+        return None
 
     def with_workers(self, workers: int) -> Self:
         """The plan with another number of workers; its parts stay the same."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from importlib.metadata import version
 from math import ceil
 from typing import Annotated
 
@@ -73,6 +74,11 @@ class LeggedPlan(CollectionPlan):
     def processor(self) -> str:
         """See `CollectionPlan.processor`."""
         return processor_of(self.sim)
+
+    def simulator(self) -> tuple[str, str] | None:
+        """See `CollectionPlan.simulator`."""
+        # MuJoCo Warp's has to be imported, which takes seconds.
+        return ("mujoco", version("mujoco")) if self.sim == "mujoco" else None
 
     def expected_steps(self) -> dict[str, int]:
         """See `CollectionPlan.expected_steps`; the list grows with `grid.parts`."""

@@ -150,6 +150,9 @@ def to_onnx(
         )
     assert exported is not None, "an export without a file returns the model"
     model = exported.model_proto
+    # Runtimes refuse a newer file format than they know, whatever is in the file. torch writes the
+    # newest; what only that has (metadata of nodes) is removed below.
+    model.ir_version = onnx.helper.find_min_ir_version_for(model.opset_import)
     for part in (model, model.graph, *model.graph.node, *model.graph.value_info):
         part.doc_string = ""
     for part in (model.graph, *model.graph.node, *model.graph.value_info):

@@ -18,6 +18,7 @@ from gaitforge.flows.records.part_records import (
     store_address,
 )
 from gaitforge.flows.records.records import read_plan
+from gaitforge.flows.records.versions import allow_mixed_versions
 from gaitforge.flows.runners.slurm.jobs import jobs_folder
 from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.tasks.interface import CollectionPlan
@@ -79,10 +80,11 @@ if TYPE_CHECKING:
     flag("--half", "store half-precision floats: half the size, no exact replay"),
     flag("--new-every-day", "the day is the seed, so every day adds new parts"),
     setting("grid.episodes_per_part=100"),
-    "--json",
+    "--mix-versions --json",
 )
 def collect_command(arguments: argparse.Namespace) -> Work:
     """Collect the missing parts of a plan into a store."""
+    _allow_versions(arguments)
     if arguments.from_plan:
         return _dataset_work(arguments)
     if arguments.new_every_day:
@@ -178,6 +180,7 @@ def collection_work(
     """
     from gaitforge.flows.stages.staging import collection_stage
 
+    _allow_versions(arguments)
     store, ids = store_address(arguments.store), list(parts or plan.part_ids())
     check_unknown_policy(plan, store, ids)
 
@@ -226,6 +229,11 @@ def check_unknown_policy(plan: CollectionPlan, store: Path | str, parts: Sequenc
     print(f"note: {where}; nothing is made anew where its weights changed", file=sys.stderr)
 
 
+def _allow_versions(arguments: argparse.Namespace) -> None:
+    if getattr(arguments, "mix_versions", False):
+        allow_mixed_versions(store_address(arguments.store))
+
+
 def part_rows(records: Sequence[PartCollected]) -> Rows:
     """A row for each collected part."""
     return [
@@ -252,7 +260,7 @@ _FIELDS = "height_scan, contact_forces, privileged, state, foot_positions"
     option("--unit", "of the values of a module:function (default: 1)"),
     option("--robot", "a name or path, if not the store's own robot"),
     "--robots --threads",
-    "--json",
+    "--with-recorded-versions --simulator-version --json",
 )
 def derive_command(arguments: argparse.Namespace) -> Work:
     """Add a field to stored episodes by exact replay.
@@ -260,13 +268,33 @@ def derive_command(arguments: argparse.Namespace) -> Work:
     Every episode is simulated again and compared with what is stored, bit for bit. Parts and tags
     stay as they are. Finished parts of the field are skipped: the same command again resumes.
     """
-    from gaitforge.flows.tasks.stored.derive import DerivePlan
+    from gaitforge.flows.tasks.stored.derive import DerivePlan, parts_of_version
 
     values = option_values(arguments, "name", "robot", "robots", "threads")
     if ":" in arguments.field:
         values |= option_values(arguments, "unit")
     address = str(store_address(arguments.store))
-    return _added_field(DerivePlan(address, of=arguments.field, **values), arguments)
+    plan = DerivePlan(address, of=arguments.field, **values)
+    own = arguments.simulator_version
+    if arguments.with_recorded_versions:
+        own = _derive_elsewhere(arguments)
+    if not own:
+        return _added_field(plan, arguments)
+    return _added_field(plan, arguments, parts_of_version(plan.episodes(), own))
+
+
+def _derive_elsewhere(arguments: argparse.Namespace) -> str:
+    """Make the parts of the other recorded versions with these; returns the one for here."""
+    from gaitforge.flows.stages.legged.recorded_versions import run_recorded
+
+    store = datasets.open_store(arguments.store)
+    here, runs = run_recorded(store, arguments.words, arguments.simulator_version)
+    if failed := [run for run in runs if run.code]:
+        raise SystemExit(failed[0].code)  # it has said why
+    if not here:
+        print(runs[-1].output, end="")
+        raise SystemExit(0)
+    return here
 
 
 @work(
@@ -279,7 +307,7 @@ def derive_command(arguments: argparse.Namespace) -> Work:
     option("--policy", "drives in place of the one that drove: a run's folder, or module:Class"),
     "--randomisation --threads",
     setting("randomisation.friction=0.2"),
-    "--json",
+    "--mix-versions --json",
 )
 def counterfactual_command(arguments: argparse.Namespace) -> Work:
     """Simulate stored episodes again with one thing changed.
@@ -312,8 +340,10 @@ def relabel(arguments: argparse.Namespace) -> Work:
     return _added_field(RelabelPlan(source, reward=arguments.reward, **values), arguments)
 
 
-def _added_field(plan: "OverlayPlan", arguments: argparse.Namespace) -> Work:
-    """Make the missing parts of a field; the last one adds it to its store."""
+def _added_field(
+    plan: "OverlayPlan", arguments: argparse.Namespace, parts: Sequence[str] | None = None
+) -> Work:
+    """Make the missing ones of a field's parts (None: all); the last adds it to its store."""
     from gaitforge.flows.stages.staging import collection_stage
 
     plan.schema()  # raises where the field cannot be added
@@ -325,5 +355,5 @@ def _added_field(plan: "OverlayPlan", arguments: argparse.Namespace) -> Work:
         record |= {"parts": info.parts, "made_now": len(collected or ()), "hash": info.hash}
         return Result(record | {"steps_per_s": round(collection_rate(collected or []))})
 
-    stage = collection_stage(plan.kind, plan, plan.address)
+    stage = collection_stage(plan.kind, plan, plan.address, parts)
     return Work(jobs_folder(plan.address), [stage], result, arguments.words)

@@ -15,6 +15,7 @@ from gaitforge.datasets.files import check_outside_stores
 from gaitforge.datasets.formats import importer_class
 from gaitforge.datasets.layout import ROOT_FILE
 from gaitforge.flows.records.part_records import copy_records
+from gaitforge.flows.records.versions import mixed_versions
 from gaitforge.pipeline.cli.collect import relabel
 from gaitforge.pipeline.cli.parsing.parser import (
     CELL_FIELDS,
@@ -132,6 +133,11 @@ def _merge(arguments: argparse.Namespace) -> None:
     from gaitforge.datasets.doctor.examine import merge_findings
 
     first, second = datasets.open_store(arguments.first), datasets.open_store(arguments.second)
+    for simulator, versions in mixed_versions([first, second]).items():
+        TerminalReporter().say(
+            f"the merged store has parts of {simulator} {', '.join(versions)}: to simulate them "
+            "again, verify, derive and view take --with-recorded-versions"
+        )
     files = len(first.files.stamps()) + len(second.files.stamps())
     with TerminalReporter().step("merge", files, "file") as advance:
         datasets.merge_stores(first, second, arguments.out, lambda count: advance(count, ""))

@@ -1,4 +1,4 @@
-"""`gaitforge expert`: list, train, average, film, import and check experts."""
+"""`gaitforge expert`: list, train, average, film, import, trust and check experts."""
 
 import argparse
 import sys
@@ -11,6 +11,7 @@ from gaitforge.flows.records.records import read_record
 from gaitforge.pipeline.cli.parsing.parser import (
     actions,
     command,
+    flag,
     option,
     option_values,
     planned,
@@ -173,6 +174,11 @@ def _film(arguments: argparse.Namespace) -> None:
 @command(
     "gaitforge expert import policy.onnx --name my-expert --robot go1",
     option("policy", "a policy's ONNX or TorchScript file; no checkpoint", Path, metavar="FILE"),
+    flag(
+        "--trust",
+        "let a TorchScript file run, now and later: it is a program that can read and overwrite "
+        "any of your files, so only where you know who made it",
+    ),
     option("--name", "new folder; its last part is the expert's name", Path, required=True),
     option("--robot", "the robot's name or path (default: the layout's)", default=""),
     option("--layout", "what it observes, as gaitforge expert template prints", Path),
@@ -192,12 +198,25 @@ def _import(arguments: argparse.Namespace) -> None:
     from gaitforge.collectors.experts.imported.importing import import_expert
 
     names = ("name", "robot", "layout", "answers", "gains")
-    import_expert(arguments.policy, *(getattr(arguments, name) for name in names))
+    values = [getattr(arguments, name) for name in names]
+    import_expert(arguments.policy, *values, trust=arguments.trust)
     name = str(arguments.name)
     policy, layout = imported_policy(name), imported_policy(name).layout
     row = {"expert": name, "hash": load_expert(name).hash, "robot": policy.robot.name}
     row |= {"terms": ",".join(term.name for term in layout.terms), "control_hz": layout.control_hz}
     show_one(row, arguments.json)
+
+
+@command(
+    "gaitforge expert trust my-expert",
+    option("expert", "folder that gaitforge expert import wrote", Path, metavar="NAME"),
+)
+def _trust(arguments: argparse.Namespace) -> None:
+    """Let the TorchScript program of an expert run, for which you know its maker."""
+    from gaitforge.collectors.experts.imported.importing import trust_expert
+    from gaitforge.collectors.experts.imported.trust import trusted_list
+
+    print(f"{trust_expert(arguments.expert)} may run: its SHA-256 is in {trusted_list()}")
 
 
 @command(
@@ -235,5 +254,6 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 expert_command = actions(
-    "gaitforge expert list --json", _list, _train, _average, _film, _import, _template, _check
+    "gaitforge expert list --json",
+    *(_list, _train, _average, _film, _import, _trust, _template, _check),
 )

@@ -1,7 +1,7 @@
 """`gaitforge view`: a page that plays episodes."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,10 +76,13 @@ _HELD_OUT_EPISODES = 3
             metavar="FILE",
         ),
     ),
-    "--json --trust",
+    "--with-recorded-versions --json --trust",
 )
-def view_command(arguments: argparse.Namespace) -> Callable[[], None]:
+def view_command(arguments: argparse.Namespace) -> Callable[[], int | None]:
     """Write a page that plays episodes in 3-D, with their curves; it opens without a network."""
+    if arguments.with_recorded_versions and (folder := _recorded_folder(arguments)) is not None:
+        uses(arguments)  # the other process refuses what has no effect
+        return partial(_view_elsewhere, folder, arguments.words)
     page = _checked(arguments)
     make = _episodes if arguments.against is None else _with_ghosts
     uses(arguments, "json")
@@ -107,6 +110,26 @@ def _view(arguments: argparse.Namespace, page: Path | None, make: Callable[[], "
         show_one(record, as_json=True)
     else:
         print(*lines, sep="\n")
+
+
+def _recorded_folder(arguments: argparse.Namespace) -> Path | None:
+    """The folder with the MuJoCo of the episodes; None where that is here."""
+    from gaitforge.collectors.legged.replaying import simulator_of_selection
+    from gaitforge.flows.stages.legged.recorded_versions import OPTION, recorded_mujoco
+
+    name, version = simulator_of_selection(
+        chosen_episodes(datasets.open_store(arguments.source), arguments)
+    )
+    if name != "mujoco":
+        raise ValueError(f"{OPTION} is for episodes of mujoco, not {name}")
+    return recorded_mujoco(version)
+
+
+def _view_elsewhere(folder: Path, words: Sequence[str]) -> int:
+    """Do the command with the packages of a folder; its exit code."""
+    from gaitforge.flows.stages.legged.recorded_versions import OPTION, run_with
+
+    return run_with(folder, [word for word in words if word != OPTION])[0]
 
 
 def _checked(arguments: argparse.Namespace) -> Path | None:

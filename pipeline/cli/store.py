@@ -1,6 +1,7 @@
 """The commands on a store: query, info, verify, gc, compact, tag, push, card."""
 
 import argparse
+import json
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -174,16 +175,13 @@ def plan_command(arguments: argparse.Namespace) -> None:
     ),
     option("--seed", "random seed that chooses the replayed episodes", whole, 0),
     option("--robot", "a name or path, if not the store's own robot", default=""),
-    flag(
-        "--with-recorded-versions",
-        "replay with the MuJoCo that made the store: pip puts it into a folder beside the cache",
-    ),
+    "--with-recorded-versions --simulator-version",
 )
 def verify_command(arguments: argparse.Namespace) -> Callable[[], int]:
     """Check every file of a store; exit 1 and print a line per fault."""
     uses(arguments, "store", "json")
     if arguments.replay:
-        uses(arguments, "seed", "robot", "with_recorded_versions")
+        uses(arguments, "seed", "robot", "with_recorded_versions", "simulator_version")
     return partial(_verify, arguments)
 
 
@@ -191,14 +189,10 @@ def _verify(arguments: argparse.Namespace) -> int:
     store = datasets.open_store(arguments.store)
     faults = store.verify()
     if arguments.replay and not faults:
-        from gaitforge.flows.stages.legged.recorded_versions import recorded_mujoco, run_with
-        from gaitforge.flows.stages.replay import replay
-
-        sample = arguments.replay, arguments.seed
-        if arguments.with_recorded_versions and (folder := recorded_mujoco(store)) is not None:
-            return run_with(folder, sys.argv[1:])
-        differences = replay(arguments.store, *sample, TerminalReporter(), arguments.robot)
-        faults = [str(each) for each in differences]
+        if arguments.with_recorded_versions:
+            faults = _replayed_by_version(store, arguments)
+        else:
+            faults = _replayed(arguments, arguments.simulator_version)
     if arguments.json:
         record = {"faults": faults, "parts": len(store.parts()), "replayed": arguments.replay}
         show_one(record, as_json=True)
@@ -207,6 +201,29 @@ def _verify(arguments: argparse.Namespace) -> int:
         parts, again = amount(len(store.parts()), "part"), replayed if arguments.replay else ""
         print("\n".join(faults or [f"{arguments.store}: {parts}, no fault{again}"]))
     return 1 if faults else 0
+
+
+def _replayed(arguments: argparse.Namespace, version: str) -> list[str]:
+    """Faults of random episodes that are simulated again here."""
+    from gaitforge.flows.stages.replay import replay
+
+    sample = arguments.replay, arguments.seed
+    faults = replay(arguments.store, *sample, TerminalReporter(), arguments.robot, version)
+    return [str(fault) for fault in faults]
+
+
+def _replayed_by_version(store: datasets.Store, arguments: argparse.Namespace) -> list[str]:
+    """Faults of random episodes, each simulated again with the MuJoCo that made it."""
+    from gaitforge.flows.stages.legged.recorded_versions import run_recorded
+
+    words = [*arguments.words, "--json"]
+    here, runs = run_recorded(store, words, arguments.simulator_version)
+    faults = _replayed(arguments, here) if here else []
+    for run in runs:
+        if run.code not in (0, 1):
+            raise SystemExit(run.code)  # it has said why
+        faults += json.loads(run.output)["faults"]
+    return faults
 
 
 @command(f"gaitforge gc {_EXAMPLE}", "store --json")

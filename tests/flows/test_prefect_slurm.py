@@ -200,7 +200,7 @@ def test_no_part_is_lost_or_made_twice_where_a_tenth_of_the_tasks_are_killed(
     store = tmp_path / "killed.zarr"
     tasks = PARTS // 4
     victims = set(random.Random(0).sample(range(tasks), max(1, tasks // 10)))
-    wanted, killed = sorted(victims), []
+    wanted, killed, missed = sorted(victims), [], []
     form = SlurmForm(cpus=1, parts_per_task=4)
 
     def killer() -> None:
@@ -213,6 +213,7 @@ def test_no_part_is_lost_or_made_twice_where_a_tenth_of_the_tasks_are_killed(
                     killed.append(status.task)
                 elif status.task in victims and status.state in jobs.ENDED:
                     victims.discard(status.task)
+                    missed.append(status.task)
             time.sleep(0.1)
 
     thread = threading.Thread(target=killer)
@@ -226,7 +227,9 @@ def test_no_part_is_lost_or_made_twice_where_a_tenth_of_the_tasks_are_killed(
     thread.join()
     opened = open_store(store)
     print(f"{PARTS} parts, {tasks} tasks, {len(killed)} killed, {runs} runs")
-    assert sorted(killed) == wanted or len(killed) >= 1
+    # Some may end between two looks; most are killed.
+    assert sorted([*killed, *missed]) == wanted
+    assert len(killed) > len(missed)
     assert len(opened.parts()) == PARTS
     assert len(list((store / "catalog").glob("*.parquet"))) == PARTS
     assert opened.info().episodes == PARTS

@@ -180,13 +180,37 @@ def run_script(
     return subprocess.run(words, check=False, capture_output=True, timeout=30).returncode
 
 
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize(("name", "told"), [("TERM", "end"), ("USR2", "limit")])
+def test_who_is_told_to_end_leaves_a_record_even_if_it_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, told: str, killed: bool
+) -> None:
+    """Slurm kills a script soon after its signal: the record of the signal is then the last."""
+    work = f"#!/bin/bash\ntrap 'exit 143' TERM\nkill -{name} $PPID\nsleep 1\n"
+    if killed:
+        work = f"#!/bin/bash\ntrap 'kill -KILL $PPID' TERM\nkill -{name} $PPID\nsleep 1\n"
+    (tmp_path / "work").write_text(work)
+    (tmp_path / "work").chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "work"))
+    assert run_script(tmp_path, monkeypatch, {"squeue": ""}, requeues=0) in (143, -9)
+    [file] = (tmp_path / "job" / "exit").glob("*.json")
+    ended = json.loads(file.read_text())
+    assert (file.name, ended["told"], ended["code"]) == ("0.json", told, 137 if killed else 143)
+    assert "not queued again" in ended["note"]
+    assert ended["note"].endswith(": run the same command again")
+    job = Job(tmp_path / "job", "7", "train", "run", 0.0, "", (), ((),))
+    [task] = task_states(job)
+    assert (task.state, task.why) == ("failed", ended["note"])
+
+
 @pytest.mark.parametrize(("refusals", "record"), [(0, "0-0"), (2, "0-0"), (3, "0")])
 def test_a_controller_that_refuses_a_requeue_for_a_moment_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusals: int, record: str
 ) -> None:
     asked = tmp_path / "asked"
     commands = {
-        "scontrol": f'echo "$*" >> {asked}; [ "$(wc -l < {asked})" -gt {refusals} ]',
+        "scontrol": f'echo "$*" >> {asked}; echo "no \\"right\\"" >&2; '
+        f'[ "$(wc -l < {asked})" -gt {refusals} ]',
         "sleep": "",
     }
     monkeypatch.setattr("sys.executable", "/bin/false")
@@ -194,7 +218,11 @@ def test_a_controller_that_refuses_a_requeue_for_a_moment_is_asked_again(
     assert asked.read_text().splitlines() == ["requeue 7"] * min(refusals + 1, 3)
     # A record without a run's number says that the task has ended for good.
     written = sorted(path.stem for path in (tmp_path / "job" / "exit").glob("*.json"))
-    assert written == sorted({"0-0", record})
+    assert written == [record]
+    if refusals == 3:
+        ended = json.loads((tmp_path / "job" / "exit" / "0.json").read_text())
+        note = "stopped, not queued again (no right): run the same command again"
+        assert ended["note"] == note
 
 
 def test_a_percent_sign_in_a_folder_is_no_pattern_of_slurms() -> None:

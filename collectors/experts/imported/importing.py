@@ -15,6 +15,11 @@ import yaml
 from gaitforge.collectors.experts.imported.layout import Layout, layout_of_metadata, parse_layout
 from gaitforge.collectors.experts.imported.networks import Network, OnnxNetwork
 from gaitforge.collectors.experts.imported.policy import ImportedPolicy, width
+from gaitforge.collectors.experts.imported.trust import (
+    check_torchscript,
+    check_trusted,
+    trust_program,
+)
 from gaitforge.collectors.modelling.card_file import write_card
 from gaitforge.collectors.optional import load_onnx
 from gaitforge.collectors.robots.robot import (
@@ -26,7 +31,7 @@ from gaitforge.collectors.robots.robot import (
     own_files,
 )
 from gaitforge.datasets.errors import failures
-from gaitforge.datasets.files import check_outside_stores, join_inside, new_folder
+from gaitforge.datasets.files import check_outside_stores, new_folder
 from gaitforge.datasets.sizes import check_archive
 
 CARD = "imported-expert.json"
@@ -55,6 +60,8 @@ def import_expert(
     layout: Path | None = None,
     answers: Path | None = None,
     gains: str = "",
+    *,
+    trust: bool = False,
 ) -> Path:
     """Write the folder of a policy's expert, and return the path of its card.
 
@@ -65,9 +72,11 @@ def import_expert(
         answers: observations and actions that are known, for `read_answers`.
         gains: where the policy's gains are not the robot's, "policy" writes a robot with the
             policy's gains and default pose into the folder, "robot" keeps the robot.
+        trust: allow a TorchScript file, which is a program, to run now and later.
 
     Raises:
-        ValueError: a file that cannot be read, a layout that does not fit, other gains.
+        ValueError: a file that cannot be read, a layout that does not fit, other gains, or a
+            TorchScript file that the user has not allowed to run.
     """
     if not re.fullmatch(r"[\w.-]+", out.name):
         raise ValueError(f"the name '{out.name}' may have letters, digits, '_', '-' and '.' only")
@@ -76,6 +85,8 @@ def import_expert(
     if policy.suffix not in _SUFFIXES or not policy.is_file():
         raise ValueError(f"no policy {policy}; a file that ends with {', '.join(_SUFFIXES)}")
     content, metadata = _read_policy(policy)
+    if policy.suffix != ".onnx":
+        _allow(content, policy, trust)
     values = layout_of_metadata(metadata) | (_read_yaml(layout) if layout else {})
     if not values:
         raise ValueError(
@@ -112,7 +123,7 @@ def load_imported(
         raise ValueError(f"{path} is no card of an expert that this version imported")
     folder = path.parent
     layout = parse_layout(card["layout"], str(path))
-    file = join_inside(folder, card["policy"])
+    file = policy_file(folder, card)
     try:
         policy = ImportedPolicy(folder.name, robot, layout, open_network(file, width(layout)))
     except ValueError as error:
@@ -121,6 +132,45 @@ def load_imported(
     parts = [hashlib.sha256(each).hexdigest() for each in (file.read_bytes(), *own_files([robot]))]
     text = json.dumps([*parts, robot.name, card["layout"]], sort_keys=True)
     return policy, hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def trust_expert(folder: Path) -> Path:
+    """Allow the program of an imported expert to run; returns its file. It is not run now.
+
+    Raises:
+        ValueError: no imported expert, or one whose policy is no TorchScript file.
+    """
+    if not (folder / CARD).is_file():
+        raise ValueError(f"{folder} holds no {CARD}: no expert that was imported")
+    with failures(f"{folder / CARD} cannot be read", OSError, ValueError, error=ValueError):
+        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
+    if not isinstance(card, dict):
+        raise ValueError(f"{folder / CARD} is no card of an expert")
+    file = policy_file(folder, card)
+    if file.suffix == ".onnx":
+        raise ValueError(f"{file} is ONNX, which is no program; there is nothing to trust")
+    _allow(file.read_bytes(), file, trust=True)
+    return file
+
+
+def policy_file(folder: Path, card: Mapping[str, Any]) -> Path:
+    """The policy's file of an expert's card, which lies in its folder; ValueError for others."""
+    names = [f"policy{suffix}" for suffix in _SUFFIXES]
+    name = card.get("policy")
+    if name not in names:
+        raise ValueError(f"{folder / CARD}: its policy '{name}' is none of {', '.join(names)}")
+    file = folder / name
+    if not file.is_file():
+        raise ValueError(f"{folder} lacks {name}")
+    return file
+
+
+def _allow(content: bytes, policy: Path, trust: bool) -> None:
+    """Put a TorchScript file on the user's list, or raise ValueError where it is not there."""
+    check_torchscript(content, policy)
+    if trust:
+        trust_program(content, str(policy.absolute()))
+    check_trusted(content, policy, "give --trust")
 
 
 def open_network(path: Path, width: int) -> Network:

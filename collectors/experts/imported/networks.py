@@ -1,4 +1,4 @@
-"""Networks in files of other projects: ONNX, and TorchScript. No pickle is read."""
+"""Networks in files of other projects: ONNX, which is data, and TorchScript, which is a program."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

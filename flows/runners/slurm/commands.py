@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +24,13 @@ _SUBMITTED = re.compile(r"(?:Submitted batch job )?(\d+)(?:(?:;| on cluster )(\S
 _ROW = re.compile(r"(\d+)\|([^|]*)\|([A-Z_]+)\|([^|]*)\|([^|]*)\|(.*)")
 # Errors of sbatch after which the controller may have the job; slurm_strerror(3).
 _UNCLEAR = re.compile("timed out|Zero Bytes were transmitted", re.IGNORECASE)
+# Refusals because of the number of jobs that this user, account or cluster has.
+_TOO_MANY = re.compile(
+    "job submit limit|MaxSubmitJob|SubmitJobLimit|MaxJobs|Slurm temporarily unable to accept job",
+    re.IGNORECASE,
+)
+_FULL = re.compile("Slurm temporarily unable to accept job", re.IGNORECASE)
+_MAX_TASKS = re.compile(r"max_array_tasks=(\d+)")
 # Variables that change the commands' answers, but not those that name the controller.
 _SETS_ANSWERS = re.compile("(SQUEUE|SCANCEL|SLURM(?!_CONF|_JWT))_")
 _SITE = re.compile("SBATCH_(?!(ARRAY_INX|NO_REQUEUE|OPEN_MODE|SIGNAL|WAIT)$)")
@@ -35,8 +43,14 @@ LIVE = (
 
 PASSED_ON = (
     {"HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOGNAME", "MUJOCO_GL", "OMP_NUM_THREADS"}
-    | {"PATH", "SLURM_CONF", "TZ", "USER", "XDG_CACHE_HOME", "AWS_CONFIG_FILE"}
-    | {"AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_REGION", "AWS_SHARED_CREDENTIALS_FILE"}
+    | {"PATH", "SLURM_CONF", "TZ", "USER", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"}
+    | {
+        "AWS_CONFIG_FILE",
+        "AWS_ENDPOINT_URL",
+        "AWS_PROFILE",
+        "AWS_REGION",
+        "AWS_SHARED_CREDENTIALS_FILE",
+    }
 )
 """The submitter's variables that a job gets, beside those named; no secret."""
 
@@ -66,6 +80,54 @@ class QueueEntry:
 
 class UnclearSubmission(ValueError):
     """sbatch gave neither an id nor a refusal."""
+
+
+class TooManyJobs(ValueError):
+    """Slurm takes no more jobs, or tasks, of this user for now; nothing was submitted."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the controller's configuration says about numbers of jobs.
+
+    Attributes:
+        array_tasks: most tasks of an array; below 2, there are no arrays.
+        jobs: most jobs that the controller keeps, tasks of arrays and ended ones included; 0 for
+            unknown.
+    """
+
+    array_tasks: int = 1000
+    jobs: int = 0
+
+
+def limits() -> Limits:
+    """The cluster's limits, or Slurm's own defaults where it does not tell."""
+    if shutil.which("scontrol") is None:
+        return Limits()
+    try:
+        lines = _call("scontrol", "", "show", "config")
+    except ValueError:  # sbatch will say what is wrong
+        return Limits()
+    values = {name.strip(): value.strip() for name, _, value in (x.partition("=") for x in lines)}
+    sizes = [Limits().array_tasks]
+    if values.get("MaxArraySize", "").isdigit():
+        sizes = [int(values["MaxArraySize"])]
+    # slurm.conf(5), SchedulerParameters: a lower limit than the largest index.
+    if fewer := _MAX_TASKS.search(values.get("SchedulerParameters", "")):
+        sizes.append(int(fewer[1]))
+    most = values.get("MaxJobCount", "")
+    return Limits(min(sizes), int(most) if most.isdigit() else 0)
+
+
+def jobs_left(known: Limits) -> int | None:
+    """How many more jobs the controller takes now; None where it does not tell."""
+    if not known.jobs:
+        return None
+    try:
+        entries = _call("squeue", "", "--noheader", "--array", "--states=all", "--format=%i")
+    except ValueError:
+        return None
+    return max(0, known.jobs - 1 - len(entries))
 
 
 def has_slurm() -> bool:
@@ -110,16 +172,19 @@ def submit(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str,
     task would load the user's login environment first, which is slow and fails on some clusters.
 
     Raises:
+        TooManyJobs: a limit of the number of jobs; nothing was submitted.
         ValueError: no Slurm here, or sbatch's own reason in one line; nothing was submitted.
         UnclearSubmission: neither an id nor a refusal; a job may be queued.
     """
     # What a site or user sets for sbatch itself holds here too, but not against the script.
     own = {name: value for name, value in os.environ.items() if _SITE.match(name)}
-    done = _run(command, {**own, **environment})
+    done = _submitted(command, {**own, **environment})
     lines = map(str.strip, done.stdout.splitlines())
     ids = list(filter(None, map(_SUBMITTED.fullmatch, lines)))
     if ids and not done.returncode:
         return ids[-1][1], ids[-1][2] or ""
+    if not ids and done.returncode and _TOO_MANY.search(done.stderr):
+        raise TooManyJobs(_reason(done))
     # From 128 on a signal ended it.
     if not ids and 0 < done.returncode < 128 and not _UNCLEAR.search(done.stderr):
         raise ValueError(_reason(done))
@@ -193,6 +258,51 @@ def _run(words: Sequence[str], environment: Mapping[str, str]) -> subprocess.Com
     except subprocess.TimeoutExpired:
         reason = f"no answer in {TIMEOUT_S:.0f} s; is the controller up?"
         return subprocess.CompletedProcess(words, -signal.SIGKILL, "", reason)
+
+
+def _submitted(
+    words: Sequence[str], environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """As `_run`, but ended once sbatch waits for the controller to take more jobs.
+
+    It would try again for two minutes, in silence for us. Between its tries nothing is on the way.
+    """
+    if shutil.which(words[0]) is None:
+        return _run(words, environment)  # raises
+    with subprocess.Popen(
+        words,
+        env=dict(environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    ) as process:
+        timer = threading.Timer(TIMEOUT_S, process.kill)
+        timer.start()
+        said: list[str] = []
+        full = False
+        assert process.stderr is not None
+        assert process.stdout is not None
+        try:
+            for line in process.stderr:
+                said.append(line)
+                full = _FULL.search(line) is not None
+                if full:
+                    process.kill()
+                    break
+            output = process.stdout.read()
+            code = process.wait()
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            late = timer.finished.is_set()
+            timer.cancel()
+    if full:
+        return subprocess.CompletedProcess(words, 1, "", "".join(said))
+    if late:
+        said = [f"no answer in {TIMEOUT_S:.0f} s; is the controller up?"]
+    return subprocess.CompletedProcess(words, code, output, "".join(said))
 
 
 def _reason(done: subprocess.CompletedProcess[str]) -> str:

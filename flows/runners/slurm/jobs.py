@@ -57,6 +57,7 @@ class Job:
             call of sbatch.
         tasks: the parts of each task; one task without parts for a training.
         cluster: empty for this machine's own.
+        stages: of a job that does several, one after another.
     """
 
     folder: Path
@@ -68,6 +69,7 @@ class Job:
     command: tuple[str, ...]
     tasks: tuple[tuple[str, ...], ...]
     cluster: str = ""
+    stages: tuple[str, ...] = ()
 
     @property
     def is_array(self) -> bool:
@@ -137,7 +139,9 @@ def read_job(folder: Path) -> Job:
         raise ValueError(f"{folder} is no job folder: it holds no {JOB}")
     try:
         tasks = tuple(tuple(parts) for parts in record["tasks"])
-        job = Job(folder, **{**record, "command": tuple(record["command"]), "tasks": tasks})
+        lists = {"command": tuple(record["command"]), "tasks": tasks}
+        lists["stages"] = tuple(record.get("stages", ()))
+        job = Job(folder, **{**record, **lists})
     except (KeyError, TypeError) as error:
         raise ValueError(f"{folder / JOB} is damaged: {error!r}") from None
     if not job.id and has_slurm():
@@ -250,13 +254,14 @@ def _task_state(
         return replace(status, state=state, why=why, **({} if waits else now))
     if ended is not None and ended["code"] == 0:
         return replace(status, state="done")
+    note = "" if ended is None else ended.get("note", "")
     # What failed before it was told to end has failed, whatever was cancelled later.
     if ended is not None and not ended.get("told"):
-        return replace(status, state="failed")
+        return replace(status, state="failed", why=note)
     if slurms == "CANCELLED" or (job.folder / CANCELLED).exists():
-        return replace(status, state="cancelled")
+        return replace(status, state="cancelled", why=note)
     if ended is not None or entry is not None:  # without a record, its script was killed
-        return replace(status, state="failed", why="" if ended else slurms)
+        return replace(status, state="failed", why=note or ("" if ended else slurms))
     return status
 
 

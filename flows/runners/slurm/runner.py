@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from math import ceil
 from pathlib import Path
 
@@ -19,10 +20,15 @@ from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import PartCollected, store_address
 from gaitforge.flows.records.records import provenance, read_record, to_tree, write_record
+from gaitforge.flows.records.versions import check_versions
 from gaitforge.flows.runners.slurm import jobs
 from gaitforge.flows.runners.slurm.commands import (
+    Limits,
+    TooManyJobs,
     UnclearSubmission,
     job_environment,
+    jobs_left,
+    limits,
     submit,
     submit_command,
 )
@@ -31,10 +37,11 @@ from gaitforge.flows.stages.collect import collect, prepare
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.flows.tasks.registry import collection_plan
 
-MAX_TASKS = 1000
-"""Tasks of one array: Slurm's own default limit (slurm.conf(5), MaxArraySize = 1001)."""
-
 COLLECT_REQUEUES, TRAIN_REQUEUES = 3, 100
+_NO_ROOM = (
+    "the cluster takes no more jobs of yours now, not even one task; see squeue, and submit again "
+    "once some have ended"
+)
 
 
 def run_slurm(
@@ -67,13 +74,57 @@ def run_slurm(
         reason = f"; {amount(len(missing), 'part')} in work in jobs of {place}" if missing else ""
         reporter.say(f"nothing to submit: no part of {store} is missing{reason}")
         return []
-    size = max(settings.parts_per_task or settings.cpus, ceil(len(left) / MAX_TASKS))
-    tasks = tuple(tuple(left[k : k + size]) for k in range(0, len(left), size))
-    plan = plan.with_workers(settings.cpus)
-    work = Work("gaitforge-collect", len(tasks), True, True, COLLECT_REQUEUES)
-    draft = jobs.Job(place, "", "collect", str(store), 0.0, settings.partition, (), tasks)
-    record = {"task": plan.kind, "store": str(store), "plan": to_tree(plan)}
-    return submit_work(draft, record, work, settings, lambda: prepare(plan, store, left))
+    return _submit_array(plan, store, left, settings, reporter)
+
+
+def _submit_array(
+    plan: CollectionPlan,
+    store: Path | str,
+    left: Sequence[str],
+    settings: SlurmSettings,
+    reporter: Reporter,
+) -> jobs.Job | str:
+    """Submit an array over parts, in as few tasks as the cluster's limits ask for.
+
+    Limits of users and accounts are known only by sbatch's refusal: then half as many tasks.
+    """
+    asked = settings.parts_per_task or settings.cpus
+    tasks = ceil(len(left) / asked)
+    most = tasks
+    known = Limits()
+    if not settings.dry_run:
+        known = limits()
+        most = max(1, known.array_tasks)
+        if (free := jobs_left(known)) is not None and free > 0:
+            most = min(most, free)
+    if settings.max_tasks:
+        most = min(most, settings.max_tasks)
+    most = min(most, tasks)
+    while True:
+        size = max(asked, ceil(len(left) / most))
+        parts = tuple(tuple(left[k : k + size]) for k in range(0, len(left), size))
+        # A task of more parts may need several runs of the time limit.
+        requeues = min(TRAIN_REQUEUES, COLLECT_REQUEUES * ceil(size / asked))
+        work = Work("gaitforge-collect", len(parts), known.array_tasks > 1, True, requeues)
+        draft = jobs.Job(
+            jobs.jobs_folder(store), "", "collect", str(store), 0.0, settings.partition, (), parts
+        )
+        own = plan.with_workers(settings.cpus)
+        record = {"task": own.kind, "store": str(store), "plan": to_tree(own)}
+        prepared = partial(prepare, own, store, left)
+        try:
+            job = submit_work(draft, record, work, settings, prepared)
+        except TooManyJobs as error:
+            if len(parts) == 1:
+                raise TooManyJobs(f"{error}: {_NO_ROOM}") from None
+            most = len(parts) // 2
+            continue
+        if size > asked:
+            reporter.say(
+                f"{amount(len(left), 'part')} in {amount(len(parts), 'task')}: the cluster takes "
+                f"no more, so a task makes {size}; --parts-per-task sets it"
+            )
+        return job
 
 
 def _missing(
@@ -83,7 +134,11 @@ def _missing(
     names = list(plan.part_ids() if parts is None else parts)
     if not is_bucket_url(store_path) and not Path(store_path).exists():
         return names
-    return create_store(store_path, plan.schema()).missing(names)
+    store = create_store(store_path, plan.schema())
+    missing = store.missing(names)
+    if missing and (simulator := plan.simulator()) is not None:
+        check_versions(store, store_path, *simulator)
+    return missing
 
 
 def submit_work(

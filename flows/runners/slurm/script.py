@@ -101,6 +101,7 @@ class SlurmSettings(SlurmRequest):
         options: further options of sbatch, "name=value" or "name".
         pass_env: names of further environment variables for the job; never written to a file.
         dry_run: show the script and submit nothing.
+        max_tasks: most tasks of an array; 0 for as many as the cluster takes.
     """
 
     grace_s: int = 120
@@ -113,6 +114,7 @@ class SlurmSettings(SlurmRequest):
     options: tuple[str, ...] = ()
     pass_env: tuple[str, ...] = ()
     dry_run: bool = False
+    max_tasks: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -333,30 +335,37 @@ started="$(date +%s)"
 child=""
 told=""
 why=""
+note=""
 interrupted=""
+again_by="run the same command again"
 
 interrupt() {
     told="$1"
     why="$2"
     interrupted=yes
     echo "gaitforge: $why at $(date '+%F %T'); the work saves and ends"
+    # Slurm may kill this script before the work has ended: then this record is the last one.
+    code=137
+    note="killed before the work had saved, not queued again: $again_by"
+    # In a shell that ignores signals: another one's message would be written into the record.
+    (trap '' USR2 TERM; record "$task")
     [ -z "$child" ] || stop
 }
 trap 'interrupt limit "time limit reached"' USR2
 trap 'interrupt end cancelled' TERM
 
 record() {
-    # The work has ended: a signal's message would be written into the record.
-    trap '' USR2 TERM
     local new="$folder/exit/.$1.$$"
     {
         printf '{"code": %d, "host": "%s", "restarts": %d,' "$code" "$(hostname)" "$restarts"
-        printf ' "started": %d, "ended": %d, "told": "%s"}\n' "$started" "$(date +%s)" "$told"
+        printf ' "started": %d, "ended": %d, "told": "%s",' "$started" "$(date +%s)" "$told"
+        printf ' "note": "%s"}\n' "$note"
     } > "$new" && sync "$new" && mv -f "$new" "$folder/exit/$1.json"
 }
 
 mkdir -p "$folder/exit" && rm -f "$folder/exit/$task.json"
 if ! prepare; then
+    trap '' USR2 TERM
     echo "gaitforge: --env-file or --setup failed"
     code=1
     record "$task"
@@ -369,20 +378,35 @@ child=$!
 # A trap ends `wait` early; waiting again gives the work's own exit code.
 while interrupted=""; wait "$child"; code=$?; [ -n "$interrupted" ]; do :; done
 
+# The work has ended: a signal's message would be written into the record.
+trap '' USR2 TERM
+note=""
 again=no
-if [ "$code" -ne 0 ] && [ "$restarts" -lt "$max_restarts" ]; then
+if [ "$code" -ne 0 ]; then
     case "$told" in
         limit) [[ "$stop_codes" != *" $code "* ]] && again="$retry_errors" || again=yes ;;
-        end) ;;
+        end) note="stopped, not queued again: $again_by" ;;
         *) again="$retry_errors" ;;
     esac
 fi
-if [ "$again" = yes ]; then
+if [ "$again" = yes ] && [ "$restarts" -ge "$max_restarts" ]; then
+    note="stopped, not queued again after $restarts requeues: $again_by"
+elif [ "$again" = yes ]; then
+    # Slurm ends this script once it has queued the task again, so the record comes first.
     record "$task-$restarts"
-    again="queued again ($((restarts + 1)) of $max_restarts)"
-    echo "gaitforge: task $task ended with code $code${why:+, $why}; $again"
-    persist scontrol requeue "$job" && exit "$code"
+    rm -f "$folder/exit/$task.json"
+    echo "gaitforge: task $task ended with code $code${why:+, $why}; asks Slurm for run" \
+        "$((restarts + 1)) of $max_restarts"
+    if refusal="$(persist scontrol requeue "$job" 2>&1)"; then
+        echo "gaitforge: queued again ($((restarts + 1)) of $max_restarts)"
+        exit "$code"
+    fi
+    rm -f "$folder/exit/$task-$restarts.json"
+    # What may stand in a JSON text without further ado.
+    refusal="$(printf '%s' "$refusal" | tail -n 1 | tr -cd 'A-Za-z0-9 .,:/_()-' | cut -c 1-120)"
+    note="stopped, not queued again (${refusal:-scontrol failed}): $again_by"
 fi
 record "$task"
+[ -z "$note" ] || echo "gaitforge: task $task: $note"
 exit "$code"
 """

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gaitforge.datasets.errors import amount, listed
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.runners.slurm import jobs
-from gaitforge.flows.runners.slurm.commands import has_slurm
+from gaitforge.flows.runners.slurm.commands import TooManyJobs, has_slurm, jobs_left, limits
 from gaitforge.flows.runners.slurm.runner import TRAIN_REQUEUES, run_slurm, submit_work
 from gaitforge.flows.runners.slurm.script import SlurmSettings, Work
 from gaitforge.flows.stages.staging import Stage, is_done
@@ -40,20 +41,27 @@ class StageState:
 
 
 def run_command_on_slurm(
-    words: Sequence[str], name: str, out: Path, settings: SlurmSettings, after: Sequence[str] = ()
+    words: Sequence[str],
+    name: str,
+    out: Path,
+    settings: SlurmSettings,
+    after: Sequence[str] = (),
+    stages: Sequence[str] = (),
 ) -> jobs.Job | str:
     """Submit a command line of gaitforge; returns the job, or with `dry_run` its script.
 
     Args:
         name: of the work; out: folder of its results; the job's folder lies in its `jobs`.
-        after: ids of the jobs that must succeed first.
+        after: ids of the jobs that must succeed first; stages: that it does, if several.
 
     Raises:
         ValueError: no Slurm, or its reason to refuse; nothing is left behind.
     """
     work = Work(f"gaitforge-{name.replace(' ', '-')}", 1, False, False, TRAIN_REQUEUES)
     place, target = out.absolute() / "jobs", str(out.absolute())
-    draft = jobs.Job(place, "", name, target, 0.0, settings.partition, (), ((),))
+    draft = jobs.Job(
+        place, "", name, target, 0.0, settings.partition, (), ((),), stages=tuple(stages)
+    )
     return submit_work(draft, {jobs.WORDS: list(words)}, work, settings, after=after)
 
 
@@ -79,37 +87,114 @@ def submit_stages(
             stage that is neither done nor in a live job.
     """
     _check_request(stages if only is None else (only,), settings)
-    all_new: list[jobs.Job | str] = []
-    ids: dict[str, list[str]] = {}  # of the jobs of each stage that is not done
-    live_by_stage = {} if settings.dry_run else live_jobs(out, stages)
-    try:
-        for stage in stages:
-            if is_done(out, stage):
-                continue
+    reporter = reporter or Silent()
+    submission = _Submission(out, stages, words, settings, reporter, only)
+    if settings.dry_run:
+        return submission.submit(None)
+    room = jobs_left(limits())
+    for _ in range(2):
+        try:
+            return submission.submit(room)
+        except TooManyJobs as error:
+            # A limit that only sbatch's refusal tells: as many as it took.
+            room, reason = submission.taken, str(error)
+            if room == 0:
+                break
+    raise ValueError(
+        f"{reason}; the cluster takes no more jobs of yours now, none of this command is left: "
+        "submit again once some have ended, or give a smaller --size, or larger --parts-per-task"
+    )
+
+
+REST = "remaining stages"
+"""Kind of a job that does several stages."""
+
+
+@dataclass
+class _Submission:
+    """One call of `submit_stages`; `taken`: jobs and tasks that sbatch took in the last try."""
+
+    out: Path
+    stages: Sequence[Stage]
+    words: Sequence[str]
+    settings: SlurmSettings
+    reporter: Reporter
+    only: Stage | None = None
+    taken: int = 0
+
+    def submit(self, room: int | None) -> list[jobs.Job | str]:
+        """Submit all; with `room`, in at most so many jobs and tasks. Else none is left."""
+        all_new: list[jobs.Job | str] = []
+        self.taken = 0
+        try:
+            self._submit(room, all_new)
+        except BaseException:
+            for job in all_new:
+                if isinstance(job, jobs.Job):
+                    self.taken += len(job.tasks)
+                    jobs.cancel_job(job)
+            raise
+        return all_new
+
+    def _submit(self, room: int | None, all_new: list[jobs.Job | str]) -> None:
+        ids: dict[str, list[str]] = {}  # of the jobs of each stage that is not done
+        live_by_stage = {} if self.settings.dry_run else live_jobs(self.out, self.stages)
+        left = [stage for stage in self.stages if not is_done(self.out, stage)]
+        wanted = (
+            left if self.only is None else [stage for stage in left if stage.name == self.only.name]
+        )
+        open_stages = [stage for stage in wanted if not live_by_stage.get(stage.name)]
+        array_tasks = _array_share(open_stages, room)
+        for stage in left:
             live = live_by_stage.get(stage.name, [])
-            if only is not None and stage.name != only.name:
+            if stage not in wanted:
                 ids[stage.name] = [job.id for job in live]
                 continue
-            if only is not None and not settings.dry_run:
+            if self.only is not None and not self.settings.dry_run:
                 _check_needed(stage, ids)
             waits = not ids.keys().isdisjoint(stage.after)
+            after = sorted({number for name in stage.after for number in ids.get(name, ())})
+            rest = open_stages[open_stages.index(stage) :] if stage in open_stages else []
+            used = sum(len(job.tasks) for job in all_new if isinstance(job, jobs.Job))
+            if room is not None and len(rest) > 1 and room - used <= 1:
+                others = sorted({number for group in ids.values() for number in group})
+                all_new.append(self._rest(rest, others))
+                return
             if stage.collection is not None and not waits:
-                new = _array(stage, live, settings, reporter or Silent())
+                own = replace(self.settings, max_tasks=array_tasks)
+                new = _array(stage, live, own, self.reporter)
             elif live:
                 new = []
             else:
-                after = sorted({number for name in stage.after for number in ids.get(name, ())})
-                line = [*words, "--stage", stage.name] if len(stages) > 1 else words
-                mine = _resources(stage, settings)
-                new = [run_command_on_slurm(line, stage.name, out, mine, after)]
+                several = len(self.stages) > 1
+                line = [*self.words, "--stage", stage.name] if several else self.words
+                mine = _resources(stage, self.settings)
+                new = [run_command_on_slurm(line, stage.name, self.out, mine, after)]
             all_new += new
             ids[stage.name] = [job.id for job in [*live, *new] if isinstance(job, jobs.Job)]
-    except BaseException:
-        for job in all_new:
-            if isinstance(job, jobs.Job):
-                jobs.cancel_job(job)
-        raise
-    return all_new
+
+    def _rest(self, rest: Sequence[Stage], after: Sequence[str]) -> jobs.Job | str:
+        """One job for stages that do not fit, after all others; it does what is then left."""
+        settings = self.settings
+        if any(stage.trains for stage in rest) and settings.nodes * max(1, settings.gpus) > 1:
+            raise TooManyJobs(
+                f"{amount(len(rest), 'stage')} would have to share one job, which trainings of "
+                "several processes cannot"
+            )
+        gpus = max(_resources(stage, settings).gpus for stage in rest)
+        one = replace(settings, nodes=1, gpus=gpus)
+        names = tuple(stage.name for stage in rest)
+        self.reporter.say(f"the cluster takes no more jobs: one does {listed(names)}")
+        return run_command_on_slurm(self.words, REST, self.out, one, after, names)
+
+
+def _array_share(stages: Sequence[Stage], room: int | None) -> int:
+    """Most tasks of each array, so that the other stages find room, too; 0 for any number."""
+    arrays = sum(stage.collection is not None and not stage.after for stage in stages)
+    if room is None or not arrays:
+        return 0
+    others = min(len(stages) - arrays, max(1, room // 2))
+    return max(1, (room - others) // arrays)
 
 
 def _check_needed(stage: Stage, live: Mapping[str, Sequence[str]]) -> None:
@@ -160,7 +245,9 @@ def _array(
 
 def _jobs_of(out: Path, stage: Stage) -> list[jobs.Job]:
     """A stage's jobs, oldest first: those that run its command, and arrays of its parts."""
-    own = [job for job in _jobs_in(out / "jobs") if job.kind == stage.name]
+    own = [
+        job for job in _jobs_in(out / "jobs") if job.kind == stage.name or stage.name in job.stages
+    ]
     if stage.collection is None or stage.place is None:
         return own
     try:
@@ -243,7 +330,8 @@ def cancel_stages(out: Path, stages: Sequence[Stage]) -> list[jobs.Job]:
         ValueError: no Slurm, or its reason.
     """
     by_stage = live_jobs(out, stages)
-    live = [job for stage in reversed(stages) for job in by_stage[stage.name]]
+    every = [job for stage in reversed(stages) for job in by_stage[stage.name]]
+    live = list({job.folder: job for job in every}.values())  # one may do several stages
     for job in live:
         jobs.cancel_job(job)
     return live

@@ -9,6 +9,7 @@ from gaitforge.collectors.legged.replaying import (
     by_robot,
     replay_environment,
     replayed,
+    simulator_of_selection,
     stored_episodes,
 )
 from gaitforge.datasets import Selection
@@ -30,12 +31,21 @@ class ReplayFault:
 
 
 def replay_legged(
-    selection: Selection, count: int, seed: int, reporter: Reporter, robot: str = ""
+    selection: Selection,
+    count: int,
+    seed: int,
+    reporter: Reporter,
+    robot: str = "",
+    version: str = "",
 ) -> list[ReplayFault]:
     """See `gaitforge.flows.stages.replay.replay`."""
+    if not version:
+        simulator_of_selection(selection)  # raises for several, whatever the sample has
     count = min(count, len(selection))
     sample = np.sort(np.random.default_rng(seed).choice(len(selection), count, replace=False))
     selection = selection.with_rows(selection.rows[sample])
+    if version:
+        selection = selection.select(simulator_version=version)
     faults = []
     with reporter.step("replay", selection.steps, "step") as advance:
         for own in by_robot(selection):

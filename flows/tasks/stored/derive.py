@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from importlib.metadata import version
 from math import ceil
 
 import numpy as np
@@ -14,6 +15,7 @@ from gaitforge.collectors.legged.replaying import (
     replay_environment,
     replayed,
     robot_of_selection,
+    simulator_of_selection,
     stored_episodes,
 )
 from gaitforge.collectors.legged.rollout import Measure
@@ -67,11 +69,25 @@ class DerivePlan(OverlayPlan):
         """The episodes' simulator; its robots replay the longest part in full waves."""
         longest = max(stop - first for first, stop in selection.catalog.part_bounds.values())
         robots = ceil(longest / ceil(longest / self.robots))
-        return replay_environment(selection, robots, self.robot, threads)
+        return replay_environment(_made_here(selection), robots, self.robot, threads)
 
     def simulate(self, threads: int = 1) -> "Replay":
         """See `CollectionPlan.simulate`."""
         return Replay(self, threads)
+
+
+def parts_of_version(episodes: Selection, simulator_version: str) -> list[str]:
+    """The parts that a version of the simulator made; ValueError where there are none."""
+    own = episodes.select(simulator_version=simulator_version).episodes("part")
+    if not len(own):
+        raise ValueError(f"{episodes.store.address} has no part of version {simulator_version}")
+    return sorted(set(own.column("part").to_pylist()))
+
+
+def _made_here(episodes: Selection) -> Selection:
+    """The episodes that the installed MuJoCo made, or all where there are none."""
+    own = episodes.select(simulator_version=version("mujoco"))
+    return own if len(own) else episodes
 
 
 @cache
@@ -83,6 +99,7 @@ def _field_and_measure(plan: DerivePlan) -> tuple[Field, Measure]:
         return replace(field, name=plan.name or field.name), measure
     function = named_function(plan.of)
     measure = measured_by(partial(called, function, plan.of))
+    episodes = _made_here(episodes)
     [first] = stored_episodes(episodes.with_rows(episodes.rows[:1]))
     with closing(replay_environment(episodes, 1, plan.robot, threads=1)) as env:
         env.reset(np.arange(1), [first.spec(noise=False)])
@@ -108,6 +125,12 @@ class Replay(Simulation):
         """
         first, stop = self._episodes.catalog.part_bounds[part]
         selection = self._episodes.with_rows(np.arange(first, stop))
+        name, made_by = simulator_of_selection(selection)
+        if made_by != self._env.physics.version:
+            raise ValueError(
+                f"part {part} was made by {name} {made_by}; version {self._env.physics.version} "
+                "cannot repeat it bit for bit: give --with-recorded-versions"
+            )
         stored = stored_episodes(selection)
         values = np.empty((selection.steps, *self._field.shape), self._field.dtype)
         starts = {each.row["episode"]: each.row["start"] for each in stored}

@@ -29,6 +29,7 @@ class OverlayPlan(CollectionPlan):
     """
 
     parallelism = "threads"
+    keeps_version = True
 
     source: str
     threads: Workers = 0

@@ -210,6 +210,16 @@ GROUPS = {
 SHARED: dict[str, dict[str, Any]] = {
     "store": details("folder, or s3://bucket/prefix", store_address),
     "--json": details("print JSON instead of a table", action="store_true"),
+    "--mix-versions": details(
+        "let the store have parts of several versions of the simulator", action="store_true"
+    ),
+    "--with-recorded-versions": details(
+        "use the MuJoCo that made the episodes: pip puts it into a folder of the cache",
+        action="store_true",
+    ),
+    "--simulator-version": details(
+        "only what this version of the simulator made", default="", metavar="VERSION"
+    ),
     "--terrain": details("terrains, comma-separated", names),
     "--skill": details("skills, comma-separated", names),
     "--level": details("terrain levels, e.g. 0,2,5-9", numbers),

@@ -30,6 +30,9 @@ _DASK: Options = {
     "--worker-memory": details(
         "memory limit of a worker, e.g. 4GB (default: none here, 4GB of a job)", metavar="SIZE"
     ),
+    "--worker-deaths": details(
+        "deaths of workers after which a part is given up (default: 4)", positive, metavar="N"
+    ),
     "--dashboard": details("serve Dask's dashboard on this machine", **_ON),
 }
 _SLURM: Options = {
@@ -116,7 +119,7 @@ def runner_settings(arguments: argparse.Namespace) -> DaskSettings | SlurmSettin
         return _slurm_settings(values)
     _refuse(arguments, _SLURM_OPTIONS, "slurm")
     if runner == "dask" or (runner == "prefect" and _options_in_use(arguments, _DASK)):
-        same = ("workers", "scheduler", "adaptive", "dashboard")
+        same = ("workers", "scheduler", "adaptive", "dashboard", "worker_deaths")
         values = option_values(arguments, *same, jobqueue="dask_jobqueue", memory="worker_memory")
         return DaskSettings(**values)
     return None

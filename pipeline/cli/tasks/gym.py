@@ -90,7 +90,7 @@ def _of_env(name: str, text: str, metavar: str) -> AddTo:
     ),
     option("--replay-steps", "its first steps (default: until the medium policy)", positive),
     flag("--physics", "store the simulator's positions and velocities"),
-    "--processes --seed --json",
+    "--processes --seed --mix-versions --json",
 )
 def _collect(arguments: argparse.Namespace) -> Work:
     """Collect episodes of trained policies, or their replay buffer."""

@@ -143,7 +143,7 @@ def _train_expert(arguments: argparse.Namespace) -> Work:
     option("--start-rollouts", "rollouts per snippet from its start (default: 16)", whole),
     option("--random-rollouts", "rollouts per snippet from random frames (default: 16)", whole),
     option("--action-noise", "standard deviation of the noise on actions (default: 0.1)", float),
-    "--processes --seed --json",
+    "--processes --seed --mix-versions --json",
 )
 def _collect(arguments: argparse.Namespace) -> Work:
     """Collect rollouts of experts, one part per snippet."""

@@ -296,7 +296,10 @@ def test_answers_are_found_again_by_any_name_and_have_the_layouts_width(tmp_path
         check_imported(imported_policy(str(tmp_path / "mine")), tmp_path / "mine")
 
 
-def test_a_network_that_cannot_be_called_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_network_that_cannot_be_called_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     file = write_policy(tmp_path / "policy.onnx")
     model = onnx.load(file)
     model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
@@ -309,7 +312,7 @@ def test_a_network_that_cannot_be_called_is_refused_in_one_line(tmp_path: Path) 
     layout = tmp_path / "layout.yaml"
     layout.write_text(json.dumps(VALUES | {"terms": list(TERMS)}))
     with pytest.raises(ValueError, match=r"policy\.pt cannot read 48 numbers: "):
-        import_expert(tmp_path / "policy.pt", tmp_path / "mine", "go1", layout)
+        import_expert(tmp_path / "policy.pt", tmp_path / "mine", "go1", layout, trust=True)
 
 
 def test_it_is_neither_trained_nor_averaged(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from rsl_rl.models import MLPModel, RNNModel
 from tensordict import TensorDict
 
 from gaitforge.collectors.experts.imported.importing import import_expert, open_network, template
+from gaitforge.collectors.experts.imported.trust import trust_program
 from gaitforge.collectors.robots.robot import N_JOINTS
 from tests.collectors.experts.imported_files import WIDTH
 
@@ -18,8 +19,11 @@ from tests.collectors.experts.imported_files import WIDTH
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mlp", "lstm", "gru"])
 @pytest.mark.parametrize("suffix", [".onnx", ".pt"])
-def test_rsl_rls_exporters(kind: str, suffix: str, tmp_path: Path) -> None:
+def test_rsl_rls_exporters(
+    kind: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Three steps of two robots are those of rsl-rl's own model, also after one's reset."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     torch.manual_seed(0)
     observations = torch.randn(3, 2, WIDTH)
     sets, shape = {"actor": ["policy"]}, TensorDict({"policy": observations[0]}, batch_size=[2])
@@ -41,6 +45,8 @@ def test_rsl_rls_exporters(kind: str, suffix: str, tmp_path: Path) -> None:
             exported, exported.get_dummy_inputs(), file, opset_version=18, dynamo=False,
             input_names=exported.input_names, output_names=exported.output_names,
         )  # fmt: skip
+    if suffix == ".pt":
+        trust_program(file.read_bytes(), file.name)
     network = open_network(file, WIDTH)
     state = [np.repeat(part[None], 2, axis=0) for part in network.state]
     assert len(state) == {"mlp": 0, "gru": 1, "lstm": 2}[kind]

@@ -122,6 +122,8 @@ def test_both_files_tell_what_a_robot_needs(folder: Path) -> None:
     assert description["return_to_go"] is None
 
     model = onnx.load(folder / "policy.onnx")
+    # ONNX Runtime 1.17, of January 2024, reads this IR version and no newer one.
+    assert (model.ir_version, [each.version for each in model.opset_import]) == (9, [20])
     properties = {each.key: each.value for each in model.metadata_props}
     assert properties["joint_names"].split(",") == list(FACTS.joint_names)
     for name, values in (

@@ -1,0 +1,69 @@
+"""Versions of simulators in a store: episodes of several cannot be simulated again together."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gaitforge.datasets import Store
+from gaitforge.datasets.errors import listed
+from gaitforge.flows.records.logs import log_event
+from gaitforge.flows.records.part_records import records_folder
+from gaitforge.flows.records.records import read_record, write_record
+
+MIXED = "mixed-versions.json"
+"""There in a store's records once the user has allowed several versions in it."""
+_COLUMNS = ("simulator", "simulator_version")
+
+
+def allow_mixed_versions(store_path: Path | str) -> None:
+    """Let a store have parts of several versions of a simulator, from now on."""
+    folder = records_folder(store_path)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_record(folder / MIXED, {"allowed": True})
+
+
+def check_versions(store: Store, store_path: Path | str, simulator: str, version: str) -> None:
+    """Raise ValueError where a store has parts of another version and may not have several."""
+    selection = store.as_collected()
+    if not set(_COLUMNS) <= set(selection.catalog.column_names):
+        return
+    rows = selection.describe(_COLUMNS)
+    others = sorted(
+        str(row["simulator_version"])
+        for row in rows
+        if row["simulator"] == simulator and row["simulator_version"] not in (version, "")
+    )
+    if not others:
+        return
+    allowed = read_record(records_folder(store_path) / MIXED)
+    if isinstance(allowed, dict) and allowed.get("allowed") is True:
+        versions = {"simulator": simulator, "version": version, "others": listed(others)}
+        log_event(records_folder(store_path), "warning", "versions are mixed", **versions)
+        return
+    raise ValueError(
+        f"{store_path} was made by {simulator} {listed(others)}, and this is version {version}: "
+        "episodes of both cannot be simulated again together. Install that version, collect into "
+        "another store, or give --mix-versions"
+    )
+
+
+def mixed_versions(stores: Sequence[Store]) -> dict[str, list[str]]:
+    """Simulator -> its versions in the stores, where there are several."""
+    versions: dict[str, set[str]] = {}
+    for store in stores:
+        selection = store.as_collected()
+        if set(_COLUMNS) <= set(selection.catalog.column_names):
+            for row in selection.describe(_COLUMNS):
+                versions.setdefault(row["simulator"], set()).add(row["simulator_version"])
+    return {name: sorted(own) for name, own in versions.items() if len(own) > 1}
+
+
+def check_catalog(
+    store: Store, store_path: Path | str, allowed: bool, catalog: Mapping[str, Any]
+) -> None:
+    """`check_versions` for the columns of a part that is to be committed, unless `allowed`."""
+    if allowed or not set(_COLUMNS) <= catalog.keys():
+        return
+    pairs = zip(*(map(str, catalog[name]) for name in _COLUMNS), strict=True)
+    for simulator, version in sorted(set(pairs)):
+        check_versions(store, store_path, simulator, version)

@@ -1,0 +1,198 @@
+"""Stores of several versions of a simulator: refused, allowed, and simulated again."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gaitforge.collectors.legged.data import CollectionGrid
+from gaitforge.collectors.physics.mujoco import backend
+from gaitforge.datasets import open_store
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.stages.collect import collect
+from gaitforge.flows.stages.legged import recorded_versions
+from gaitforge.flows.stages.replay import replay
+from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.pipeline.cli.main import main
+
+OTHER = "3.2.1"
+GRID = CollectionGrid(terrains=("flat",), skills=("stand",), parts=2, episodes_per_part=2)
+PLAN = LeggedPlan(grid=GRID, robots=2, threads=1)
+
+
+def collected(path: Path, monkeypatch: pytest.MonkeyPatch, version: str, *parts: str) -> Path:
+    """Parts of `PLAN` as another MuJoCo records them; the numbers are this one's."""
+    with monkeypatch.context() as patch:
+        patch.setattr(backend.MujocoBackend, "version", version)
+        patch.setattr("gaitforge.flows.tasks.legged.version", lambda _: version)
+        collect(PLAN, path, Silent(), parts)
+    return path
+
+
+@pytest.mark.slow
+def test_versions_are_mixed_only_where_it_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = PLAN.part_ids()
+    store = collected(tmp_path / "s.zarr", monkeypatch, OTHER, first)
+    words = ["collect", str(store), "--set", "grid.terrains=flat", "--set", "grid.skills=stand",
+             "--set", "grid.parts=2", "--set", "grid.episodes_per_part=2", "--robots", "2"]  # fmt: skip
+    assert main(words) == 2
+    assert f"was made by mujoco {OTHER}, and this is" in capsys.readouterr().err
+    assert open_store(store).parts() == [first]
+    # A worker whose version differs from that of the process that prepared the collection.
+    with monkeypatch.context() as patch:
+        patch.setattr(LeggedPlan, "simulator", lambda _: None)
+        with pytest.raises(ValueError, match="give --mix-versions"):
+            collect(PLAN, store, Silent())
+    assert open_store(store).parts() == [first]
+    assert main([*words, "--mix-versions"]) == 0
+    capsys.readouterr()
+    assert sorted(open_store(store).parts()) == sorted([first, second])
+    assert main(words) == 0  # nothing is missing
+
+
+@pytest.mark.slow
+def test_a_mixed_store_names_its_parts_and_repeats_each_with_its_own_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = PLAN.part_ids()
+    own = backend.installed_version()
+    stores = [
+        collected(tmp_path / "a.zarr", monkeypatch, OTHER, first),
+        collected(tmp_path / "b.zarr", monkeypatch, own, second),
+    ]
+    with pytest.raises(ValueError, match=f"made by mujoco {OTHER}; .* --with-recorded-versions"):
+        replay(stores[0], 1, 0, Silent())
+    store = tmp_path / "s.zarr"
+    assert main(["dataset", "merge", *map(str, stores), str(store)]) == 0
+    assert f"parts of mujoco {', '.join(sorted([OTHER, own]))}" in capsys.readouterr().err
+    for words in (["verify", "--replay", "1"], ["view"], ["view", "--with-recorded-versions"]):
+        assert main([words[0], str(store), *words[1:]]) == 2, words
+        error = capsys.readouterr().err
+        assert f"mujoco {OTHER} (part {first})" in error, words
+        assert "--with-recorded-versions" in error, words
+
+    # The other version is a process with a folder before its packages; here it is this version.
+    ran: list[list[str]] = []
+
+    def run(folder: Path | None, words: list[str], capture: bool = False) -> tuple[int, str]:
+        ran.append(words)
+        return 0, '{"faults": ["of the other"]}'
+
+    monkeypatch.setattr(recorded_versions, "run_with", run)
+    monkeypatch.setattr(
+        recorded_versions, "recorded_mujoco", lambda v: None if v == own else tmp_path
+    )
+    assert main(["verify", str(store), "--replay", "4", "--with-recorded-versions"]) == 1
+    assert capsys.readouterr().out == "of the other\n"
+    [words] = ran
+    assert words == ["verify", str(store), "--replay", "4", "--json", "--simulator-version", OTHER]
+    derive = ["derive", str(store), "--field", "state"]
+    assert main(derive) == 2
+    assert f"part {first} was made by mujoco {OTHER}" in capsys.readouterr().err
+    # The other version's part is then missing, and the field is not added.
+    assert main([*derive, "--with-recorded-versions"]) == 0
+    assert "state" not in open_store(store).select().episode(0)
+    assert ran[1] == [*derive, "--simulator-version", OTHER]
+    with monkeypatch.context() as patch:
+        patch.setattr(backend.MujocoBackend, "version", OTHER)
+        patch.setattr("gaitforge.flows.tasks.stored.derive.version", lambda _: OTHER)
+        assert main(ran[1]) == 0
+    assert "state" in open_store(store).select().episode(0)
+
+
+VERSIONS = st.from_regex(r"\A[0-9]{1,2}(\.[0-9]{1,2}){0,3}(rc[0-9])?(\.post[0-9])?\Z")
+
+
+@given(VERSIONS)
+def test_a_plain_version_is_taken(text: str) -> None:
+    assert recorded_versions.plain_version(text) == text
+
+
+@given(
+    st.one_of(
+        st.text(max_size=30).filter(lambda text: text.strip("0123456789.abrcpostdev") != ""),
+        st.sampled_from(["", "..", "../../x", "3.1/..", "3.1 --index-url=http://x", "3.1\n", "-r x",
+                         "3.1; python", "3.1 @ file:///x", "3..1", "٣.١", "3.1+local", "v3.1"]),
+    )
+)  # fmt: skip
+def test_a_text_that_is_no_version_becomes_no_path_and_no_argument(text: str) -> None:
+    with pytest.raises(ValueError, match="is no version of mujoco"):
+        recorded_versions.recorded_mujoco(text)
+
+
+INSTALLER = """#!{python}
+import pathlib, sys
+words = sys.argv[1:]
+folder = pathlib.Path(words[words.index("--target") + 1])
+with open("{log}", "a") as log:
+    log.write(" ".join(words) + "\\n")
+requirements = words[words.index("--") + 1:]
+(folder / "mujoco").mkdir()
+helpers = [name for name in requirements if not name.startswith("mujoco==")]
+body = "__version__ = '3.2.1'\\nMjModel = MjData = mj_step = None\\n"
+body += "import mujoco.core\\n" if "{needs}" else ""
+body += "class MjModel: from_xml_string = staticmethod(lambda text: None)\\n"
+body += "MjData = lambda model: None\\nmj_step = lambda model, data: None\\n"
+(folder / "mujoco" / "__init__.py").write_text(body)
+if helpers:
+    (folder / "mujoco" / "core.py").write_text("")
+about = folder / "mujoco-3.2.1.dist-info"
+about.mkdir()
+needs = "Requires-Dist: mujoco-core==3.2.1\\nRequires-Dist: numpy\\n"
+needs += "Requires-Dist: usd-core; extra == 'usd'\\n"
+(about / "METADATA").write_text("Metadata-Version: 2.1\\nName: mujoco\\nVersion: 3.2.1\\n" + needs)
+if "{breaks}":
+    (folder / "mujoco" / "__init__.py").write_text("raise ImportError('of another Python')")
+"""
+
+
+def installer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, needs: str, breaks: str) -> Path:
+    """A `uv` before all others on PATH, that writes a package of Python; returns its log."""
+    log, tool = tmp_path / "log", tmp_path / "bin" / "uv"
+    tool.parent.mkdir(exist_ok=True)
+    text = INSTALLER.format(python=sys.executable, log=log, needs=needs, breaks=breaks)
+    tool.write_text(text)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tool.parent), prepend=":")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return log
+
+
+def test_an_installed_version_is_of_this_python_and_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = installer(tmp_path, monkeypatch, needs="yes", breaks="")
+    folder = recorded_versions.recorded_mujoco(OTHER)
+    assert folder is not None
+    assert folder.name.startswith(f"mujoco-{OTHER}-{sys.implementation.cache_tag}-")
+    first, second = log.read_text().splitlines()
+    assert f"--python {sys.executable} " in first
+    assert first.endswith(f"-- mujoco=={OTHER}")
+    # What the wheel needs of its own, but neither what is here nor what is optional.
+    assert second.endswith(f"-- mujoco=={OTHER} mujoco-core=={OTHER}")
+    assert recorded_versions.recorded_mujoco(OTHER) == folder
+    assert len(log.read_text().splitlines()) == 2
+    # One that cannot be imported any more is made again.
+    (folder / "mujoco" / "core.py").unlink()
+    assert recorded_versions.recorded_mujoco(OTHER) == folder
+    assert len(log.read_text().splitlines()) == 4
+    assert sorted(path.name for path in folder.parent.iterdir()) == [folder.name]
+    code, output = recorded_versions.run_with(folder, ["info", str(tmp_path)], capture=True)
+    assert (code, output) == (2, "")
+
+
+def test_what_cannot_be_imported_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installer(tmp_path, monkeypatch, needs="", breaks="yes")
+    with pytest.raises(ValueError, match=r"was installed but cannot be used: .*of another Python"):
+        recorded_versions.recorded_mujoco(OTHER)
+    assert list((tmp_path / "cache" / "gaitforge").iterdir()) == []
+    (tmp_path / "bin" / "uv").write_text("#!/bin/sh\necho 'no such version' >&2; exit 1\n")
+    with pytest.raises(ValueError, match=f"pip cannot install mujoco {OTHER}.*: no such version"):
+        recorded_versions.recorded_mujoco(OTHER)
+    assert list((tmp_path / "cache" / "gaitforge").iterdir()) == []
