@@ -1,6 +1,7 @@
 """The MuJoCo that made a store, beside the installed one, for an exact replay."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,8 @@ def recorded_mujoco(store: Store) -> Path | None:
     if len(made) != 1 or made[0]["simulator"] != "mujoco":
         raise ValueError("--with-recorded-versions needs a store that one version of MuJoCo made")
     wanted = str(made[0]["simulator_version"])
+    if not re.fullmatch(r"\d[\w.+-]*", wanted):  # it becomes a folder's name, and pip's argument
+        raise ValueError(f"the store names no version of MuJoCo, but {wanted!r}")
     if wanted == version("mujoco"):
         return None
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gaitforge"
