@@ -35,7 +35,7 @@ from gaitforge.datasets.ranges import Positive, Range, Whole
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation, Workers
-from gaitforge.flows.tasks.policy_source import CLASS, ONNX, RUN, PolicySource, is_run, named_source
+from gaitforge.flows.tasks.policy_source import CLASS, ONNX, PolicySource, is_run, named_source
 from gaitforge.learners.deploy.control import LearnedPolicy
 from gaitforge.learners.deploy.onnx_file import OnnxFile
 
@@ -72,6 +72,7 @@ class DrawnPolicy:
 
     def __init__(self, source: PolicySource) -> None:
         self._std: np.ndarray | None = None
+        self.hash = source.weights_hash()
         if source.kind == CLASS:
             self._mean: Any = source.policy_class()(1)
         elif source.kind == ONNX:
@@ -81,10 +82,9 @@ class DrawnPolicy:
             if network.gaussian is not None:
                 self._std = network.action_std().detach().numpy()
             self._mean = LearnedPolicy(network, 1, source.name)
-        self.hash = source.weights_hash()
-        # Runs that were not told what happened drove other episodes: these have another name.
-        if source.kind == RUN and (network.conditioned or network.layout.keeps_last_action):
-            self.hash = digest([self.hash, "told what happened"])
+            # Runs that were not told what happened drove other episodes: these have another name.
+            if network.conditioned or network.layout.keeps_last_action:
+                self.hash = digest([self.hash, "told what happened"])
 
     def reset(self, ids: np.ndarray) -> None:
         """See `TaskPolicy.reset`."""

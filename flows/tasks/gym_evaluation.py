@@ -106,7 +106,7 @@ class GymEvaluation(EvaluationPlan):
         if self.known_references() is not None:
             return ""
         places = [
-            record["plan"].get("policies", "") for record in plan_records(among.store.address)
+            str(record["plan"].get("policies", "")) for record in plan_records(among.store.address)
         ]
         with naming(among.store.address):
             return next(filter(one_policy, places), "")
