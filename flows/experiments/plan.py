@@ -279,6 +279,15 @@ class Experiment:
         )
 
 
+def asked_score(target: float, best: float) -> float:
+    """The score that a target asks for, in units of the best score of a set's episodes.
+
+    Of a best score below 0 the product falls as the target rises, so the target's distance to 1 is
+    added there, in units of the score's size: a higher target asks for more.
+    """
+    return target * best if best > 0 else best + (target - 1.0) * abs(best)
+
+
 def _with_value(tree: dict[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
     head, *rest = path
     return {**tree, head: _with_value(tree.get(head) or {}, rest, value) if rest else value}

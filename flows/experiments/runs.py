@@ -13,7 +13,14 @@ from gaitforge.collectors.legged.data import StoredForm
 from gaitforge.collectors.legged.replaying import stored_randomisation
 from gaitforge.datasets import Selection, open_store
 from gaitforge.flows.experiments.names import number_text
-from gaitforge.flows.experiments.plan import FIRST, OF_DATA, Corrections, DataSet, Experiment
+from gaitforge.flows.experiments.plan import (
+    FIRST,
+    OF_DATA,
+    Corrections,
+    DataSet,
+    Experiment,
+    asked_score,
+)
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import kept_record, write_record
 from gaitforge.flows.stages.evaluate import evaluate_policy, with_references
@@ -202,7 +209,7 @@ class Run:
             best = self.referred(reporter)[1].score(float(returns.max()))
         scores = []
         for number, target in enumerate(asked):
-            share = None if target is None else _asked_score(target, best) / 100.0
+            share = None if target is None else asked_score(target, best) / 100.0
             score = self._score(reporter, share, "last", f"-asked-{number}" if number else "")
             scores.append({"target": target, "asked": share and 100.0 * share, **score})
         share = scores[0]["asked"] and scores[0]["asked"] / 100.0
@@ -298,15 +305,6 @@ class Run:
 
 
 _OF_ASKING = ("target", "asked")
-
-
-def _asked_score(target: float, best: float) -> float:
-    """The score that a target asks for, in units of a set's best score.
-
-    Of a best score below 0 the product falls as the target rises, so the target's distance to 1 is
-    added there, in units of the score's size: a higher target asks for more.
-    """
-    return target * best if best > 0 else best + (target - 1.0) * abs(best)
 
 
 def tested_with(config: TrainConfig) -> dict[str, str]:

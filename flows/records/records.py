@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar, cast
 from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
 from gaitforge.datasets.locks import exclusive_lock
 from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.plans import record_from_tree
+from gaitforge.flows.records.plans import PLAN, record_from_tree
 from gaitforge.learners.revision import git_revision
 
 TRAINING_LOCK = ".training.lock"
@@ -101,9 +101,14 @@ def training_lock(out: Path) -> Iterator[None]:
     The kernel releases the lock when the process dies.
 
     Raises:
-        ValueError: another process trains there, or the folder cannot be made.
+        ValueError: another process trains there, the folder cannot be made, or is an experiment's.
     """
     prepare_folder(out)
+    record = read_record(out / PLAN)
+    if isinstance(record, dict) and "kind" in record:  # a training's plan has none
+        raise ValueError(
+            f"{out} holds the plan of another work, {record['kind']}; choose another folder"
+        )
     with exclusive_lock(out / TRAINING_LOCK, wait=False) as alone:
         if not alone:
             raise ValueError(

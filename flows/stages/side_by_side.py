@@ -51,7 +51,8 @@ def run_side_by_side(
         ValueError: what a stage raises, with its name, or a process that ended early.
     """
     processes = processes or usable_cores()
-    with at_work(out, stages):
+    left = [stage for stage in stages if not is_done(out, stage)]
+    with at_work(out, left):
         while left := [stage for stage in stages if not is_done(out, stage)]:
             count = min(processes, len(left))
             if count > 1 and not any(stage.collection for stage in left):

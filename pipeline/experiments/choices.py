@@ -68,7 +68,8 @@ def chosen_claim(
     if stores and (corrections := experiment.corrections) is not None:
         if evaluation is None or evaluation.kind != LEGGED:
             raise ValueError(f"{stores[0]} is not of legged robots, which corrections need")
-        there = claimed(out).experiment.select.parts if is_experiment(out) else ()
+        old = claimed(out) if is_experiment(out) else None
+        there = old.experiment.select.parts if old and old.stores == tuple(stores) else ()
         first = FirstParts(override(experiment, settings).select.parts)
         if not first.kept:
             first = parts_of_demonstrations(stores[0], there)

@@ -13,14 +13,15 @@ from gaitforge.flows.experiments.measurements import MeasurementPlan
 from gaitforge.flows.experiments.plan import Corrections, Experiment
 from gaitforge.flows.experiments.reinforcement import ReinforcementPlan
 from gaitforge.flows.experiments.robustness import RobustnessPlan
+from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record, write_record
 from gaitforge.flows.stages.staging import Stage, at_work
 from gaitforge.flows.stages.status import EXPERIMENT, MEASUREMENT, REINFORCEMENT, ROBUSTNESS
-from gaitforge.flows.stages.train import SelectPlan
+from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.pipeline.report.experiment import PLAN_KINDS
-from tests.flows.gym_stores import make_gym_store
+from tests.flows.gym_stores import TINY, make_gym_store
 from tests.pipeline.command_line import call
 
 STILL = "tests.flows.experiments.still:Still"
@@ -142,6 +143,15 @@ def test_what_is_left_out_or_otherwise_is_another_experiment(
         put(name, change(PLANS[name]), tmp_path)
     assert "\n" not in str(refusal.value)
     assert (tmp_path / "plan.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_training_takes_no_folder_of_an_experiment(name: str, tmp_path: Path) -> None:
+    store = make_gym_store(tmp_path / "hopper.zarr")
+    put(name, PLANS[name], tmp_path / "out")
+    with pytest.raises(ValueError, match="holds the plan of another work"):
+        run_training(TrainPlan(config=TINY), store, tmp_path / "out", Silent())
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["plan.json"]
 
 
 def test_a_store_may_have_moved_but_not_be_another_one(tmp_path: Path) -> None:

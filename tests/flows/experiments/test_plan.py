@@ -14,7 +14,7 @@ from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
 from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.claim import Claim, claim, claimed
-from gaitforge.flows.experiments.plan import Corrections, DataSet, Experiment
+from gaitforge.flows.experiments.plan import Corrections, DataSet, Experiment, asked_score
 from gaitforge.flows.experiments.runs import Run
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.plans import plan_from_tree
@@ -132,6 +132,15 @@ def test_a_curve_has_as_many_kept_policies_as_asked_for_over_the_steps_that_were
         assert all(step % every == 0 for step in scored[:-1])
         for k, step in enumerate(scored[:-1], curve - len(scored) + 1):
             assert k * trained / curve - every < step <= k * trained / curve or trained < curve
+
+
+@given(st.floats(-1e3, 1e3), st.floats(-3, 3), st.floats(0, 3))
+def test_a_higher_target_asks_for_no_less_and_1_for_the_best(
+    best: float, target: float, more: float
+) -> None:
+    assert asked_score(target + more, best) >= asked_score(target, best) - 1e-9
+    assert asked_score(1.0, best) == best
+    assert best <= 0 or asked_score(target, best) == target * best
 
 
 def test_d4rl_at_the_papers_size_has_networks_of_equal_size_and_three_budgets() -> None:
