@@ -121,8 +121,8 @@ def run_training(
         # The trainer refuses a folder with another run; its plan must survive that.
         if leads() and not (out / PLAN).exists():
             _write_plan(plan, store_path, selection, out)
-        if note := split_note(plan.config, selection):
-            reporter.say(note)
+            if note := split_note(plan.config, selection):
+                reporter.say(note)
         with reporter.step(f"train {out.name}", plan.config.steps, "update") as advance:
             show = from_totals(advance)
 

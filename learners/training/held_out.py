@@ -35,18 +35,19 @@ def split_episodes(config: TrainConfig, selection: Selection) -> Episodes:
     Raises:
         ValueError: no episode to train on.
     """
-    seed, fraction = config.split_seed, config.held_out_fraction
-    seed = config.seed if seed is None else seed
+    fraction = config.held_out_fraction
+    if len(selection) == 0:
+        raise ValueError("no episode to train on, of 0 selected")
+    if fraction == 0.0:
+        return Episodes(selection, None)
+    seed = config.seed if config.split_seed is None else config.split_seed
     rest, held_out = selection.split(fraction, seed)
-    grown = fraction > 0.0 and len(held_out) == 0
-    while grown and len(held_out) == 0 and fraction < 1.0:
-        fraction = min(1.0, _GROWTH * fraction)
-        rest, held_out = selection.split(fraction, seed)
-    if grown and len(rest) == 0:
-        rest, held_out = selection, held_out.with_rows(held_out.rows[:0])
     if len(rest) == 0:
         raise ValueError(f"no episode to train on, of {len(selection)} selected")
-    return Episodes(rest, held_out if len(held_out) else None)
+    while len(held_out) == 0:
+        fraction = min(1.0, _GROWTH * fraction)
+        rest, held_out = selection.split(fraction, seed)
+    return Episodes(rest, held_out) if len(rest) else Episodes(selection, None)
 
 
 def split_note(config: TrainConfig, selection: Selection) -> str:

@@ -64,8 +64,9 @@ _MADE = {"trained": "trained", "hopper": "hopper", "clips": "humanoid_reference"
 @pytest.fixture
 def places(store: Path, tmp_path: Path) -> dict[str, str]:
     """The files and folders that `MODES` names."""
-    names = ("new", "dataset", "plan", "train_plan", "demo_plan", "evaluation")
+    names = ("new", "dataset", "plan", "train_plan", "demo_plan")
     where = {name: tmp_path / name for name in names} | {"store": store}
+    where["evaluation"] = tmp_path / "evaluation.json"
     return {name: str(path) for name, path in where.items()}
 
 
