@@ -121,14 +121,21 @@ class _ProgressBar:
         return None
 
 
+MOST_ROWS = 1000
+"""Most rows of a table in Prefect's pages."""
+
+
 def show_table(
     name: str,
     rows: Sequence[Mapping[str, object]],
     description: str,
     place: Path | str | None = None,
 ) -> None:
-    """Rows as a table artifact; see `artifact_key`."""
-    table = [{column: _rounded(value) for column, value in row.items()} for row in rows]
+    """Rows, the first `MOST_ROWS` of them, as a table artifact; see `artifact_key`."""
+    shown = rows[:MOST_ROWS]
+    if len(rows) > MOST_ROWS:
+        description = f"{description}: {MOST_ROWS:,} of {len(rows):,} rows"
+    table = [{column: _rounded(value) for column, value in row.items()} for row in shown]
     key = artifact_key(name, place)
     artifacts.create_table_artifact(table, key=key, description=description)
 
