@@ -18,18 +18,18 @@ from gaitforge.learners.models.registry import build_network, preset
 from gaitforge.learners.policy.gaussian import GaussianSpread
 from gaitforge.learners.policy.normalisation import MIN_STD, Normaliser
 from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.policy.scales import (
+    input_bounds,
+    largest_inputs,
+    return_notes,
+    scale_notes,
+)
 from gaitforge.learners.policy.tokens import BODY, BODY_SIGN, TokenLayout
 from gaitforge.learners.training.batches import has_bodies
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.labels import label_scale
 from gaitforge.learners.training.nonfinite import NonFiniteError
 from gaitforge.learners.training.objectives import OBJECTIVES, has_own_loss, value_class
-from gaitforge.learners.training.scales import (
-    input_bounds,
-    largest_inputs,
-    return_notes,
-    scale_notes,
-)
 from gaitforge.learners.training.values.learner import ValueLearner
 
 

@@ -17,8 +17,8 @@ from gaitforge.learners.deploy.compiled_step import compiled_step
 from gaitforge.learners.deploy.export_formats import onnx_step, pt2_step, to_onnx, to_pt2, trace
 from gaitforge.learners.deploy.step_modules import PolicyStep
 from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.learners.policy.scales import LEAST, MOST
 from gaitforge.learners.training import building
-from gaitforge.learners.training.scales import LEAST, MOST
 from gaitforge.learners.training.train import train
 from tests.datasets.making import part_input
 from tests.learners.making import SHORT, SMALL, make_selection
