@@ -197,4 +197,6 @@ def _opened(source: str, formats: Iterable[str], options: Any) -> tuple[str, Imp
     if reason := why_unread(source, refusals):
         advice = "--format takes a format, and --set its options"
         raise DatasetError(f"{source} is no store, and no format reads it; {reason}; {advice}")
-    raise DatasetError(f"{source} is no store, and no format reads it; give --format, one of {names}")
+    raise DatasetError(
+        f"{source} is no store, and no format reads it; give --format, one of {names}"
+    )

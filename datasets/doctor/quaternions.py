@@ -348,7 +348,11 @@ def _between_fields(orders: Mapping[str, str]) -> Iterator[Finding]:
 
 def _as_told(told: Mapping[tuple[str, str], list[str]]) -> Iterator[Finding]:
     for (order, evidence), names in told.items():
-        what = f"quaternions {order} {evidence}" if order else "the order of quaternions, wxyz or xyzw, cannot be told"
+        what = (
+            f"quaternions {order} {evidence}"
+            if order
+            else "the order of quaternions, wxyz or xyzw, cannot be told"
+        )
         text = f"{what}: {listed(names, 4)}"
         yield Finding("quaternion-order", "note", text, len(names), remedy="limitations")
 

@@ -149,10 +149,7 @@ def _late_mean(steps: list[np.ndarray]) -> float:
 
 def _is_told_the_speed(policy: ImportedPolicy) -> bool:
     """Whether the policy reads the commanded speed; one that does not may well stand."""
-    return any(
-        term.name == "command" and "vel_x" in term.columns
-        for term in policy.layout.terms
-    )
+    return any(term.name == "command" and "vel_x" in term.columns for term in policy.layout.terms)
 
 
 def _missed_speed(walk: _Run) -> str:

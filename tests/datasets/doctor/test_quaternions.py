@@ -134,9 +134,7 @@ def test_a_mix_between_episodes_is_an_error(tmp_path: Path, gravity: bool, named
 
 
 def test_a_mix_between_stores_is_named(tmp_path: Path) -> None:
-    old, again = (
-        _store(tmp_path / f"{k}.zarr", ["wxyz"] * 12, yaw=0.1, source=k) for k in (1, 2)
-    )
+    old, again = (_store(tmp_path / f"{k}.zarr", ["wxyz"] * 12, yaw=0.1, source=k) for k in (1, 2))
     new = _store(tmp_path / "3.zarr", ["xyzw"] * 12, yaw=0.1, source=3)
     assert merge_findings([old.select(), again.select()]) == []
     [mix] = merge_findings([old.select(), new.select()])
