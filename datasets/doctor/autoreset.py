@@ -26,8 +26,9 @@ _ORDINARY = 1.5
 _LEAST, _LEAST_GUESSED = 2, 5
 """Fewest episodes that show a fault, by equal observations, and by the sizes of steps alone."""
 
-_LEAST_COMPARED, _LARGER = 8, 1.4
-"""Fewest episodes whose medians are compared, and the factor between these."""
+_LEAST_COMPARED, _LARGER, _MOSTLY = 8, 1.4, 0.7
+"""Fewest episodes whose last steps are compared with the ones before, the least median factor
+between the two, and the least share in which it exceeds 1."""
 
 _ZEROS = 0.3
 """Share of rewards that are 0 above which a first reward of 0 says nothing."""
@@ -104,7 +105,7 @@ def final_observations(m: Measures, b: Boundaries) -> Iterator[Finding]:
     by = "same-step autoreset of a vector environment"
     lost = "the true one is lost; a trim takes the last step off"
     clear = (equal & jumps).sum() > 0.5 * equal.sum()
-    if _enough(equal, _LEAST, _SHARE) and (clear or _larger_than_first_steps(equal, b)):
+    if _enough(equal, _LEAST, _SHARE) and (clear or _larger_than_before(equal, b)):
         text = f"final_obs is the next episode's first observation ({by}): {lost}"
         rows = b.rows[equal & _can_be_trimmed(m)]
         yield from of_episodes("final-observation", "error", text, rows, remedy="trim tail")
@@ -122,13 +123,15 @@ def _can_be_trimmed(m: Measures) -> np.ndarray:
     return m.columns["length"] > 1
 
 
-def _larger_than_first_steps(flags: np.ndarray, b: Boundaries) -> bool:
-    """Whether the steps to `final` are, as a rule, larger than first steps.
+def _larger_than_before(flags: np.ndarray, b: Boundaries) -> bool:
+    """Whether the steps to `final` are, as a rule, larger than the steps before them.
 
     They are not where one long recording was cut into pieces, whose ends and starts meet as well.
     """
-    usual = float(np.median(b.first_jump))
-    return bool(flags.sum() >= _LEAST_COMPARED and np.median(b.final_jump[flags]) > _LARGER * usual)
+    if flags.sum() < _LEAST_COMPARED:
+        return False
+    ratio = b.final_jump[flags] / np.maximum(b.last_jump[flags], 1e-9)
+    return bool(np.median(ratio) > _LARGER and (ratio > 1).mean() > _MOSTLY)
 
 
 def _unpaid(b: Boundaries) -> np.ndarray:

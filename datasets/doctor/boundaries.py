@@ -40,6 +40,7 @@ class Boundaries:
         rows: (E,) their numbers. first, last, final: (E, C) first and last observation, and the
             one after the last step; `final` is None where no episode has it.
         first_jump: (E,) size of the first step over the episode's usual largest step.
+        last_jump: (E,) the same of the last step between stored observations.
         final_jump: (E,) the same of the step to `final`; 0 without it.
         entry_jump: (E,) the same of the way from the last observation of the episode before.
         rewards: (E, 3) reward of the first step, and numbers of other rewards that are 0, and all.
@@ -51,6 +52,7 @@ class Boundaries:
     last: np.ndarray
     final: np.ndarray | None
     first_jump: np.ndarray
+    last_jump: np.ndarray
     final_jump: np.ndarray
     entry_jump: np.ndarray
     rewards: np.ndarray
@@ -95,7 +97,8 @@ class BoundaryCollector:
         obs = flattened(arrays["obs"])
         scale = self._scales.get("obs")
         new: dict[str, np.ndarray] = {"rows": rows, "first": obs[starts], "last": obs[stops - 1]}
-        new["usual"], new["first_step"] = usual, sizes[starts]
+        new |= {"usual": usual, "first_step": sizes[starts]}
+        new["last_step"] = sizes[np.maximum(stops - 2, starts)]
         if final is not None:
             new["final"] = flattened(final)
             new["final_step"] = _size(scale, new["final"], new["last"])
@@ -123,6 +126,7 @@ class BoundaryCollector:
             joined["last"],
             joined.get("final"),
             joined["first_step"] / usual,
+            joined["last_step"] / usual,
             joined["final_step"] / usual if "final_step" in joined else np.zeros(count),
             entry,
             joined.get("rewards", np.zeros((count, 3))),

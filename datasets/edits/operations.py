@@ -67,7 +67,8 @@ def trim(
     end is truncated, not terminated, and its `final_obs` is the stored observation that follows.
     All other columns, `success` too, stay those of the whole episode. DatasetError as for `drop`;
     also if an episode would have no step left, none would change, or the store has no scalar
-    reward whose sum is `return` (unless it has no rewards and no returns), or episode fields other than `final_<step field>`.
+    reward whose sum is `return` (unless it has no rewards and no returns), or episode fields other
+    than `final_<step field>`.
     """
     if min(head, tail) < 0 or (length is not None and length < 1):
         raise DatasetError("trim takes head and tail of 0 or more steps, and a length of 1 or more")

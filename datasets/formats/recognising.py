@@ -15,10 +15,7 @@ def recognised_as(source: str | Path) -> list[str]:
 def _recognises(name: str, source: Path) -> bool:
     try:
         return not find_format(name).missing and importer_class(name).recognises(source)
-    except (
-        DatasetError,
-        OSError,
-    ):  # a broken format of another package, or a folder without rights
+    except (DatasetError, OSError):  # a broken format of another package, or no right to read
         return False
 
 

@@ -81,8 +81,9 @@ def test_a_check_names_what_is_wrong(place: Path, capsys: pytest.CaptureFixture[
     assert all(row["gait_low"] <= row["gait_high"] for row in found["terms"])
 
 
-def test_a_check_finds_no_fault_with_a_stand(
+def test_a_stand_is_a_fault_of_a_policy_that_is_told_a_speed(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call("expert", "check", "still") == 0
-    assert "warning" not in capsys.readouterr().out
+    assert call("expert", "check", "still") == 1
+    [warning] = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
+    assert "told 0.5 m/s, and the actions never change" in warning

@@ -82,9 +82,8 @@ class MinariImporter(Importer):
     @classmethod
     def recognises(cls, source: Path) -> bool:
         """See `protocol.Importer`."""
-        return any(
-            (folder / layout.METADATA_FILE).is_file() for folder in (source, source / "data")
-        )
+        folders = source, source / "data"
+        return any((folder / layout.METADATA_FILE).is_file() for folder in folders)
 
     def _survey(self) -> tuple[np.ndarray, set[str]]:
         """(E,) lengths of the episodes, and all keys of their metadata."""
