@@ -17,6 +17,7 @@ from gaitforge.collectors.training_folder import (
     Report,
     training_files,
 )
+from gaitforge.datasets.devices import why_no_gpu
 from gaitforge.datasets.errors import listed
 from gaitforge.datasets.ranges import NotNegative, Positive, Range, check_ranges
 
@@ -189,7 +190,7 @@ def make_algorithm(config: PPOSettings, task: Any, networks: Networks | None = N
         ValueError: torch sees no GPU for the device "cuda".
     """
     if config.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device cuda was asked for, but torch sees no GPU; use device=cpu")
+        raise ValueError(f"device cuda was asked for, but {why_no_gpu(torch)}")
     network: dict[str, Any] = {
         "class_name": "rsl_rl.models.MLPModel",
         "hidden_dims": list(config.hidden),

@@ -6,7 +6,7 @@ resumed by running it again.
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import wraps
 from pathlib import Path
@@ -35,7 +35,7 @@ from gaitforge.flows.records.part_records import store_address
 from gaitforge.flows.records.redaction import redacted
 from gaitforge.flows.retrying import is_passing
 from gaitforge.flows.runners.artifacts import NO_SERVER, ProgressArtifacts
-from gaitforge.flows.runners.prefect_access import bypass_proxies, check_prefect_home
+from gaitforge.flows.runners.prefect_access import bypass_proxies, check_prefect_home, first_start
 from gaitforge.flows.runners.slurm.jobs import cancel_job, read_job
 
 RETRIES = 2
@@ -119,11 +119,15 @@ def run_from_a_program(reporter: Reporter) -> Iterator[None]:
     Raises:
         ValueError: no server answers or can be started, or it went away meanwhile.
     """
-    if not PREFECT_API_URL.value():
+    starts_one = not PREFECT_API_URL.value()
+    if starts_one:
         check_prefect_home()
     bypass_proxies()
     try:
-        with get_client(sync_client=True) as client:
+        with (
+            first_start() if starts_one else nullcontext(),
+            get_client(sync_client=True) as client,
+        ):
             error, address = client.api_healthcheck(), redacted(str(client.api_url))
     except RuntimeError as failure:
         raise ValueError(f"no Prefect server could be started: {failure}") from failure

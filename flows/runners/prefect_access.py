@@ -1,25 +1,67 @@
 """Prefect's settings on this machine: a folder for its database, and ways past proxies."""
 
+import errno
 import ipaddress
 import os
+import sqlite3
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME
 
+from gaitforge.datasets.locks import exclusive_lock
+
+ROOM_BYTES = 16 * 1024**2
+"""What a server's database and log take at least; a first start writes about half of it."""
+
 
 def check_prefect_home() -> None:
-    """Make the folder of a server that starts here; ValueError where it cannot be written."""
+    """Make the folder of a server that starts here.
+
+    ValueError where it cannot be written, its disk is full, or it takes no SQLite database.
+    """
     home = PREFECT_HOME.value()
+    advice = "set PREFECT_HOME to another folder"
     try:
         home.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=home).close()
+        with tempfile.TemporaryFile(dir=home) as probe:
+            # Written, as a quota does not show in the disk's free bytes.
+            probe.write(bytes(ROOM_BYTES))
+            probe.flush()
+            os.fsync(probe.fileno())
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ValueError(
+                f"Prefect's folder {home} has no room: {error.strerror} (a server needs "
+                f"{ROOM_BYTES // 1024**2} MB); make room, or {advice}"
+            ) from None
+        raise ValueError(f"Prefect cannot write {home}: {error.strerror}; {advice}") from None
+    try:
+        with tempfile.TemporaryDirectory(dir=home) as folder:
+            database = sqlite3.connect(Path(folder, "probe.db"), timeout=5.0)
+            with closing(database):
+                database.execute("PRAGMA journal_mode=WAL")  # as Prefect's own
+                database.execute("CREATE TABLE probe (number INTEGER)")
+                database.commit()
+    except (sqlite3.Error, OSError) as error:
         raise ValueError(
-            f"Prefect cannot write {home}: {error.strerror}; set PREFECT_HOME to another folder"
+            f"Prefect's folder {home} takes no SQLite database ({error}); {advice} on a local disk"
         ) from None
+
+
+@contextmanager
+def first_start() -> Iterator[None]:
+    """Start one server at a time in Prefect's folder.
+
+    Each start migrates the database, and two of a new one at a time fail.
+    """
+    with exclusive_lock(PREFECT_HOME.value() / ".gaitforge-start.lock"):
+        yield
 
 
 def bypass_proxies(host: str = "") -> None:

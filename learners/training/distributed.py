@@ -17,6 +17,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, distributed
 
+from gaitforge.datasets.devices import VISIBLE, why_no_gpu
+from gaitforge.datasets.errors import amount
+
 
 @dataclass(frozen=True)
 class Ranks:
@@ -112,11 +115,13 @@ def process_group(device: str) -> Iterator[Ranks]:
 def _check_device(device: torch.device) -> None:
     if device.type != "cuda":
         return
-    present = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not torch.cuda.is_available():
+        raise ValueError(f"device cuda was asked for, but {why_no_gpu(torch)}")
+    present = torch.cuda.device_count()
     if device.index >= present:
         raise ValueError(
-            f"device cuda:{device.index} was asked for, but torch sees {present} GPUs; "
-            "use device=cpu or fewer processes"
+            f"device cuda:{device.index} was asked for, but torch sees {amount(present, 'GPU')} "
+            f"({VISIBLE}={os.environ.get(VISIBLE, '')!r}); use fewer processes, or device=cpu"
         )
     torch.cuda.set_device(device)
     # In bfloat16 cuDNN's attention refuses 65,536 sequences, which the Body Transformer makes of

@@ -210,8 +210,14 @@ def _publish(arguments: argparse.Namespace) -> None:
         size = sum(path.stat().st_size for path in files.values())
         reporter.say(f"push: {amount(len(files), 'file')}, {size / 1e6:,.1f} MB, to {repository}")
         message = f"{amount(len(selection), 'episode')} by gaitforge"
-        options = {"private": arguments.private, "revision": arguments.revision}
-        url = push_files(repository, files, message, **options)
+        url = push_files(
+            repository,
+            files,
+            message,
+            private=arguments.private,
+            revision=arguments.revision,
+            say=reporter.say,
+        )
         counts = {"files": len(files), "bytes": size, "hash": store.info().hash}
     show_one({"repository": repository, "commit": url, **counts}, arguments.json)
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -20,7 +20,12 @@ from prefect.settings import (
 )
 
 from gaitforge.flows.records.redaction import redacted
-from gaitforge.flows.runners.prefect_access import bypass_proxies, check_prefect_home, is_loopback
+from gaitforge.flows.runners.prefect_access import (
+    bypass_proxies,
+    check_prefect_home,
+    first_start,
+    is_loopback,
+)
 
 LOOPBACK = "127.0.0.1"
 PORT = 4200
@@ -106,7 +111,8 @@ def server_log(port: int) -> Path:
 @contextmanager
 def _running(host: str, port: int, url: str) -> Iterator[None]:
     command = [sys.executable, "-P", "-m", "prefect", "server", "start"]
-    with server_log(port).open("w+") as output:
+    with ExitStack() as starting, server_log(port).open("w+") as output:
+        starting.enter_context(first_start())
         server = subprocess.Popen(
             [*command, "--host", host, "--port", str(port)],
             env=_ENVIRONMENT | os.environ,
@@ -118,6 +124,7 @@ def _running(host: str, port: int, url: str) -> Iterator[None]:
         )
         try:
             _await(server, url, output)
+            starting.close()
             yield
         finally:
             server.terminate()

@@ -1,5 +1,8 @@
 """Ways to Prefect's servers past proxies that answer nothing, and the folder that one needs."""
 
+import errno
+import os
+import sqlite3
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,7 +13,8 @@ import httpx
 import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
-from gaitforge.flows.runners.prefect_access import bypass_proxies, check_prefect_home
+from gaitforge.datasets.locks import exclusive_lock
+from gaitforge.flows.runners.prefect_access import bypass_proxies, check_prefect_home, first_start
 
 DEAD = "127.0.0.1:9"
 NAMES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
@@ -101,3 +105,43 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, home: str) 
         pytest.raises(ValueError, match=r"Prefect cannot write .*; set PREFECT_HOME"),
     ):
         check_prefect_home()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_one_line_before_a_server_starts(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fsync(descriptor: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    settings: dict[Any, Any] = {PREFECT_HOME: tmp_path}
+    with (
+        temporary_settings(settings),
+        pytest.raises(ValueError, match=r"has no room: .*; make room, or set PREFECT_HOME"),
+    ):
+        check_prefect_home()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_takes_no_database_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(*arguments: Any, **options: Any) -> None:
+        raise sqlite3.OperationalError("locking protocol")
+
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    settings: dict[Any, Any] = {PREFECT_HOME: tmp_path}
+    with (
+        temporary_settings(settings),
+        pytest.raises(ValueError, match=r"takes no SQLite database \(locking protocol\)"),
+    ):
+        check_prefect_home()
+
+
+def test_servers_start_one_at_a_time(tmp_path: Path) -> None:
+    settings: dict[Any, Any] = {PREFECT_HOME: tmp_path}
+    with temporary_settings(settings), first_start():
+        [lock] = tmp_path.iterdir()
+        with exclusive_lock(lock, wait=False) as free:
+            assert not free

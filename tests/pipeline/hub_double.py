@@ -5,7 +5,7 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -22,6 +22,8 @@ class Hub:
         branches: branch -> path -> content; commits: the paths that each commit changed.
         storage: SHA-256 -> content of large files; uploads: how often one was sent.
         fail_commits: how many of the next commits are refused.
+        busy: statuses that the next commits are answered with; after 504 they are there.
+        most_files: of a commit; more are answered with 403.
         token: what clients get; accepted: what requests must show.
     """
 
@@ -33,6 +35,8 @@ class Hub:
         self.storage: dict[str, bytes] = {}
         self.uploads = 0
         self.fail_commits = 0
+        self.busy: list[int] = []
+        self.most_files = 10**6
         self.url = ""
 
 
@@ -128,6 +132,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.hub.fail_commits -= 1
             self._answer(400, {"error": "the commit is refused"})
             return
+        busy = self.hub.busy.pop(0) if self.hub.busy else 0
+        if body.count("\n") > self.hub.most_files + 1:
+            self._answer(403, {"error": "too many files"})
+            return
+        if busy and busy != 504:
+            self._answer(busy, {"error": "busy"}, {"Retry-After": "1"})
+            return
         files = dict(self.hub.branches[branch])
         changed: dict[str, list[str]] = {"file": [], "lfsFile": [], "deletedFile": []}
         for line in map(json.loads, body.splitlines()):
@@ -143,6 +154,9 @@ class _Handler(BaseHTTPRequestHandler):
                 files[value["path"]] = base64.b64decode(value["content"])
         self.hub.branches[branch] = files
         self.hub.commits.append(changed)
+        if busy:
+            self._answer(busy, {"error": "no answer in time"}, {"Retry-After": "1"})
+            return
         oid = hashlib.sha1(body.encode()).hexdigest()
         [name] = self.hub.repositories
         url = f"{self.hub.url}/datasets/{name}/commit/{oid}"
@@ -158,11 +172,13 @@ class _Handler(BaseHTTPRequestHandler):
             return b"".join(chunks)
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
-    def _answer(self, code: int, tree: Any) -> None:
+    def _answer(self, code: int, tree: Any, headers: Mapping[str, str] | None = None) -> None:
         content = json.dumps(tree).encode()
         self.send_response(code)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
 

@@ -136,3 +136,35 @@ def test_the_hubs_refusal_is_one_line_without_the_token(store: Path, tmp_path: P
 def test_a_missing_extra(run: Run, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishing, "find_spec", lambda name: None)
     assert_refused(run("publish", store, "hf://a/b"), "pip install -e '.[hub]'")
+
+
+@pytest.mark.slow
+def test_a_busy_hub_is_waited_for_and_holds_one_commit(store: Path, tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub", reason="the extra hub is not installed")
+    with hub_double() as hub:
+        hub.busy = [429, 503, 504]
+        done = publish(hub, tmp_path, store, "hf://owner/x")
+        assert done.returncode == 0, done.stderr
+        assert len(hub.commits) == 1, "the one that was answered by 504"
+        for status in (429, 503, 504):
+            assert f"the Hub is busy ({status}): trying again in 1 s" in done.stderr
+        assert publish(hub, tmp_path, store, "hf://owner/x").returncode == 0
+        assert len(hub.commits) == 1, "nothing is left to commit"
+
+
+@pytest.mark.slow
+def test_many_files_are_several_commits_the_root_file_last(store: Path, tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub", reason="the extra hub is not installed")
+    with hub_double() as hub:
+        hub.most_files = 4
+        done = publish(hub, tmp_path, store, "hf://owner/x")
+        assert done.returncode == 0, done.stderr
+        assert "gaitforge compact makes fewer files" in done.stderr
+        commits = [commit["file"] + commit["lfsFile"] for commit in hub.commits]
+        assert max(map(len, commits)) <= 4
+        order = [name for names in commits for name in sorted(names)]
+        last_part = max(k for k, name in enumerate(order) if name.startswith("parts/"))
+        catalogs = [k for k, name in enumerate(order) if name.startswith("catalog/")]
+        assert all(k > last_part for k in catalogs) or len(set(commits[-1]) - {"zarr.json"}) > 0
+        assert "zarr.json" in commits[-1] or "zarr.json" in commits[-2]
+        assert {"README.md"} & {name for names in commits[-2:] for name in names}
