@@ -73,24 +73,29 @@ def evaluation_class(kind: str) -> "type[EvaluationPlan]":
 def evaluation_of(store: "Store") -> "EvaluationPlan | None":
     """The evaluation of policies that learn from a store; None for a store of no known task.
 
-    A collected store's records name its task; an imported store is recognised by its schema.
+    A collected store's records name its task; an imported store is recognised by its schema, and so
+    is one whose records name code that the user did not name, or that is not here.
 
     Raises:
-        UntrustedCodeError: the records name a task as code that the user did not name.
+        UntrustedCodeError: the records name such code, and no task of ours has this schema.
     """
     records = plan_records(store.address)
+    untrusted: UntrustedCodeError | None = None
     for kind in dict.fromkeys([*(each["kind"] for each in records), *TASKS]):
         try:
             with naming(store.address):
                 plan = evaluation_class(kind).of_store(store.schema)
-        except UntrustedCodeError:
-            raise
+        except UntrustedCodeError as error:
+            untrusted = untrusted or error
+            continue
         except ValueError:  # no evaluation, or a user's module that is not here
             continue
         if plan is not None:
             with suppress(ValueError):  # a robot or expert that is not here any more
                 return plan.of_plans([recorded_plan(each) for each in records])
             return plan
+    if untrusted is not None:
+        raise untrusted
     return None
 
 
