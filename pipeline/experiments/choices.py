@@ -68,13 +68,7 @@ def chosen_claim(
     if stores and (corrections := experiment.corrections) is not None:
         if evaluation is None or evaluation.kind != LEGGED:
             raise ValueError(f"{stores[0]} is not of legged robots, which corrections need")
-        old = claimed(out) if is_experiment(out) else None
-        there = old.experiment.select.parts if old and old.stores == tuple(stores) else ()
-        first = FirstParts(override(experiment, settings).select.parts)
-        if not first.kept:
-            first = parts_of_demonstrations(stores[0], there)
-            demonstrations = None if there else first
-        experiment = with_first(experiment, first)
+        experiment, demonstrations = _begun(experiment, stores, settings, out)
         own = evaluation.scoring_expert(experiment.select.select(stores[0]))
         works = {"expert": own} if own and "expert" not in choices else {}
         works |= {"robot": robot} if (robot := getattr(evaluation, "robot", "")) else {}
@@ -91,11 +85,7 @@ def chosen_claim(
     if demonstrations is not None:
         first = without_rounds(experiment, stores[0])
         experiment = with_first(experiment, first)
-        left_out = [*demonstrations.left_out, *first.left_out]
-        if left_out:
-            say(f"round 0 leaves out what earlier rounds collected: {listed(left_out)}")
-        if demonstrations.where:
-            say(f"round 0 leaves out earlier corrections: {demonstrations.where}")
+        _say_left_out(demonstrations, first, say)
     return Claim(name, experiment, tuple(stores))
 
 
@@ -106,6 +96,28 @@ def _evaluation_here(store: str) -> EvaluationPlan | None:
         with naming(store):
             evaluation.check_code()
     return evaluation
+
+
+def _begun(
+    experiment: Experiment, stores: Sequence[str], settings: Sequence[str], out: Path
+) -> tuple[Experiment, FirstParts | None]:
+    """An experiment on the parts that corrections begin with; these, unless they were known."""
+    if parts := override(experiment, settings).select.parts:
+        return with_first(experiment, FirstParts(parts)), None
+    old = claimed(out) if is_experiment(out) else None
+    there = old.experiment.select.parts if old and old.stores == tuple(stores) else ()
+    first = parts_of_demonstrations(stores[0], there)
+    return with_first(experiment, first), None if there else first
+
+
+def _say_left_out(
+    demonstrations: FirstParts, first: FirstParts, say: Callable[[str], object]
+) -> None:
+    """Say which episodes of a store are not among those that corrections begin with."""
+    if left_out := [*demonstrations.left_out, *first.left_out]:
+        say(f"round 0 leaves out what earlier rounds collected: {listed(left_out)}")
+    if demonstrations.where:
+        say(f"round 0 leaves out earlier corrections: {demonstrations.where}")
 
 
 def _with_choices(

@@ -1,6 +1,5 @@
 """Rounds of corrections: what each round learns from, and going on after a kill."""
 
-import shutil
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -10,10 +9,6 @@ import pytest
 
 from gaitforge.collectors.legged.data import StoredForm
 from gaitforge.datasets import open_store
-from gaitforge.datasets.formats.transfer.exporting import export_selection
-from gaitforge.datasets.formats.transfer.importing import import_source
-from gaitforge.flows.experiments.claim import Claim
-from gaitforge.flows.experiments.first_round import note_rounds
 from gaitforge.flows.experiments.plan import Corrections, Experiment
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.stages.collect import collect
@@ -52,11 +47,8 @@ PLAN = Experiment(
 
 def correct(plan: Experiment, store: Path, out: Path, reporter: Reporter) -> dict[str, Any]:
     """Run or resume the rounds; the summary, without what takes time."""
-    return run_experiment(correct_claim(plan, store, out), out, reporter)
-
-
-def correct_claim(plan: Experiment, store: Path, out: Path) -> Claim:
-    return chosen_claim("dagger", plan, (str(store),), {}, (), out)
+    made = chosen_claim("dagger", plan, (str(store),), {}, (), out)
+    return run_experiment(made, out, reporter)
 
 
 def started(folder: Path) -> Path:
@@ -106,48 +98,6 @@ def test_finished_rounds_are_no_work_and_no_others(done: tuple[Path, dict[str, A
     other = replace(PLAN, corrections=replace(PLAN.corrections, share=0.5))
     with pytest.raises(ValueError, match="holds an experiment with other settings"):
         correct(other, store, out, Silent())
-
-
-def test_another_dagger_on_the_store_begins_with_the_same_episodes(
-    done: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
-    folder, _ = done
-    store, first = folder / "legged.zarr", tuple(BASE.part_ids())
-    said: list[str] = []
-
-    def begins_with(plan: Experiment, place: Path) -> SelectPlan:
-        out, stores = tmp_path / "other", (str(place),)
-        return chosen_claim("dagger", plan, stores, {}, (), out, said.append).experiment.select
-
-    other = replace(PLAN, learners={"other": {"model": "mlp"}})
-    assert begins_with(other, store).parts == first
-    assert all(part in said[0] for part in open_store(store).parts() if part not in first)
-    # Without records, as in a store that was copied: the catalog tells who drove.
-    alone = tmp_path / "alone.zarr"
-    shutil.copytree(store, alone)
-    assert begins_with(other, alone).parts == first
-    # The plain rounds of another size are known by what the first one noted.
-    assert PLAN.corrections is not None
-    plan = PLAN.corrections.collect
-    larger = replace(plan, grid=replace(plan.grid, episodes_per_part=6))
-    larger_rounds = replace(other, corrections=replace(PLAN.corrections, collect=larger))
-    note_rounds(correct_claim(PLAN, store, folder / "out").experiment, store)
-    assert begins_with(larger_rounds, store).parts == first
-    # An import has parts of its own, which hold the corrections beside the demonstrations.
-    export_selection("d4rl", SelectPlan().select(store), tmp_path / "x.hdf5")
-    imported = tmp_path / "imported.zarr"
-    import_source("d4rl", tmp_path / "x.hdf5", imported)
-    alone_rounds = replace(other, corrections=replace(PLAN.corrections, plain=False))
-    select = begins_with(alone_rounds, imported)
-    assert len(open_store(imported).parts()) == 1
-    chosen = select.select(imported).episodes("policy", "seed")
-    assert set(chosen["policy"].to_pylist()) == {None}
-    # What a user names is taken.
-    corrections = [part for part in open_store(store).parts() if part not in first]
-    made = chosen_claim(
-        "dagger", other, (str(store),), {}, [f"select.parts={corrections[0]}"], tmp_path / "x"
-    )
-    assert made.experiment.select.parts == (corrections[0],)
 
 
 @pytest.mark.long
