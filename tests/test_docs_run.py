@@ -94,6 +94,6 @@ def _bash(code: str, folder: Path) -> None:
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), "."])
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", code],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=280, check=False,
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=1200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{code}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"

@@ -161,6 +161,11 @@ def test_a_randomisation_is_written_shortest_and_read_again(tmp_path: Path) -> N
         ({"friction": "0:1"}, "0 is not above 0, at most 5: feet without friction cannot stand"),
         ({"friction": "5%"}, "only masses and places"),
         ({"action_lag_substeps": "0:1.5"}, "whole numbers"),
+        ({"action_lag_substeps": "choice:0:1.5:3"}, "whole numbers, not 'choice:0:1.5:3'"),
+        ({"observation_delay_steps": "choice:0:0.5:1"}, "whole numbers"),
+        ({"action_lag_substeps": "log:1:2.5"}, "whole numbers"),
+        ({"action_lag_substeps": "normal:1:1:0:2.5"}, "whole numbers"),
+        ({"action_lag_substeps": "1.5"}, "whole numbers"),
         ({"action_lag_substeps": "30"}, "24 substeps of targets are kept"),
         ({"preset": "light"}, "there are none, default, heavy"),
         ({"push_chance": "x"}, "'x' is no distribution; such are: none, 0.2, 0.1:0.3"),
@@ -171,6 +176,14 @@ def test_what_cannot_be_randomised_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         Randomisation.parsed(values)
+
+
+def test_from_python_a_whole_quantity_takes_whole_numbers_only() -> None:
+    with pytest.raises(ValueError, match="action_lag_substeps: whole numbers"):
+        Randomisation({"action_lag_substeps": Distribution("choice", (0.0, 1.5, 3.0))})
+    whole = Randomisation({"action_lag_substeps": Distribution("normal", (1.5, 0.7, 0.0, 3.0))})
+    index = DRAW_INDEX["action_lag_substeps"]
+    assert {drawn(whole, seed)[index] for seed in range(50)} <= {0.0, 1.0, 2.0, 3.0}
 
 
 def test_standardised_draws_run_from_minus_one_to_one() -> None:

@@ -16,6 +16,7 @@ from gaitforge.learners.checkpoint import load_policy, read_checkpoint
 from gaitforge.learners.training.batches import open_stream
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
+from gaitforge.learners.training.held_out import split_episodes, split_note
 from gaitforge.learners.training.optimisation import learning_rate
 from gaitforge.learners.training.records.history import HistoryRow
 from gaitforge.learners.training.train import NonFiniteError, train
@@ -195,11 +196,17 @@ def test_images_are_refused_by_name(field: str, other: Field, named: str, tmp_pa
         train(TrainConfig(held_out_fraction=0.5), store.select(), tmp_path / "run")
 
 
-def test_too_few_episodes_to_hold_out_are_refused(tmp_path: Path) -> None:
-    few = make_selection(tmp_path / "few.zarr", episodes=2)
-    with pytest.raises(ValueError, match="held_out_fraction"):
-        train(replace(SHORT, held_out_fraction=0.001), few, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+@pytest.mark.parametrize("episodes", [1, 2, 12])
+def test_of_few_episodes_one_is_held_out_or_none(episodes: int, tmp_path: Path) -> None:
+    few = make_selection(tmp_path / "few.zarr", episodes=episodes)
+    config = replace(SHORT, held_out_fraction=0.001)
+    split = split_episodes(config, few)
+    assert len(split.train) + len(split.held_out or ()) == episodes
+    assert (split.held_out is None) == (episodes == 1)
+    assert "held_out_fraction 0.001 of" in split_note(config, few)
+    assert split_note(replace(config, held_out_fraction=0.0), few) == ""
+    trained = train(config, few, tmp_path / "run")
+    assert (trained.validation_loss is None) == (episodes == 1)
 
 
 def test_a_path_that_is_no_folder_is_refused(selection: Selection, tmp_path: Path) -> None:

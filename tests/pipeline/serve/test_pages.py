@@ -110,6 +110,19 @@ def test_the_password_of_prefects_server_is_asked_for(server: str, report: Path)
         assert httpx.get(address).status_code == 401
         assert httpx.get(address, auth=("anna", "hunter3")).status_code == 401
         assert httpx.get(address, auth=("anna", "hunter2")).status_code == 200
+        for wrong in (b"Basic p\xe4ss", "Basic p\u00e4ss\u20ac".encode(), b"\xff\x80"):
+            assert httpx.get(address, headers={b"Authorization": wrong}).status_code == 401
+
+
+def test_a_password_that_is_not_ascii_is_asked_for(server: str, report: Path) -> None:
+    secret: dict[Any, Any] = {PREFECT_SERVER_API_AUTH_STRING: "anna:h\u00fcnt\u20acr"}
+    with temporary_settings(secret), serving_pages(0) as url:
+        address = file_address(report).replace(server, url)
+        asked = httpx.get(address)
+        assert asked.status_code == 401
+        assert "UTF-8" in asked.headers["WWW-Authenticate"]
+        assert httpx.get(address, auth=("anna", "hunter")).status_code == 401
+        assert httpx.get(address, auth=("anna", "h\u00fcnt\u20acr")).status_code == 200
 
 
 @pytest.mark.slow
