@@ -122,9 +122,8 @@ def assigned(store: Store, first: int) -> dict[tuple[int, str], Any]:
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(before=EDITS, ours=EDITS, theirs=EDITS)
-@example(
-    before=[], ours=[("annotate", {0}, {"note": "x"})], theirs=[("annotate", {0}, {"note": "x"})]
-)
+@example(before=[("annotate", {0, 1}, {"note": "x"})], ours=[], theirs=[])
+@example(before=[], ours=[("annotate", {0, 1}, {"note": "x"})], theirs=[("drop", {5}, None)])
 def test_a_shared_history_counts_once_and_the_second_stores_edits_come_last(
     tmp_path_factory: pytest.TempPathFactory, before: list[Any], ours: list[Any], theirs: list[Any]
 ) -> None:
