@@ -16,7 +16,7 @@ from gaitforge.learners.training.batches import (
     with_labels,
 )
 from gaitforge.learners.training.config import TrainConfig
-from gaitforge.learners.training.labels import Labels, label_scale
+from gaitforge.learners.training.labels import Labels
 from gaitforge.learners.training.nonfinite import NonFiniteError
 from gaitforge.learners.training.objectives import masked_sum, squared_error
 from gaitforge.learners.training.trainer import Episodes
@@ -105,8 +105,8 @@ def held_out_error(
     )
     labels = None
     if policy.conditioned:
-        scale = policy.label_scale or label_scale(policy, learned or held_out)
-        labels = Labels(policy, held_out, 0, scale)
+        older = learned is not None and policy.label_scale is None
+        labels = Labels(policy, held_out, 0, learned) if older else Labels(policy, held_out, 0)
     total, steps = 0.0, 0
     try:
         with torch.inference_mode():

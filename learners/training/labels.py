@@ -51,8 +51,8 @@ class Labels:
         policy: its condition says which labels, its returns those that count as 0 and 1.
         selection: the episodes, whose rows the batches name.
         prefix_len: of the stream of the batches.
-        scale: what the labels are measured by; by default the policy's own, if it was trained,
-            else that of the selection.
+        learned: the training's episodes, by which labels are measured; by default what the policy
+            keeps of them, and for one that keeps nothing the selection.
     """
 
     def __init__(
@@ -60,11 +60,12 @@ class Labels:
         policy: PolicyNetwork,
         selection: Selection,
         prefix_len: int,
-        scale: LabelScale | None = None,
+        learned: Selection | None = None,
     ) -> None:
         self._condition, self._share = policy.condition, policy.share
         self._prefix_len = prefix_len
-        self.scale = scale or policy.label_scale or label_scale(policy, selection)
+        kept = policy.label_scale if learned is None else None
+        self.scale = kept or label_scale(policy, learned or selection)
         self._episodes = _episode_labels(policy, selection.episodes(), self.scale)
 
     def of_batch(self, batch: Mapping[str, Tensor], shown: Tensor | None = None) -> Tensor:

@@ -18,7 +18,6 @@ from gaitforge.learners.deploy.export import ExportOptions, export_policy
 from gaitforge.learners.deploy.onnx_policy import OnnxPolicy
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.policy.conditioning import LABELS, Condition
-from gaitforge.learners.policy.label_scale import LabelScale
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.held_out import held_out_error, split_episodes
@@ -157,17 +156,17 @@ def test_a_run_with_all_labels_and_all_that_can_be_hidden(
     assert policy.condition == Condition(LABELS, 0.3, 3.0)
     episodes = split_episodes(config, selection)
     assert episodes.held_out is not None
-    scale = label_scale(policy, episodes.train)
+    learned = episodes.train
     error = held_out_error(policy, episodes.held_out).mse
-    assert error == pytest.approx(error_by_hand(policy, episodes.held_out, scale), rel=1e-4)
+    assert error == pytest.approx(error_by_hand(policy, episodes.held_out, learned), rel=1e-4)
     few = episodes.train.with_rows(episodes.train.rows[::5])
-    wanted = error_by_hand(policy, few, scale)
+    wanted = error_by_hand(policy, few, learned)
     assert held_out_error(policy, few).mse == pytest.approx(wanted, rel=1e-4)
 
 
-def error_by_hand(policy: PolicyNetwork, selection: Selection, scale: LabelScale) -> float:
+def error_by_hand(policy: PolicyNetwork, selection: Selection, learned: Selection) -> float:
     """The mean squared error of the policy's actions, episode by episode in control steps."""
-    labels, total = Labels(policy, selection, 0, scale), 0.0
+    labels, total = Labels(policy, selection, 0, learned), 0.0
     stream = selection.windows(int(selection.lengths.max()), 1, return_to_go=True)
     for batch in stream:
         condition, state = labels.of_batch(batch), policy.init_state(1)
