@@ -87,7 +87,7 @@ class Data:
 
     def commands(self, finding: Finding, ids: Sequence[int]) -> list[str]:
         """The commands that take a finding about these episodes away, or note it."""
-        name, store, source = finding.name, self.store, shlex.quote(self.address)
+        store, source = self.store, shlex.quote(self.address)
         settings = "".join(f" --set {shlex.quote(each)}" for each in self.settings)
         first = f"gaitforge import {self.format} {source} {store}{settings}"
         if finding.remedy == "verify":  # an import would be refused for the reason in the text

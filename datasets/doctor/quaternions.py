@@ -29,7 +29,7 @@ _OTHER_BODY = re.compile(
 """Names of what is no upright robot: nothing says how such a body lies."""
 
 _UNIT = 2e-3
-"""How far a unit vector's square may be from 1, of four channels that no name calls a quaternion."""
+"""How far a unit vector's square may be from 1, of channels that no name calls a quaternion."""
 
 _NOISY = 0.2
 """The same where the name says so: noise may have been added."""
@@ -261,7 +261,7 @@ def _gravity_errors(
 
 
 def _down(wxyz: np.ndarray) -> np.ndarray:
-    """(T, 3) gravity's direction in the body's frame, of quaternions that turn it into the world."""
+    """(T, 3) gravity's direction in the body's frame, of its rotations into the world."""
     w, x, y, z = wxyz.T
     return np.stack([2 * (w * y - x * z), -2 * (w * x + y * z), 2 * (x * x + y * y) - 1], axis=1)
 

@@ -69,7 +69,8 @@ class _Link:
         """The box in words."""
         size = " x ".join(f"{each:.3g}" for each in self.size_m)
         x, y, z = self.box
-        return f"a box of its {self.mass:.3g} kg and {size} m has ixx {x:.2g}, iyy {y:.2g}, izz {z:.2g}"
+        moments = f"ixx {x:.2g}, iyy {y:.2g}, izz {z:.2g}"
+        return f"a box of its {self.mass:.3g} kg and {size} m has {moments}"
 
 
 def check_inertias(spec: mujoco.MjSpec, notes: Notes) -> None:
