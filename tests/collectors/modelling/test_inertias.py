@@ -1,4 +1,4 @@
-"""Impossible inertias and slips of units are refused by the links' names; mimic joints are named."""
+"""Impossible inertias and slips of units are refused by link; joints that follow are named."""
 
 from pathlib import Path
 
