@@ -121,8 +121,10 @@ def merge_findings(selections: Sequence[Selection], steps: int = QUICK_STEPS) ->
     collector = QuaternionCollector(selections[0].schema)
     ids: list[int] = []
     for selection in selections:
-        data = store_data(_spread(selection, steps)) if len(selection) else None
-        for span in data.spans if data is not None else ():
+        if not len(selection):
+            continue
+        data = store_data(_spread(selection, steps))
+        for span in data.spans:
             arrays, columns = data.read(span)
             rows = len(ids) + np.arange(len(span.lengths))
             collector.add(rows, span.lengths, arrays)

@@ -8,7 +8,7 @@ or a robot that stays upright, whose parts x and y are small.
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import dataclasses
 
 import numpy as np
 
@@ -48,7 +48,7 @@ _FEW = 0.05
 _PEAK, _SAME, _OTHER = 0.7, 0.15, 0.5
 
 
-@dataclass
+@dataclasses.dataclass
 class Block:
     """Four channels that are a quaternion.
 
@@ -67,9 +67,9 @@ class Block:
     stated: str
     upright: bool
     named: bool
-    gravity: list[tuple[str, int]] = field(default_factory=list)
-    squares: list[np.ndarray] = field(default_factory=list)
-    errors: list[np.ndarray] = field(default_factory=list)
+    gravity: list[tuple[str, int]] = dataclasses.field(default_factory=list)
+    squares: list[np.ndarray] = dataclasses.field(default_factory=list)
+    errors: list[np.ndarray] = dataclasses.field(default_factory=list)
 
 
 class QuaternionCollector:
@@ -261,7 +261,7 @@ def _gravity_errors(
 
 
 def _down(wxyz: np.ndarray) -> np.ndarray:
-    """(T, 3) gravity's direction in the body's frame, of quaternions from body to world."""
+    """(T, 3) gravity's direction in the body's frame, of its rotations into the world."""
     w, x, y, z = wxyz.T
     return np.stack([2 * (w * y - x * z), -2 * (w * x + y * z), 2 * (x * x + y * y) - 1], axis=1)
 
