@@ -145,7 +145,7 @@ def test_a_training_on_other_terrains_cannot_go_on(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_device_that_is_not_here_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="device cuda was asked for, but .*use device=cpu"):
+    with pytest.raises(ValueError, match=r"device cuda was asked for, but .*use device=cpu"):
         train_expert(replace(TINY, device="cuda"), tmp_path, lambda _: None)
     with pytest.raises(ValueError, match="unknown device 'tpu'; allowed: cpu, cuda"):
         replace(TINY, device="tpu")
