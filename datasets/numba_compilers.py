@@ -110,7 +110,7 @@ def _is_coverage(name: str) -> bool:
 
 def _fits_numba() -> bool:
     try:
-        import coverage.types as types
+        import coverage.types as types  # pyright: ignore[reportMissingImports] (may be absent)
     except ImportError:
         return "coverage" not in sys.modules  # numba imports the package alone
     return all(hasattr(types, name) for name in _COVERAGE_NAMES)

@@ -30,6 +30,7 @@ ISAACGYM_WORKER = "gaitforge.collectors.physics.isaacgym.worker"
 
 # What may be imported inside a function, and why: an outside package, or a module of ours.
 LAZY = {
+    "coverage": "may be absent",
     "dask": "slow to import",
     "numba": "slow to import",
     "numcodecs": "slow to import",

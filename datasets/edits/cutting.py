@@ -31,15 +31,15 @@ def cut_episodes(
 ) -> Path:
     """Write a store's present version into the new store `out`, with these episodes cut.
 
-        The first piece keeps the episode's id, the others get new ones; columns `cut_from` and
-        `cut_step` (-1 for others) name the episode and the piece's first step in it. A piece has its
-            own `length` and `return`, and no seed. Only the last one ended as the episode did: the
-        others were cut off, without success. Where the store has `final_obs` (or another
-        `final_<step field>`), a piece before the last gives up its last step, whose observation
-        becomes the final one, since the following row is another episode's.
-    
-        The same call again goes on after a crash. DatasetError for an unknown episode, a step outside
-        it, episode fields that tell of whole episodes, or something else at `out`.
+    The first piece keeps the episode's id, the others get new ones; columns `cut_from` and
+    `cut_step` (-1 for others) name the episode and the piece's first step in it. A piece has its
+        own `length` and `return`, and no seed. Only the last one ended as the episode did: the
+    others were cut off, without success. Where the store has `final_obs` (or another
+    `final_<step field>`), a piece before the last gives up its last step, whose observation
+    becomes the final one, since the following row is another episode's.
+
+    The same call again goes on after a crash. DatasetError for an unknown episode, a step outside
+    it, episode fields that tell of whole episodes, or something else at `out`.
     """
     catalog = store.catalog()
     present = Selection(store, catalog, catalog.shown)

@@ -175,10 +175,8 @@ def submit_work(
     folder = jobs.new_folder(place, draft.kind.replace(" ", "-"))
     log = folder / jobs.log_name("%a" if work.array else 0)
     try:
-        command = submit_command(folder / jobs.SCRIPT, log, after)
-        job = replace(
-            draft, folder=folder, submitted=file_system_time(folder), command=tuple(command)
-        )
+        command = tuple(submit_command(folder / jobs.SCRIPT, log, after))
+        job = replace(draft, folder=folder, submitted=file_system_time(folder), command=command)
         whole = {"kind": draft.kind, "target": draft.target, "tasks": draft.tasks, **record}
         write_record(folder / jobs.PLAN, whole | provenance())
         (folder / jobs.SCRIPT).write_text(batch_script(folder, work, settings))

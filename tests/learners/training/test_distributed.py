@@ -205,7 +205,5 @@ def test_variables_that_make_no_sense_are_refused(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_refused(selection: Selection, tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"device cuda was asked for, but .*; use device=cpu|or use device=cpu"
-    ):
+    with pytest.raises(ValueError, match=r"device cuda was asked for, but .*use device=cpu"):
         train(replace(CONFIG, device="cuda"), selection, tmp_path)
