@@ -10,7 +10,7 @@ def test_a_part_is_blamed_only_while_others_can_be_made() -> None:
     for k in range(3):
         deaths.died("a", f"w{k}", 1)
     deaths.finished("b")
-    with pytest.raises(ValueError, match="part a: the worker that made it died 4 times.*The same"):
+    with pytest.raises(ValueError, match=r"part a: the worker that made it died 4 times.*The same"):
         deaths.died("a", "w3", 1)
 
 
@@ -19,7 +19,7 @@ def test_workers_that_die_in_rows_blame_no_part() -> None:
     for k in range(4 * MASS - 1):
         deaths.died(parts[k % 2], f"w{k}", 1)
         deaths.died("c", f"w{k}", 1)  # waited in the same worker
-    with pytest.raises(ValueError, match="40 workers died in a row.*--worker-deaths") as line:
+    with pytest.raises(ValueError, match=r"40 workers died in a row.*--worker-deaths") as line:
         deaths.died("a", "last", 1)
     assert "part a" not in str(line.value)
 
