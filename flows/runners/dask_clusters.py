@@ -182,6 +182,8 @@ def _local(distributed: Any, settings: DaskSettings, most: int | None) -> Iterat
             # fails for good is raised here.
             silence_logs=logging.CRITICAL,
         )
+        asyncio_log = logging.getLogger("asyncio")
+        asyncio_log.addFilter(_is_no_lost_worker)
         try:
             if settings.adaptive:
                 _adapt(cluster, settings, most)
@@ -194,6 +196,17 @@ def _local(distributed: Any, settings: DaskSettings, most: int | None) -> Iterat
             # Dask cannot close a worker that is being restarted just then; it ends with us.
             with suppress(AssertionError):
                 cluster.close()
+            asyncio_log.removeFilter(_is_no_lost_worker)
+
+
+def _is_no_lost_worker(record: logging.LogRecord) -> bool:
+    """Whether a record of asyncio is of something else than a worker that died while it started.
+
+    Dask leaves that error unread, so that asyncio logs it as a traceback; `_replace_lost` starts
+    another worker.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    return "Nanny failed to start" not in str(error)
 
 
 def _queued(settings: DaskSettings, most: int | None) -> Any:

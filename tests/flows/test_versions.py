@@ -37,8 +37,8 @@ def test_versions_are_mixed_only_where_it_is_allowed(
 ) -> None:
     first, second = PLAN.part_ids()
     store = collected(tmp_path / "s.zarr", monkeypatch, OTHER, first)
-    grid = ("grid.terrains=flat", "grid.skills=stand", "grid.parts=2", "grid.episodes_per_part=2")
-    settings = [word for setting in grid for word in ("--set", setting)]
+    values = ("terrains=flat", "skills=stand", "parts=2", "episodes_per_part=2")
+    settings = [word for value in values for word in ("--set", f"grid.{value}")]
     words = ["collect", str(store), *settings, "--robots", "2"]
     assert main(words) == 2
     assert f"was made by mujoco {OTHER}, and this is" in capsys.readouterr().err

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from gaitforge.flows.records.logs import short
@@ -269,35 +270,39 @@ def _submitted(
     """
     if shutil.which(words[0]) is None:
         return _run(words, environment)  # raises
-    with subprocess.Popen(
+    process = subprocess.Popen(
         words,
         env=dict(environment),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-    ) as process:
-        timer = threading.Timer(TIMEOUT_S, process.kill)
-        timer.start()
-        said: list[str] = []
-        full = False
-        assert process.stderr is not None
-        assert process.stdout is not None
-        try:
-            for line in process.stderr:
-                said.append(line)
-                full = _FULL.search(line) is not None
-                if full:
-                    process.kill()
-                    break
-            output = process.stdout.read()
-            code = process.wait()
-        except BaseException:
-            process.kill()
-            raise
-        finally:
-            late = timer.finished.is_set()
-            timer.cancel()
+        start_new_session=True,  # a site's wrapper is ended with the sbatch below it
+    )
+    kill = partial(os.killpg, process.pid, signal.SIGKILL)
+    timer = threading.Timer(TIMEOUT_S, kill)
+    timer.start()
+    said: list[str] = []
+    full, output = False, ""
+    assert process.stderr is not None
+    assert process.stdout is not None
+    try:
+        for line in process.stderr:
+            said.append(line)
+            full = _FULL.search(line) is not None
+            if full:
+                kill()
+                break
+        output = "" if full else process.stdout.read()
+        code = process.wait()
+    except BaseException:
+        kill()
+        raise
+    finally:
+        late = timer.finished.is_set()
+        timer.cancel()
+        process.stdout.close()
+        process.stderr.close()
     if full:
         return subprocess.CompletedProcess(words, 1, "", "".join(said))
     if late:

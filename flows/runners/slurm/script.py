@@ -346,7 +346,7 @@ interrupt() {
     echo "gaitforge: $why at $(date '+%F %T'); the work saves and ends"
     # Slurm may kill this script before the work has ended: then this record is the last one.
     code=137
-    note="killed before the work had saved, not queued again: $again_by"
+    note="killed while the work was ending, not queued again: $again_by"
     # In a shell that ignores signals: another one's message would be written into the record.
     (trap '' USR2 TERM; record "$task")
     [ -z "$child" ] || stop

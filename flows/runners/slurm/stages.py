@@ -92,6 +92,7 @@ def submit_stages(
     if settings.dry_run:
         return submission.submit(None)
     room = jobs_left(limits())
+    reason = ""
     for _ in range(2):
         try:
             return submission.submit(room)

@@ -1,0 +1,168 @@
+"""Clusters that take fewer jobs than a command has: packed to fit, or refused in a line."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.runners.slurm import jobs
+from gaitforge.flows.runners.slurm.commands import TooManyJobs
+from gaitforge.flows.runners.slurm.runner import run_slurm
+from gaitforge.flows.runners.slurm.script import SlurmSettings
+from gaitforge.flows.runners.slurm.stages import REST, cancel_stages, live_jobs, submit_stages
+from gaitforge.flows.stages.staging import Stage, collection_stage
+from tests.flows.making import COLLECT, GRID
+from tests.flows.test_slurm_answers import calls, slurm_commands
+
+__all__ = ["slurm_commands"]  # a fixture
+Commands = Callable[..., Path]
+PLAN = replace(COLLECT, grid=replace(GRID, parts=23, episodes_per_part=2))
+ONE = SlurmSettings(cpus=1)
+
+# Takes jobs while the sum of their tasks is at most LIMIT; a cancelled job frees its tasks.
+SBATCH = """
+here="$(dirname "$0")"
+last=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p' "${@: -1}")
+tasks=$((${last:-0} + 1))
+used=$(cat "$here"/queue/* 2>/dev/null | awk '{n += $1} END {print n + 0}')
+if [ "$((used + tasks))" -gt LIMIT ]; then
+  REFUSAL
+fi
+id=$(($(cat "$here/next" 2>/dev/null || echo 0) + 1))
+echo "$id" > "$here/next"
+mkdir -p "$here/queue"
+echo "$tasks" > "$here/queue/$id"
+echo "$id"
+"""
+SCANCEL = 'rm -f "$(dirname "$0")/queue/${@: -1}"'
+SQUEUE = """
+here="$(dirname "$0")"
+for file in "$here"/queue/*; do
+  [ -f "$file" ] || continue
+  for k in $(seq 0 $(($(cat "$file") - 1))); do
+    echo "$(basename "$file")|$k|PENDING|n/a|N/A|Resources"
+  done
+done
+"""
+QOS = """echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2
+  echo "sbatch: error: Job violates accounting/QOS policy (job submit limit)" >&2
+  exit 1"""
+FULL = """echo "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying" >&2
+  sleep 1000"""
+
+
+def cluster(make: Commands, limit: int, refusal: str = QOS, config: str = "") -> Path:
+    return make(
+        sbatch=SBATCH.replace("LIMIT", str(limit)).replace("REFUSAL", refusal),
+        scancel=SCANCEL,
+        squeue=SQUEUE,
+        scontrol=f"printf '%b' {json.dumps(config)}",
+    )
+
+
+def submitted(folder: Path) -> int:
+    return sum(int(path.read_text()) for path in (folder / "queue").glob("*"))
+
+
+@pytest.mark.parametrize("refusal", [QOS, FULL])
+@pytest.mark.parametrize("limit", [1, 2, 7, 22, 23])
+def test_parts_are_packed_into_as_many_tasks_as_the_cluster_takes(
+    slurm_commands: Commands, tmp_path: Path, limit: int, refusal: str
+) -> None:
+    folder = cluster(slurm_commands, limit, refusal)
+    job = run_slurm(PLAN, tmp_path / "s.zarr", Silent(), None, ONE)
+    assert isinstance(job, jobs.Job)
+    assert limit / 3 < len(job.tasks) <= limit
+    assert [part for task in job.tasks for part in task] == PLAN.part_ids()
+    assert submitted(folder) == len(job.tasks)
+    [folder] = (tmp_path / "s.zarr.jobs").iterdir()
+    assert folder == job.folder
+
+
+def test_a_cluster_that_takes_nothing_is_told_in_a_line(
+    slurm_commands: Commands, tmp_path: Path
+) -> None:
+    cluster(slurm_commands, 0)
+    with pytest.raises(TooManyJobs, match=r"job submit limit.*not even one task") as line:
+        run_slurm(PLAN, tmp_path / "s.zarr", Silent(), None, ONE)
+    assert "\n" not in str(line.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+CONFIGS = {
+    "MaxArraySize            = 101\n": 23,
+    "MaxArraySize = 5\n": 5,
+    "MaxArraySize = 1\n": 1,
+    "MaxArraySize = 0\n": 1,
+    "MaxArraySize = 1001\nSchedulerParameters = bf_max_job_test=5,max_array_tasks=4,x=1\n": 4,
+    "MaxJobCount = 9\nMaxArraySize = 1001\n": 8,
+    "no configuration\n": 23,
+}
+
+
+@pytest.mark.parametrize(("config", "most"), CONFIGS.items())
+def test_the_limits_that_slurm_tells_are_kept_without_a_refusal(
+    slurm_commands: Commands, tmp_path: Path, config: str, most: int
+) -> None:
+    folder = cluster(slurm_commands, 1000, config=config)
+    job = run_slurm(PLAN, tmp_path / "s.zarr", Silent(), None, ONE)
+    assert isinstance(job, jobs.Job)
+    assert most / 2 <= len(job.tasks) <= most
+    assert len(calls(folder, "sbatch")) == 1
+    script = (job.folder / jobs.SCRIPT).read_text()
+    assert ("--array=" in script) == (most > 1)
+
+
+def stages(out: Path) -> list[Stage]:
+    """A collection, seven trainings of it and a report of them."""
+    store = collection_stage("collect", PLAN, out / "s.zarr")
+    trainings = [
+        Stage(f"train {k}", "key", partial(print), (out / f"run-{k}",), after=("collect",))
+        for k in range(7)
+    ]
+    names = tuple(stage.name for stage in trainings)
+    return [store, *trainings, Stage("report", "key", partial(print), (out / "page",), after=names)]
+
+
+@pytest.mark.parametrize("limit", [2, 3, 5, 8, 9, 10, 30, 31])
+def test_an_experiment_of_more_stages_than_the_limit_is_submitted_whole(
+    slurm_commands: Commands, tmp_path: Path, limit: int
+) -> None:
+    folder = cluster(slurm_commands, limit)
+    everything = stages(tmp_path)
+    words = ["run", "plan.json", "--out", str(tmp_path)]
+    new = submit_stages(tmp_path, everything, words, ONE)
+    assert submitted(folder) <= limit
+    made = [job for job in new if isinstance(job, jobs.Job)]
+    assert submitted(folder) == sum(len(job.tasks) for job in made)
+    live = live_jobs(tmp_path, everything)
+    assert all(live.values()), "every stage has a job"
+    rest = [job for job in made if job.kind == REST]
+    assert len(rest) == (limit < 16)
+    for job in rest:
+        assert json.loads((job.folder / jobs.PLAN).read_text())[jobs.WORDS] == words
+        assert made[-1] == job
+        before = [other.id for other in made if other != job]
+        waits = [word for word in job.command if word.startswith("--dependency")]
+        assert waits == [f"--dependency=afterok:{':'.join(sorted(before))}"]
+    assert submit_stages(tmp_path, everything, words, ONE) == [], "all are in live jobs"
+    assert len(cancel_stages(tmp_path, everything)) == len(made)
+    assert submitted(folder) == 0
+
+
+def test_trainings_of_several_processes_share_no_job(
+    slurm_commands: Commands, tmp_path: Path
+) -> None:
+    folder = cluster(slurm_commands, 4)
+    everything = [
+        replace(stage, trains=True, device="cuda") if stage.name.startswith("train") else stage
+        for stage in stages(tmp_path)
+    ]
+    with pytest.raises(ValueError, match=r"cluster takes no more jobs.*submit again") as line:
+        submit_stages(tmp_path, everything, ["run"], replace(ONE, nodes=2, gpus=1))
+    assert "\n" not in str(line.value)
+    assert submitted(folder) == 0
