@@ -12,8 +12,8 @@ from pathlib import Path
 
 from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.layout import CATALOG, ROOT_FILE
-from gaitforge.datasets.liveness import file_system_time
-from gaitforge.datasets.locks import exclusive_lock, names_the_same_file, try_flock
+from gaitforge.datasets.system.liveness import file_system_time
+from gaitforge.datasets.system.locks import exclusive_lock, names_the_same_file, try_flock
 
 _TEMPORARY = ".tmp"
 

@@ -22,10 +22,10 @@ from gaitforge.datasets.files import (
     write_bytes_durably,
 )
 from gaitforge.datasets.layout import ABOUT, CATALOG, IMPORTS, PARTS, ROOT_FILE, STAGING
-from gaitforge.datasets.locks import exclusive_lock
 from gaitforge.datasets.storage.edit_log import last_sha256
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.datasets.storage.store import Store
+from gaitforge.datasets.system.locks import exclusive_lock
 
 Advance = Callable[[int], object]
 

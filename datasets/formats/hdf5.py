@@ -26,9 +26,9 @@ from gaitforge.datasets.formats.hdf5_chunks import (
 )
 from gaitforge.datasets.formats.protocol import Importer
 from gaitforge.datasets.formats.sources import stored_dtype
-from gaitforge.datasets.locks import has_locks
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.selection import Selection, final_of
+from gaitforge.datasets.system.locks import has_locks
 
 SCHEMA_NOTE, EPISODES_NOTE = "schema", "episodes"
 

@@ -12,7 +12,7 @@ from gaitforge.datasets.catalog.edits import Edit, edit_name, is_edit_name, read
 from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.files import fsync_path, write_bytes_durably
 from gaitforge.datasets.layout import EDITS, STAGING
-from gaitforge.datasets.locks import exclusive_lock
+from gaitforge.datasets.system.locks import exclusive_lock
 
 LOCK = f"{EDITS}.lock"
 """Held while an edit is committed, in `.staging`."""

@@ -29,7 +29,6 @@ from gaitforge.datasets.files import (
     visible,
 )
 from gaitforge.datasets.layout import CATALOG, MERGED_PREFIX, OVERLAYS, PARTS, STAGING
-from gaitforge.datasets.locks import exclusive_lock
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.commit import commit_part
 from gaitforge.datasets.storage.edit_log import EditLog, last_sha256
@@ -43,6 +42,7 @@ from gaitforge.datasets.storage.root import (
 )
 from gaitforge.datasets.storage.shards import ArrayLayout, ArrayReader, open_array
 from gaitforge.datasets.storage.tags import Tag, read_tag, tag_names, write_tag
+from gaitforge.datasets.system.locks import exclusive_lock
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gaitforge.datasets import open_store
-from gaitforge.datasets.locks import exclusive_lock, is_shared
+from gaitforge.datasets.system.locks import exclusive_lock, is_shared
 from gaitforge.flows.experiments.names import shown
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.records.plans import PLAN, plan_from_tree

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
 from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
-from gaitforge.datasets.locks import exclusive_lock
+from gaitforge.datasets.system.locks import exclusive_lock
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import PLAN, record_from_tree
 from gaitforge.learners.revision import git_revision

@@ -11,7 +11,7 @@ from pathlib import Path
 from gaitforge.datasets.cores import usable_cores
 from gaitforge.datasets.files import join_inside
 from gaitforge.datasets.interrupts import Stopped, stop_signals
-from gaitforge.datasets.locks import exclusive_lock
+from gaitforge.datasets.system.locks import exclusive_lock
 from gaitforge.flows.progress import Advance, Reporter
 from gaitforge.flows.stages.processes import Work, run_in_processes
 from gaitforge.flows.stages.staging import (

@@ -20,9 +20,9 @@ from typing import Any
 from gaitforge.datasets import open_store
 from gaitforge.datasets.files import join_inside
 from gaitforge.datasets.layout import ROOT_FILE
-from gaitforge.datasets.liveness import file_system_time
-from gaitforge.datasets.locks import shared_lock
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
+from gaitforge.datasets.system.liveness import file_system_time
+from gaitforge.datasets.system.locks import shared_lock
 from gaitforge.flows.progress import Advance, Reporter, StageReporter, leads, no_progress
 from gaitforge.flows.records.records import prepare_folder, read_record, write_record
 from gaitforge.flows.stages.collect import collect

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaitforge.datasets.interrupts import Interrupted
-from gaitforge.datasets.liveness import ProcessIdentity, file_system_time
+from gaitforge.datasets.system.liveness import ProcessIdentity, file_system_time
 from gaitforge.flows.records import logs
 from gaitforge.flows.records.activity import (
     HEARTBEAT_S,

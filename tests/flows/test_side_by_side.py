@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gaitforge.datasets.locks import exclusive_lock
+from gaitforge.datasets.system.locks import exclusive_lock
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.stages.side_by_side import run_side_by_side
 from gaitforge.flows.stages.staging import Stage, is_done

@@ -19,10 +19,10 @@ from gaitforge.datasets.formats import exporter_class, options_of
 from gaitforge.datasets.formats.protocol import Begin, Report, no_progress
 from gaitforge.datasets.formats.sources import field_bytes
 from gaitforge.datasets.formats.transfer.verifying import verify_export
-from gaitforge.datasets.locks import exclusive_lock
 from gaitforge.datasets.selection.actions import FINAL_OBS, actions_in_words, holds_executed
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
+from gaitforge.datasets.system.locks import exclusive_lock
 
 
 def export_selection(

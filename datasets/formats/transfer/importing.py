@@ -37,10 +37,10 @@ from gaitforge.datasets.formats.transfer import staging
 from gaitforge.datasets.formats.transfer.imported import ImportedSource, save_selections
 from gaitforge.datasets.formats.transfer.not_finite import read_finite
 from gaitforge.datasets.layout import CATALOG, PARTS, ROOT_FILE
-from gaitforge.datasets.locks import exclusive_lock
 from gaitforge.datasets.storage.parts import array_digest
 from gaitforge.datasets.storage.s3.bucket import Bucket, is_bucket_url
 from gaitforge.datasets.storage.s3.object_store import push_store
+from gaitforge.datasets.system.locks import exclusive_lock
 
 WORKERS = 2
 _SOURCE = "source.json"

@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from gaitforge.datasets.files import write_bytes_durably
-from gaitforge.datasets.locks import exclusive_lock
 from gaitforge.datasets.storage.s3.bucket import local_folder
+from gaitforge.datasets.system.locks import exclusive_lock
 
 STORE = "store"
 """The staged store, below the staging folder."""

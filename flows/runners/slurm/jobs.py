@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gaitforge.datasets.liveness import file_system_time
+from gaitforge.datasets.system.liveness import file_system_time
 from gaitforge.flows.records.part_records import records_folder
 from gaitforge.flows.records.records import read_record, write_record
 from gaitforge.flows.runners.slurm.commands import (

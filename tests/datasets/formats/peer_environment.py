@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from gaitforge.datasets.files import write_bytes_durably
-from gaitforge.datasets.locks import exclusive_lock
+from gaitforge.datasets.system.locks import exclusive_lock
 from tests.datasets.programs import ROOT
 
 _STAMP = "complete"

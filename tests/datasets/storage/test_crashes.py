@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gaitforge.datasets import Store, open_store
-from gaitforge.datasets.locks import exclusive_lock
+from gaitforge.datasets.system.locks import exclusive_lock
 from tests.datasets.making import small_schema, small_store, write_small_part
 from tests.datasets.programs import Program, run_killed
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gaitforge.datasets.liveness import (
+from gaitforge.datasets.system.liveness import (
     SILENT_S,
     ProcessIdentity,
     file_system_time,

@@ -1,0 +1,1 @@
+"""What the machine gives: locks, signs of life of processes, devices, compilers."""
