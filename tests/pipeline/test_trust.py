@@ -212,19 +212,20 @@ def test_the_same_text_on_the_command_line_or_by_trust_is_imported(
 def test_training_needs_no_trust_in_the_environment_and_evaluating_does(
     place: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    file = place / "s.zarr/zarr.json"
-    whole = file.read_bytes()
-    text = whole.decode().replace("Pendulum-v1,max_steps=9", "canary:thing,max_steps=9")
-    file.write_bytes(with_json(file, json.loads(text)))
-    try:
-        train = ["train", "s.zarr", *SMALL, "--set", "config.held_out_fraction=0", "--out", "own"]
-        assert call(*train) == 0
-        capfd.readouterr()
-        assert call("evaluate", "own", "--episodes", "1") == 2
-        assert "names the code 'canary:thing'" in capfd.readouterr().err
-        assert not Path("sang").exists()
-    finally:
-        file.write_bytes(whole)
+    module = "from gymnasium.envs.classic_control.pendulum import PendulumEnv as Own\n"
+    (place / "mine.py").write_text(module + "open('sang', 'w').write('imported')\n")
+    collect = ["gym", "collect", "own.zarr", "--env", "mine:Own,max_steps=9", "--quality", "random"]
+    assert call(*collect, "--steps", "20", "--processes", "1") == 0
+    Path("sang").unlink()
+    sys.modules.pop("mine")
+    train = ["train", "own.zarr", *SMALL, "--set", "config.held_out_fraction=0", "--out", "own"]
+    assert call(*train) == 0
+    capfd.readouterr()
+    assert call("evaluate", "own", "--episodes", "1") == 2
+    assert "names the code 'mine:Own'" in capfd.readouterr().err
+    assert not Path("sang").exists()
+    assert call("evaluate", "own", "--episodes", "1", "--trust", "mine:Own") == 0
+    Path("sang").unlink()
 
 
 WORDS = st.text(st.sampled_from("ab_.:/=,;\"'{}[] \\0é"), max_size=12)
