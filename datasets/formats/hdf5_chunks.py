@@ -120,7 +120,7 @@ def _filters(settings: Any) -> list[int]:
 
 def _chunk_starts(dataset: h5py.Dataset, first: int, stop: int) -> Iterator[tuple[int, ...]]:
     """The first index of each chunk that has some of the rows."""
-    chunks = dataset.chunks
+    chunks: tuple[int, ...] = dataset.chunks or ()
     heights = range(first // chunks[0] * chunks[0], stop, chunks[0])
     across = map(range, [0] * (len(chunks) - 1), dataset.shape[1:], chunks[1:])
     return product(heights, *across)

@@ -173,7 +173,7 @@ def read_masks(file: h5py.File, demos: Sequence[Demo], said: list[str]) -> dict[
     items: Mapping[str, Any] = dict(group) if isinstance(group, h5py.Group) else {}
     for name, item in items.items():
         is_list = isinstance(item, h5py.Dataset) and item.ndim == 1 and item.dtype.kind in "SO"
-        values = read_whole(item) if is_list and item.nbytes <= _LARGEST_MASK else [0]
+        values: Any = read_whole(item) if is_list and item.nbytes <= _LARGEST_MASK else [0]
         if not all(isinstance(each, bytes) for each in values):
             said.append(f"{keys.MASK}/{name}: left out, not a list of demos")
             continue
