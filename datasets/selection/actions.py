@@ -42,8 +42,10 @@ def executed_place(schema: Schema) -> Place | None:
     if any(name in schema.attributes for name in _IMPORTED) or holds_executed(schema):
         return None
     place = schema.field(OBS).slices.get(LAST_ACTION)
-    fits = place is not None and len(schema.field(OBS).shape) == 1
-    return place if fits and schema.field(ACTION).shape == (place[1] - place[0],) else None
+    if place is None or len(schema.field(OBS).shape) != 1:
+        return None
+    start, stop = place
+    return place if schema.field(ACTION).shape == (stop - start,) else None
 
 
 def chosen_place(schema: Schema, actions: Actions, address: str) -> Place | None:
