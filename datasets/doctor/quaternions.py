@@ -5,10 +5,10 @@ both have the same names and shapes. What tells them apart: projected gravity be
 or a robot that stays upright, whose parts x and y are small.
 """
 
+import dataclasses
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-import dataclasses
 
 import numpy as np
 
