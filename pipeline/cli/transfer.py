@@ -170,7 +170,7 @@ def import_command(arguments: argparse.Namespace) -> Work:
     "--json",
 )
 def publish_command(arguments: argparse.Namespace) -> None:
-    """Push a store with its card to the Hugging Face Hub, in one commit."""
+    """Push a store with its card to the Hugging Face Hub, in one commit if it takes that."""
     from gaitforge.datasets.formats.readme import README
     from gaitforge.datasets.formats.transfer.publishing import hub_repository, push_files
     from gaitforge.datasets.storage.contents import store_files
