@@ -178,7 +178,7 @@ def import_command(arguments: argparse.Namespace) -> Work:
     "--json",
 )
 def publish_command(arguments: argparse.Namespace) -> Callable[[], None]:
-    """Push a store with its card to the Hugging Face Hub, in one commit."""
+    """Push a store with its card to the Hugging Face Hub, in one commit if it takes that."""
     uses(arguments, "store", "url", "private", "revision", "no_pictures", "json")
     uses(arguments, "history" if arguments.format == "zarr" else "actions")
     return partial(_publish, arguments)
