@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaitforge.datasets.interrupts import STOPPED, stop_signals
-from gaitforge.flows.records.records import read_record, to_tree
+from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.runners.slurm import jobs as slurm
 from gaitforge.pipeline.cli.parsing.parser import actions, command, option
 from gaitforge.pipeline.cli.parsing.runners import run_here
@@ -70,9 +70,10 @@ def _cancel(arguments: argparse.Namespace) -> None:
 
 
 @command(
-    "gaitforge jobs run data/legged.zarr.jobs/collect-20260131-120000 --task 3",
+    "gaitforge jobs run data/legged.zarr.jobs/collect-20260131-120000 --task 3 --sha256 9f86d0",
     option("folder", "folder of the job", Path),
     option("--task", "array task", whole, 0),
+    option("--sha256", "hash of what the job does, as its script has it", metavar="HEX"),
     "--trust",
 )
 def _run(arguments: argparse.Namespace) -> int | None:
@@ -80,12 +81,12 @@ def _run(arguments: argparse.Namespace) -> int | None:
     from gaitforge.flows.runners.slurm.runner import run_task
     from gaitforge.pipeline.cli.main import parsed
 
-    words = (read_record(arguments.folder / slurm.PLAN) or {}).get(slurm.WORDS)
+    words = slurm.read_work(arguments.folder, arguments.sha256 or "").get(slurm.WORDS)
     # An exception lets a part that is being written clean up. The trainer sets its own handler
     # while it trains.
     with stop_signals(signal.SIGTERM, error=lambda _: SystemExit(STOPPED)):
         if words is None:
-            run_task(arguments.folder, arguments.task, own_reporter())
+            run_task(arguments.folder, arguments.task, own_reporter(), arguments.sha256)
             return None
         asked = parsed(words)
         run_here(asked)

@@ -27,6 +27,7 @@ from gaitforge.flows.runners.slurm.jobs import (
     job_state,
     jobs_folder,
     task_states,
+    work_sha256,
     write_job,
 )
 from gaitforge.flows.runners.slurm.runner import run_slurm, run_task
@@ -134,7 +135,7 @@ def test_every_script_is_bash_and_knows_its_folder(
     folder = Path("/jobs") / name
     work = Work("work", 3, array, retry_errors=array, requeues=2)
     where = {"setup": tuple(setup), "container": container, "env_file": env_file}
-    text = batch_script(folder, work, SlurmSettings(nodes=nodes, gpus=gpus, **where))
+    text = batch_script(folder, work, SlurmSettings(nodes=nodes, gpus=gpus, **where), "9f86d0")
     directives = [line for line in text.split("\n") if line.startswith("#SBATCH")]
     assert ("#SBATCH --array=0-2" in directives) == array
     assert f"#SBATCH --nodes={nodes}" in directives
@@ -175,7 +176,7 @@ def run_script(
     monkeypatch.setenv("PATH", str(bin_folder), prepend=":")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     work = Work("work", 1, False, True, requeues)
-    text = batch_script(folder / "job", work, SlurmSettings())
+    text = batch_script(folder / "job", work, SlurmSettings(), "9f86d0")
     words = ["/bin/bash", "-c", text]
     return subprocess.run(words, check=False, capture_output=True, timeout=30).returncode
 
@@ -365,18 +366,19 @@ def test_a_job_folders_task_runs_anywhere_and_makes_its_own_parts(tmp_path: Path
         "tasks": [parts[:1], [*parts[1:], "other-00001"]],
     }
     write_record(folder / "plan.json", record)
-    assert main(["jobs", "run", str(folder), "--task", "0"]) == 0
+    sha256 = work_sha256(record)
+    assert main(["jobs", "run", str(folder), "--task", "0", "--sha256", sha256]) == 0
     assert open_store(store).parts() == parts[:1]
     with pytest.raises(ValueError, match="has tasks 0-1, not 2"):
-        run_task(folder, 2, Silent())
+        run_task(folder, 2, Silent(), sha256)
     with pytest.raises(ValueError, match="the expert's or policy's file changed since"):
-        run_task(folder, 1, Silent())
+        run_task(folder, 1, Silent(), sha256)
     assert open_store(store).parts() == parts[:1]
 
 
 # Children of one process share its imports: a round takes a second.
 SIGNALLED_JOBS = """
-import os, random, sys, time
+import json, os, random, sys, time
 from pathlib import Path
 import numba.np.arraymath, zarr
 import gaitforge.collectors.physics.mujoco.backend
@@ -384,6 +386,7 @@ import gaitforge.flows.runners.slurm.runner
 import gaitforge.flows.tasks.legged
 from gaitforge.flows.records.activity import read_active
 from gaitforge.flows.records.part_records import records_folder
+from gaitforge.flows.runners.slurm.jobs import work_sha256
 from gaitforge.pipeline.cli import jobs
 from gaitforge.pipeline.cli.main import main
 draw = random.Random(0)
@@ -391,7 +394,8 @@ for folder in sorted(Path(sys.argv[1]).iterdir()):
     number = int(folder.name.split("-")[0])
     child = os.fork()
     if child == 0:
-        sys.exit(main(["jobs", "run", str(folder / "job")]))
+        sha256 = work_sha256(json.loads((folder / "job" / "plan.json").read_text()))
+        sys.exit(main(["jobs", "run", str(folder / "job"), "--sha256", sha256]))
     while not read_active(records_folder(folder / "legged.zarr")):
         time.sleep(0.01)
     time.sleep(draw.uniform(0, 0.3))

@@ -74,7 +74,7 @@ def run(
     monkeypatch.setattr(sys, "executable", str(bin_folder / "python"))
     place = folder / "place"
     job = next(place.glob("*/*/*"))
-    (job / "script.sh").write_text(batch_script(job, work, settings))
+    (job / "script.sh").write_text(batch_script(job, work, settings, "9f86d0"))
     variables = {"PATH": f"{bin_folder}:{os.environ['PATH']}", "PYTHONPATH": "/here"}
     variables |= {"SLURM_JOB_ID": "20042", "SLURM_JOB_NODELIST": "n[0-1]"}
     if work.array:
@@ -119,7 +119,7 @@ def test_every_job_starts_its_processes_in_its_container(
     *starters, python = run(tmp_path, work, settings, monkeypatch)
 
     task = "2" if kind == "collect" else "0"
-    module = ["-m", "gaitforge", "jobs", "run", str(job), "--task", task]
+    module = ["-m", "gaitforge", "jobs", "run", str(job), "--task", task, "--sha256", "9f86d0"]
     torchrun = ["-m", "torch.distributed.run", f"--nproc-per-node={max(1, gpus)}"]
     if nodes > 1:
         torchrun += ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=10.0.0.7:20042"]
@@ -156,7 +156,7 @@ def test_what_pyxis_cannot_mount_is_refused_before_anything_is_submitted(
     place = tmp_path if present else odd
     settings = SlurmSettings(container="pyxis:lab")
     with pytest.raises(ValueError, match="Pyxis cannot mount") as line:
-        batch_script(place / "jobs" / "train-1", Work("w", 1, False, False, 1), settings)
+        batch_script(place / "jobs" / "train-1", Work("w", 1, False, False, 1), settings, "9f86d0")
     assert "\n" not in str(line.value)
 
 
@@ -170,4 +170,5 @@ def test_a_jobs_own_variables_are_not_those_of_its_setup(
     file.write_text("".join(f"{name}=x\n" for name in names))
     settings = SlurmSettings(env_file=str(file), setup=("task=7; folder=/nowhere",))
     [python] = run(tmp_path, Work("w", 1, False, False, 1), settings, monkeypatch)
-    assert python["words"] == ["-m", "gaitforge", "jobs", "run", str(job), "--task", "0"]
+    run_words = ["-m", "gaitforge", "jobs", "run", str(job), "--task", "0", "--sha256", "9f86d0"]
+    assert python["words"] == run_words

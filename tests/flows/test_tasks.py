@@ -16,6 +16,7 @@ from gaitforge.flows.records.part_records import plan_records, records_folder
 from gaitforge.flows.records.records import to_tree, write_record
 from gaitforge.flows.runners.dask import run_dask
 from gaitforge.flows.runners.dask_clusters import DaskSettings
+from gaitforge.flows.runners.slurm.jobs import work_sha256
 from gaitforge.flows.runners.slurm.runner import run_slurm, run_task
 from gaitforge.flows.runners.slurm.script import SlurmSettings
 from gaitforge.flows.stages.collect import collect
@@ -108,9 +109,10 @@ def as_a_slurm_job(plan: CollectionPlan, store: Path) -> None:
     assert "array=0-" in str(run_slurm(plan, store, Silent(), None, SlurmSettings(dry_run=True)))
     tasks = [[part] for part in plan.part_ids()]
     job = {"kind": "collect", "task": plan.kind, "target": str(store), "store": str(store)}
-    write_record(store.parent / "job" / "plan.json", {**job, "plan": to_tree(plan), "tasks": tasks})
+    job |= {"plan": to_tree(plan), "tasks": tasks}
+    write_record(store.parent / "job" / "plan.json", job)
     for task in range(len(tasks)):
-        run_task(store.parent / "job", task, Silent())
+        run_task(store.parent / "job", task, Silent(), work_sha256(job))
 
 
 def test_dasks_workers_make_the_same_dataset(

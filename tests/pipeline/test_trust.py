@@ -26,6 +26,7 @@ from gaitforge.datasets.code.trust import (
     trusting,
 )
 from gaitforge.datasets.storage.root import ATTRIBUTE, DIGEST
+from gaitforge.flows.runners.slurm.jobs import read_job, work_sha256
 from gaitforge.flows.runners.slurm.script import SlurmSettings, Work, batch_script
 from gaitforge.pipeline.cli.main import parsed
 from gaitforge.pipeline.cli.parsing.trusting import named_code
@@ -282,11 +283,56 @@ def test_a_jobs_script_has_the_trust_of_the_command_that_submits_it(
 ) -> None:
     monkeypatch.setenv(VARIABLE, "")
     work = Work("gaitforge-train", 1, False, False, 3)
-    assert "--trust" not in batch_script(tmp_path / "jobs" / "1", work, SlurmSettings())
+    assert "--trust" not in batch_script(tmp_path / "jobs" / "1", work, SlurmSettings(), "9f86d0")
     trust("my:Config", "your.env:make,wrapper=w:W")
-    script = batch_script(tmp_path / "jobs" / "1", work, SlurmSettings())
+    script = batch_script(tmp_path / "jobs" / "1", work, SlurmSettings(), "9f86d0")
     assert "--trust my:Config --trust your.env:make --trust w:W" in script
     assert "PYTHONSAFEPATH=1" in script
+
+
+@pytest.mark.parametrize("work", ["words", "store"])
+def test_a_received_job_folder_starts_nothing(
+    work: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "evil.sh"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path / 'sang'}\n")
+    program.chmod(0o755)
+    record: dict[str, Any] = {"kind": "x", "target": "x", "tasks": [["a"]]}
+    record |= {"words": ["sim", "list", "--isaacgym-python", str(program)]}
+    if work == "store":
+        del record["words"]
+        record |= {"task": "canary:thing", "store": str(tmp_path / "sang"), "plan": {}}
+    folder = tmp_path / "jobs" / "x"
+    folder.mkdir(parents=True)
+    own = work_sha256(record)
+    other = work_sha256(record | {"words": ["sim", "list"]})
+    for plan, sha256 in (
+        (record, ""),
+        (record, "0"),
+        (record, other),
+        (record | {"target": "y"}, own),
+        (record | {"sha256": own}, ""),
+    ):
+        (folder / "plan.json").write_text(json.dumps(plan))
+        assert call("jobs", "run", str(folder), *(["--sha256", sha256] if sha256 else [])) == 2
+        assert "is not what was submitted" in capfd.readouterr().err
+        assert not (tmp_path / "sang").exists()
+    if work == "words":
+        (folder / "plan.json").write_text(json.dumps(record | {"git": "1", "time": 2}))
+        assert call("jobs", "run", str(folder), "--sha256", own) == 0
+        assert (tmp_path / "sang").exists()
+
+
+@pytest.mark.parametrize("field", ["id", "cluster"])
+@pytest.mark.parametrize("value", ["--user=me", "1 2", "1;x", "-M", 5, None, ["1"]])
+def test_a_received_jobs_record_gives_slurm_no_options(
+    field: str, value: Any, tmp_path: Path
+) -> None:
+    record = {"id": "1", "kind": "x", "target": "x", "submitted": 1.0, "partition": ""}
+    record |= {"command": [], "tasks": [[]], "cluster": "c", field: value}
+    (tmp_path / "job.json").write_text(json.dumps(record))
+    with pytest.raises(ValueError, match="is damaged"):
+        read_job(tmp_path)
 
 
 @pytest.mark.parametrize(

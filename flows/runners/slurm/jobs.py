@@ -13,6 +13,7 @@ A task's state is Slurm's while Slurm knows it (for minutes), then that of its e
 """
 
 import os
+import re
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,9 +22,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gaitforge.datasets.catalog.manifest import json_sha256
 from gaitforge.datasets.system.liveness import file_system_time
 from gaitforge.flows.records.part_records import records_folder
-from gaitforge.flows.records.records import read_record, write_record
+from gaitforge.flows.records.records import read_record, to_tree, write_record
 from gaitforge.flows.runners.slurm.commands import (
     QueueEntry,
     cancel,
@@ -35,6 +37,10 @@ from gaitforge.flows.runners.slurm.commands import (
 PLAN, SCRIPT, JOB, EXIT, CANCELLED = "plan.json", "script.sh", "job.json", "exit", "cancelled.json"
 WORDS = "words"
 """Key of the command line in the plan.json of a job that runs a command."""
+_WORK = ("kind", "target", "tasks", WORDS, "task", "store", "plan")
+"""Keys of a job's plan.json that decide what the job does."""
+_ID = re.compile(r"\d{1,18}|")
+_CLUSTER = re.compile(r"(?!-)[\w.-]{0,80}", re.ASCII)
 POLL_S = 0.5
 _QUEUE_PERIOD_S = 2.0
 _LISTED_S = 60.0  # in which a new job may be missing in the queue, which some sites cache
@@ -122,6 +128,31 @@ def new_folder(place: Path, kind: str) -> Path:
     raise ValueError(f"{place} holds a thousand jobs of this second")
 
 
+def work_sha256(plan: Mapping[str, Any]) -> str:
+    """SHA-256 of what a job's plan.json says to do, whatever commit and time it records."""
+    return json_sha256(to_tree({name: plan[name] for name in _WORK if name in plan}))
+
+
+def read_work(folder: Path, sha256: str) -> dict[str, Any]:
+    """A job's plan.json: data, which may name any command, so its hash has to come from elsewhere.
+
+    Args:
+        sha256: `work_sha256` of the plan, as the script has it that the submission wrote.
+
+    Raises:
+        ValueError: no job folder, or a plan of another hash.
+    """
+    plan = read_record(folder / PLAN)
+    if not isinstance(plan, dict) or not {"kind", "target", "tasks"} <= plan.keys():
+        raise ValueError(f"{folder} is no job folder: it holds no {PLAN} of a job")
+    if work_sha256(plan) != sha256:
+        raise ValueError(
+            f"{folder / PLAN} is not what was submitted: a job is run by the script that its "
+            f"submission wrote, with --sha256 of its plan, got {sha256 or 'none'}"
+        )
+    return plan
+
+
 def write_job(job: Job) -> None:
     """Keep the record of a job that was submitted."""
     record = {name: value for name, value in vars(job).items() if name != "folder"}
@@ -142,7 +173,10 @@ def read_job(folder: Path) -> Job:
         lists = {"command": tuple(record["command"]), "tasks": tasks}
         lists["stages"] = tuple(record.get("stages", ()))
         job = Job(folder, **{**record, **lists})
-    except (KeyError, TypeError) as error:
+        # They become arguments of squeue and scancel, which must not be options.
+        if not _ID.fullmatch(job.id) or not _CLUSTER.fullmatch(job.cluster):
+            raise ValueError(f"job {job.id[:40]!r} of cluster {job.cluster[:40]!r}")
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{folder / JOB} is damaged: {error!r}") from None
     if not job.id and has_slurm():
         with suppress(ValueError):  # the controller does not answer, or another user asks

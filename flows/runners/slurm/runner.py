@@ -19,7 +19,7 @@ from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.datasets.system.liveness import file_system_time
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import PartCollected, store_address
-from gaitforge.flows.records.records import provenance, read_record, to_tree, write_record
+from gaitforge.flows.records.records import provenance, to_tree, write_record
 from gaitforge.flows.records.versions import check_versions
 from gaitforge.flows.runners.slurm import jobs
 from gaitforge.flows.runners.slurm.commands import (
@@ -157,8 +157,10 @@ def submit_work(
         afterwards: called once it is submitted; after: ids of the jobs that must succeed first.
     """
     place = draft.folder
+    whole = {"kind": draft.kind, "target": draft.target, "tasks": draft.tasks, **record}
+    sha256 = jobs.work_sha256(whole)
     if settings.dry_run:
-        return batch_script(place / draft.kind, work, settings)
+        return batch_script(place / draft.kind, work, settings, sha256)
     # For the job to run the same program.
     root = str(Path(gaitforge.__file__).resolve().parent.parent)
     values = {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]).strip(":")}
@@ -177,9 +179,8 @@ def submit_work(
     try:
         command = tuple(submit_command(folder / jobs.SCRIPT, log, after))
         job = replace(draft, folder=folder, submitted=file_system_time(folder), command=command)
-        whole = {"kind": draft.kind, "target": draft.target, "tasks": draft.tasks, **record}
         write_record(folder / jobs.PLAN, whole | provenance())
-        (folder / jobs.SCRIPT).write_text(batch_script(folder, work, settings))
+        (folder / jobs.SCRIPT).write_text(batch_script(folder, work, settings, sha256))
         jobs.write_job(job)
         number, cluster = submit(command, environment)
         job = replace(job, id=number, cluster=cluster)
@@ -203,14 +204,17 @@ def submit_work(
     return job
 
 
-def run_task(folder: Path, task: int, reporter: Reporter) -> None:
+def run_task(folder: Path, task: int, reporter: Reporter, sha256: str) -> None:
     """Make the parts of one task of a collection's job folder here; committed ones are skipped.
 
+    Args:
+        sha256: of what the job does, see `jobs.read_work`.
+
     Raises:
-        ValueError: no such task, a damaged plan, or what the collection raises.
+        ValueError: no such task, another plan than was submitted, or what the collection raises.
     """
-    tree = read_record(folder / jobs.PLAN) or {}
-    if not {"task", "store", "plan", "tasks"} <= tree.keys():
+    tree = jobs.read_work(folder, sha256)
+    if not {"task", "store", "plan"} <= tree.keys():
         raise ValueError(f"{folder} is no job folder: it holds no {jobs.PLAN} of a job")
     if not 0 <= task < len(tree["tasks"]):
         raise ValueError(f"{folder} has tasks 0-{len(tree['tasks']) - 1}, not {task}")

@@ -183,11 +183,12 @@ class Work:
     requeues: int
 
 
-def batch_script(folder: Path, work: Work, settings: SlurmSettings) -> str:
+def batch_script(folder: Path, work: Work, settings: SlurmSettings, sha256: str) -> str:
     """The text of a job's script; ValueError if Pyxis cannot mount its folders.
 
     Args:
         folder: of the job, on a file system that submitter and nodes share.
+        sha256: of what plan.json in it says to do; with another one the script does nothing.
     """
     allowed = work.requeues if settings.requeues is None else settings.requeues
     # torchrun ends with 1 whatever its processes ended with.
@@ -204,7 +205,7 @@ def batch_script(folder: Path, work: Work, settings: SlurmSettings) -> str:
             f'stop_codes=" {" ".join(map(str, stopped))} "',
             "",
             *_prepare(settings),
-            *_start(settings, folder.parent.parent),
+            *_start(settings, folder.parent.parent, sha256),
             _BODY,
         ]
     )
@@ -262,7 +263,7 @@ def _prepare(settings: SlurmSettings) -> list[str]:
     return [*lines, "prepare() {", own, *steps, "    true", "}"]
 
 
-def _start(settings: SlurmSettings, place: Path) -> list[str]:
+def _start(settings: SlurmSettings, place: Path, sha256: str) -> list[str]:
     """The shell functions that start and end the work; a container mounts `place`.
 
     One process needs no torchrun, which would open a port and hide the exit code. On several nodes
@@ -287,7 +288,7 @@ def _start(settings: SlurmSettings, place: Path) -> list[str]:
         inside = "" if settings.nodes > 1 else f"{srun} --ntasks=1 "
     # What the user trusts is in the script, which is the user's, not in the plan beside it.
     trust = "".join(f" --trust {shlex.quote(text)}" for text in trusted())
-    module = f'-m gaitforge jobs run "$folder" --task "$task"{trust}'
+    module = f'-m gaitforge jobs run "$folder" --task "$task" --sha256 {sha256}{trust}'
     torchrun = f"{python} -m torch.distributed.run --nproc-per-node={max(1, settings.gpus)}"
     stop = 'kill -TERM "$child" 2>/dev/null'
     if settings.nodes > 1 or form == "pyxis":

@@ -59,7 +59,7 @@ def listed(make: Callable[[], list[Stage]]) -> list[Stage]:
 
 def script_of(stage: Stage) -> str:
     work = Work(f"gaitforge-{stage.name.replace(' ', '-')}", 1, False, False, 1)
-    return batch_script(Path("/a/jobs/b"), work, SlurmSettings())
+    return batch_script(Path("/a/jobs/b"), work, SlurmSettings(), "9f86d0")
 
 
 @settings(deadline=None)
@@ -97,8 +97,8 @@ def test_any_names_of_an_experiment_are_refused_or_stay_in_the_folder(
 @given(st.text(max_size=40))
 def test_a_jobs_name_is_one_word_of_its_own_line(name: str) -> None:
     folder, plain = Path("/a/jobs/b"), Work("x", 1, False, False, 1)
-    script = batch_script(folder, replace(plain, name=name), SlurmSettings()).splitlines()
-    alike = batch_script(folder, plain, SlurmSettings()).splitlines()
+    script = batch_script(folder, replace(plain, name=name), SlurmSettings(), "9f86d0").splitlines()
+    alike = batch_script(folder, plain, SlurmSettings(), "9f86d0").splitlines()
     changed = [k for k, pair in enumerate(zip(script, alike, strict=True)) if pair[0] != pair[1]]
     assert changed in ([], [2])
     assert len(script[2].split()) == 2
