@@ -142,6 +142,11 @@ def replayed_episodes(reader: ReplayReader, first: int, stop: int) -> list[Episo
     return episodes
 
 
+def simulator_of(task: GymTask) -> tuple[str, str]:
+    """Name and version of the simulator of a task's episodes, as their catalog has them."""
+    return task.package if task.settings else "mujoco", package_version(task)
+
+
 def part_catalog(
     episodes: Sequence[Episode],
     task: GymTask,
@@ -164,6 +169,7 @@ def part_catalog(
     if task.reports_success:
         success["success"] = np.array([bool(episode.success) for episode in episodes])
         success[SUCCESS_KNOWN] = np.array([episode.success is not None for episode in episodes])
+    simulator, version = simulator_of(task)
     returns = np.array([episode.reward.sum(dtype=np.float64) for episode in episodes])
     measured = {"return": returns}
     if recipe is not None:
@@ -177,8 +183,8 @@ def part_catalog(
         task=task.name,
         quality=quality,
         robot=task.name,
-        simulator=task.package if task.settings else "mujoco",
-        simulator_version=package_version(task),
+        simulator=simulator,
+        simulator_version=version,
         expert=quality,
         expert_hash=expert_hash,
         terminated=terminated,

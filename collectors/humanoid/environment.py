@@ -38,6 +38,15 @@ class TrackingStep:
     truncated: bool
 
 
+def installed_version() -> str:
+    """The version of the simulation's packages.
+
+    Raises:
+        PackageNotFoundError: one of them is not installed.
+    """
+    return f"{version('dm-control')}, mujoco {version('mujoco')}"
+
+
 class TrackingEnvironment:
     """A humanoid on snippets of a reference file; ValueError for a missing clip or package."""
 
@@ -52,7 +61,7 @@ class TrackingEnvironment:
             start_steps=[snippet.start for snippet in self.snippets],
             end_steps=[snippet.end for snippet in self.snippets],
         )
-        self.version = f"{version('dm-control')}, mujoco {version('mujoco')}"
+        self.version = installed_version()
         with walker.quiet_loading():
             arena = walker.make_arena()
             self._task: Any = _task_class()(

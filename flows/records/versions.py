@@ -40,9 +40,11 @@ def check_versions(store: Store, store_path: Path | str, simulator: str, version
         versions = {"simulator": simulator, "version": version, "others": listed(others)}
         log_event(records_folder(store_path), "warning", "versions are mixed", **versions)
         return
+    # The version of an environment names several packages, and perhaps the simulator among them.
+    name = "" if simulator in version else f"{simulator} "
     raise ValueError(
-        f"{store_path} was made by {simulator} {listed(others)}, and this is version {version}: "
-        "episodes of both cannot be simulated again together. Install that version, collect into "
+        f"{store_path} was made by {name}{'; '.join(others)}, and this is {name}{version}: "
+        "episodes of both cannot be simulated again together. Use that version, collect into "
         "another store, or give --mix-versions"
     )
 

@@ -99,7 +99,6 @@ def prepare(
     store = create_store(store_path, plan.schema(), to_tree(plan))
     missing = store.missing(parts)
     if missing:
-        plan.check_beside(store)
         check_planned_ids(plan, store, planned)
         if (simulator := plan.simulator()) is not None:
             check_versions(store, store_path, *simulator)

@@ -24,11 +24,11 @@ from gaitforge.collectors.gym.experts import (
     policies_folder,
 )
 from gaitforge.collectors.gym.gym_rollout import Episode, run_episode
-from gaitforge.collectors.gym.tasks import GymTask, find_task, package_version
+from gaitforge.collectors.gym.tasks import GymTask, find_task
 from gaitforge.collectors.gym.training.record import read_training
 from gaitforge.collectors.part_arrays import joined_arrays
 from gaitforge.collectors.policies import StoredObservation, tell_executed
-from gaitforge.datasets import Schema, Store, open_store
+from gaitforge.datasets import Schema, open_store
 from gaitforge.datasets.errors import listed
 from gaitforge.datasets.hashing import hashed
 from gaitforge.datasets.ranges import Positive, Range, Whole
@@ -231,15 +231,9 @@ class GymPlan(CollectionPlan):
         """See `CollectionPlan.expected_steps`."""
         return {name: part.steps for name, part in self.parts().items()}
 
-    def check_beside(self, store: Store) -> None:
-        """See `CollectionPlan.check_beside`: one store holds one version of an environment."""
-        now = package_version(self.task)
-        for row in store.as_collected().describe(("simulator_version",)):
-            if row["simulator_version"] != now:
-                raise ValueError(
-                    f"{store.address} holds episodes of {row['simulator_version']}, and new ones "
-                    f"would be of {now}; collect into another store"
-                )
+    def simulator(self) -> tuple[str, str]:
+        """See `CollectionPlan.simulator`: all packages and own files that simulate."""
+        return data.simulator_of(self.task)
 
     def unknown_policy(self) -> str:
         """See `CollectionPlan.unknown_policy`."""

@@ -1,12 +1,13 @@
 """The CMU humanoid: expert rollouts on snippets of motion capture, one part per snippet."""
 
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 from gaitforge.collectors.humanoid.clips.reference import clip_digest
 from gaitforge.collectors.humanoid.clips.snippets import Snippet
-from gaitforge.collectors.humanoid.environment import TrackingEnvironment
+from gaitforge.collectors.humanoid.environment import TrackingEnvironment, installed_version
 from gaitforge.collectors.humanoid.experts.experts import PD, Expert, load_expert
 from gaitforge.collectors.humanoid.rollout import run_episode
 from gaitforge.collectors.humanoid.snippet_grid import (
@@ -92,6 +93,12 @@ class HumanoidPlan(CollectionPlan):
         if snippet not in self.grid.snippets:
             return self
         return replace(self, grid=replace(self.grid, snippets=(snippet,)))
+
+    def simulator(self) -> tuple[str, str] | None:
+        """See `CollectionPlan.simulator`."""
+        with suppress(PackageNotFoundError):  # the environment says so
+            return TrackingEnvironment.simulator, installed_version()
+        return None
 
     def schema(self) -> Schema:
         """See `CollectionPlan.schema`."""

@@ -118,9 +118,6 @@ class CollectionPlan(ABC):
         """Names of the parts, in the plan's order."""
         return list(self.expected_steps())
 
-    def check_beside(self, store: "datasets.Store") -> None:  # noqa: B027, most fit beside any
-        """Refuse (ValueError) to add parts to a store whose parts another program made."""
-
     def unknown_policy(self) -> str:
         """The policy of which no key says what it does, see `PolicySource.is_known`; else ""."""
         return ""

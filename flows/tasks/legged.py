@@ -1,9 +1,10 @@
 """Legged robots: an expert on N simulated robots."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from math import ceil
 from typing import Annotated
 
@@ -32,6 +33,8 @@ from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation
 
 Robots = Annotated[int, Range(1, 100_000)]
 """Parallel robots of a simulator."""
+_PACKAGES = {"mujoco": "mujoco", "mujoco_warp": "mujoco-warp"}
+"""Back end -> the package whose version is that of its episodes."""
 MIXED = "legged-mixed"
 """The preset of `data.MIXED_EXPERTS`."""
 
@@ -77,8 +80,11 @@ class LeggedPlan(CollectionPlan):
 
     def simulator(self) -> tuple[str, str] | None:
         """See `CollectionPlan.simulator`."""
-        # MuJoCo Warp's has to be imported, which takes seconds.
-        return ("mujoco", version("mujoco")) if self.sim == "mujoco" else None
+        if self.sim not in _PACKAGES:  # told by another Python, or another package's class
+            return None
+        with suppress(PackageNotFoundError):  # its back end says so
+            return self.sim, version(_PACKAGES[self.sim])
+        return None
 
     def expected_steps(self) -> dict[str, int]:
         """See `CollectionPlan.expected_steps`; the list grows with `grid.parts`."""

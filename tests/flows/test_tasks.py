@@ -115,6 +115,33 @@ def as_a_slurm_job(plan: CollectionPlan, store: Path) -> None:
         run_task(store.parent / "job", task, Silent(), work_sha256(job))
 
 
+def test_parts_of_another_version_are_refused_before_anything_is_simulated(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, store = made
+    told = plan.simulator()
+    if told is None:
+        assert plan.kind in ("counterfactual", "derive", "relabel"), "another store's is repeated"
+        return
+    columns = ("simulator", "simulator_version")
+    [row] = open_store(store).as_collected().describe(columns)
+    assert told == tuple(row[name] for name in columns), "as its parts record it"
+    first, *_ = plan.part_ids()
+    collect(plan.with_workers(1), tmp_path / "s.zarr", Silent(), [first])
+    monkeypatch.setattr(type(plan), "simulator", lambda self: (told[0], "9"))
+    monkeypatch.setattr(type(plan), "simulate", lambda self, threads: pytest.fail("simulated"))
+    with pytest.raises(ValueError, match="and this is .*9: .*or give --mix-versions"):
+        collect(plan.with_workers(1), tmp_path / "s.zarr", Silent())
+    assert open_store(tmp_path / "s.zarr").parts() == [first]
+
+
+def test_mujoco_warps_version_is_known_before_it_is_imported() -> None:
+    pytest.importorskip("mujoco_warp")
+    from gaitforge.collectors.physics.mujoco_warp.warp_backend import installed_version
+
+    assert replace(COLLECT, sim="mujoco_warp").simulator() == ("mujoco_warp", installed_version())
+
+
 def test_dasks_workers_make_the_same_dataset(
     made: Made, scheduler: DaskSettings, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ from gaitforge.collectors.humanoid.observation import N_JOINTS, REF_STEPS
 from gaitforge.collectors.humanoid.rollout import ExpertPolicy
 from gaitforge.collectors.humanoid.walker import load_humanoid
 from gaitforge.collectors.policies import Memoryless, StoredObservation
+from gaitforge.datasets.code.trust import UntrustedCodeError, is_trusted
 from gaitforge.datasets.errors import failures
 from gaitforge.datasets.optimiser_state import tensors_below
 
@@ -115,15 +116,21 @@ class Expert:
 
 
 def load_expert(source: str, snippet: Snippet) -> Expert:
-    """The expert for a snippet; ValueError if it is missing, of another snippet or damaged.
+    """The expert for a snippet.
 
     Args:
         source: "pd", a folder with `<snippet>/expert.safetensors`, the path of such a file, or
             "mocapact:FOLDER" (see `mocapact_expert`).
+
+    Raises:
+        UntrustedCodeError: "mocapact:FOLDER", which the user's command line does not name.
+        ValueError: it is missing, of another snippet or damaged.
     """
     if source == PD:
         return Expert(PDExpert(), {"snippet": snippet.name, "law": asdict(PDLaw())})
     if source.startswith(MOCAPACT):
+        if not is_trusted(source):  # its files are pickles, which are programs
+            raise UntrustedCodeError(source)
         folder = source.removeprefix(MOCAPACT)
         return Expert(MocapactExpert(Path(folder), snippet), {"snippet": snippet.name})
     path = Path(source)

@@ -1,7 +1,8 @@
 """MoCapAct's own experts as a policy, through the user's installed package `mocapact`.
 
 The package needs NumPy below 2 and gym, so an environment of its own; gaitforge's tests do not run
-it. Its files are pickles, which can run any code: load none from strangers.
+it. Its files are pickles, which can run any code: a plan that names them needs the user's trust,
+see `datasets.code.trust`.
 """
 
 import hashlib

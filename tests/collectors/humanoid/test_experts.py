@@ -1,6 +1,7 @@
 """Experts: the PD law, trained corrections, and files that are not experts."""
 
 import json
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from gaitforge.collectors.humanoid.observation import OBS_DIM, REF_STEPS
 from gaitforge.collectors.humanoid.rollout import EpisodeSpec, run_episode
 from gaitforge.collectors.humanoid.walker import load_humanoid
 from gaitforge.collectors.policies import StoredObservation
+from gaitforge.datasets.code.trust import UntrustedCodeError, trusting
 from tests.collectors.humanoid.conftest import SNIPPETS
 
 training = pytest.importorskip("gaitforge.collectors.humanoid.experts.train_residual")
@@ -133,10 +135,59 @@ def test_the_pd_law_needs_no_file_and_has_a_hash_of_its_gains() -> None:
     assert policy.value(seen) is None
 
 
+class Program:
+    """What a pickle can be."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return Path.touch, (self.file,)
+
+
+MOCAPACT_PACKAGE = {
+    "__init__.py": "",
+    "sb3/__init__.py": "",
+    "sb3/utils.py": """
+import pickle
+
+def load_policy(folder, observables, device):
+    with open(folder + "/best_model.zip", "rb") as file:
+        return pickle.load(file)
+""",
+    "observables.py": "TIME_INDEX_OBSERVABLES = ()",
+}
+
+
+def test_mocapacts_pickles_are_read_only_where_the_user_named_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in MOCAPACT_PACKAGE.items():
+        file = tmp_path / "packages" / "mocapact" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path / "packages"))
+    ran, zoo = tmp_path / "ran", tmp_path / "zoo"
+    model = zoo / SNIPPETS[0].name / "eval_rsi" / "model" / "best_model.zip"
+    model.parent.mkdir(parents=True)
+    model.write_bytes(pickle.dumps(Program(ran)))
+    source = f"mocapact:{zoo}"
+    for named in ([], ["mocapact:"], [f"{source}/other"], [str(zoo)]):
+        with trusting(named), pytest.raises(UntrustedCodeError, match=r"and the command line does"):
+            load_expert(source, SNIPPETS[0])
+    assert not ran.exists()
+    with trusting([source]):
+        load_expert(source, SNIPPETS[0])
+    assert ran.exists()
+
+
 def test_missing_and_wrong_experts_are_refused(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no expert of snippet step_00-5-35 at"):
         load_expert(str(trained), SNIPPETS[1])
-    with pytest.raises(ValueError, match=r"need its package .*pip install -e"):
+    with (
+        trusting([f"mocapact:{tmp_path}"]),
+        pytest.raises(ValueError, match=r"need its package .*pip install -e"),
+    ):
         load_expert(f"mocapact:{tmp_path}", SNIPPETS[0])
     folder = trained / SNIPPETS[0].name
     with pytest.raises(ValueError, match="tracks snippet squat_00-0-39, not step_00-5-35"):

@@ -82,9 +82,11 @@ def test_a_store_holds_one_version_of_an_environment_of_several_files(run: Run, 
     (package / "values.py").write_text("REWARD = 100.0")
     forget("stillness")
     more = run(*collect, "--steps", "10", "--processes", "1")
-    assert_refused(more, "s.zarr holds episodes of stillness ", "collect into another store")
+    assert_refused(more, "s.zarr was made by stillness ", "or give --mix-versions")
     assert len(open_store("s.zarr").parts()) == 1
     assert json.loads(run(*evaluate_it).out)["return"] == 500.0
+    assert run(*collect, "--steps", "10", "--processes", "1", "--mix-versions").code == 0
+    assert len(open_store("s.zarr").select().describe(("simulator_version",))) == 2
 
 
 def test_the_hash_of_own_code_covers_what_it_imports_and_nothing_else(here: Path) -> None:
