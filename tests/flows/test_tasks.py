@@ -130,7 +130,7 @@ def test_parts_of_another_version_are_refused_before_anything_is_simulated(
     collect(plan.with_workers(1), tmp_path / "s.zarr", Silent(), [first])
     monkeypatch.setattr(type(plan), "simulator", lambda self: (told[0], "9"))
     monkeypatch.setattr(type(plan), "simulate", lambda self, threads: pytest.fail("simulated"))
-    with pytest.raises(ValueError, match="and this is .*9: .*or give --mix-versions"):
+    with pytest.raises(ValueError, match=r"and this is .*9: .*or give --mix-versions"):
         collect(plan.with_workers(1), tmp_path / "s.zarr", Silent())
     assert open_store(tmp_path / "s.zarr").parts() == [first]
 

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -179,6 +180,8 @@ def test_mocapacts_pickles_are_read_only_where_the_user_named_them(
     with trusting([source]):
         load_expert(source, SNIPPETS[0])
     assert ran.exists()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mocapact"]:
+        del sys.modules[name]
 
 
 def test_missing_and_wrong_experts_are_refused(trained: Path, tmp_path: Path) -> None:
