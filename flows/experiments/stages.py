@@ -9,6 +9,7 @@ episodes/<policy>.html            summary.json, wall.json, report.html
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,7 @@ from gaitforge.flows.stages.staging import Stage, itself
 from gaitforge.flows.stages.train import TrainPlan
 from gaitforge.flows.tasks.evaluation import EvaluationPlan
 from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.flows.tasks.policy_source import EXPERT
 from gaitforge.flows.tasks.registry import evaluation_class, evaluation_of
 from gaitforge.learners.training.batches import training_columns, training_hash
 
@@ -71,6 +73,22 @@ class _Source:
     task: str
     evaluation: EvaluationPlan
 
+    def expert_key(self, experiment: Experiment) -> object:
+        """The expert that scores 100, as keys of stages have it: with a hash where it is a file.
+
+        It may be a user's class, whose code or `key` changes, or a run that is trained again. Where
+        it cannot be read, or the user does not trust it, it is only a name.
+        """
+        place = experiment.scoring_expert or self.evaluation.expert
+        if not (":" in place or Path(place).exists()):
+            return experiment.expert
+        with suppress(ValueError):
+            source = self.evaluation.source(place)
+            named = source.kind == EXPERT
+            weights = self.evaluation.expert_hash(place) if named else source.key()
+            return [experiment.expert, weights]
+        return experiment.expert
+
 
 @dataclass
 class _Listing:
@@ -82,6 +100,8 @@ class _Listing:
     sources: Sequence[_Source]
     stages: list[Stage] = field(default_factory=list)
     shown: set[str] = field(default_factory=set)
+    experts: dict[str, object] = field(default_factory=dict)
+    """Task -> `_Source.expert_key`."""
 
     @property
     def experiment(self) -> Experiment:
@@ -129,6 +149,7 @@ def experiment_stages(claim: Claim, out: Path, pages: Pages) -> list[Stage]:
     """
     experiment = claim.experiment
     listing = _Listing(claim, out, pages, list(_sources(claim, out)))
+    listing.experts |= {each.task: each.expert_key(experiment) for each in listing.sources}
     runs = listing.runs()
     _check_runs(experiment, runs)
     data = _add_collection(listing)
@@ -241,7 +262,7 @@ def _add_references(listing: _Listing) -> None:
         outputs = reference_files(source.evaluation, run.references_folder)
         if outputs:
             name = _REFERENCES if source.task == LEGGED else f"{_REFERENCES} of {source.task}"
-            key = digest([source.evaluation, listing.experiment.expert])
+            key = digest([source.evaluation, listing.experts[source.task]])
             listing.add(name, key=key, run=run.referred, outputs=outputs)
 
 
@@ -283,7 +304,8 @@ def _add_run(listing: _Listing, run: Run, data: tuple[str, ...]) -> None:
         work, outputs = run.measure, (run.pace,)
         data += (listing.add(f"time {run.seeded}", key=key, run=work, outputs=outputs, after=data),)
     trained = _add_training(listing, run, data)
-    key = digest([_train_key(run), run.evaluation, run.experiment.expert, run.experiment.targets,
+    expert = listing.experts[run.task]
+    key = digest([_train_key(run, expert), run.evaluation, expert, run.experiment.targets,
                   run.experiment.curve, run.experiment.tested and _tested_with(run)])  # fmt: skip
     references = [stage.name for stage in listing.stages if stage.name.startswith(_REFERENCES)]
     after, outputs = (trained, *references), (run.record, run.evaluated)
@@ -302,7 +324,7 @@ def _add_training(listing: _Listing, run: Run, data: tuple[str, ...]) -> str:
     names = {stage.name for stage in listing.stages}
     return listing.add(
         f"train {run.name}",
-        key=_train_key(run),
+        key=_train_key(run, listing.experts[run.task]),
         run=run.train,
         outputs=(run.folder / "checkpoint.json",),
         after=(*data, *(name for name in paced if name in names)),
@@ -312,9 +334,9 @@ def _add_training(listing: _Listing, run: Run, data: tuple[str, ...]) -> str:
     )
 
 
-def _train_key(run: Run) -> str:
+def _train_key(run: Run, expert: object) -> str:
     scaled = run.experiment.targets and run.experiment.asked(run.learner) != (None,)
-    by = [run.evaluation, run.experiment.expert] if scaled else []
+    by = [run.evaluation, expert] if scaled else []
     return digest([run.config().to_json(), run.experiment.train_s, _data_key(run), by])
 
 

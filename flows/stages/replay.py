@@ -16,7 +16,7 @@ from gaitforge.datasets.schema import TERRAIN_AND_SKILL
 from gaitforge.flows.progress import Reporter, no_progress
 from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.stages.legged.replay import ReplayFault, replay_legged
-from gaitforge.flows.tasks.interface import PartData
+from gaitforge.flows.tasks.interface import CollectionPlan, PartData
 from gaitforge.flows.tasks.registry import LEGGED, LEGGED_POLICY, recorded_plan
 
 
@@ -66,14 +66,29 @@ def replay(
                 break
             with naming(store_path):
                 plan = recorded_plan(plans[part])
-            plan.listed_with(part)
-            with closing(plan.simulate()) as simulation:
-                data = simulation.roll_out(part, store.schema, no_progress)
-            faults += _differences(store, part, data)
-            episodes = len(data.catalog["episode"])
+            episodes, different = _made_again(plan, store, part)
+            faults += different
             advance(min(count, episodes), "")
             count -= episodes
     return faults
+
+
+def difference_of(plan: CollectionPlan, store: Store, part: str) -> str:
+    """How a plan's part, made again here, differs from the stored one; empty if it does not.
+
+    Raises:
+        ValueError: the part is not the plan's any more, as after a change of the policy's code.
+    """
+    _, faults = _made_again(plan, store, part)
+    return faults[0].what if faults else ""
+
+
+def _made_again(plan: CollectionPlan, store: Store, part: str) -> tuple[int, list[ReplayFault]]:
+    """The episodes of a part that is made again, and how they differ from the stored ones."""
+    plan.listed_with(part)
+    with closing(plan.simulate()) as simulation:
+        data = simulation.roll_out(part, store.schema, no_progress)
+    return len(data.catalog["episode"]), list(_differences(store, part, data))
 
 
 def _differences(store: Store, part: str, data: PartData) -> Iterator[ReplayFault]:
@@ -102,6 +117,8 @@ def _differences(store: Store, part: str, data: PartData) -> Iterator[ReplayFaul
             if what := _difference(selection.episode(i), row, steps, columns):
                 yield ReplayFault(part, int(row["episode"]), what)
         first = last
+    for row in table.slice(len(data.catalog["episode"])).to_pylist():
+        yield ReplayFault(part, int(row["episode"]), "is not made again")
 
 
 def _difference(
@@ -112,9 +129,10 @@ def _difference(
 ) -> str:
     """The first field or column that differs; empty if none does."""
     for name, value in columns.items():
-        if row[name] != value:
+        if row[name] != value and not (row[name] != row[name] and value != value):  # both NaN
             return f"{name} is {value}, not {row[name]} as stored"
-    for name, values in steps.items():
+    for name, unrounded in steps.items():
+        values = unrounded.astype(stored[name].dtype)  # as a part is written
         if not np.array_equal(values, stored[name]):
             apart = np.flatnonzero((values != stored[name]).reshape(len(values), -1).any(axis=1))
             return f"{name} of step {apart[0]} differs from the stored one"

@@ -44,6 +44,8 @@ def collection_plan(kind: str, tree: object) -> CollectionPlan:
 
 
 def _plan_class(kind: str) -> type[CollectionPlan]:
+    if not isinstance(kind, str):  # a record may hold anything
+        raise ValueError(f"a task needs a name, not {kind!r}")
     if kind in TASKS:
         return cast(type[CollectionPlan], own_function(TASKS[kind], "task"))
     packaged = named_extension("task", kind) if ":" in kind else extension("task", kind)
@@ -101,10 +103,15 @@ def evaluation_of(store: "Store") -> "EvaluationPlan | None":
 
 def run_evaluation(run: Path) -> "EvaluationPlan | None":
     """The evaluation that suits a training run, as its store's task gave it; None where unknown."""
-    record = read_record(run / PLAN) or {}
+    file = run / PLAN
+    record = read_record(file) or {}
+    if not isinstance(record, dict):
+        raise ValueError(f"{file} is no record of a training run")
     if not record.get("task"):
         return None
-    with naming(run / PLAN):
+    if "evaluation" not in record:
+        raise ValueError(f"{file} lacks 'evaluation'")
+    with naming(file):
         return plan_from_tree(evaluation_class(record["task"]), record["evaluation"])
 
 

@@ -22,7 +22,7 @@ from gaitforge.flows.records.versions import allow_mixed_versions
 from gaitforge.flows.runners.slurm.jobs import jobs_folder
 from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.tasks.interface import CollectionPlan
-from gaitforge.flows.tasks.registry import LEGGED, collection_plan
+from gaitforge.flows.tasks.registry import LEGGED, collection_plan, recorded_plan
 from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, flag, option, option_values, setting
 from gaitforge.pipeline.cli.parsing.reading import of_simulator
 from gaitforge.pipeline.cli.parsing.values import experts, names, numbers
@@ -204,29 +204,42 @@ def collection_work(
 def check_unknown_policy(plan: CollectionPlan, store: Path | str, parts: Sequence[str]) -> None:
     """Refuse to add parts of a policy to parts that may be those of its earlier weights.
 
-    Only a user's class without a `key` is such a policy; where no part is missing, it says so.
+    Only a user's class without a `key` is such a policy. Its weights are the same if a stored part
+    that is made again is: then an interrupted collection goes on. Where no part is missing, it says
+    that nothing was compared.
     """
+    from gaitforge.flows.stages.replay import difference_of
+
     if not (policy := plan.unknown_policy()):
         return
     try:
         opened = datasets.open_store(store)
     except datasets.DatasetError:
         return
-    earlier = [
-        part
-        for record in plan_records(store)
-        if policy in map(str, record["plan"].values())
-        for part in record["parts"]
-    ]
-    if len(opened.missing(earlier)) == len(earlier):
+    records = [each for each in plan_records(store) if policy in map(str, each["plan"].values())]
+    earlier = {
+        part: (steps, record)
+        for record in records
+        for part, steps in zip(record["parts"], record["steps"], strict=True)
+    }
+    committed = earlier.keys() - set(opened.missing(list(earlier)))
+    if not committed:
         return
     where = f"{store} holds episodes of {policy}, which has no `key`"
-    if opened.missing(list(parts)):
+    if not opened.missing(list(parts)):
+        print(f"note: {where}; nothing is made anew where its weights changed", file=sys.stderr)
+        return
+    shortest = min(sorted(committed), key=lambda part: earlier[part][0])
+    print(f"note: {where}; part {shortest} is made again to compare it", file=sys.stderr)
+    try:
+        difference = difference_of(recorded_plan(earlier[shortest][1]), opened, shortest)
+    except ValueError as error:
+        difference = str(error)
+    if difference:
         raise ValueError(
-            f"{where} to say whether they are of the same weights: collect into another store, or "
-            "give the class a key (docs/howto/own-policy.md)"
+            f"{where} to say whether they are of the same weights, and part {shortest}, made "
+            f"again, differs ({difference}): collect into another store"
         )
-    print(f"note: {where}; nothing is made anew where its weights changed", file=sys.stderr)
 
 
 def _allow_versions(arguments: argparse.Namespace) -> None:

@@ -16,9 +16,15 @@ from gaitforge.collectors.gym.tasks import find_task
 from gaitforge.collectors.policies import StoredObservation
 from gaitforge.datasets import open_store
 from gaitforge.datasets.code.own_code import code_hash, module_version
+from gaitforge.datasets.code.trust import trusting
+from gaitforge.flows.experiments.claim import Claim
+from gaitforge.flows.experiments.plan import Experiment
+from gaitforge.flows.progress import Silent
+from gaitforge.flows.stages.staging import Stage, is_done, run_stage
 from gaitforge.flows.tasks.gym import DrawnPolicy
 from gaitforge.flows.tasks.gym_evaluation import GymEvaluation
 from gaitforge.flows.tasks.policy_source import named_source
+from gaitforge.pipeline.report.experiment import stages_of
 from tests.pipeline.command_line import Run, assert_refused
 
 pytest.importorskip("gymnasium")
@@ -140,7 +146,50 @@ def test_other_weights_of_a_class_are_never_taken_for_its_own(
     assert len(rows) == (2 if known else 1)
     assert codes == ([0, 0, 0] if known else [0, 0, 2])
     if not known:
-        assert_refused(done, "holds episodes of loads_false:Loaded, which has no `key`")
+        *_, error = done.err.splitlines()
+        assert error.startswith("gaitforge: error: ")
+        assert "holds episodes of loads_false:Loaded, which has no `key`" in error
+        assert "differs (return is " in error
+        np.save("w.npy", np.zeros(3, np.float32))
+        assert run(*collect, "--steps", 60).code == 0, "with the old weights it goes on"
+        assert len(open_store("s.zarr").parts()) == 3
+
+
+def test_an_experiments_scores_follow_the_code_and_key_of_the_class_that_gives_100(
+    run: Run, here: Path
+) -> None:
+    collect = ["gym", "collect", "s.zarr", "--env", "Pendulum-v1,max_steps=5", "--quality"]
+    assert run(*collect, "random", "--steps", "200", "--processes", "1").code == 0
+    code = POLICY.format(key="self.key = self.weights.tobytes().hex()")
+    (here / "scores.py").write_text(code)
+    experiment = Experiment(
+        {"mlp": {"model": "mlp"}}, seeds=(0,), expert="scores:Loaded", evaluate={"episodes": 2}
+    )
+    claim, out = Claim("compare", experiment, ("s.zarr",)), here / "many"
+
+    def stages() -> dict[str, Stage]:
+        forget("scores")
+        every = stages_of(claim, out)
+        return {each.name.partition(" of ")[0]: each for each in every}
+
+    def keys() -> list[str]:
+        return [stages()[name].key for name in ("evaluate expert", "evaluate mlp-seed-0")]
+
+    untrusted = keys()
+    assert "scores" not in sys.modules
+    with trusting(["scores:Loaded"]):
+        np.save("w.npy", np.zeros(3, np.float32))
+        first = keys()
+        run_stage(out, stages()["evaluate expert"], Silent())
+        assert is_done(out, stages()["evaluate expert"])
+        assert keys() == first
+        np.save("w.npy", np.ones(3, np.float32))
+        other_weights = keys()
+        assert not is_done(out, stages()["evaluate expert"])
+        (here / "scores.py").write_text(code + "\n")
+        other_code = keys()
+    for among in zip(untrusted, first, other_weights, other_code, strict=True):
+        assert len(set(among)) == 4
 
 
 def test_a_run_collects_as_it_is_evaluated(run: Run, here: Path) -> None:
