@@ -65,8 +65,7 @@ def replay(
             if count <= 0:
                 break
             with naming(store_path):
-                plan = recorded_plan(plans[part])
-            episodes, different = _made_again(plan, store, part)
+                episodes, different = _made_again(recorded_plan(plans[part]), store, part)
             faults += different
             advance(min(count, episodes), "")
             count -= episodes

@@ -123,8 +123,12 @@ def named_source(text: str, which: str = "last") -> PolicySource:
 def trained_robot(run: Path) -> str:
     """The robot of a run's store, by name or, if it is the user's own, by path; or `SEVERAL`."""
     record = read_record(run / PLAN) or {}
-    own = (record.get("evaluation") or {}).get("robot")
-    return own or record.get("robot", DEFAULT_ROBOT)
+    evaluation = record.get("evaluation")
+    own = evaluation.get("robot") if isinstance(evaluation, dict) else None
+    robot = own or record.get("robot", DEFAULT_ROBOT)
+    if not isinstance(robot, str):
+        raise ValueError(f"{run / PLAN}: a robot needs a name, not {robot!r}")
+    return robot
 
 
 def is_run(folder: Path) -> bool:

@@ -105,8 +105,6 @@ def run_evaluation(run: Path) -> "EvaluationPlan | None":
     """The evaluation that suits a training run, as its store's task gave it; None where unknown."""
     file = run / PLAN
     record = read_record(file) or {}
-    if not isinstance(record, dict):
-        raise ValueError(f"{file} is no record of a training run")
     if not record.get("task"):
         return None
     if "evaluation" not in record:

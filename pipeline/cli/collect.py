@@ -103,7 +103,8 @@ def collect_command(arguments: argparse.Namespace) -> Work:
         plan = with_named(plan, option_values(arguments, "seed", "threads"))
         plan = override(plan, arguments.settings)
     of_simulator(arguments, plan)
-    ids = plan.part_ids()
+    with naming(arguments.plan or ""):  # names of parts depend on the policy's code
+        ids = plan.part_ids()
     if arguments.parts is not None:
         outside = [k for k in arguments.parts if k >= len(ids)]
         if outside:

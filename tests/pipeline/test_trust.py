@@ -3,19 +3,24 @@
 import copy
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gaitforge.collectors.gym.environment_id import EnvironmentId
-from gaitforge.datasets.catalog.manifest import json_sha256
+from gaitforge.datasets import DatasetError
+from gaitforge.datasets.catalog.manifest import Manifest, json_sha256
 from gaitforge.datasets.code.trust import (
     VARIABLE,
     UntrustedCodeError,
@@ -25,7 +30,8 @@ from gaitforge.datasets.code.trust import (
     trusted,
     trusting,
 )
-from gaitforge.datasets.storage.root import ATTRIBUTE, DIGEST
+from gaitforge.datasets.layout import CATALOG, ROOT_FILE
+from gaitforge.datasets.storage.root import ATTRIBUTE, DIGEST, read_root
 from gaitforge.flows.runners.slurm.jobs import read_job, work_sha256
 from gaitforge.flows.runners.slurm.script import SlurmSettings, Work, batch_script
 from gaitforge.pipeline.cli.main import parsed
@@ -113,6 +119,26 @@ def with_json(file: Path, tree: Any) -> bytes:
     return struct.pack("<Q", len(text)) + text + tensors
 
 
+@contextmanager
+def replacing(file: Path, tree: Any) -> Iterator[None]:
+    """Give a file another value for the time of the block; a store's parts have its new schema."""
+    catalog = (file.parent / CATALOG).glob("*.parquet") if file.name == ROOT_FILE else ()
+    whole = {path: path.read_bytes() for path in (file, *catalog)}
+    file.write_bytes(with_json(file, tree))
+    try:
+        with suppress(DatasetError):  # no schema any more
+            for path in whole.keys() - {file}:
+                table, schema = pq.read_table(path), read_root(file.parent).schema
+                metadata = table.schema.metadata
+                commit = replace(Manifest.from_metadata(metadata), schema_hash=schema.hash)
+                metadata |= commit.to_metadata()
+                pq.write_table(table.replace_schema_metadata(metadata), path)
+        yield
+    finally:
+        for path, content in whole.items():
+            path.write_bytes(content)
+
+
 def _header(content: bytes) -> tuple[Any, bytes]:
     length = struct.unpack("<Q", content[:8])[0]
     return json.loads(content[8 : 8 + length]), content[8 + length :]
@@ -156,6 +182,15 @@ READERS: dict[str, list[tuple[str, ...]]] = {
     ],
 }  # fmt: skip
 """File -> commands that read it."""
+REFUSED: dict[str, set[str]] = {
+    "s.zarr/zarr.json": {"env"},
+    "s.zarr.records/plan-*.json": {"env", "kind"},
+    "run/plan.json": {"env", "task", "model"},
+    "run/config.json": set(),
+    "run/checkpoint.safetensors": {"kind"},
+    "many/plan.json": {"model"},
+}
+"""File -> names of values that are refused, in some command, as names of code."""
 
 
 @pytest.mark.long
@@ -164,23 +199,25 @@ def test_no_text_of_a_file_imports_or_calls_what_it_names(
     place: Path, name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     [file] = place.glob(name)
-    whole, tree = file.read_bytes(), read_json(file)
+    tree = read_json(file)
     paths = list(leaves(tree))
     assert paths
+    refusals = set[str]()
     for path in paths:
         telling = path[-1] in ("env", "kind", "task", "model", "policies", "policy", "expert")
         for text in NAMES if telling else NAMES[:1]:
-            file.write_bytes(with_json(file, replaced(tree, path, text)))
-            try:
+            with replacing(file, replaced(tree, path, text)):
                 for words in READERS[name]:
                     sys.modules.pop("canary", None)
                     call(*(word.format(file=file) for word in words))
                     assert not Path("sang").exists(), f"{path} = {text}: {words}"
-                    assert "Traceback" not in capfd.readouterr().err
-                    subprocess.run(["rm", "-rf", "out"], check=True)
-            finally:
-                file.write_bytes(whole)
+                    error = capfd.readouterr().err
+                    assert "Traceback" not in error
+                    if "names the code" in error:
+                        refusals.add(str(path[-1]))
+                    shutil.rmtree("out", ignore_errors=True)
     assert trusted() == []
+    assert refusals >= REFUSED[name], "the texts reach what would import them"
 
 
 def test_the_same_text_on_the_command_line_or_by_trust_is_imported(

@@ -108,6 +108,8 @@ def test_a_card_names_no_file_outside_its_folder(policy: object, victim: Path) -
 class InPlace(torch.nn.Module):
     """Half of the last output is added; written into a buffer, as rsl-rl does."""
 
+    memory: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("memory", torch.full((1, 12), 0.25))
@@ -245,6 +247,8 @@ class Growing(torch.nn.Module):
 
 class Late(torch.nn.Module):
     """A tensor that is written in place only for large inputs, which no trial has."""
+
+    memory: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()
