@@ -99,6 +99,7 @@ def test_a_record_without_a_field_says_so_and_is_else_a_dictionary(tmp_path: Pat
     path = tmp_path / "r.json"
     path.write_text('{"inner": [{"a": 1}]}')
     record = read_record(path)
+    assert record is not None
     assert record == {"inner": [{"a": 1}]}
     for look in (lambda: record["steps"], lambda: record["inner"][0]["b"]):
         with pytest.raises(ValueError, match=r"r\.json lacks '(steps|b)'"):
