@@ -90,7 +90,7 @@ def _json(folder: Path) -> list[Path]:
 
 
 fuzzed = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
