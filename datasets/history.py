@@ -9,6 +9,17 @@ from typing import Any
 from gaitforge.datasets.files import write_bytes_durably
 
 HISTORY = "history.jsonl"
+_TYPES: dict[str, Any] = {
+    "step": int,
+    "steps": int,
+    "total_steps": int,
+    "elapsed_s": int | float,
+    "loss": int | float | None,
+    "validation_loss": int | float | None,
+    "lr": int | float | None,
+    "steps_per_s": int | float | None,
+}
+"""Column -> its type, of those that several readers know; a training may write others."""
 
 
 class HistoryFile:
@@ -43,12 +54,33 @@ class HistoryFile:
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:
-    """The rows so far, oldest first, without a last line cut short by a crash."""
-    path, rows = folder / HISTORY, []
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    for line in lines:
+    """The rows so far, oldest first, without a last line cut short by a crash.
+
+    Raises:
+        ValueError: another line is no row of named numbers.
+    """
+    path = folder / HISTORY
+    lines = path.read_bytes().splitlines() if path.is_file() else []
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, start=1):
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            if number == len(lines):
+                break
+            raise ValueError(f"{path}, line {number} is not JSON") from None
+        if not _is_row(row):
+            raise ValueError(f"{path}, line {number} is no object of named numbers")
+        rows.append(row)
     return rows
+
+
+def _is_row(row: object) -> bool:
+    """Whether values are an object whose counts and times are numbers."""
+    if not isinstance(row, dict):
+        return False
+    return all(
+        isinstance(row[name], kind) and not isinstance(row[name], bool)
+        for name, kind in _TYPES.items()
+        if name in row
+    )

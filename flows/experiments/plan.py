@@ -146,6 +146,8 @@ class Experiment:
             self._check_learner(learner)
         if self.corrections is not None and self.corrections.driver:
             self.config(FIRST, 0)
+            if "best" in self.corrections.driver:
+                raise ValueError("corrections.driver learns from all episodes: it takes no 'best'")
 
     def _check_names(self) -> None:
         for kind, names in (("learners", self.learners), ("sets", self.sets)):
@@ -269,7 +271,10 @@ class Experiment:
 
     def best(self, learner: str) -> float:
         """The share of each cell's episodes that a learner sees, the best by return."""
-        return float(self._own(learner).get("best", 1.0))
+        share = self._own(learner).get("best", 1.0)
+        if isinstance(share, bool) or not isinstance(share, int | float):
+            raise ValueError(f"learners: {learner}: best needs a number in (0, 1], not {share!r}")
+        return float(share)
 
     def asked(self, learner: str) -> tuple[float | None, ...]:
         """The targets that a learner is asked for; (None,) unless it is return-conditioned."""

@@ -5,6 +5,7 @@ Reading only: a lost file is an error that names it.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -34,7 +35,14 @@ from gaitforge.flows.experiments.runs import (
 )
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import collection_rate, part_records
-from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
+from gaitforge.flows.records.records import (
+    digest,
+    provenance,
+    read_record,
+    reading_files,
+    to_tree,
+    write_record,
+)
 from gaitforge.flows.stages.staging import Stage, seconds_in_all, stage_seconds
 
 SUMMARY, WALL, EXPERT_CARD = "summary.json", "wall.json", "expert.json"
@@ -111,6 +119,20 @@ def write_summary(
     """
     seconds = stage_seconds(out, stages)
     write_record(out / WALL, seconds)
+    with reading_files(out):
+        summary = _summary(name, experiment, runs, out, seconds, reporter)
+    write_record(out / SUMMARY, summary)
+
+
+def _summary(
+    name: str,
+    experiment: Experiment,
+    runs: Sequence[Run],
+    out: Path,
+    seconds: Sequence[Mapping[str, Any]],
+    reporter: Reporter,
+) -> Summary:
+    """The summary, from the files of the runs."""
     expert = read_record(evaluations(out) / f"{EXPERT}.json")
     legged = [run for run in runs if run.task == LEGGED]
     expert = expert if legged else None
@@ -119,7 +141,7 @@ def write_summary(
     store = runs[0].store if experiment.collect is not None else None
     parts = experiment.collect.part_ids() if experiment.collect is not None else ()
     rate = {"steps_per_s": collection_rate(part_records(store, parts))} if store else {}
-    summary = Summary(
+    return Summary(
         name=name,
         plan=experiment,
         dataset=open_store(store).info() if store else None,
@@ -137,7 +159,6 @@ def write_summary(
         command=_command(name, runs, out),
         **provenance(),
     )
-    write_record(out / SUMMARY, summary)
 
 
 def with_page(
@@ -154,11 +175,23 @@ def with_page(
     page = out / "report.html"
     every = [
         *stages,
-        Stage("compare", key, run=summarise, outputs=(out / SUMMARY,), after=names),
+        Stage(
+            "compare",
+            key,
+            run=partial(_read, out, summarise),
+            outputs=(out / SUMMARY,),
+            after=names,
+        ),
         Stage("report", key, run=report, outputs=(page,), after=("compare",)),
     ]
     check_stages(every)
     return every
+
+
+def _read(out: Path, summarise: Callable[[Reporter], object], reporter: Reporter) -> None:
+    """Summarise the files of an experiment; ValueError where they hold wrong types."""
+    with reading_files(out):
+        summarise(reporter)
 
 
 def _command(name: str, runs: Sequence[Run], out: Path) -> str:

@@ -25,6 +25,7 @@ from gaitforge.datasets.system.liveness import (
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.logs import log_event, short
 from gaitforge.flows.records.part_records import PartCollected
+from gaitforge.flows.records.plans import read_fields
 
 ACTIVE, FAILED = "active", "failed"
 HEARTBEAT_S = 2.0
@@ -76,9 +77,8 @@ class Heartbeat:
 
     @classmethod
     def from_tree(cls, tree: dict[str, Any], age_s: float) -> "Heartbeat":
-        """The inverse; TypeError or KeyError for the file of another version."""
-        process = ProcessIdentity(**tree["process"])
-        return cls(**{**tree, "process": process, "age_s": age_s})
+        """The inverse; ValueError for the file of another version."""
+        return read_fields(cls, tree, "a sign of life", age_s=age_s)
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def read_active(records: Path) -> list[Heartbeat]:
     now = file_system_time(records / ACTIVE) if trees else 0.0
     beats: list[Heartbeat] = []
     for tree, modified in trees:
-        with suppress(TypeError, KeyError):
+        with suppress(ValueError):
             beats.append(Heartbeat.from_tree(tree, max(0.0, now - modified)))
     return beats
 
@@ -195,9 +195,13 @@ class FollowedParts:
 
 
 def read_failures(records: Path) -> list[Failure]:
-    """The failed attempts, oldest first."""
+    """The failed attempts, oldest first; damaged files are left out."""
     by_age = sorted(_trees(records / FAILED), key=lambda entry: entry[1])
-    return [Failure(**tree) for tree, _ in by_age]
+    failures: list[Failure] = []
+    for tree, _ in by_age:
+        with suppress(ValueError):
+            failures.append(read_fields(Failure, tree, "a failure"))
+    return failures
 
 
 def last_line(error: BaseException) -> str:

@@ -12,13 +12,14 @@ Importing this loads neither a simulator nor torch.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import Any, TypedDict, cast
 
 from gaitforge import datasets
 from gaitforge.datasets.files import join_inside
 from gaitforge.datasets.layout import OVERLAYS
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url, local_folder
 from gaitforge.datasets.system.liveness import file_system_time
+from gaitforge.flows.records.plans import read_fields
 from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
 
 
@@ -49,6 +50,16 @@ class PlanRecord(TypedDict):
     steps: list[int]
 
 
+@dataclass(frozen=True)
+class _PlanRecord:
+    """The types of a `PlanRecord`."""
+
+    kind: str
+    plan: dict[str, Any]
+    parts: tuple[str, ...]
+    steps: tuple[int, ...]
+
+
 def records_folder(store: Path | str) -> Path:
     """The folder of a store's records: beside it, or beside a remote store's mirror.
 
@@ -69,8 +80,11 @@ def store_address(store: Path | str) -> Path | str:
 def part_records(store_path: Path | str, parts: Sequence[str]) -> list[PartCollected]:
     """The records of the given parts of a store, in order; parts without one are left out."""
     folder = records_folder(store_path)
-    records = (read_record(join_inside(folder, f"{part}.json")) for part in parts)
-    return [PartCollected(**record) for record in records if record is not None]
+    paths = [join_inside(folder, f"{part}.json") for part in parts]
+    records = [(path, read_record(path)) for path in paths]
+    return [
+        read_fields(PartCollected, record, path) for path, record in records if record is not None
+    ]
 
 
 def records_of_commits(
@@ -130,11 +144,20 @@ def copy_records(sources: Sequence[Path | str], target: Path | str) -> None:
 
 
 def plan_records(store_path: Path | str) -> list[PlanRecord]:
-    """The plans that were run into a store, by file name."""
-    trees = map(read_record, sorted(records_folder(store_path).glob("plan-*.json")))
-    names = PlanRecord.__required_keys__
-    whole = (tree for tree in trees if isinstance(tree, dict) and names <= tree.keys())
-    return [cast(PlanRecord, tree) for tree in whole]
+    """The plans that were run into a store, by file name.
+
+    Raises:
+        ValueError: a record is damaged; the line names its file.
+    """
+    records: list[PlanRecord] = []
+    for path in sorted(records_folder(store_path).glob("plan-*.json")):
+        tree = read_record(path)
+        if tree is not None and PlanRecord.__required_keys__ <= tree.keys():
+            record = read_fields(_PlanRecord, tree, path)
+            if len(record.parts) != len(record.steps):
+                raise ValueError(f"{path} is damaged: it needs as many steps as parts")
+            records.append(cast(PlanRecord, tree))
+    return records
 
 
 def collection_rate(records: Sequence[PartCollected]) -> float:

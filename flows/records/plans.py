@@ -4,7 +4,7 @@ import types
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 Plan = TypeVar("Plan")
 
@@ -18,6 +18,25 @@ def plan_from_tree(kind: type[Plan], tree: object) -> Plan:
         ValueError: an unknown field, a value of another type, or one that the plan itself refuses.
     """
     return _value(kind, tree, kind.__name__)
+
+
+def read_fields(kind: type[Plan], tree: Any, path: object, **known: object) -> Plan:
+    """A frozen dataclass from a file's JSON values, which may hold more.
+
+    Args:
+        path: of the file; known: values of fields that the file does not hold.
+
+    Raises:
+        ValueError: a field is missing or of another type; the line names the file.
+    """
+    try:
+        if not isinstance(tree, Mapping):
+            raise ValueError(f"it needs an object of named values, not {tree!r}")
+        names = _fields(kind).keys() - known.keys()
+        values = {name: tree[name] for name in names if name in tree}
+        return cast(Plan, _dataclass(kind, values, "the record", known))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
 
 
 def record_from_tree(kind: type[Plan], tree: Any) -> Plan | None:
@@ -52,10 +71,17 @@ def _value(kind: Any, tree: object, where: str) -> Any:
             _value(arguments[1], item, f"{where}.{name}")
         return dict(tree)  # as it is written: a plan's hash depends on it
     if kind is float and isinstance(tree, int) and not isinstance(tree, bool):
-        return float(tree)
+        return _as_float(tree, where)
     if isinstance(kind, type) and type(tree) is kind:
         return tree
     raise ValueError(f"{where} needs {_needed(kind)}, not {tree!r}")
+
+
+def _as_float(number: int, where: str) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        raise ValueError(f"{where} needs a number of at most 309 digits") from None
 
 
 def _one_of(kinds: Sequence[Any], tree: object, where: str) -> Any:
@@ -85,7 +111,9 @@ def _needed(kind: Any) -> str:
     return str(getattr(kind, "__name__", kind))
 
 
-def _dataclass(kind: Any, tree: object, where: str) -> object:
+def _dataclass(
+    kind: Any, tree: object, where: str, known: Mapping[str, object] | None = None
+) -> object:
     if not isinstance(tree, dict):
         raise ValueError(f"{where} needs an object of named values, not {tree!r}")
     names = _fields(kind)
@@ -93,11 +121,12 @@ def _dataclass(kind: Any, tree: object, where: str) -> object:
     if unknown:
         raise ValueError(f"{where} has no '{unknown[0]}'; allowed: {', '.join(names)}")
     needed = {f.name.rstrip("_") for f in fields(kind) if f.default is f.default_factory is MISSING}
-    if absent := sorted(needed - tree.keys()):
+    known = known or {}
+    if absent := sorted(needed - tree.keys() - known.keys()):
         raise ValueError(f"{where} needs '{absent[0]}'")
     hints = get_type_hints(kind)
     values = {name: _value(hints[names[name]], tree[name], f"{where}.{name}") for name in tree}
-    return kind(**{names[name]: value for name, value in values.items()})
+    return kind(**{names[name]: value for name, value in values.items()}, **known)
 
 
 def _fields(kind: Any) -> dict[str, str]:

@@ -154,6 +154,26 @@ def _read_json(path: Path) -> Any | None:
         raise ValueError(f"{path} cannot be read as JSON: {error}") from None
 
 
+@contextmanager
+def reading_files(place: Path) -> Iterator[None]:
+    """Tell of values in a folder's files that their reader cannot use, as of a user's mistake.
+
+    Around readers that take values from deep inside records of our own: these hold no wrong types
+    unless somebody has edited them. The error keeps its cause.
+
+    Raises:
+        ValueError: a value has another type, or is missing.
+    """
+    try:
+        yield
+    except (TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"a file of {place} holds values of a wrong type, or lacks some ({reason}); make it "
+            "anew, or take it back as it was"
+        ) from error
+
+
 def read_plan(path: Path) -> tuple[Any, str | None]:
     """The values of a plan's file, and the kind that it names.
 

@@ -24,6 +24,7 @@ from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.datasets.system.liveness import file_system_time
 from gaitforge.datasets.system.locks import shared_lock
 from gaitforge.flows.progress import Advance, Reporter, StageReporter, leads, no_progress
+from gaitforge.flows.records.plans import read_fields
 from gaitforge.flows.records.records import prepare_folder, read_record, write_record
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.tasks.interface import CollectionPlan
@@ -112,8 +113,7 @@ def is_done(out: Path, stage: Stage) -> bool:
         return stage.collected()
     if not stage.key:
         return stage.done()
-    done_for = (read_record(_record(out, stage)) or {}).get("key")
-    return done_for == stage.key and all(path.exists() for path in stage.outputs)
+    return _read_state(out, stage).key == stage.key and all(path.exists() for path in stage.outputs)
 
 
 def ready_stages(left: Sequence[Stage]) -> list[Stage]:
@@ -187,9 +187,9 @@ def numbered(
 def stage_seconds(out: Path, stages: Sequence[Stage]) -> list[dict[str, Any]]:
     """{"stage", "started", "seconds"} of every run of every stage, interrupted ones included."""
     return [
-        {"stage": stage.name, **run}
+        {"stage": stage.name, **vars(run)}
         for stage in stages
-        for run in (read_record(_record(out, stage)) or {}).get("runs", [])
+        for run in _read_state(out, stage).runs
     ]
 
 
@@ -205,7 +205,7 @@ def seconds_in_all(runs: Sequence[Mapping[str, Any]]) -> float:
 
 def stage_error(out: Path, stage: Stage) -> str:
     """The error that a stage's last run ended with; "" for none."""
-    return (read_record(_record(out, stage)) or {}).get("error", "")
+    return _read_state(out, stage).error
 
 
 def prepare_records(out: Path) -> None:
@@ -213,14 +213,37 @@ def prepare_records(out: Path) -> None:
     prepare_folder(out / "stages")
 
 
+@dataclass(frozen=True)
+class _StageRun:
+    """Start, in seconds since the epoch, and duration of a run of a stage."""
+
+    started: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _StageState:
+    """What a stage's file holds: see above."""
+
+    key: str | None = None
+    runs: tuple[_StageRun, ...] = ()
+    error: str = ""
+
+
 def _record(out: Path, stage: Stage) -> Path:
     return join_inside(out / "stages", f"{stage.file_name}.json")
+
+
+def _read_state(out: Path, stage: Stage) -> _StageState:
+    """A stage's file; ValueError if it is damaged."""
+    path = _record(out, stage)
+    return read_fields(_StageState, read_record(path) or {}, path)
 
 
 @contextmanager
 def _recorded(out: Path, stage: Stage) -> Iterator[None]:
     started = time.monotonic()
-    path = _record(out, stage)
+    path, before = _record(out, stage), _read_state(out, stage)
     done, fault = False, ""
     try:
         with at_work(out, [stage]):
@@ -234,11 +257,9 @@ def _recorded(out: Path, stage: Stage) -> Iterator[None]:
         raise
     finally:
         if leads():
-            runs = (read_record(path) or {}).get("runs", [])
             seconds = round(time.monotonic() - started, 3)
             # By one clock for the stages of all hosts; a jump of a clock changes no duration.
             path.parent.mkdir(parents=True, exist_ok=True)
             began = round(file_system_time(path.parent) - seconds, 3)
-            runs.append({"started": began, "seconds": seconds})
-            key = stage.key if done else None
-            write_record(path, {"key": key, "runs": runs, "error": fault})
+            runs = (*before.runs, _StageRun(began, seconds))
+            write_record(path, _StageState(stage.key if done else None, runs, fault))

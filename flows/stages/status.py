@@ -2,8 +2,8 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from gaitforge.flows.records.part_records import (
     plan_records,
     records_folder,
 )
-from gaitforge.flows.records.plans import PLAN
+from gaitforge.flows.records.plans import PLAN, read_fields
 from gaitforge.flows.records.records import read_record, to_tree
 
 RECENT_PARTS = 10
@@ -122,6 +122,33 @@ class TrainingStatus:
     metrics: dict[str, object]
 
 
+@dataclass(frozen=True)
+class _Settings:
+    """What a status tells of a training's settings."""
+
+    model: str = ""
+    steps: int | None = None
+
+
+@dataclass(frozen=True)
+class _Progress:
+    """What a status tells of a checkpoint's progress."""
+
+    step: int = 0
+    loss: float | None = None
+    validation_loss: float | None = None
+    train_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Checkpoint:
+    """What a status tells of a checkpoint's file; `progress` has more than `_Progress`."""
+
+    progress: Mapping[str, Any] = field(default_factory=dict)
+    finished: bool = False
+    stopped: bool = False
+
+
 def status(place: Path | str) -> CollectionStatus | TrainingStatus:
     """The status of a store or of a training run, whichever is at `place`.
 
@@ -216,21 +243,21 @@ def collection_status(store_path: Path | str) -> CollectionStatus:
 
 def training_status(run_dir: Path) -> TrainingStatus:
     """The status of a training run."""
-    config = (read_record(run_dir / RUN_CONFIG) or {}).get("train_config")
-    config = config or _planned_config(run_dir)
-    checkpoint = read_record(run_dir / RUN_CHECKPOINT) or {}
-    saved = checkpoint.get("progress", {})
+    config = _settings(run_dir)
+    path = run_dir / RUN_CHECKPOINT
+    checkpoint = read_fields(_Checkpoint, read_record(path) or {}, path)
+    saved = read_fields(_Progress, checkpoint.progress, path)
     rows = read_history(run_dir)
     last = rows[-1] if rows else {}
     # An expert's history counts environment steps.
-    step = max(last.get("step", last.get("steps", 0)), saved.get("step", 0))
-    steps = int(config.get("steps", last.get("total_steps", step)))
-    elapsed = float(max(last.get("elapsed_s", 0.0), saved.get("train_s", 0.0)))
+    step = max(last.get("step", last.get("steps", 0)), saved.step)
+    steps = last.get("total_steps", step) if config.steps is None else config.steps
+    elapsed = float(max(last.get("elapsed_s", 0.0), saved.train_s))
     quiet = _quiet_s(run_dir)
     state: State = "stopped" if step else "empty"
-    if checkpoint.get("finished"):
+    if checkpoint.finished:
         state = "complete"
-    elif checkpoint.get("stopped") and not _resumed(run_dir):
+    elif checkpoint.stopped and not _resumed(run_dir):
         state = "stopped"
     elif quiet is not None and quiet <= max(QUIET_S, 5 * elapsed / max(len(rows), 1)):
         state = "working"
@@ -239,17 +266,26 @@ def training_status(run_dir: Path) -> TrainingStatus:
     return TrainingStatus(
         run=str(run_dir),
         state=state,
-        model=str(config.get("model", "")),
+        model=config.model,
         step=step,
         steps=steps,
-        loss=last.get("loss", saved.get("loss")),
-        validation_loss=validated[-1] if validated else saved.get("validation_loss"),
+        loss=last.get("loss", saved.loss),
+        validation_loss=validated[-1] if validated else saved.validation_loss,
         steps_per_s=last.get("steps_per_s"),
         elapsed_s=elapsed,
         remaining_s=elapsed / step * (steps - step) if state == "working" and step else None,
         quiet_s=quiet,
         metrics={name: value for name, value in last.items() if name not in shown},
     )
+
+
+def _settings(run_dir: Path) -> _Settings:
+    """The settings of a training, as it began or else as it was planned."""
+    path = run_dir / RUN_CONFIG
+    values = (read_record(path) or {}).get("train_config")
+    if values is None:
+        path, values = run_dir / PLAN, _planned_config(run_dir)
+    return read_fields(_Settings, values, path)
 
 
 def _planned_config(run_dir: Path) -> dict[str, Any]:

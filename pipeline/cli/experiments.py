@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gaitforge.flows.records.part_records import store_address
-from gaitforge.flows.records.records import read_plan, read_record
+from gaitforge.flows.records.records import read_plan, read_record, reading_files
 from gaitforge.flows.stages.status import is_experiment, staged_kind
 from gaitforge.pipeline.cli.parsing.parser import (
     CELL_FIELDS,
@@ -310,7 +310,9 @@ def _kind_work(arguments: argparse.Namespace, kind: "PlanKind", plan: Any, out: 
 
     def result(_: object) -> Result:
         summary, page = read_record(out / "summary.json") or {}, out / "report.html"
-        rows, lines = kind.rows(summary), (f"page: {page}",)
+        lines = (f"page: {page}",)
+        with reading_files(out):
+            rows = kind.rows(summary)
         return Result(summary, rows, lines, title=kind.name, about=out, pages=(page,))
 
     stages = kind.stages_of(plan, out)
@@ -335,6 +337,11 @@ def _begins(arguments: argparse.Namespace) -> bool:
 
 def _result(out: Path, _: object) -> Result:
     """The summary of a finished experiment."""
+    with reading_files(out):
+        return _summary_result(out)
+
+
+def _summary_result(out: Path) -> Result:
     from gaitforge.pipeline.report.results import result_rows
     from gaitforge.pipeline.report.run_files import read_sheets
 

@@ -14,7 +14,7 @@ from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import read_plan, read_record, to_tree
 from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.stages.status import training_status
-from gaitforge.learners.models.registry import describe_models
+from gaitforge.learners.models.registry import describe_models, preset
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.pipeline.cli.parsing.parser import (
     CELL_FIELDS,
@@ -65,6 +65,7 @@ def train_command(arguments: argparse.Namespace) -> Work:
         config = TrainConfig.recommended(arguments.model, **values)
         plan = TrainPlan(select, config)
     plan = planned(plan, arguments)
+    preset(plan.config.model, plan.config.model_overrides)  # refused here, not in a job
     store, run = store_address(arguments.store), arguments.out.absolute()
     if arguments.runner != "local" and not arguments.after:  # they may collect what is selected
         plan.selection(store)

@@ -17,7 +17,7 @@ from gaitforge.flows.experiments.claim import Claim, claim_folder, claimed
 from gaitforge.flows.experiments.stages import Pages, card_of, experiment_stages
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import PLAN, plan_from_tree
-from gaitforge.flows.records.records import read_plan, to_tree, write_file
+from gaitforge.flows.records.records import read_plan, reading_files, to_tree, write_file
 from gaitforge.flows.stages.staging import Stage
 from gaitforge.flows.stages.status import MEASUREMENT, REINFORCEMENT, ROBUSTNESS, staged_kind
 
@@ -98,7 +98,8 @@ class PlanKind:
 
     def page(self, out: Path, reporter: Reporter) -> Path:
         """Write report.html of a folder; returns its path."""
-        return import_module(f"{_PAGES}.{self.module}").write_page(out, reporter)
+        with reading_files(out):
+            return import_module(f"{_PAGES}.{self.module}").write_page(out, reporter)
 
     def rows(self, summary: Mapping[str, Any]) -> list[dict[str, str]]:
         """The table of a `summary.json`."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 
 from gaitforge.datasets.errors import amount
-from gaitforge.flows.records.records import write_file
+from gaitforge.flows.records.records import reading_files, write_file
 from gaitforge.pipeline.report import charts, pages, results
 from gaitforge.pipeline.report.figures import Panel
 from gaitforge.pipeline.report.pages import Record, Shade
@@ -44,9 +44,10 @@ def write_report(run_dir: Path) -> Path:
     Raises:
         ValueError: a file is missing or malformed; an older report is then left as it was.
     """
-    run = read_run(run_dir)
-    rows = results.result_rows(run.summary)
-    page = pages.render("report.html", **_context(run, rows))
+    with reading_files(run_dir):
+        run = read_run(run_dir)
+        rows = results.result_rows(run.summary)
+        page = pages.render("report.html", **_context(run, rows))
     write_file(run_dir / TABLE_NAME, pages.markdown_table(rows).encode())
     write_file(run_dir / REPORT_NAME, page.encode())
     return run_dir / REPORT_NAME

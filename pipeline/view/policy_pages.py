@@ -1,6 +1,6 @@
 """Episodes of a page that a policy runs: from a training run, or from an evaluation's file."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +14,8 @@ from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.collectors.training_folder import POLICY
 from gaitforge.datasets.errors import amount
 from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.plans import plan_from_tree
-from gaitforge.flows.records.records import read_record
+from gaitforge.flows.records.plans import check_value, plan_from_tree
+from gaitforge.flows.records.records import read_record, reading_files
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.policy_source import EXPERT, PolicySource, run_source
 from gaitforge.pipeline.view.recording import record, recorded_charts
@@ -105,13 +105,15 @@ def evaluation_show(path: Path, reporter: Reporter) -> Show:
     tree = read_record(path)
     if not isinstance(tree, dict) or not {"plan", "key", "returns", "cells"} <= tree.keys():
         raise ValueError(f"{path} is no evaluation with its plan and returns")
+    check_value(Mapping[str, Any], tree["key"], f"{path}: key")
     plan = plan_from_tree(LeggedEvaluation, tree["plan"])
     if plan.each_robot():
         raise NothingToShow(
             f"{path} is of several robots; a page shows one: gaitforge view --robot"
         )
     source = _evaluated(path, tree["key"].get("weights"))
-    returns = _extremes(plan, tree)
+    with reading_files(path.parent):
+        returns = _extremes(plan, tree)
     specs = [spec for spec in plan.grid.specs() if spec.index in returns]
     show = policy_show(source, plan, specs, reporter)
     apart = sum(abs(v.row["return"] - returns[v.row["episode"]]) > 1e-3 for v in show.episodes)

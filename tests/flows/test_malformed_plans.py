@@ -99,6 +99,7 @@ def test_a_record_without_a_field_says_so_and_is_else_a_dictionary(tmp_path: Pat
     path = tmp_path / "r.json"
     path.write_text('{"inner": [{"a": 1}]}')
     record = read_record(path)
+    assert record is not None
     assert record == {"inner": [{"a": 1}]}
     for look in (lambda: record["steps"], lambda: record["inner"][0]["b"]):
         with pytest.raises(ValueError, match=r"r\.json lacks '(steps|b)'"):
@@ -107,3 +108,11 @@ def test_a_record_without_a_field_says_so_and_is_else_a_dictionary(tmp_path: Pat
     path.write_text("[1]")
     with pytest.raises(ValueError, match="no record"):
         read_record(path)
+
+
+@pytest.mark.parametrize("best", ["x", True, [0.5], None, 10**400, 0, 2])
+def test_the_share_of_a_learner_names_its_field(best: Any) -> None:
+    with pytest.raises(ValueError, match=r"learners: mlp: .*best|learners.*number"):
+        override(
+            experiment_preset("compare"), [f'learners={{"mlp":{{"best":{json.dumps(best)}}}}}']
+        )

@@ -4,6 +4,7 @@ import json
 import os
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ def test_groups_and_lists_are_those_of_a_plain_loop(tmp_path: Path) -> None:
     selection = open_store(small_store(tmp_path / "s", parts).path).select()
     rows = selection.episodes().to_pylist()
     for names in ((), ("episode",), ("level", "skill"), ("skill", "friction"), ("success",)):
-        groups: dict[tuple[object, ...], list[dict[str, object]]] = {}
+        groups: dict[tuple[object, ...], list[dict[str, Any]]] = {}
         for row in rows:
             groups.setdefault(tuple(row[name] for name in names), []).append(row)
         found = list(selection.grouped(names))

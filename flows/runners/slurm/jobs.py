@@ -12,6 +12,7 @@
 A task's state is Slurm's while Slurm knows it (for minutes), then that of its exit record.
 """
 
+import math
 import os
 import re
 import shlex
@@ -20,11 +21,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from gaitforge.datasets.catalog.manifest import json_sha256
 from gaitforge.datasets.system.liveness import file_system_time
 from gaitforge.flows.records.part_records import records_folder
+from gaitforge.flows.records.plans import read_fields
 from gaitforge.flows.records.records import read_record, to_tree, write_record
 from gaitforge.flows.runners.slurm.commands import (
     QueueEntry,
@@ -104,6 +105,23 @@ class TaskStatus:
     parts: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Exit:
+    """How a run of a task ended, as its script writes it.
+
+    Attributes:
+        told: the signal that told it to end; note: why it was not queued again.
+    """
+
+    code: int
+    restarts: int
+    host: str
+    started: int
+    ended: int
+    told: str = ""
+    note: str = ""
+
+
 def log_name(task: int | str) -> str:
     """The file of a task's output in a job folder."""
     return f"task-{task}.log"
@@ -166,18 +184,16 @@ def read_job(folder: Path) -> Job:
         ValueError: there is none.
     """
     record = read_record(folder / JOB)
-    if not isinstance(record, dict):
+    if record is None:
         raise ValueError(f"{folder} is no job folder: it holds no {JOB}")
-    try:
-        tasks = tuple(tuple(parts) for parts in record["tasks"])
-        lists = {"command": tuple(record["command"]), "tasks": tasks}
-        lists["stages"] = tuple(record.get("stages", ()))
-        job = Job(folder, **{**record, **lists})
-        # They become arguments of squeue and scancel, which must not be options.
-        if not _ID.fullmatch(job.id) or not _CLUSTER.fullmatch(job.cluster):
-            raise ValueError(f"job {job.id[:40]!r} of cluster {job.cluster[:40]!r}")
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder / JOB} is damaged: {error!r}") from None
+    job = read_fields(Job, record, folder / JOB, folder=folder)
+    if not job.tasks or not job.command or not math.isfinite(job.submitted):
+        raise ValueError(f"{folder / JOB} is damaged: it needs tasks, a command, and a time")
+    # They become arguments of squeue and scancel, which must not be options.
+    if not _ID.fullmatch(job.id) or not _CLUSTER.fullmatch(job.cluster):
+        raise ValueError(
+            f"{folder / JOB} is damaged: job {job.id[:40]!r} of cluster {job.cluster[:40]!r}"
+        )
     if not job.id and has_slurm():
         with suppress(ValueError):  # the controller does not answer, or another user asks
             job = replace(job, id=find_submitted(job.command[-1]))
@@ -271,7 +287,7 @@ def _task_state(
     job: Job, task: int, entries: Mapping[tuple[str, str, int], QueueEntry]
 ) -> TaskStatus:
     entry = entries.get((job.cluster, job.id, task))
-    ended = read_record(job.folder / EXIT / f"{task}.json")
+    ended = _read_exit(job.folder / EXIT / f"{task}.json")
     age_s = file_system_time(job.folder) - job.submitted  # not by this host's clock
     state = "waiting" if age_s < _LISTED_S else "lost"
     state, why = (state, "") if job.id else ("unknown", "sbatch gave no id")
@@ -279,18 +295,18 @@ def _task_state(
     record = ended or _last_restart(job.folder, task)
     if record is not None:
         names = ("code", "restarts", "host", "started", "ended")
-        status = replace(status, **{name: record[name] for name in names})
+        status = replace(status, **{name: getattr(record, name) for name in names})
     slurms = "" if entry is None else entry.state
     if entry is not None and entry.live:
         waits = slurms in ("PENDING", "CONFIGURING") or slurms.startswith("REQUEUE")
         state, why = ("waiting", entry.reason) if waits else ("running", slurms)
         now = {"host": entry.host, "started": entry.started, "ended": None}
         return replace(status, state=state, why=why, **({} if waits else now))
-    if ended is not None and ended["code"] == 0:
+    if ended is not None and ended.code == 0:
         return replace(status, state="done")
-    note = "" if ended is None else ended.get("note", "")
+    note = "" if ended is None else ended.note
     # What failed before it was told to end has failed, whatever was cancelled later.
-    if ended is not None and not ended.get("told"):
+    if ended is not None and not ended.told:
         return replace(status, state="failed", why=note)
     if slurms == "CANCELLED" or (job.folder / CANCELLED).exists():
         return replace(status, state="cancelled", why=note)
@@ -299,9 +315,15 @@ def _task_state(
     return status
 
 
-def _last_restart(folder: Path, task: int) -> Any | None:
-    records = [read_record(path) for path in (folder / EXIT).glob(f"{task}-*.json")]
-    return max((r for r in records if r), key=lambda record: record["restarts"], default=None)
+def _read_exit(path: Path) -> _Exit | None:
+    """The record of how a run of a task ended; ValueError if it is damaged."""
+    record = read_record(path)
+    return None if record is None else read_fields(_Exit, record, path)
+
+
+def _last_restart(folder: Path, task: int) -> _Exit | None:
+    records = [_read_exit(path) for path in (folder / EXIT).glob(f"{task}-*.json")]
+    return max((r for r in records if r), key=lambda record: record.restarts, default=None)
 
 
 def job_state(tasks: Sequence[TaskStatus]) -> str:

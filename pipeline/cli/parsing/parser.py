@@ -154,7 +154,8 @@ def setting(example: str) -> AddTo:
     """The option `--set`, which changes any setting of a plan."""
     return option(
         "--set",
-        f"change any setting of the plan, e.g. {example}; may be repeated",
+        f"change any setting of the plan, e.g. {example}; may be repeated, the last one of a "
+        "name holds, also against other options",
         default=[],
         action="append",
         metavar="NAME=VALUE",
