@@ -49,6 +49,9 @@ _HELD = frozenset((errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES))
 _MOST_BYTES = 4096
 """Read of a lock file."""
 
+_LOOKS = 2
+"""At a name: a stale handle may be of another file that had it before."""
+
 _TRIES = 100
 """Of opening a lock file that others remove again and again."""
 
@@ -257,7 +260,19 @@ def _try(path: Path) -> _Lock | None:
         raise
     finally:
         if not kept:
+            if created:
+                _stop_asking(descriptor)
             os.close(descriptor)
+
+
+def _stop_asking(descriptor: int) -> None:
+    """Empty a lock file that says that this process asks, for it does so no more.
+
+    Others would wait until it looks dead; meanwhile none of them writes to the file.
+    """
+    with contextlib.suppress(OSError):
+        if _read(descriptor) == _Holder.of_this("asking"):
+            os.ftruncate(descriptor, 0)
 
 
 def _ask_as_creator(descriptor: int, path: Path) -> bool | None:
@@ -375,12 +390,15 @@ def _holder_text(path: Path) -> str:
 
 def names_the_same_file(descriptor: int, path: Path) -> bool:
     """Whether an open file still has the name `path`."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except OSError as error:
-        if is_gone(error):
-            return False
-        raise
+    for _ in range(_LOOKS):
+        try:
+            return os.path.samestat(os.fstat(descriptor), os.stat(path))
+        except OSError as error:
+            if not is_gone(error):
+                raise
+            if error.errno != errno.ESTALE:
+                break
+    return False
 
 
 def _unlink(path: Path) -> None:

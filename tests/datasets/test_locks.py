@@ -16,7 +16,7 @@ import pytest
 from gaitforge.datasets.files import create_durably, remove_leftover, temporary_name
 from gaitforge.datasets.system import locks
 from gaitforge.datasets.system.liveness import SILENT_S, ProcessIdentity, file_system_time
-from gaitforge.datasets.system.locks import exclusive_lock
+from gaitforge.datasets.system.locks import exclusive_lock, is_shared
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
@@ -67,7 +67,8 @@ print(files.create_durably(place / "v1.json", str(os.getpid()).encode() * 1000))
 
 def host(how: object, place: Path, work: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", HOST + work, str(how), str(place)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
 @pytest.fixture(autouse=True)
@@ -201,7 +202,8 @@ def test_a_stale_handle_is_a_removed_file_and_no_descriptor_stays(
         return real(path, **options)
 
     monkeypatch.setattr(os, "stat", stat)
-    for errors in ([errno.ESTALE], [errno.ESTALE, errno.ENOENT, errno.ESTALE]):
+    started = time.monotonic()
+    for errors in ([errno.ESTALE], [errno.ESTALE] * 3, [errno.ESTALE, errno.ENOENT, errno.ESTALE]):
         failing.extend(errors)
         with exclusive_lock(lock) as held:
             assert held
@@ -218,6 +220,7 @@ def test_a_stale_handle_is_a_removed_file_and_no_descriptor_stays(
     failing.clear()
     with exclusive_lock(lock, wait=False) as held:
         assert held, "the failed attempts hold nothing"
+    assert time.monotonic() - started < SILENT_S / 2, "none waits for itself"
     # A thread that asked for a lock closes its copy as it ends.
     deadline = time.monotonic() + 5
     while descriptors() > before and time.monotonic() < deadline:
@@ -287,3 +290,52 @@ def test_leftovers_go_by_age_where_there_are_no_locks(
     os.utime(left, (old, old))
     assert remove_leftover(left)
     assert not left.exists()
+
+
+SHARE = """
+with locks.shared_lock(place / "x.lock"):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+CLAIM = """
+with locks.exclusive_lock(place / "x.lock", wait=False) as held:
+    print(held and not locks.is_shared(place / "x.lock"))
+"""
+
+
+@pytest.mark.parametrize("kinds", [("works", "works"), (37, 37), ("hang", "works"), ("works", 37)])
+def test_shared_holders_keep_the_lock_from_others_until_the_last_one_ends(
+    kinds: tuple[object, object], tmp_path: Path
+) -> None:
+    """Also where one of them is killed, and where hosts differ in whether they have flock."""
+
+    def is_free() -> bool:
+        answers = [host(how, tmp_path, CLAIM).communicate(timeout=30) for how in ("works", 37)]
+        assert answers[0][0] == answers[1][0], answers
+        return answers[0][0] == "True\n"
+
+    holders = [host(how, tmp_path, SHARE) for how in kinds]
+    for holder in holders:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n", "beside the other one"
+    assert not is_free()
+    killed, ended = holders
+    killed.kill()
+    killed.communicate()
+    assert not is_free(), "the other one still holds it"
+    _, text = ended.communicate("\n", timeout=30)
+    assert ended.returncode == 0, text
+    assert is_free()
+    assert os.listdir(tmp_path) == [], "what the killed holder left is removed, too"
+
+
+def test_an_exclusive_holder_keeps_those_who_share_waiting(tmp_path: Path) -> None:
+    with exclusive_lock(tmp_path / "x.lock"):
+        assert not is_shared(tmp_path / "x.lock")
+        sharing = host("works", tmp_path, SHARE)
+        with pytest.raises(subprocess.TimeoutExpired):
+            sharing.communicate("\n", timeout=2)
+    text, _ = sharing.communicate(timeout=30)
+    assert text == "held\n"
+    assert os.listdir(tmp_path) == []

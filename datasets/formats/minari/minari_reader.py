@@ -19,6 +19,7 @@ from gaitforge.datasets.formats.checks import check_finite, damage_named, refuse
 from gaitforge.datasets.formats.hdf5 import open_hdf5
 from gaitforge.datasets.formats.minari import metadata as meta
 from gaitforge.datasets.formats.minari import minari_schema as layout
+from gaitforge.datasets.formats.minari.library import minari_library
 from gaitforge.datasets.formats.notes import check_notes
 from gaitforge.datasets.formats.protocol import Carried, Importer, PartInput
 from gaitforge.datasets.schema import TASK_AND_QUALITY, Field, Schema
@@ -50,8 +51,7 @@ class MinariImporter(Importer):
     Options = MinariOptions
 
     def __init__(self, source: str, options: MinariOptions) -> None:
-        import minari
-
+        minari = minari_library()
         self._options = options
         self._path = meta.data_folder(source)
         check_inside(self._path, self._path.rglob("*"))

@@ -16,6 +16,7 @@ import pyarrow as pa
 from gaitforge.datasets.catalog.catalog import STORE_COLUMNS
 from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.formats.blocks import blocks, check_fields, check_room
+from gaitforge.datasets.formats.minari.library import minari_library
 from gaitforge.datasets.formats.minari.metadata import LARGE_SEED, catalog_seed
 from gaitforge.datasets.formats.minari.minari_schema import NOTES, most_steps, schema_note
 from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter, ExportOptions
@@ -82,7 +83,7 @@ class MinariExporter(Exporter):
 
     def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
         """See `protocol.Exporter`."""
-        import minari
+        minari = minari_library()
         from minari.dataset.minari_storage import MinariStorage
 
         schema, options = selection.schema, self._options

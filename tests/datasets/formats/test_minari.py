@@ -1,7 +1,11 @@
 """Minari datasets, written and read beside the library itself; any format: `test_formats`."""
 
+import errno
+import fcntl
 import functools
+import os
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ import pytest
 from gaitforge.datasets import DatasetError, Field, Schema, Selection, Store, open_store
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
+from gaitforge.datasets.system import locks
 from tests.datasets.formats.format_stores import plain_store, random_episodes
 from tests.datasets.formats.test_minari_exact import write_dataset
 
@@ -162,3 +167,35 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(
     with pytest.raises(DatasetError, match=r"it may take 0\.\d MB and 0\.0 MB are free"):
         export_selection(name, store.select(), tmp_path / "new" / "walks-v0")
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_hdf5_storage_asks_for_no_lock_where_there_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HDF5 locks in C, and would fail with the lock that is held here on every file."""
+    held = ExitStack()
+    touch, flock = Path.touch, fcntl.flock
+
+    def hold(path: Path) -> None:
+        file = held.enter_context(path.open("rb"))
+        flock(file.fileno(), fcntl.LOCK_EX)
+
+    def touch_and_hold(path: Path, *args: Any, **options: Any) -> None:
+        touch(path, *args, **options)
+        hold(path)
+
+    def no_locks(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    store = plain_store(tmp_path / "store", [(3, "terminated"), (2, "terminated")])
+    with held:
+        with monkeypatch.context() as changed:
+            changed.setattr(locks, "_without_locks", set())
+            changed.setattr(fcntl, "flock", no_locks)
+            changed.setattr(Path, "touch", touch_and_hold)  # as the library makes its file
+            export_selection("minari", store.select(), tmp_path / "a-v0")
+            again = imported(tmp_path / "a-v0", tmp_path / "again")
+        assert again.lengths.tolist() == [3, 2]
+        with pytest.raises(DatasetError, match="lock"):
+            imported(tmp_path / "a-v0", tmp_path / "locked")
