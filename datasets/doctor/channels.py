@@ -64,7 +64,7 @@ def not_finite(m: Measures) -> Iterator[Finding]:
     for name, field in m.fields.items():
         bad = field["bad"]
         if bad.any():
-            where = _listed(m, name, bad.any(axis=0))
+            where = named_channels(m, name, bad.any(axis=0))
             text = f"{bad.sum():,} values of {where} are NaN or infinite"
             place = name, int(np.argmax(bad.any(axis=0)))
             more = {"place": place, "remedy": "leave out"}
@@ -90,7 +90,7 @@ def constant(m: Measures) -> Iterator[Finding]:
             code = np.isin(high[own], (0.0, 1.0)).all()
             few = 2 * len(own) < len(channels)
             severity: Severity = "warning" if few and (named or not code) else "note"
-            text = f"{_listed(m, name, own)} never changes: {high[own[0]]:.4g}"
+            text = f"{named_channels(m, name, own)} never changes: {high[own[0]]:.4g}"
             yield Finding("constant-channel", severity, text, len(own), remedy="limitations")
 
 
@@ -134,7 +134,7 @@ def at_limits(m: Measures) -> Iterator[Finding]:
     for severity, more, most in _AT_LIMIT:
         own = (shares > more) & (shares <= most)
         if own.any():
-            where = _listed(m, "action", own)
+            where = named_channels(m, "action", own)
             text = f"{where} at the least or greatest value in {shares[own].max():.0%} of the steps"
             yield Finding("action-limit", severity, text, int(own.sum()), remedy="limitations")
 
@@ -147,7 +147,7 @@ def frozen(m: Measures) -> Iterator[Finding]:
         lively = np.median(field["repeats"], axis=0) < 1 / FROZEN_STEPS
         varied = field["low"].min(axis=0) < field["high"].max(axis=0)
         flags = field["frozen"] & (lively & varied)
-        where = _listed(m, name, flags.any(axis=0))
+        where = named_channels(m, name, flags.any(axis=0))
         text = f"{where} keeps its value for {FROZEN_STEPS} steps or more"
         place = name, int(np.argmax(flags.any(axis=0)))
         yield from of_episodes("frozen-sensor", "warning", text, m.rows[flags.any(1)], place=place)
@@ -173,7 +173,7 @@ def jumps(m: Measures) -> Iterator[Finding]:
             for block, channels in blocks_of(m.schema.field(name)).items():
                 if COMMAND.fullmatch(block) or "quat" in block:
                     flags[:, channels] = False
-            text = f"{_listed(m, name, flags.any(axis=0))} jumps within a step"
+            text = f"{named_channels(m, name, flags.any(axis=0))} jumps within a step"
             place = name, int(np.argmax(flags.any(axis=0)))
             yield from of_episodes("jump", "warning", text, m.rows[flags.any(axis=1)], place=place)
 
@@ -196,7 +196,7 @@ def statistics(m: Measures, stated: Mapping[str, Mapping[str, Any]]) -> Iterator
             off = ~(np.abs(values - actual) <= 0.01 * spread + _TOLERANCE * np.abs(actual))
             if off.any():
                 at = int(np.argmax(off))
-                where = _listed(m, name, off)
+                where = named_channels(m, name, off)
                 text = f"{key} of {where} is stated as {values[at]:.4g}, but is {actual[at]:.4g}"
                 yield Finding("statistics", "error", text, int(off.sum()), remedy="export")
 
@@ -213,7 +213,7 @@ def blocks_of(field: Field) -> dict[str, np.ndarray]:
     return wide | ({field.name: rest} if len(rest) else {})
 
 
-def _listed(m: Measures, name: str, chosen: Any) -> str:
+def named_channels(m: Measures, name: str, chosen: Any) -> str:
     """The chosen channels (a mask or numbers) of a field."""
     names = np.array(channels_of(m.schema.field(name)))[chosen]
     return listed(names, _SHOWN) if len(names) else name

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gaitforge.datasets.doctor.channels import _COMMAND, _blocks, _listed
+from gaitforge.datasets.doctor.channels import COMMAND, blocks_of, named_channels
 from gaitforge.datasets.doctor.finding import Finding, Severity
 from gaitforge.datasets.doctor.measures import Measures
 
@@ -38,14 +38,14 @@ def _of_field(m: Measures, name: str) -> Iterator[Finding]:
     moves = high - low > _STILL[0] * size
     rare = same & moves & (away <= _RARE * steps)
     still = ~rare & moves & (high - low <= _STILL[1] * size)
-    for block, channels in _blocks(m.schema.field(name)).items():
-        if _COMMAND.fullmatch(block):
+    for block, channels in blocks_of(m.schema.field(name)).items():
+        if COMMAND.fullmatch(block):
             continue
         for which, words in ((rare, _rarely), (still, _barely)):
             own = channels[which[channels]]
             if len(own):
                 severity: Severity = "warning" if 2 * len(own) < len(channels) else "note"
-                text = f"{_listed(m, name, own)} {words(field, own[0], steps)}"
+                text = f"{named_channels(m, name, own)} {words(field, own[0], steps)}"
                 yield Finding("near-constant", severity, text, len(own), remedy="limitations")
 
 

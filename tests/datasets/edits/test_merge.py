@@ -190,8 +190,8 @@ def test_sides_of_a_split_merge_into_what_was_split_and_edited_since(
         if tagged:
             side.tag("v1")
     for one, other in (("a", "b"), ("b", "a")):
-        stores = [open_store(paths[name]) for name in (one, other)]
-        merged = open_store(merge_stores(*stores, folder / f"{one}{other}"))
+        first, second = open_store(paths[one]), open_store(paths[other])
+        merged = open_store(merge_stores(first, second, folder / f"{one}{other}"))
         assert_equals_model(merged, models[0] | models[1])
         assert merged.verify() == []
 
