@@ -84,8 +84,8 @@ def chosen_place(schema: Schema, actions: Actions, address: str) -> Place | None
         raise DatasetError(f"{address} holds executed actions only; take actions=executed")
     if actions == CLEAN and _has_noise_apart(schema):
         raise DatasetError(
-            f"{address} holds executed actions in action, and the clean ones in {MEAN_ACTION}; take "
-            "actions=executed"
+            f"{address} holds executed actions only in {ACTION}, and the clean ones in "
+            f"{MEAN_ACTION}; take actions=executed"
         )
     place = None if actions == CLEAN else executed_place(schema)
     if actions == EXECUTED and place is None and not stores_executed(schema):

@@ -261,7 +261,7 @@ class EvaluationPlan(ABC):
     def driven(self, source: PolicySource, network: PolicyNetwork, robots: int) -> LearnedPolicy:
         """A trained network as a policy for a number of robots."""
         target, references = self.return_target, self.known_references()
-        targets = {name: target for name in network.condition.labels}
+        targets = dict.fromkeys(network.condition.labels, target)
         if references is not None:
             expert = references.hundred - network.return_at(0.0)
             for name in OF_RETURNS:

@@ -85,9 +85,10 @@ class LearnedPolicy:
     """A policy network that controls `num_robots` robots, with its present weights.
 
     A return-conditioned policy is asked for `return_target` (1.0 = the expert's return; or a target
-    for each label by name) and, if it knows the return-to-go, subtracts the rewards. One that also acts without labels can be asked
-    more strongly: its action is that without a condition plus `guidance` times the difference that
-    the condition makes (classifier-free guidance, Ho and Salimans 2022, arXiv 2207.12598).
+    for each label by name) and, if it knows the return-to-go, subtracts the rewards. One that also
+    acts without labels can be asked more strongly: its action is that without a condition plus
+    `guidance` times the difference that the condition makes (classifier-free guidance, Ho and
+    Salimans 2022, arXiv 2207.12598).
 
     With a `sample_seed` actions are drawn from a Gaussian policy, otherwise they are its mean. They
     are clipped to +-`action_limit`. A policy that keeps the

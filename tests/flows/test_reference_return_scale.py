@@ -46,7 +46,7 @@ def test_the_stores_expert_is_what_returns_are_divided_by(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("label", ["share", "driver", "advantage"])
 def test_a_label_in_no_units_of_returns_is_asked_for_as_it_is(label: str, tmp_path: Path) -> None:
-    """Its 1 is the data's best policy, or the highest rank, whatever the return that is seen as 1."""
+    """Its 1 is the data's best policy, or the highest rank, whatever return is seen as 1."""
     store = make_gym_store(tmp_path / "hopper.zarr", episodes=4)
     for name, scale in (("default", None), ("half", RETURNS["expert"] / 2)):
         config = replace(TINY, condition=(label,), return_scale=scale)
