@@ -130,7 +130,8 @@ def test_transitions_hold_the_executed_actions(
 
 
 def test_a_state_goes_on_with_other_actions_at_the_same_steps(noisy: Store) -> None:
-    selection, sizes = noisy.select(), {"window_len": 13, "batch_size": 7}
+    selection = noisy.select()
+    sizes: dict[str, Any] = {"window_len": 13, "batch_size": 7}
     stream = selection.windows(**sizes, transitions=True, actions="clean")
     iteration = iter(stream)
     next(iteration)
@@ -239,7 +240,7 @@ def test_stores_of_tasks_that_keep_executed_actions_give_them_on_request(
     assert chosen.hash == plain.hash
     assert chosen.schema == plain.schema
     np.testing.assert_array_equal(chosen.read("action"), plain.read("action"))
-    sizes = {"window_len": 4, "batch_size": 4}
+    sizes: dict[str, Any] = {"window_len": 4, "batch_size": 4}
     copy = plain.materialise(tmp_path / "copies")
     for stream in (plain.windows(**sizes, actions="executed"), copy.windows(**sizes)):
         for one, other in zip(stream, plain.windows(**sizes), strict=True):
