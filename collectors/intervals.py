@@ -1,5 +1,6 @@
 """95 % confidence intervals of mean returns and success rates, as (low, high)."""
 
+import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -48,18 +49,31 @@ def combined_interval(
     return float(np.mean(means) - low), float(np.mean(means) + high)
 
 
+def ratio(value: float, of: float) -> float | None:
+    """The share value / of; None where `of` is not above 0, or the ratio is too large for a number."""
+    if not of > 0:
+        return None
+    share = value / of
+    return share if math.isfinite(share) else None
+
+
 def ratio_interval(
     returns: Sequence[Sequence[float]], references: Sequence[Sequence[float]]
 ) -> Interval | None:
     """Interval of mean(returns) / mean(references); rows are cells, pairs have the same start.
 
     The combined ratio estimate of stratified samples: of the mean of x - R y, over the mean of y
-    (Cochran 1977, Sampling Techniques, chapter 6). None if the references' mean is not above 0.
+    (Cochran 1977, Sampling Techniques, chapter 6). None where `ratio` is.
     """
-    if not returns or not references or np.mean(references) <= 0:
+    if not returns or not references:
         return None
     of = float(np.mean(references))
-    ratio = float(np.mean(returns)) / of
-    rests = np.array(returns) - ratio * np.array(references)
+    mean_ratio = ratio(float(np.mean(returns)), of)
+    if mean_ratio is None:
+        return None
+    rests = np.array(returns) - mean_ratio * np.array(references)
     rest = combined_interval(rests.mean(axis=1).tolist(), [mean_interval(each) for each in rests])
-    return None if rest is None else (ratio + rest[0] / of, ratio + rest[1] / of)
+    if rest is None:
+        return None
+    low, high = (ratio(each, of) for each in rest)
+    return None if low is None or high is None else (mean_ratio + low, mean_ratio + high)

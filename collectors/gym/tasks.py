@@ -146,7 +146,8 @@ def check_task(env_id: str) -> None:
 def _task_of(env_id: str) -> GymTask:
     settings = EnvironmentId.parse(env_id)
     name = re.sub(r"[^\w.-]+", "-", settings.place).lower()
-    if env_id != settings.place:  # two of one place have two names
+    taken = name in {task.name for task in TASKS.values()}  # "hopper" is no Hopper-v5
+    if taken or env_id != settings.place:  # two of one place have two names
         name += f"-{hashlib.sha256(env_id.encode()).hexdigest()[:6]}"
     horizon = settings.max_steps or _registered_horizon(settings)
     own = OwnTask("", horizon, 1.0, settings)

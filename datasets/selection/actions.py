@@ -2,7 +2,8 @@
 
 A legged store keeps the action that its policy chose, which is the label to imitate. The robot
 executed it with noise, within limits, or another policy's in its place: that action is the
-`last_action` of the next observation. Rewards and next observations follow from it.
+`last_action` of the next observation. Rewards and next observations follow from it. Stores of
+Gymnasium's and humanoid tasks keep the executed action itself.
 """
 
 from dataclasses import replace
@@ -25,6 +26,15 @@ _IMPORTED = ("format", "mocapact")
 """Attributes of stores in which a slice `last_action` may have any scale: imports, and Gymnasium's
 environments. Imports of our own exports have the schema of the store that was exported."""
 
+_GYMNASIUM = "gymnasium"
+"""Attribute `format` of the stores that we collect from Gymnasium's environments."""
+
+_HUMANOID = ("ref_steps", "mocapact")
+"""Attributes of stores that we collect from humanoid clips, and of MoCapAct's imports."""
+
+MEAN_ACTION = "mean_action"
+"""Field of humanoid stores: the expert's action without the noise."""
+
 Place = tuple[int, int]
 Actions = str | Place
 """One of `WORDS`, or the place in `obs` of the previous executed action."""
@@ -35,11 +45,23 @@ def holds_executed(schema: Schema) -> bool:
     return schema.attributes.get(STORED_ACTIONS) == EXECUTED
 
 
+def stores_executed(schema: Schema) -> bool:
+    """Whether the field `action` holds the executed actions: the schema says so, or its task."""
+    is_gymnasium = schema.attributes.get("format") == _GYMNASIUM
+    return holds_executed(schema) or is_gymnasium or _has_noise_apart(schema)
+
+
+def _has_noise_apart(schema: Schema) -> bool:
+    """Whether `action` is the executed one, and the chosen one is a field beside it."""
+    is_humanoid = any(name in schema.attributes for name in _HUMANOID)
+    return is_humanoid and {ACTION, MEAN_ACTION} <= set(schema.names("step"))
+
+
 def executed_place(schema: Schema) -> Place | None:
     """(start, stop) in `obs` of the previous executed action; None where no schema tells it."""
     if not {ACTION, OBS} <= set(schema.names("step")):
         return None
-    if any(name in schema.attributes for name in _IMPORTED) or holds_executed(schema):
+    if any(name in schema.attributes for name in _IMPORTED) or stores_executed(schema):
         return None
     place = schema.field(OBS).slices.get(LAST_ACTION)
     if place is None or len(schema.field(OBS).shape) != 1:
@@ -60,8 +82,13 @@ def chosen_place(schema: Schema, actions: Actions, address: str) -> Place | None
         raise DatasetError(f"no actions {actions!r}; allowed: {CLEAN}, {EXECUTED}")
     if actions == CLEAN and holds_executed(schema):
         raise DatasetError(f"{address} holds executed actions only; take actions=executed")
+    if actions == CLEAN and _has_noise_apart(schema):
+        raise DatasetError(
+            f"{address} holds executed actions only in {ACTION}, and the clean ones in "
+            f"{MEAN_ACTION}; take actions=executed"
+        )
     place = None if actions == CLEAN else executed_place(schema)
-    if actions == EXECUTED and place is None and not holds_executed(schema):
+    if actions == EXECUTED and place is None and not stores_executed(schema):
         raise DatasetError(
             f"{address} does not tell executed actions from its own (it is imported, or its obs "
             f"has no slice {LAST_ACTION} as wide as action); leave the choice of actions out"
@@ -89,7 +116,7 @@ def executed_schema(schema: Schema) -> Schema:
 
 def actions_in_words(schema: Schema) -> str:
     """What the field `action` holds, for cards and reports; empty where nothing tells it."""
-    if holds_executed(schema):
+    if stores_executed(schema):
         return "executed, with noise and limits"
     if executed_place(schema) is not None:
         return f"clean, as the policy chose them; obs tells the executed ones ({LAST_ACTION})"

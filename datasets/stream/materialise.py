@@ -24,7 +24,7 @@ import numpy as np
 
 from gaitforge.datasets import files as disk
 from gaitforge.datasets.errors import DatasetError, disk_failures
-from gaitforge.datasets.selection.actions import CLEAN, EXECUTED, Actions, holds_executed
+from gaitforge.datasets.selection.actions import CLEAN, EXECUTED, Actions, stores_executed
 from gaitforge.datasets.selection.returns import returns_to_go
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.parts import object_hashes
@@ -227,7 +227,7 @@ def _write_copy(
         record = {
             "materialised_version": MATERIALISED_VERSION,
             "selection": source.hash,
-            "actions": EXECUTED if holds_executed(source.selection.schema) else CLEAN,
+            "actions": EXECUTED if stores_executed(source.selection.schema) else CLEAN,
             "steps": source.selection.steps,
             "columns": {name: (each.shape, each.dtype.str) for name, each in columns.items()},
             "files": object_hashes(temporary),

@@ -269,6 +269,11 @@ class Experiment:
             raise ValueError(f'settings are like {{"steps": 500}}, not {own!r}')
         return dict(own)
 
+    def chosen_settings(self, learner: str) -> frozenset[str]:
+        """Names of the settings that the plan gives for a learner; others have their defaults."""
+        varied = {name.partition(".")[0] for name in self.vary}
+        return frozenset({*self.settings, *self._own(learner), *varied})
+
     def best(self, learner: str) -> float:
         """The share of each cell's episodes that a learner sees, the best by return."""
         share = self._own(learner).get("best", 1.0)

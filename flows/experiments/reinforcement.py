@@ -6,12 +6,12 @@ plan.json, train/<run>/, evaluate/<run>.json, summary.json, report.html
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gaitforge.collectors.intervals import ratio
 from gaitforge.collectors.training_folder import POLICY
 from gaitforge.datasets.history import HISTORY, read_history
 from gaitforge.flows.experiments.claim import check_kept, other_experiment
@@ -255,12 +255,7 @@ def _beside(result: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, fl
     of = first["return"]["mean"]
     if own is None or of is None:  # some seed's is not finite
         return {"over_first": None, "of_first": None}
-    share = own / of if of > 0 else None
-    # Of a return that is almost 0 the share may be too large for a number.
-    return {
-        "over_first": own - of,
-        "of_first": share if share is not None and isfinite(share) else None,
-    }
+    return {"over_first": own - of, "of_first": ratio(own, of)}
 
 
 def _result(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

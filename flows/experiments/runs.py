@@ -176,8 +176,10 @@ class Run:
         config = self.experiment.kept(config)  # of as many steps as it has now
         if self.experiment.targets and self._asked() != (None,):
             _, references = self.referred(reporter)
-            scale, zero = references.hundred, references.zero
-            config = replace(config, return_scale=scale, return_zero=zero)
+            measured = {"return_scale": references.hundred, "return_zero": references.zero}
+            chosen = self.experiment.chosen_settings(self.learner)
+            unset = {name: value for name, value in measured.items() if name not in chosen}
+            config = replace(config, **unset)
         run_training(TrainPlan(select, config), self.store, self.folder, reporter)
 
     def measure(self, reporter: Reporter) -> Pace:

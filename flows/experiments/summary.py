@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gaitforge.collectors.experts.expert import load_expert
-from gaitforge.collectors.intervals import ratio_interval
+from gaitforge.collectors.intervals import ratio, ratio_interval
 from gaitforge.collectors.legged.rewards import LARGEST_RETURN
 from gaitforge.datasets import StoreInfo, open_store
 from gaitforge.flows.experiments.intervals import (
@@ -229,11 +229,11 @@ def _expert_row(expert: Row, run: Run) -> Row:
 def _outcomes(evaluation: Row, expert: Row) -> Row:
     """Return, success and survival, over all cells and by terrain and skill.
 
-    `return_fraction` is the mean return over the expert's on the same cells, None where that is not
-    above 0. The 95 % intervals are over episodes.
+    `return_fraction` is the mean return over the expert's on the same cells, see `ratio`. The 95 %
+    intervals are over episodes.
     """
     row = {name: evaluation[name] for name in (*_OUTCOMES, *_INTERVALS[:2])}
-    row["return_fraction"] = _fraction(evaluation["return"], expert["return"])
+    row["return_fraction"] = ratio(evaluation["return"], expert["return"])
     row["return_fraction_ci95"] = ratio_interval(evaluation["returns"], expert["returns"])
     for name, by in GROUPINGS.items():
         row[name] = _grouped(evaluation, expert, by)
@@ -255,14 +255,10 @@ def _grouped(evaluation: Row, expert: Row, by: Sequence[str]) -> list[Row]:
         own, of = ([each["cells"][k] for k in group] for each in (evaluation, expert))
         row = dict(zip(by, key, strict=True)) | {"episodes": sum(cell["episodes"] for cell in own)}
         row |= {name: fmean(cell[name] for cell in own) for name in _OUTCOMES}
-        row["return_fraction"] = _fraction(row["return"], fmean(cell["return"] for cell in of))
+        row["return_fraction"] = ratio(row["return"], fmean(cell["return"] for cell in of))
         returns = ([each["returns"][k] for k in group] for each in (evaluation, expert))
         rows.append(row | {"return_fraction_ci95": ratio_interval(*returns)})
     return rows
-
-
-def _fraction(value: float, of: float) -> float | None:
-    return value / of if of > 0 else None
 
 
 def _one_a_set(runs: Sequence[Run]) -> list[Run]:

@@ -23,6 +23,7 @@ from gaitforge.flows.stages.staging import (
     ready_stages,
     run_stage,
     stage_error,
+    stage_runs,
 )
 
 POLL_S = 0.2
@@ -68,6 +69,7 @@ def _in_processes(out: Path, group: Sequence[Stage], work: Work, count: int, thr
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it where it is imported
     names = [stage.name for stage in group]
+    earlier = [stage_runs(out, stage) for stage in group]
     try:
         with stop_signals(signal.SIGTERM, signal.SIGUSR2, error=_stopped):
             done = run_in_processes(work, [names] * count, lambda: None)
@@ -77,7 +79,13 @@ def _in_processes(out: Path, group: Sequence[Stage], work: Work, count: int, thr
         else:
             os.environ["OMP_NUM_THREADS"] = before
     if not done:
-        errors = [error for stage in group if (error := stage_error(out, stage))]
+        # Only what ended since: a stage whose process was killed keeps the error of an earlier run.
+        ended = [
+            stage
+            for stage, runs in zip(group, earlier, strict=True)
+            if stage_runs(out, stage) > runs
+        ]
+        errors = [error for stage in ended if (error := stage_error(out, stage))]
         raise ValueError(
             errors[0]
             if errors

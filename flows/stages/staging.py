@@ -208,6 +208,11 @@ def stage_error(out: Path, stage: Stage) -> str:
     return _read_state(out, stage).error
 
 
+def stage_runs(out: Path, stage: Stage) -> int:
+    """How many runs of a stage ended and wrote it down; a killed process writes nothing."""
+    return len((read_record(_record(out, stage)) or {}).get("runs", []))
+
+
 def prepare_records(out: Path) -> None:
     """Make the folder of the stages' records and locks; ValueError if it cannot be made."""
     prepare_folder(out / "stages")

@@ -33,6 +33,7 @@ from gaitforge.flows.tasks.policy_source import (
 )
 from gaitforge.learners.deploy.control import LearnedPolicy
 from gaitforge.learners.models.registry import count_parameters
+from gaitforge.learners.policy.conditioning import OF_RETURNS
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 
 
@@ -260,13 +261,16 @@ class EvaluationPlan(ABC):
     def driven(self, source: PolicySource, network: PolicyNetwork, robots: int) -> LearnedPolicy:
         """A trained network as a policy for a number of robots."""
         target, references = self.return_target, self.known_references()
+        targets = dict.fromkeys(network.condition.labels, target)
         if references is not None:
-            target *= (references.hundred - network.return_at(0.0)) / float(network.return_scale)
+            expert = references.hundred - network.return_at(0.0)
+            for name in OF_RETURNS:
+                targets[name] = target * expert / float(network.return_scale)
         return LearnedPolicy(
             network,
             robots,
             source.name,
-            target,
+            targets,
             action_limit=self.action_limit,
             reset_every=self.reset_every,
             guidance=self.guidance if network.conditioned else 1.0,

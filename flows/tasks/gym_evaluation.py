@@ -77,9 +77,10 @@ class GymEvaluation(EvaluationPlan):
     @classmethod
     def of_store(cls, schema: Schema) -> Self | None:
         """See `EvaluationPlan.of_store`; with the references that the store keeps."""
-        env = next((env for env, task in TASKS.items() if task.name == schema.robot), None)
-        if env is None and schema.attributes.get("format") == "gymnasium":
-            env = str(schema.attributes["env"])
+        env = schema.attributes.get("env")
+        if schema.attributes.get("format") != "gymnasium" or not isinstance(env, str):
+            # Another one's file names its task, as D4RL's do; a name in our own is no such sign.
+            env = next((env for env, task in TASKS.items() if task.name == schema.robot), None)
         if env is None:
             return None
         kept = schema.attributes.get("reference_returns")

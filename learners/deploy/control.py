@@ -1,5 +1,6 @@
 """Learned policies in the control loop of N robots."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
@@ -83,10 +84,11 @@ def fastest_step(policy: PolicyNetwork, num_robots: int) -> CompiledStep | Torch
 class LearnedPolicy:
     """A policy network that controls `num_robots` robots, with its present weights.
 
-    A return-conditioned policy is asked for `return_target` (1.0 = the expert's return) and, if it
-    knows the return-to-go, subtracts the rewards. One that also acts without labels can be asked
-    more strongly: its action is that without a condition plus `guidance` times the difference that
-    the condition makes (classifier-free guidance, Ho and Salimans 2022, arXiv 2207.12598).
+    A return-conditioned policy is asked for `return_target` (1.0 = the expert's return; or a target
+    for each label by name) and, if it knows the return-to-go, subtracts the rewards. One that also
+    acts without labels can be asked more strongly: its action is that without a condition plus
+    `guidance` times the difference that the condition makes (classifier-free guidance, Ho and
+    Salimans 2022, arXiv 2207.12598).
 
     With a `sample_seed` actions are drawn from a Gaussian policy, otherwise they are its mean. They
     are clipped to +-`action_limit`. A policy that keeps the
@@ -103,7 +105,7 @@ class LearnedPolicy:
         network: PolicyNetwork,
         num_robots: int,
         name: str = "learned",
-        return_target: float = 1.0,
+        return_target: float | Mapping[str, float] = 1.0,
         sample_seed: int | None = None,
         action_limit: float = float("inf"),
         reset_every: int = 0,
@@ -111,7 +113,8 @@ class LearnedPolicy:
     ) -> None:
         if num_robots < 1:
             raise ValueError(f"num_robots must be at least 1, got {num_robots}")
-        if not np.isfinite(return_target):
+        asked = return_target if isinstance(return_target, Mapping) else {TARGET: return_target}
+        if not np.isfinite([*asked.values()]).all():
             raise ValueError(f"return_target must be a finite number, got {return_target}")
         if not action_limit > 0:
             raise ValueError(f"action_limit must be above 0, got {action_limit}")
@@ -130,8 +133,10 @@ class LearnedPolicy:
         self._limit = action_limit
         self._layout, self._guidance = network.layout, guidance
         self._condition = network.condition if network.conditioned else None
-        self._share, self._asked = network.share, np.full(num_robots, return_target, np.float32)
-        self._target = np.float32(network.return_at(return_target))
+        self._share = network.share
+        self._asked = {name: np.full(num_robots, each, np.float32) for name, each in asked.items()}
+        remaining = asked.get(RETURN_TO_GO, asked.get(TARGET, 1.0))
+        self._target = np.float32(network.return_at(remaining))
         self._remaining = np.full(num_robots, self._target, dtype=np.float32)
         self._first = np.ones(num_robots, dtype=bool)
         self._last_action = np.zeros((num_robots, network.act_dim), dtype=np.float32)
@@ -199,5 +204,5 @@ class LearnedPolicy:
             return None
         self._remaining -= np.where(self._first, 0.0, observation.reward).astype(np.float32)
         self._first[:] = False
-        targets = {RETURN_TO_GO: self._share(self._remaining), TARGET: self._asked}
+        targets = {**self._asked, RETURN_TO_GO: self._share(self._remaining)}
         return np.stack(self._condition.in_control(targets), axis=1).astype(np.float32)

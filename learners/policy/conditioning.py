@@ -13,7 +13,9 @@ from gaitforge.datasets.errors import listed
 
 RETURN_TO_GO = "return_to_go"
 TARGET = "target"
-LABELS = (RETURN_TO_GO, "return", "rate", "share", "driver", "advantage")
+OF_RETURNS = (RETURN_TO_GO, "return", "rate")
+"""Labels in units of the return that the network sees as 1. The others say nothing of it."""
+LABELS = (*OF_RETURNS, "share", "driver", "advantage")
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from gaitforge.learners.models.registry import model_preset, preset
 from gaitforge.learners.policy.conditioning import RETURN_TO_GO, Condition
 from gaitforge.learners.training.objectives import OBJECTIVES, value_settings
 
-# Settings that may change when a run is resumed; they change results by rounding at most.
-_FREE_TO_CHANGE = (
-    *("threads", "checkpoint_every", "keep_every", "device", "compile", "accumulate"),
-)
+# Settings that may change when a run is resumed; they change results by rounding at most, but for
+# those of NOISE where a network or an objective draws random numbers in training.
+NOISE = ("device", "accumulate")
+_FREE_TO_CHANGE = ("threads", "checkpoint_every", "keep_every", "compile", *NOISE)
 _LARGEST = 2**31 - 1
 _Count = Annotated[int, Range(1, _LARGEST)]
 _AboveZero = Annotated[float, Range(0, above=True)]
@@ -172,6 +172,11 @@ class TrainConfig:
         else:
             own = recorded.get("prefix_len")
         return replace(self, prefix_len=own)
+
+    def other_noise(self, recorded: Mapping[str, Any]) -> list[str]:
+        """Names of settings that differ from a recorded run's and change the random numbers."""
+        defaults = TrainConfig().to_json()
+        return [name for name in NOISE if getattr(self, name) != recorded.get(name, defaults[name])]
 
     def differences(self, recorded: Mapping[str, Any]) -> list[str]:
         """Names of settings that differ from a recorded run's and change results.

@@ -124,6 +124,12 @@ def objective_fields(objective: Objective, schema: Schema, executed: bool) -> tu
     return ("obs", *EXPERT_FIELDS)
 
 
+def draws_noise(objective: str, network: nn.Module) -> bool:
+    """Whether a training's loss draws random numbers."""
+    learner = value_class(objective)
+    return has_own_loss(network) or (learner is not None and learner.draws_noise)
+
+
 def has_own_loss(network: nn.Module) -> bool:
     """Whether a network has its own imitation loss, which replaces the squared error."""
     return hasattr(network, "imitation_losses")

@@ -21,6 +21,7 @@ from gaitforge.learners.training.building import build_policy
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks, process_group
 from gaitforge.learners.training.held_out import split_episodes
+from gaitforge.learners.training.objectives import draws_noise
 from gaitforge.learners.training.nonfinite import NonFiniteError
 from gaitforge.learners.training.process import keep_freed_memory, torch_threads
 from gaitforge.learners.training.trainer import Progress, RunProgress, Trainer
@@ -128,6 +129,12 @@ def _train(
     if ranks.rank == 0 and policy.obs_normaliser.bound is not None:
         for line in card["input_notes"]:
             say(line)
+    if stored is not None and ranks.rank == 0 and draws_noise(config.objective, policy.network):
+        for name in config.other_noise(stored.card["train_config"]):
+            say(
+                f"{name} is another than before: this training draws random numbers, which are "
+                "others from here on"
+            )
     trainer = Trainer(config, episodes, policy, card, run_dir, ranks, progress)
     try:
         if stored is not None:

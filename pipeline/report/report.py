@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
+from gaitforge.collectors.intervals import ratio
 from gaitforge.datasets.errors import amount
 from gaitforge.flows.records.records import reading_files, write_file
 from gaitforge.pipeline.report import charts, pages, results
@@ -149,8 +150,8 @@ def _cells(summary: Record, names: Sequence[str]) -> list[Record]:
     expert = {place(cell): cell["return"] for cell in cells if cell["policy"] == EXPERT}
 
     def fraction(cell: Record) -> float | None:
-        of = expert.get(place(cell), 0.0)
-        return cell["return"] / of if of > 0 and pages.is_number(cell["return"]) else None
+        value = cell["return"]
+        return ratio(value, expert.get(place(cell), 0.0)) if pages.is_number(value) else None
 
     return [{**c, "return_fraction": fraction(c)} for c in cells if c["policy"] in names]
 

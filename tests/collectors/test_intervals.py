@@ -1,5 +1,7 @@
 """Confidence intervals: the laws that they state, against SciPy and by how often they cover."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from gaitforge.collectors.intervals import (
     combined_interval,
     mean_interval,
+    ratio,
     ratio_interval,
     success_interval,
 )
@@ -77,3 +80,25 @@ def test_pairs_narrow_the_interval_of_a_ratio_and_an_expert_at_zero_has_none() -
     assert ratio_interval([[1.0, 2.0]], [[-1.0, 0.0]]) is None
     assert ratio_interval([[1.0]], [[1.0]]) is None, "one episode"
     assert ratio_interval([], []) is None
+
+
+any_float = st.floats(allow_nan=True, allow_infinity=True)
+tiny = st.sampled_from([5e-324, 1e-310, 1e-200, 0.0, -0.0, -1e-300])
+
+
+@given(any_float, any_float | tiny)
+def test_a_ratio_is_a_number_of_json_or_none(value: float, of: float) -> None:
+    share = ratio(value, of)
+    json.dumps(share, allow_nan=False)
+    if share is None:
+        with np.errstate(all="ignore"):
+            assert not of > 0 or not np.isfinite(np.float64(value) / of)
+    else:
+        assert share == value / of
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=4), st.floats(0, 1e-305) | tiny)
+def test_the_interval_over_an_expert_at_almost_zero_is_finite_or_none(
+    returns: list[float], of: float
+) -> None:
+    json.dumps(ratio_interval([returns], [[of] * len(returns)]), allow_nan=False)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gaitforge.collectors.humanoid.snippet_grid import humanoid_schema
 from gaitforge.collectors.legged.data import CollectionGrid
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.replaying import replay_environment, stored_episodes
@@ -17,10 +18,12 @@ from gaitforge.datasets.edits.applying import apply_edits
 from gaitforge.datasets.edits.merge import merge_stores
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
+from gaitforge.datasets.selection.actions import chosen_place
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.replay import replay
 from gaitforge.flows.tasks.legged import LeggedPlan
+from tests.flows.gym_stores import make_gym_store
 from tests.pipeline.command_line import call
 
 GRID = CollectionGrid(
@@ -127,7 +130,8 @@ def test_transitions_hold_the_executed_actions(
 
 
 def test_a_state_goes_on_with_other_actions_at_the_same_steps(noisy: Store) -> None:
-    selection, sizes = noisy.select(), {"window_len": 13, "batch_size": 7}
+    selection = noisy.select()
+    sizes: dict[str, Any] = {"window_len": 13, "batch_size": 7}
     stream = selection.windows(**sizes, transitions=True, actions="clean")
     iteration = iter(stream)
     next(iteration)
@@ -221,3 +225,28 @@ def test_the_command_line_chooses_and_refuses(noisy: Store, tmp_path: Path, caps
     assert complaint.count("\n") == 1
     maps = export_selection("fcnet", noisy.select(), tmp_path / "maps")
     assert any(line.startswith("actions: clean") for line in maps.carried.notes)
+
+
+def test_stores_of_tasks_that_keep_executed_actions_give_them_on_request(
+    tmp_path: Path, capsys: Any
+) -> None:
+    pytest.importorskip("gymnasium")
+    store = open_store(make_gym_store(tmp_path / "hopper.zarr", episodes=2))
+    out = tmp_path / "out.hdf5"
+    assert call("export", store.path, "d4rl", out, "--actions", "executed") == 0
+    assert "actions: executed" in capsys.readouterr().out
+    plain = store.select()
+    chosen = plain.with_actions("executed")
+    assert chosen.hash == plain.hash
+    assert chosen.schema == plain.schema
+    np.testing.assert_array_equal(chosen.read("action"), plain.read("action"))
+    sizes: dict[str, Any] = {"window_len": 4, "batch_size": 4}
+    copy = plain.materialise(tmp_path / "copies")
+    for stream in (plain.windows(**sizes, actions="executed"), copy.windows(**sizes)):
+        for one, other in zip(stream, plain.windows(**sizes), strict=True):
+            assert one["action"].equal(other["action"])
+    humanoid = humanoid_schema(has_value=False)
+    assert chosen_place(humanoid, "executed", "h.zarr") is None
+    assert chosen_place(humanoid, "", "h.zarr") is None
+    with pytest.raises(DatasetError, match="the clean ones in mean_action"):
+        chosen_place(humanoid, "clean", "h.zarr")

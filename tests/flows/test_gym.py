@@ -23,6 +23,7 @@ from gaitforge.flows.stages.collect import collect, collect_part
 from gaitforge.flows.stages.importing import ImportPlan, run_import
 from gaitforge.flows.stages.processes import run_in_processes
 from gaitforge.flows.tasks.gym import GymPlan, quality_summary
+from gaitforge.flows.tasks.gym_evaluation import GymEvaluation
 from gaitforge.pipeline.cli.main import main
 from tests.collectors.gym.making import RETURNS, actor_weights, make_training
 from tests.flows.processes import gaitforge, is_running, part_in_work, soon
@@ -97,6 +98,19 @@ def test_sets_are_as_long_as_asked_in_whole_episodes(store: Path, plan: GymPlan)
         assert sorted(wanted) == [20, 40]
         for lengths, steps in zip(by_part.values(), _targets(plan, by_part), strict=True):
             assert sum(lengths[:-1]) < steps <= sum(lengths)
+
+
+def test_an_own_environment_with_the_name_of_a_shipped_task_is_evaluated_on_itself() -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+    pendulum = "gymnasium.envs.classic_control:PendulumEnv"
+    gymnasium.register("hopper", pendulum, max_episode_steps=5)
+    try:
+        schema = GymPlan("hopper", qualities=("random",), steps=5).schema()
+        plan = GymEvaluation.of_store(schema)
+        assert plan is not None
+        assert plan.env == "hopper"
+    finally:
+        del gymnasium.registry["hopper"]
 
 
 def _targets(plan: GymPlan, names: dict[str, Any]) -> list[int]:

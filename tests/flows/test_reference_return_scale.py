@@ -3,8 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from gaitforge.collectors.policies import StoredObservation
 from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.evaluate import evaluate_policy
@@ -13,6 +15,7 @@ from gaitforge.flows.tasks.gym_evaluation import GymEvaluation
 from gaitforge.flows.tasks.policy_source import run_source
 from gaitforge.flows.tasks.registry import run_evaluation
 from gaitforge.learners.checkpoint import load_policy
+from gaitforge.learners.deploy.control import LearnedPolicy
 from gaitforge.learners.training.config import TrainConfig
 from tests.flows.gym_stores import RETURNS, TINY, make_gym_store
 
@@ -39,6 +42,23 @@ def test_the_stores_expert_is_what_returns_are_divided_by(tmp_path: Path) -> Non
     without = make_gym_store(tmp_path / "without.zarr", episodes=4, references=False)
     mean = open_store(without).select().where(WHOLE).episodes()["return"].to_numpy().mean()
     assert scale_of(without, TINY, tmp_path / "mean") == pytest.approx(mean)
+
+
+@pytest.mark.parametrize("label", ["share", "driver", "advantage"])
+def test_a_label_in_no_units_of_returns_is_asked_for_as_it_is(label: str, tmp_path: Path) -> None:
+    """Its 1 is the data's best policy, or the highest rank, whatever return is seen as 1."""
+    store = make_gym_store(tmp_path / "hopper.zarr", episodes=4)
+    for name, scale in (("default", None), ("half", RETURNS["expert"] / 2)):
+        config = replace(TINY, condition=(label,), return_scale=scale)
+        scale_of(store, config, tmp_path / name)
+        plan = run_evaluation(tmp_path / name)
+        assert isinstance(plan, GymEvaluation)
+        network = load_policy(tmp_path / name)
+        policy = plan.driven(run_source(tmp_path / name), network, 1)
+        action = policy.act(StoredObservation(np.ones((1, 11), np.float32), np.zeros(1)))
+        expected = LearnedPolicy(network, 1)
+        plain = expected.act(StoredObservation(np.ones((1, 11), np.float32), np.zeros(1)))
+        np.testing.assert_array_equal(action, np.clip(plain, -1, 1))
 
 
 def test_what_training_took_for_the_expert_is_not_corrected_again(tmp_path: Path) -> None:

@@ -116,6 +116,13 @@ def test_a_stage_that_fails_ends_the_others_and_is_named(
     assert all(is_done(tmp_path, stage) for stage in stages(tmp_path))
 
 
+def test_the_error_of_an_earlier_run_is_not_told_where_a_process_was_killed(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="b: there is no bread"):
+        run_side_by_side(tmp_path, stages(tmp_path, b=fail), Silent(), Silent(), processes=2)
+    with pytest.raises(ValueError, match="a process ended before"):
+        run_side_by_side(tmp_path, stages(tmp_path, b=die), Silent(), Silent(), processes=2)
+
+
 PROGRAM = """
 import sys, time
 from pathlib import Path

@@ -19,7 +19,12 @@ from gaitforge.datasets.formats import exporter_class, options_of
 from gaitforge.datasets.formats.protocol import Begin, Report, no_progress
 from gaitforge.datasets.formats.sources import field_bytes
 from gaitforge.datasets.formats.transfer.verifying import verify_export
-from gaitforge.datasets.selection.actions import FINAL_OBS, actions_in_words, holds_executed
+from gaitforge.datasets.selection.actions import (
+    FINAL_OBS,
+    actions_in_words,
+    holds_executed,
+    stores_executed,
+)
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.datasets.system.locks import exclusive_lock
@@ -55,7 +60,8 @@ def export_selection(
     _check_free(target, destination)
     if len(selection) == 0:
         raise DatasetError("nothing to export: no episode is selected")
-    selection = selection.with_actions(getattr(writer_options, "actions", "") or cls.actions)
+    default = "" if stores_executed(selection.schema) else cls.actions  # it has no others
+    selection = selection.with_actions(getattr(writer_options, "actions", "") or default)
     exporter.check(selection, target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

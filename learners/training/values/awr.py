@@ -43,6 +43,7 @@ class AWR(ValueLearner):
 
     settings_class = AWRSettings
     settings: AWRSettings
+    draws_noise: ClassVar[bool] = False
     values_actions: ClassVar[bool] = False
 
     def __init__(self, policy: PolicyNetwork, settings: AWRSettings, reward_scale: float) -> None:

@@ -1,6 +1,7 @@
 """Implicit Q-learning (Kostrikov et al., 2022, https://arxiv.org/abs/2110.06169)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -38,6 +39,7 @@ class IQL(ValueLearner):
 
     settings_class = IQLSettings
     settings: IQLSettings
+    draws_noise: ClassVar[bool] = False
 
     def __init__(self, policy: PolicyNetwork, settings: IQLSettings, reward_scale: float) -> None:
         super().__init__(policy, settings, reward_scale)

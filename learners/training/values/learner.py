@@ -95,6 +95,7 @@ class ValueLearner(nn.Module, ABC):
     Attributes:
         policy_rate: the policy's learning rate as a share of the critics'.
         values_actions: whether there are critics of actions, `q`, with a target that follows.
+        draws_noise: whether its loss draws random numbers.
     """
 
     q: Ensemble
@@ -102,6 +103,7 @@ class ValueLearner(nn.Module, ABC):
     settings_class: ClassVar[type[ValueSettings]] = ValueSettings
     policy_rate: ClassVar[float] = 1.0
     values_actions: ClassVar[bool] = True
+    draws_noise: ClassVar[bool] = True
 
     def __init__(self, policy: PolicyNetwork, settings: Any, reward_scale: float) -> None:
         super().__init__()

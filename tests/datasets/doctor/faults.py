@@ -110,6 +110,19 @@ def constant_channel(arrays: Arrays, columns: Columns) -> None:
     arrays["obs"][:, 10] = 0.0
 
 
+def rarely_changing(arrays: Arrays, columns: Columns) -> None:
+    """A switch among the joint velocities that is pressed in two steps of two episodes."""
+    arrays["obs"][:, 10] = 0.0
+    for span in _spans(columns)[3:5]:
+        arrays["obs"][span.start + 9, 10] = 1.0
+
+
+def barely_changing(arrays: Arrays, columns: Columns) -> None:
+    """A joint that does not move, whose angle has the sensor's rounding."""
+    noise = np.random.default_rng(1).normal(0, 2e-5, len(arrays["obs"]))
+    arrays["obs"][:, 4] = 0.8 + np.clip(noise, -3e-5, 3e-5)
+
+
 def unit(arrays: Arrays, columns: Columns) -> None:
     """Joint angles in degrees."""
     arrays["obs"][:, 3:9] = np.degrees(arrays["obs"][:, 3:9])
@@ -218,6 +231,7 @@ def conflicting_labels(arrays: Arrays, columns: Columns) -> None:
 
 FAULTS: dict[str, tuple[Callable[[Arrays, Columns], None], ...]] = {
     "constant-channel": (constant_channel,),
+    "near-constant": (rarely_changing, barely_changing),
     "unit": (unit, unit_of_some),
     "action-limit": (action_limit,),
     "frozen-sensor": (frozen_sensor,),

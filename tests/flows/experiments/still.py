@@ -5,6 +5,9 @@ import numpy as np
 from gaitforge.collectors.policies import Memoryless, Observation
 from gaitforge.collectors.robots.robot import N_JOINTS
 
+STILL = "tests.flows.experiments.still:Still"
+"""Its name on the command line."""
+
 
 class Still(Memoryless):
     """Holds the default pose."""

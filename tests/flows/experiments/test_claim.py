@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.datasets import Selection, Store, open_store
+from gaitforge.datasets.code.trust import trusting
 from gaitforge.flows.experiments.claim import Claim, claim
 from gaitforge.flows.experiments.measurements import MeasurementPlan
 from gaitforge.flows.experiments.plan import Corrections, Experiment
@@ -15,28 +17,31 @@ from gaitforge.flows.experiments.reinforcement import ReinforcementPlan
 from gaitforge.flows.experiments.robustness import RobustnessPlan
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record, write_record
-from gaitforge.flows.stages.staging import Stage, at_work
+from gaitforge.flows.stages.staging import Stage, at_work, is_done
 from gaitforge.flows.stages.status import EXPERIMENT, MEASUREMENT, REINFORCEMENT, ROBUSTNESS
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-from gaitforge.pipeline.report.experiment import PLAN_KINDS
+from gaitforge.learners.checkpoint import load_policy
+from gaitforge.pipeline.report.experiment import PLAN_KINDS, stages_of
+from tests.flows.experiments.still import STILL
 from tests.flows.gym_stores import TINY, make_gym_store
+from tests.flows.making import run_experiment
 from tests.pipeline.command_line import call
 
-STILL = "tests.flows.experiments.still:Still"
 GRID = EvaluationGrid(("flat",), ("stand",), (2,), 1)
 ON_STORE = Experiment({"mlp": {"steps": 3}}, settings={"batch_size": 4}, vary={"data": (0.5,)})
 PLANS: dict[str, Any] = {
     "collects": Claim("demo", Experiment({"mlp": {}}, collect=LeggedPlan())),
     EXPERIMENT: Claim("compare", ON_STORE, ("none.zarr",)),
     "dagger": Claim("dagger", Experiment({"mlp": {}}, corrections=Corrections()), ("none.zarr",)),
-    ROBUSTNESS: RobustnessPlan(
-        (STILL,), {"friction": (0.3,)}, LeggedEvaluation(grid=GRID, robots=1)
-    ),
     REINFORCEMENT: ReinforcementPlan({"mlp": {}}, {"hopper": {"env": "Hopper-v5"}}, {}, seeds=(0,)),
     MEASUREMENT: MeasurementPlan({"spectra": {"n": [4]}}),
 }
+with trusting([STILL]):
+    PLANS[ROBUSTNESS] = RobustnessPlan(
+        (STILL,), {"friction": (0.3,)}, LeggedEvaluation(grid=GRID, robots=1)
+    )
 
 
 def put(name: str, plan: Any, out: Path) -> None:
@@ -67,9 +72,11 @@ def test_a_folder_takes_its_own_experiment_again_and_no_other(
 @pytest.mark.parametrize("content", [{"plan": {}}, {"kind": "legged"}, []])
 def test_the_plan_of_something_else_stays(name: str, content: Any, tmp_path: Path) -> None:
     write_record(tmp_path / "plan.json", content)
-    with pytest.raises(ValueError, match=r"holds the plan.json of something else"):
+    path = tmp_path / "plan.json"
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=r"plan.json (of something else|is no record)"):
         put(name, PLANS[name], tmp_path)
-    assert read_record(tmp_path / "plan.json") == content
+    assert path.read_bytes() == before
 
 
 def experiment(**changes: Any) -> Callable[[Claim], Claim]:
@@ -178,3 +185,55 @@ def test_a_command_that_fails_or_only_shows_writes_no_plan(tmp_path: Path) -> No
     assert call(*words) == 2
     assert call(*words, "--runner", "slurm", "--dry-run") == 2
     assert (out / "plan.json").read_bytes() == before
+
+
+def test_a_store_that_was_edited_since_is_no_reason_to_train_anew_or_said_in_one_line(
+    tmp_path: Path,
+) -> None:
+    """What a training cannot see changes nothing; what it learns from belongs to its folder."""
+    pytest.importorskip("gymnasium")
+    store = open_store(make_gym_store(tmp_path / "hopper.zarr", episodes=4))
+    mlp = {"model": "mlp", "model_overrides": {"hidden_dim": 8, "n_layers": 1}, "steps": 2}
+    small = {"batch_size": 4, "window_len": 4, "held_out_fraction": 0.0, "threads": 1}
+    asked = {
+        **small,
+        "objective": "return",
+        "condition": ["share"],
+        "return_scale": 123.0,
+        "return_zero": -45.0,
+    }
+    evaluate = {"episodes": 2, "environments": 2}
+    experiment = Experiment(
+        {"mlp": {**mlp, **small}, "asked": {**mlp, **asked}}, targets=(1.0,), evaluate=evaluate
+    )
+    claim, out = Claim("mine", experiment, (str(store.path),)), tmp_path / "out"
+    run_experiment(claim, out, Silent())
+    policy = load_policy(out / "train" / "asked-seed-0")
+    assert policy.return_at(0.0) == -45.0, "a user's setting is not replaced by a measured one"
+    assert policy.return_at(1.0) == 123.0
+
+    def edited() -> list[str]:
+        """Names of the stages that would be done anew."""
+        return [stage.name for stage in stages_of(claim, out) if not is_done(out, stage)]
+
+    assert edited() == []
+    store.select().annotate(remark="seen")
+    assert edited() == []
+    store.select().where("quality = 'medium'").annotate(terrain="ice")
+    before = (out / "summary.json").read_bytes()
+    for change in (lambda: None, lambda: one_episode(store).drop(), lambda: trim(store)):
+        change()
+        assert "train mlp-seed-0" in edited()
+        with pytest.raises(ValueError, match="holds a run with another dataset") as refused:
+            run_experiment(claim, out, Silent())
+        assert str(refused.value).count("\n") == 0
+        assert (out / "summary.json").read_bytes() == before
+
+
+def one_episode(store: Store) -> Selection:
+    selection = open_store(store.path).select()
+    return selection.with_rows(selection.rows[:1])
+
+
+def trim(store: Store) -> None:
+    one_episode(store).trim(head=1, tail=1)

@@ -17,11 +17,11 @@ from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.tasks.legged_policy import driven_by
 from gaitforge.pipeline.experiments.choices import chosen_claim
+from tests.flows.experiments.still import STILL
 from tests.flows.experiments.test_rounds import BASE, PLAN
 
 OTHER = replace(PLAN, learners={"other": {"model": "mlp"}})
 FIRST = tuple(BASE.part_ids())
-STILL = "tests.flows.experiments.still:Still"
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.pipeline.report.experiment import stages_of
 from tests.flows import gym_stores
+from tests.flows.experiments.still import STILL
 from tests.flows.gym_stores import make_gym_store
 
 MLP: dict[str, Any] = {"model": "mlp", "steps": 2}
@@ -175,7 +176,7 @@ def test_a_task_that_a_store_names_is_a_folder_inside(
 def test_folders_of_policies_and_values_of_conditions_are_names_or_refused(tmp_path: Path) -> None:
     grid = EvaluationGrid(("flat",), ("stand",), (2,), 1)
     plan = RobustnessPlan(
-        ("tests.flows.experiments.still:Still",),
+        (STILL,),
         {"friction": (0.3, "0.2")},
         LeggedEvaluation(grid=grid, robots=1, threads=1),
     )

@@ -245,6 +245,24 @@ def test_how_it_runs_may_change(whole: TrainResult, selection: Selection, tmp_pa
     assert [row[1] for row in found] == pytest.approx([row[1] for row in expected], rel=1e-4)
 
 
+def test_other_random_numbers_than_before_are_said(selection: Selection, tmp_path: Path) -> None:
+    """Where the loss draws some, the parts of a batch and the device decide which."""
+    flow = {"model": "flow", "model_overrides": SMALL["flow"], "objective": "bc"}
+    for name, settings in (
+        ("fcnet", {}),
+        ("flow", flow),
+        ("iql", {"objective": "iql"}),
+        ("td3-bc", {"objective": "td3-bc"}),
+    ):
+        config, said = replace(LONGER, **settings), list[str]()
+        with pytest.raises(Killed):
+            train(config, selection, tmp_path / name, progress=after(STOP, crash))
+        parts = replace(config, accumulate=2)
+        train(parts, selection, tmp_path / name, say=said.append)
+        others = [line for line in said if line.startswith("accumulate is another than before")]
+        assert len(others) == (name in ("flow", "td3-bc")), name
+
+
 LOST = """
 class Dying:
     def __del__(self):

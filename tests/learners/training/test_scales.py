@@ -97,7 +97,7 @@ def test_inputs_are_bounded_alike_in_every_way_to_act(
             window = torch.from_numpy(np.stack(sequence, axis=1))
             forward = policy(window)[:, -1]
         assert action.abs().max() < 1e3
-        kwargs = {"rtol": 1e-3, "atol": 1e-3}
+        kwargs: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-3}
         np.testing.assert_allclose(forward, action, **kwargs)
         np.testing.assert_allclose(step.step(obs, None), action, **kwargs)
         for number, run in enumerate(exported):
