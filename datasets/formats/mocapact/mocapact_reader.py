@@ -81,8 +81,9 @@ class MocapactImporter(Importer):
     @classmethod
     def recognises(cls, source: Path) -> bool:
         """See `protocol.Importer`."""
-        paths = sorted(source.glob("*.hdf5"))[:1] if source.is_dir() else [source]
-        names = [name for path in paths for name in top_names(path)]
+        # One file tells it, and there may be thousands; the first ones may be damaged.
+        paths = sorted(source.glob("*.hdf5")) if source.is_dir() else [source]
+        names = next(filter(None, map(top_names, paths)), [])
         return any(keys.Snippet.parse(name) for name in names)
 
     def read_part(self, part: Span) -> PartInput:

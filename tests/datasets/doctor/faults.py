@@ -110,6 +110,17 @@ def constant_channel(arrays: Arrays, columns: Columns) -> None:
     arrays["obs"][:, 10] = 0.0
 
 
+def rarely_changing(arrays: Arrays, columns: Columns) -> None:
+    """A contact that happens once."""
+    arrays["obs"][:, 10] = 0.0
+    arrays["obs"][70, 10] = 1.0
+
+
+def barely_changing(arrays: Arrays, columns: Columns) -> None:
+    """A joint velocity that is only the rounding of a large number."""
+    arrays["obs"][:, 10] = 5.0 + arrays["obs"][:, 10] * np.float32(1e-5)
+
+
 def unit(arrays: Arrays, columns: Columns) -> None:
     """Joint angles in degrees."""
     arrays["obs"][:, 3:9] = np.degrees(arrays["obs"][:, 3:9])
@@ -218,6 +229,7 @@ def conflicting_labels(arrays: Arrays, columns: Columns) -> None:
 
 FAULTS: dict[str, tuple[Callable[[Arrays, Columns], None], ...]] = {
     "constant-channel": (constant_channel,),
+    "near-constant": (rarely_changing, barely_changing),
     "unit": (unit, unit_of_some),
     "action-limit": (action_limit,),
     "frozen-sensor": (frozen_sensor,),
