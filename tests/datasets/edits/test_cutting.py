@@ -65,7 +65,7 @@ def assert_cut(before: Store, after: Store, cuts: Cuts) -> None:
                 assert piece[name] == row[name], name
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(edits=EDITS, data=st.data())
 def test_pieces_are_what_was_cut_and_can_be_edited_cut_and_merged(
     tmp_path_factory: pytest.TempPathFactory, edits: list[Any], data: st.DataObject
