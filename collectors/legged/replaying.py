@@ -18,6 +18,8 @@ from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard, load_robot
 from gaitforge.collectors.robots.stored_robots import SEVERAL, stored_robot
 from gaitforge.collectors.scenarios.randomisation import DRAW_NAMES, Randomisation
 from gaitforge.datasets import Schema, Selection
+from gaitforge.datasets.catalog.listing import episode_name
+from gaitforge.datasets.edits.cutting import pieces_of
 from gaitforge.datasets.errors import listed
 from gaitforge.datasets.selection.actions import holds_executed
 
@@ -111,11 +113,12 @@ def replay_environment(
         robot: a name or path; empty for the store's own.
 
     Raises:
-        ValueError: not episodes of the legged task, float16, several robots, simulators or
-            versions, a simulator that does not replay bit for bit, or one whose version here
-            differs.
+        ValueError: not episodes of the legged task, pieces of episodes, float16, several robots,
+            simulators or versions, a simulator that does not replay bit for bit, or one whose
+            version here differs.
     """
     schema, address = selection.store.schema, selection.store.address
+    check_whole(selection)
     if "obs" not in schema.names() or schema.field("obs").slices != POLICY_SLICES:
         raise ValueError(f"{address} does not hold episodes of the legged task")
     if schema.field("obs").dtype != "float32":
@@ -134,6 +137,18 @@ def replay_environment(
             "but --with-recorded-versions of verify, derive and view can"
         )
     return env
+
+
+def check_whole(selection: Selection) -> None:
+    """ValueError for pieces of episodes: where they begin, no simulation began."""
+    pieces = pieces_of(selection)
+    if pieces.any():
+        first = episode_name(int(selection.episode_ids()[np.argmax(pieces)]))
+        raise ValueError(
+            f"{selection.store.address} holds pieces of episodes, such as {first}, which cannot be "
+            "simulated again; take the store that they were cut from, or leave pieces out by "
+            "--where 'seed >= 0'"
+        )
 
 
 def simulator_of_selection(selection: Selection) -> tuple[str, str]:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from gaitforge.collectors.timing import GRAVITY_MS2
-from gaitforge.datasets.errors import failures
+from gaitforge.datasets.errors import DatasetError, failures
+from gaitforge.datasets.files import join_inside
 
 ASSETS = Path(__file__).parent.parent / "assets"
 CARD_FILE = "robot.json"
@@ -269,7 +270,11 @@ def _card(path: Path, raw: dict[str, Any]) -> RobotCard:
     entries |= {key: _numbers(raw[key], key, wrong) for key in _NUMBERS}
     entries["joint_signs"] = _numbers(raw.get("joint_signs", 1), "joint_signs", wrong)
     entries["variation"] = VARIATION | _ranges(raw.get("variation", {}), wrong)
-    card = RobotCard(path=path, mjcf_path=path.parent / raw["mjcf"], **entries)
+    try:
+        mjcf_path = join_inside(path.parent, raw["mjcf"])  # a store of this robot keeps its text
+    except DatasetError as error:
+        raise wrong(f"its mjcf: {error}") from None
+    card = RobotCard(path=path, mjcf_path=mjcf_path, **entries)
     _check_pose(card)
     if not card.mjcf_path.is_file():
         raise card.wrong(f"its MJCF {card.mjcf_path} does not exist")

@@ -105,12 +105,13 @@ class Data:
         if remedy == "limitations" or not ids:
             line = shlex.quote(f"{name}: {finding.text}")
             return [f"gaitforge card {store} --add-limitation {line}"]
-        cuts = remedy in ("cut", "trim head", "trim tail")
-        if cuts and whole_episode_fields(self.schema):
+        whole = whole_episode_fields(self.schema)
+        if remedy in ("trim head", "trim tail") and whole:
             remedy = "annotate"  # such a field would be wrong of a part of an episode
         if remedy == "cut":
             apart = shlex.quote(f"{shlex.split(store)[0].removesuffix('.zarr')}-cut.zarr")
-            return [f"gaitforge dataset cut {store} {apart}"]
+            without = f" --without {shlex.quote(','.join(whole))}" if whole else ""
+            return [f"gaitforge dataset cut {store} {apart}{without}"]
         verb, option = {
             "drop": ("drop", f"--reason {name}"),
             "trim head": ("trim", "--head 1"),

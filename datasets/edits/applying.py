@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from gaitforge.datasets.edits.assemble import Advance, copy_notes, lineage
+from gaitforge.datasets.edits.assemble import Advance, copy_notes, lineage, new_place, unfinished
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.store import Store
 
@@ -16,22 +16,23 @@ def apply_edits(
     Dropped episodes, trimmed steps and replaced values are not in it; added fields and columns are
     as if they had been collected. Parts keep their names, but not their hashes, so tags stay
     behind. The new store's plan says what it was made from. `advance` is called with the steps of
-    each part. The same call again goes on after a crash. DatasetError if something else is at
-    `out`, an object is damaged or missing, or the disk cannot be written.
+    each part. The store appears when it is complete; the same call again goes on after a crash.
+    DatasetError if something else is at `out`, an object is damaged or missing, or the disk cannot
+    be written.
     """
+    place = new_place(out)
     catalog = store.catalog()
     present = Selection(store, catalog, catalog.shown)
-    target = Store.create(out, present.schema, {"applied": lineage(store)})
-    for part_id, rows in present.rows_by_part():
-        part = present.with_rows(catalog.part_bounds[part_id][0] + rows)
-        if target.missing([part_id]):
-            steps, per_episode = (
-                {name: part.read(name) for name in present.schema.names(per)}
-                for per in ("step", "episode")
-            )
-            columns = part.episodes().drop_columns(["part", "start"])
-            target.write_part(part_id, steps, columns, per_episode)
-        advance(part.steps)
-    copy_notes([store.path], target.path)
-    target.files.rebuild_index()
-    return target.path
+    with unfinished(place, present.schema, {"applied": lineage(store)}) as target:
+        if target is None:
+            return place
+        for part_id, rows in present.rows_by_part():
+            part = present.with_rows(catalog.part_bounds[part_id][0] + rows)
+            if target.missing([part_id]):
+                steps = {name: part.read(name) for name in present.schema.names("step")}
+                finals = {name: part.read(name) for name in present.schema.names("episode")}
+                columns = part.episodes().drop_columns(["part", "start"])
+                target.write_part(part_id, steps, columns, finals)
+            advance(part.steps)
+        copy_notes([store.path], target.path)
+    return place

@@ -2,8 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from gaitforge.datasets.files import (
     write_bytes_durably,
 )
 from gaitforge.datasets.layout import ABOUT, CATALOG, IMPORTS, PARTS, ROOT_FILE, STAGING
+from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.edit_log import last_sha256
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.datasets.storage.store import Store
@@ -74,10 +75,7 @@ def check_local(stores: Sequence[Store], out: str | os.PathLike[str]) -> Path:
                 f"{store.address} has an edit of kind {odd.kind!r}, which a new store cannot take; "
                 "merge and split what 'gaitforge dataset apply' makes of it"
             )
-    if is_bucket_url(out):
-        raise DatasetError(f"{out} is on object storage; give a local folder, then push that")
-    path = Path(os.path.abspath(out))
-    return check_outside_stores(path.parent) / path.name
+    return new_place(out)
 
 
 def assemble(
@@ -93,6 +91,28 @@ def assemble(
     at `out` with the same `plan` (JSON values) is kept. `more` adds further edits at the end, and
     `advance` is called with 1 for each file of parts that is there.
     """
+    with unfinished(out, shares[0].store.schema, plan) as target:
+        if target is None:
+            return
+        for share in shares:
+            for stem in share.stems():
+                _link_part(share.store, target, stem)
+                advance(1)
+        copy_notes([share.store.path for share in shares], target.path)
+        shutil.rmtree(target.log.folder, ignore_errors=True)
+        for share in shares:
+            others = [other.store for other in shares if other is not share]
+            _copy_edits(share, others, target)
+        more(target)
+
+
+@contextmanager
+def unfinished(out: Path, schema: Schema, plan: Mapping[str, Any]) -> Iterator[Store | None]:
+    """A hidden store beside `out` to be filled, which is moved to `out` at the end.
+
+    It is left as it is if the caller fails or is killed, and the next call with the same `plan`
+    gets it again. None where `out` is that store already; DatasetError where `out` is another.
+    """
     temporary = out.with_name(f".{out.name}.unfinished")
     with disk_failures(f"{out} was not made", "; the same command goes on"):
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -100,6 +120,7 @@ def assemble(
             if not held:
                 raise DatasetError(f"{out} is being made by another process")
             if _has_plan(out, plan):
+                yield None
                 return
             if out.exists() and not (out.is_dir() and not any(out.iterdir())):
                 raise DatasetError(f"{out} exists and is not the same result; give a new path")
@@ -107,23 +128,22 @@ def assemble(
                 for path in out.parent.iterdir():  # with what a killed Store.create left
                     if path.name.lstrip(".").startswith(temporary.name.lstrip(".")):
                         shutil.rmtree(path, ignore_errors=True)
-            target = Store.create(temporary, shares[0].store.schema, plan)
-            for share in shares:
-                for stem in share.stems():
-                    _link_part(share.store, target, stem)
-                    advance(1)
-            copy_notes([share.store.path for share in shares], temporary)
-            shutil.rmtree(target.log.folder, ignore_errors=True)
-            for share in shares:
-                others = [other.store for other in shares if other is not share]
-                _copy_edits(share, others, target)
-            more(target)
+            target = Store.create(temporary, schema, plan)
+            yield target
             target.catalog()
             target.files.rebuild_index()
             _flush(temporary)
             with suppress(OSError):
                 out.rmdir()  # an empty folder may stand where the store goes
             replace_durably(temporary, out)
+
+
+def new_place(out: str | os.PathLike[str]) -> Path:
+    """The absolute path of a new store; DatasetError for URLs, and for a place within a store."""
+    if is_bucket_url(out):
+        raise DatasetError(f"{out} is on object storage; give a local folder, then push that")
+    path = Path(os.path.abspath(out))
+    return check_outside_stores(path.parent) / path.name
 
 
 def _has_plan(path: Path, plan: Mapping[str, Any]) -> bool:

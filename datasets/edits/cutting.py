@@ -2,14 +2,16 @@
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from gaitforge.datasets.edits.assemble import Advance, copy_notes, lineage
+from gaitforge.datasets.edits.assemble import Advance, copy_notes, lineage, new_place, unfinished
 from gaitforge.datasets.edits.operations import REWARD, whole_episode_fields
 from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.schema import Schema
@@ -19,8 +21,13 @@ from gaitforge.datasets.storage.store import Store
 Cuts = Mapping[int, Sequence[int]]
 """Id of an episode -> the steps that begin a new one, ascending, from 1 on."""
 
+CUT_FROM, CUT_STEP = "cut_from", "cut_step"
+"""Columns of pieces: the episode that was cut, and the first step in it; -1 for whole episodes."""
+
 _NUMBER_BITS = 32
 """An episode's id is its source above these bits, and a number."""
+_PREFIX_DIGITS = 7
+"""Hexadecimal digits of a prefix."""
 
 
 def cut_episodes(
@@ -28,57 +35,103 @@ def cut_episodes(
     out: str | os.PathLike[str],
     cuts: Cuts,
     advance: Advance = lambda steps: None,
+    without: Sequence[str] = (),
 ) -> Path:
     """Write a store's present version into the new store `out`, with these episodes cut.
 
     The first piece keeps the episode's id, the others get new ones; columns `cut_from` and
     `cut_step` (-1 for others) name the episode and the piece's first step in it. A piece has its
-        own `length` and `return`, and no seed. Only the last one ended as the episode did: the
+    own `length` and `return`, and no seed. Only the last one ended as the episode did: the
     others were cut off, without success. Where the store has `final_obs` (or another
     `final_<step field>`), a piece before the last gives up its last step, whose observation
     becomes the final one, since the following row is another episode's.
 
-    The same call again goes on after a crash. DatasetError for an unknown episode, a step outside
-    it, episode fields that tell of whole episodes, or something else at `out`.
+    Args:
+        advance: called with the steps of each part.
+        without: episode fields that the new store does not have, since they tell of whole
+            episodes, such as an initial state.
+
+    The store appears when it is complete. The same call again goes on after a crash, or returns
+    the finished store. DatasetError for an unknown episode, a step outside it, episode fields that
+    tell of whole episodes, or something else at `out`.
     """
+    place = new_place(out)
     catalog = store.catalog()
     present = Selection(store, catalog, catalog.shown)
-    _check(present, cuts)
+    schema = _check(present, cuts, without)
     record = {str(episode): [int(step) for step in steps] for episode, steps in cuts.items()}
     digest = hashlib.sha256(repr(sorted(record.items())).encode()).hexdigest()
-    made = {"cut": {**lineage(store), "episodes": len(record), "cuts": digest}}
-    target = Store.create(out, present.schema, made)
-    for part_id, rows in present.rows_by_part():
-        part = present.with_rows(catalog.part_bounds[part_id][0] + rows)
-        if target.missing([part_id]):
-            steps, per_episode = (
-                {name: part.read(name) for name in present.schema.names(per)}
-                for per in ("step", "episode")
-            )
-            columns = part.episodes().drop_columns(["part", "start"])
-            pieces = _Pieces(part.lengths, columns.column("episode").to_pylist(), cuts)
-            if present.schema.names("episode"):
-                pieces.give_up_last_steps()
-            target.write_part(
-                part_id,
-                {name: values[pieces.kept] for name, values in steps.items()},
-                _columns(columns, pieces, part_id, steps),
-                _finals(present.schema, per_episode, steps, pieces),
-            )
-        advance(part.steps)
-    copy_notes([store.path], target.path)
-    target.files.rebuild_index()
-    return target.path
+    details = {"cut_episodes": len(record), "cuts": digest, "without": sorted(without)}
+    made = {"cut": {**lineage(store), **details}}
+    prefixes = _free_prefixes(present, digest)
+    with unfinished(place, schema, made) as target:
+        if target is None:
+            return place
+        for part_id, rows in present.rows_by_part():
+            part = present.with_rows(catalog.part_bounds[part_id][0] + rows)
+            prefix = next(prefixes)
+            if target.missing([part_id]):
+                _write_pieces(target, part_id, part, cuts, prefix)
+            advance(part.steps)
+        copy_notes([store.path], target.path)
+    return place
 
 
-def _check(present: Selection, cuts: Cuts) -> None:
+def _write_pieces(target: Store, part_id: str, part: Selection, cuts: Cuts, prefix: int) -> None:
+    """Write a part with its episodes cut."""
+    schema = target.schema
+    steps = {name: part.read(name) for name in schema.names("step")}
+    finals = {name: part.read(name) for name in schema.names("episode")}
+    columns = part.episodes().drop_columns(["part", "start"])
+    pieces = _Pieces(part.lengths, columns.column("episode").to_pylist(), cuts)
+    if finals:
+        pieces.give_up_last_steps()
+    target.write_part(
+        part_id,
+        {name: values[pieces.kept] for name, values in steps.items()},
+        _columns(columns, pieces, prefix, steps),
+        _finals(schema, finals, steps, pieces),
+    )
+
+
+def _free_prefixes(present: Selection, digest: str) -> Iterator[int]:
+    """The upper bits of new episodes' ids, for a part each, that no episode of the store has."""
+    taken = set((present.episode_ids() >> _NUMBER_BITS).tolist())
+    for number in count():
+        own = hashlib.sha256(f"cut {digest} {number}".encode()).hexdigest()
+        prefix = int(own[:_PREFIX_DIGITS], 16)
+        if prefix not in taken:
+            taken.add(prefix)
+            yield prefix
+
+
+def pieces_of(selection: Selection) -> np.ndarray:
+    """(E,) bool: which episodes are pieces of one that was cut. They have no start of their own."""
+    if CUT_FROM not in selection.catalog.column_names:
+        return np.zeros(len(selection), bool)
+    sources = selection.episodes(CUT_FROM).column(CUT_FROM).to_pylist()
+    return np.array([source is not None and source >= 0 for source in sources], bool)
+
+
+def _check(present: Selection, cuts: Cuts, without: Sequence[str]) -> Schema:
+    """The new store's schema; DatasetError for episodes that cannot be cut so."""
     if not cuts:
         raise DatasetError(f"no episode of {present.store.address} to cut")
-    if whole := whole_episode_fields(present.schema):
-        raise DatasetError(f"episode fields {listed(whole)} tell of whole episodes: cannot be cut")
+    schema = present.schema
+    unknown = [name for name in without if name not in schema.names("episode")]
+    if unknown:
+        allowed = listed(schema.names("episode")) or "none"
+        raise DatasetError(f"no episode field {listed(unknown)}; there are: {allowed}")
+    fields = tuple(field for field in schema.fields if field.name not in without)
+    schema = replace(schema, fields=fields)
+    if whole := whole_episode_fields(schema):
+        raise DatasetError(
+            f"episode fields {listed(whole)} tell of whole episodes, and cannot be cut; leave them "
+            f"out with --without {','.join(whole)}"
+        )
     episodes = present.episodes().column("episode").to_pylist()
     lengths = dict(zip(episodes, present.lengths.tolist(), strict=True))
-    least = 2 if present.schema.names("episode") else 1
+    least = 2 if schema.names("episode") else 1
     for episode, steps in cuts.items():
         if episode not in lengths:
             raise DatasetError(f"no episode {episode} in {present.store.address}")
@@ -88,6 +141,7 @@ def _check(present: Selection, cuts: Cuts) -> None:
                 f"episode {episode} has {lengths[episode]} steps and cannot be cut at "
                 f"{listed(list(steps), 8)}: each piece needs {least} steps or more"
             )
+    return schema
 
 
 class _Pieces:
@@ -145,18 +199,17 @@ def _finals(
 
 
 def _columns(
-    columns: pa.Table, pieces: _Pieces, part_id: str, steps: Mapping[str, np.ndarray]
+    columns: pa.Table, pieces: _Pieces, prefix: int, steps: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
     """The catalog's columns of the pieces."""
     table = columns.take(pa.array(pieces.source))
     values: dict[str, Any] = {name: table.column(name) for name in table.column_names}
     episodes = np.array(values["episode"].to_pylist(), np.int64)
     added = pieces.first > 0
-    digest = hashlib.sha256(f"cut {part_id} {episodes[0]}".encode()).hexdigest()
-    numbers = (int(digest[:7], 16) << _NUMBER_BITS) + np.cumsum(added) - 1
+    numbers = (prefix << _NUMBER_BITS) + np.cumsum(added) - 1
     values["episode"] = pa.array(np.where(added, numbers, episodes))
     values["length"] = pa.array(pieces.stop - pieces.start)
-    for name, own in (("cut_from", episodes), ("cut_step", pieces.first)):
+    for name, own in ((CUT_FROM, episodes), (CUT_STEP, pieces.first)):
         before = np.array(values[name].to_pylist()) if name in values else np.full(len(own), -1)
         values[name] = pa.array(np.where(pieces.is_cut, own, before))
     seeds = table.column("seed").to_numpy()

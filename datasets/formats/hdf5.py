@@ -18,8 +18,11 @@ from h5py import h5d, h5l, h5o  # pyright: ignore[reportAttributeAccessIssue] (c
 
 from gaitforge.datasets.errors import failures
 from gaitforge.datasets.formats import checks
+from gaitforge.datasets.formats.arrow_streams import check_uncompressed
 from gaitforge.datasets.formats.hdf5_chunks import (
     ImplausibleSizeError,
+    check_chunks,
+    check_held,
     check_sizes,
     read_range,
     read_whole,
@@ -129,6 +132,17 @@ def dataset_at(group: h5py.Group, key: str) -> h5py.Dataset:
     return item
 
 
+def check_readable(group: h5py.Group) -> None:
+    """ImplausibleSizeError for arrays of a group that are not as large as they state.
+
+    For a group that another library reads.
+    """
+    for dataset in datasets_of(group).values():
+        check_held(dataset.id)
+        if dataset.shape:
+            check_chunks(dataset, 0, len(dataset))
+
+
 def read_rows(path: Path, dataset: h5py.Dataset, key: str, first: int, stop: int) -> np.ndarray:
     """Rows of a numeric dataset in a dtype of the store."""
     with checks.damage_named(path, key, f"rows {first} to {stop - 1} cannot be read"):
@@ -201,6 +215,7 @@ def read_notes(path: Path, group: h5py.Group) -> tuple[Schema, pa.Table]:
     with failures(f"{path}: {group.name}: gaitforge's notes are damaged", *kinds):
         schema = Schema.from_json(json.loads(read_whole(dataset_at(group, SCHEMA_NOTE))))
         stream = pa.py_buffer(read_whole(dataset_at(group, EPISODES_NOTE)).tobytes())
+        check_uncompressed(stream)
         with pa.ipc.open_stream(stream) as reader:
             table = reader.read_all()
         table.validate(full=True)  # damaged offsets may point outside the buffers

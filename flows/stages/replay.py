@@ -12,10 +12,12 @@ import numpy as np
 
 from gaitforge.datasets import Store, open_store
 from gaitforge.datasets.code.trust import naming
+from gaitforge.datasets.edits.cutting import pieces_of
+from gaitforge.datasets.errors import amount
 from gaitforge.datasets.schema import TERRAIN_AND_SKILL
 from gaitforge.flows.progress import Reporter, no_progress
 from gaitforge.flows.records.part_records import plan_records
-from gaitforge.flows.stages.legged.replay import ReplayFault, replay_legged
+from gaitforge.flows.stages.legged.replay import ReplayFault, replay_legged, whole_episodes
 from gaitforge.flows.tasks.interface import CollectionPlan, PartData
 from gaitforge.flows.tasks.registry import LEGGED, LEGGED_POLICY, recorded_plan
 
@@ -48,17 +50,30 @@ def replay(
         if record["kind"] not in (LEGGED, LEGGED_POLICY, "counterfactual")
         for part in record["parts"]
     }
-    parts = sorted(plans.keys() - set(store.missing(list(plans))))
+    collected = store.as_collected()
+    pieces = pieces_of(collected)
+    cut_parts = set(
+        collected.with_rows(collected.rows[pieces]).episodes("part")["part"].to_pylist()
+    )
+    parts = sorted(plans.keys() - set(store.missing(list(plans))) - cut_parts)
     if not parts and store.schema.group_by != TERRAIN_AND_SKILL:
+        whole_episodes(collected, reporter)
+        if cut_parts:
+            raise ValueError(
+                f"every part of {store_path} holds pieces of episodes that were cut, and no whole "
+                "part can be simulated again; verify the store that was cut"
+            )
         raise ValueError(
             f"{store_path} has no collection plan beside it, which a replay needs; a store of "
             "gym collect gets it by the same command again"
         )
     if not parts:
-        return replay_legged(store.as_collected(), count, seed, reporter, robot, version)
+        return replay_legged(collected, count, seed, reporter, robot, version)
     if version:
         own = store.as_collected().select(simulator_version=version).episodes("part")
         parts = sorted(set(parts).intersection(own.column("part").to_pylist()))
+    if cut_parts & plans.keys():
+        reporter.say(f"left out: {amount(len(cut_parts), 'part')} with pieces of cut episodes")
     faults: list[ReplayFault] = []
     with reporter.step("replay", min(count, len(store.as_collected())), "episode") as advance:
         for part in np.random.default_rng(seed).permutation(parts).tolist():

@@ -28,7 +28,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
     setting,
 )
 from gaitforge.pipeline.cli.parsing.reading import uses
-from gaitforge.pipeline.cli.parsing.values import store_address, whole
+from gaitforge.pipeline.cli.parsing.values import names, store_address, whole
 from gaitforge.pipeline.cli.store import applied, chosen_episodes
 from gaitforge.pipeline.progress import TerminalReporter
 from gaitforge.pipeline.tables import fields_of, show, show_one, show_result
@@ -167,6 +167,7 @@ def _apply(arguments: argparse.Namespace) -> None:
     "gaitforge dataset cut data/joined.zarr data/cut.zarr",
     "store",
     option("out", "folder of the new store", Path),
+    option("--without", "episode fields to leave out: they tell of whole episodes", names, ()),
     "--json",
 )
 def _cut(arguments: argparse.Namespace) -> None:
@@ -179,7 +180,10 @@ def _cut(arguments: argparse.Namespace) -> None:
     with reporter.step("look for seams", selection.steps, "step") as advance:
         cuts = seams(selection, lambda steps: advance(steps, ""))
     with reporter.step("cut", selection.steps, "step") as advance:
-        cut_episodes(store, arguments.out, cuts, lambda steps: advance(steps, ""))
+        cut_episodes(
+            store, arguments.out, cuts, lambda steps: advance(steps, ""), arguments.without
+        )
+    copy_records([arguments.store], arguments.out)
     info = datasets.open_store(arguments.out).info()
     record = {"store": str(arguments.out), "cut": len(cuts), "seams": sum(map(len, cuts.values()))}
     show_one({**record, **asdict(info)}, arguments.json)

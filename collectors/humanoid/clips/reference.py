@@ -65,9 +65,11 @@ def clip_digest(path: Path, name: str) -> str:
     with _opened(path) as file:
         if name not in file:
             raise ValueError(f"{path} has no clip {name}")
+        from gaitforge.datasets.formats.hdf5 import dataset_at, read_whole
+
         walker = file[name]["walkers/walker_0"]
         fields = ("position", "quaternion", "joints", "body_positions")
-        return _digest([np.asarray(walker[field]) for field in fields])
+        return _digest([read_whole(dataset_at(walker, field)) for field in fields])
 
 
 def read_clip(path: Path, name: str) -> ReferenceClip:
@@ -76,6 +78,10 @@ def read_clip(path: Path, name: str) -> ReferenceClip:
     if name not in clips:
         first = ", ".join(list(clips)[:5])
         raise ValueError(f"{path} has no clip {name}; allowed: {first} … ({len(clips)} in all)")
+    with _opened(path) as file:
+        from gaitforge.datasets.formats.hdf5 import check_readable
+
+        check_readable(file[name])  # the loader reads whatever an array holds
     loader = load_mocapact("dm_control.locomotion.mocap.loader")
     with quiet_loading():
         trajectory = loader.HDF5TrajectoryLoader(str(path)).get_trajectory(

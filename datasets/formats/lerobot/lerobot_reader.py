@@ -54,7 +54,8 @@ class LerobotImporter(Importer):
     @classmethod
     def recognises(cls, source: Path) -> bool:
         """See `protocol.Importer`."""
-        return (source / layout.INFO).is_file()
+        meta = source / Path(layout.INFO).parent
+        return (source / layout.INFO).is_file() or any(meta.glob("episodes*"))
 
     def read_part(self, part: Span) -> PartInput:
         """See `protocol.Importer`."""

@@ -83,7 +83,8 @@ class MinariImporter(Importer):
     def recognises(cls, source: Path) -> bool:
         """See `protocol.Importer`."""
         folders = source, source / "data"
-        return any((folder / layout.METADATA_FILE).is_file() for folder in folders)
+        files = layout.METADATA_FILE, layout.HDF5_FILE
+        return any((folder / name).is_file() for folder in folders for name in files)
 
     def _survey(self) -> tuple[np.ndarray, set[str]]:
         """(E,) lengths of the episodes, and all keys of their metadata."""

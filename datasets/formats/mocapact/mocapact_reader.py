@@ -81,8 +81,13 @@ class MocapactImporter(Importer):
     @classmethod
     def recognises(cls, source: Path) -> bool:
         """See `protocol.Importer`."""
-        paths = sorted(source.glob("*.hdf5"))[:1] if source.is_dir() else [source]
-        names = [name for path in paths for name in top_names(path)]
+        # One file tells it, and there may be thousands; the first ones may be damaged.
+        paths = [source]
+        if source.is_dir():
+            paths = sorted(path for path in source.iterdir() if path.suffix in keys.SUFFIXES)
+        names = next(filter(None, map(top_names, paths)), None)
+        if names is None:  # no other format has files of HDF5 alone in a folder
+            return source.is_dir() and bool(paths)
         return any(keys.Snippet.parse(name) for name in names)
 
     def read_part(self, part: Span) -> PartInput:

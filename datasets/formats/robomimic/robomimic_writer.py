@@ -1,12 +1,12 @@
 """Export of a selection as a robomimic file; `robomimic_schema.py` describes the layout."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from glob import escape
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import h5py
 import numpy as np
@@ -25,6 +25,8 @@ from gaitforge.datasets.storage.about import read_about
 
 _GYM_TYPE = 2
 """robomimic's and Isaac Lab's number for Gym environments in `env_args`."""
+_NEEDED = ("env_name", "type", "env_kwargs")
+"""Keys of `env_args` that robomimic's own readers need, each of one kind."""
 _CHUNK_BYTES = 1 << 20
 _SIDES = ("train", "valid")
 
@@ -98,7 +100,8 @@ class RobomimicExporter(Exporter):
             file.attrs.update(read_about(selection.store).texts)
             data = file.create_group(keys.DATA)
             data.attrs[keys.TOTAL] = selection.steps
-            data.attrs[keys.ENV_ARGS] = metadata[0].decode() if len(metadata) == 1 else _env(schema)
+            env_args, differing = _env_args(schema, metadata)
+            data.attrs[keys.ENV_ARGS] = env_args
             for block in blocks(selection):
                 values = block.read(schema.names())
                 largest = max(largest, float(np.abs(values["action"]).max()))
@@ -121,7 +124,7 @@ class RobomimicExporter(Exporter):
                 notes = file.create_group(keys.NOTES)
                 write_notes(notes, selection)
                 notes.attrs[keys.NESTED] = self._nested
-        return self._carried(schema, largest, len(metadata))
+        return self._carried(schema, largest, differing)
 
     def _write_demo(
         self, demo: h5py.Group, schema: Schema, rows: Mapping[str, np.ndarray], terminated: bool
@@ -148,10 +151,10 @@ class RobomimicExporter(Exporter):
         layout = {"chunks": (chunk, *values.shape[1:])} if packed else {}
         demo.create_dataset(key, data=values, compression=packed, **layout)
 
-    def _carried(self, schema: Schema, largest: float, metadata: int) -> Carried:
+    def _carried(self, schema: Schema, largest: float, differing: Sequence[str]) -> Carried:
         kept = [f"{name} -> {listed(each)}" for name, each in self._keys.items()]
         kept += [f"the selection {name} -> {keys.MASK}/{name}" for name in self._masks]
-        left, notes = [f"{metadata} imported env_args: a file has one"] * (metadata > 1), []
+        left, notes = list(differing), list[str]()
         if self._options.notes:
             kept.append(f"the catalog and schema -> {keys.NOTES}")
         else:
@@ -165,8 +168,44 @@ class RobomimicExporter(Exporter):
         return Carried(tuple(kept), tuple(left), tuple(notes))
 
 
-def _env(schema: Schema) -> str:
+def _env_args(schema: Schema, sources: Sequence[bytes]) -> tuple[str, list[str]]:
+    """`env_args` of episodes of these imported `env_args`, and what a file cannot say of several.
+
+    What all sources say stays. Of texts and numbers that differ, such as a version, all are named
+    in one text; of others, and of what readers need, the store's own value stands.
+    """
+    own = _env(schema)
+    trees: list[dict[str, Any]] = [json.loads(source) for source in sources] or [own]
+    joint: dict[str, Any] = {}
+    differing: list[str] = []
+    for key in dict.fromkeys(name for tree in trees for name in tree):
+        values = [tree[key] for tree in trees if key in tree]
+        different = [value for at, value in enumerate(values) if value not in values[:at]]
+        if len(different) == 1 and len(values) == len(trees):
+            joint[key] = values[0]
+            continue
+        words = [_shown(value) for value in different] + ["none"] * (len(values) < len(trees))
+        if key in _NEEDED:
+            joint[key] = own[key]
+            stands = f"it says {_shown(own[key])}"
+        elif any(isinstance(value, dict | list) for value in different):
+            stands = "it says nothing"
+        else:
+            joint[key] = " and ".join(words)
+            stands = "it says so"
+        differing.append(
+            f"one {key} for all episodes in {keys.ENV_ARGS}: the sources have "
+            f"{' and '.join(words)}; {stands}"
+        )
+    return json.dumps(joint), differing
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _env(schema: Schema) -> dict[str, Any]:
     """`env_args` of a store's own task; no environment of this name is registered elsewhere."""
     task = str(schema.attributes.get("task") or schema.robot)
     described = {"env_name": task, "type": _GYM_TYPE, "env_version": version("gaitforge")}
-    return json.dumps({**described, "env_kwargs": {"control_freq": 1.0 / schema.control_dt_s}})
+    return {**described, "env_kwargs": {"control_freq": 1.0 / schema.control_dt_s}}

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from gaitforge.datasets.catalog.manifest import json_sha256
 from gaitforge.datasets.system.liveness import file_system_time

@@ -13,6 +13,8 @@ from gaitforge.collectors.legged.replaying import (
     stored_episodes,
 )
 from gaitforge.datasets import Selection
+from gaitforge.datasets.edits.cutting import pieces_of
+from gaitforge.datasets.errors import amount
 from gaitforge.flows.progress import Reporter
 
 ROBOTS = 64
@@ -30,6 +32,19 @@ class ReplayFault:
         return f"part {self.part}: episode {self.episode}: {self.what}"
 
 
+def whole_episodes(selection: Selection, reporter: Reporter) -> Selection:
+    """The selection without pieces of episodes, which is said; ValueError if nothing is left."""
+    pieces = pieces_of(selection)
+    if not pieces.any():
+        return selection
+    count = amount(int(pieces.sum()), "piece")
+    why = "of episodes that were cut, which cannot be simulated again"
+    if pieces.all():
+        raise ValueError(f"{selection.store.address} holds only {count} {why}")
+    reporter.say(f"left out: {count} {why}")
+    return selection.with_rows(selection.rows[~pieces])
+
+
 def replay_legged(
     selection: Selection,
     count: int,
@@ -39,6 +54,7 @@ def replay_legged(
     version: str = "",
 ) -> list[ReplayFault]:
     """See `gaitforge.flows.stages.replay.replay`."""
+    selection = whole_episodes(selection, reporter)
     if not version:
         simulator_of_selection(selection)  # raises for several, whatever the sample has
     count = min(count, len(selection))

@@ -10,7 +10,12 @@ from functools import cached_property
 import numpy as np
 
 from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
-from gaitforge.collectors.legged.replaying import Executed, StoredEpisode, stored_episodes
+from gaitforge.collectors.legged.replaying import (
+    Executed,
+    StoredEpisode,
+    check_whole,
+    stored_episodes,
+)
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.scenarios.randomisation import Randomisation, Written, expanded
 from gaitforge.collectors.timing import EPISODE_STEPS
@@ -166,6 +171,7 @@ class Counterfactual(Simulation):
     def roll_out(self, part: str, schema: Schema, advance: Advance) -> PartData:
         """See `Simulation.roll_out`."""
         of = self._originals[part]
+        check_whole(self._plan.episodes[of])
         stored = stored_episodes(self._plan.episodes[of])
         stored.sort(key=lambda each: each.row["episode"])
         simulation = self._simulation(of)

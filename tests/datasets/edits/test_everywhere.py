@@ -185,9 +185,10 @@ def test_a_copy_and_a_card_are_of_what_the_selection_reads(edited: Store, tmp_pa
 def test_applying_goes_on_and_gives_the_same_bytes(edited: Store, tmp_path: Path) -> None:
     whole = open_store(apply_edits(edited, tmp_path / "a" / "s.zarr"))
     (tmp_path / "b").mkdir()
-    begun = open_store(shutil.copytree(whole.path, tmp_path / "b" / "s.zarr"))
+    begun = open_store(shutil.copytree(whole.path, tmp_path / "b" / ".s.zarr.unfinished"))
     (begun.path / "catalog" / f"{begun.parts()[-1]}.parquet").unlink()
-    again = open_store(apply_edits(edited, begun.path))
+    again = open_store(apply_edits(edited, tmp_path / "b" / "s.zarr"))
+    assert not begun.path.exists()
     read = [{n: p.read_bytes() for n, p in store_files(s).items()} for s in (whole, again)]
     assert read[0] == read[1]
     assert again.info().hash == whole.info().hash

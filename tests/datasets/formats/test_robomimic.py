@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gaitforge.datasets import DatasetError, Selection, open_store
+from gaitforge.datasets import (
+    DatasetError,
+    Selection,
+    merge_stores,
+    open_store,
+    save_split,
+    split_by_fractions,
+)
+from gaitforge.datasets.edits.cutting import cut_episodes
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.format_stores import ENDINGS, robomimic_store
@@ -302,3 +310,51 @@ def test_what_an_export_refuses_and_says(tmp_path: Path) -> None:
     rest, held_out = whole.split(0.5, 0)
     assert [len(each) for each in sides] == [len(rest), len(held_out)]
     assert not sides[0] & sides[1]
+
+
+def test_a_merged_store_names_the_versions_of_all_its_sources(tmp_path: Path) -> None:
+    versions = {"old": "2.3.0", "new": "3.0.0", "plain": None}
+    for number, (name, version) in enumerate(versions.items()):
+        path = tmp_path / f"{name}.hdf5"
+        write_isaac_lab(path, [(isaac_lab_episode(4, number), {"success": True})])
+        with h5py.File(path, "a") as file:
+            env_args = {"env_name": "Isaac-Stack-Cube-Franka-v0", "type": 2}
+            env_args |= {"isaaclab_version": version} if version else {}
+            env_args |= {"env_kwargs": {"control_freq": 50 + number, "table": [number]}}
+            file["data"].attrs["env_args"] = json.dumps(env_args)
+        import_source("robomimic", path, tmp_path / name, {"control_dt_s": 0.02})
+    stores = {name: open_store(tmp_path / name) for name in versions}
+    both = open_store(merge_stores(stores["old"], stores["new"], tmp_path / "both"))
+    both.tag("v1")
+    every = open_store(merge_stores(both, stores["plain"], tmp_path / "every"))
+    every.select().annotate({"note": "x"})
+    every.compact()
+    [first, *_] = both.select().episode_ids().tolist()
+    first_states = both.schema.names("episode")
+    cut = open_store(cut_episodes(both, tmp_path / "cut", {first: [2]}, without=first_states))
+    sides = split_by_fractions(both.select(), {"a": 0.5, "b": 0.5}, 0)
+    side = open_store(save_split(sides, tmp_path / "sides", {})["a"])
+    for number, (store, words) in enumerate(
+        [
+            (both, "2.3.0 and 3.0.0"),
+            (open_store(both.path, tag="v1"), "2.3.0 and 3.0.0"),
+            (cut, "2.3.0 and 3.0.0"),
+            (every, "2.3.0 and 3.0.0 and none"),
+            (side, None),
+        ]
+    ):
+        out = tmp_path / f"out-{number}.hdf5"
+        report = export_selection("robomimic", store.select(), out, {"layout": "isaaclab"})
+        with h5py.File(out) as file:
+            env_args = json.loads(file["data"].attrs["env_args"])
+        assert env_args["env_name"] == "Isaac-Stack-Cube-Franka-v0"
+        said = [line for line in report.carried.left if "isaaclab_version" in line]
+        if words is None:
+            assert env_args["isaaclab_version"] in ("2.3.0", "3.0.0")
+            assert not said
+            continue
+        assert env_args["isaaclab_version"] == words
+        assert env_args["env_kwargs"] == {"control_freq": 50.0}
+        what = "one isaaclab_version for all episodes in env_args"
+        assert said == [f"{what}: the sources have {words}; it says so"]
+        import_source("robomimic", out, tmp_path / f"again-{number}")
