@@ -12,6 +12,7 @@ import numpy as np
 from gaitforge.collectors.legged.data import StoredForm
 from gaitforge.collectors.legged.replaying import stored_randomisation
 from gaitforge.datasets import Selection, open_store
+from gaitforge.datasets.code.trust import naming
 from gaitforge.flows.experiments.names import number_text
 from gaitforge.flows.experiments.plan import (
     FIRST,
@@ -22,6 +23,7 @@ from gaitforge.flows.experiments.plan import (
     asked_score,
 )
 from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import kept_record, write_record
 from gaitforge.flows.stages.evaluate import evaluate_policy, with_references
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
@@ -246,7 +248,8 @@ class Run:
     def referred(self, reporter: Reporter) -> tuple[EvaluationPlan, References]:
         """The evaluation with the references that scores need, and these."""
         folder, expert = self.references_folder, self.experiment.scoring_expert
-        return with_references(self.evaluation, folder, reporter, expert)
+        with naming(self.out / PLAN):
+            return with_references(self.evaluation, folder, reporter, expert)
 
     def _asked(self) -> Sequence[float | None]:
         return self.experiment.asked(self.learner)

@@ -177,6 +177,7 @@ READERS: dict[str, list[tuple[str, ...]]] = {
     ],
     "many/plan.json": [
         ("run", "many", *DRY),
+        ("run", "many", "--stage", "evaluate expert of pendulum-v1-db1e73"),
         ("status", "many"),
         ("report", "many"),
     ],
@@ -184,11 +185,11 @@ READERS: dict[str, list[tuple[str, ...]]] = {
 """File -> commands that read it."""
 REFUSED: dict[str, set[str]] = {
     "s.zarr/zarr.json": {"env"},
-    "s.zarr.records/plan-*.json": {"env", "kind"},
+    "s.zarr.records/plan-*.json": {"env", "kind", "policies"},
     "run/plan.json": {"env", "task", "model"},
     "run/config.json": set(),
     "run/checkpoint.safetensors": {"kind"},
-    "many/plan.json": {"model"},
+    "many/plan.json": {"expert"},
 }
 """File -> names of values that are refused, in some command, as names of code."""
 

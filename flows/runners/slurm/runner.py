@@ -161,13 +161,7 @@ def submit_work(
     sha256 = jobs.work_sha256(whole)
     if settings.dry_run:
         return batch_script(place / draft.kind, work, settings, sha256)
-    # For the job to run the same program.
-    root = str(Path(gaitforge.__file__).resolve().parent.parent)
-    values = {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]).strip(":")}
-    if not draft.is_array:
-        # torch would use all cores of the node, not only the job's.
-        values["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(settings.cpus))
-    environment = job_environment(settings.pass_env, **values)
+    environment = _environment(draft, settings)
     after = [*after, *_awaited(settings.after)]
     if settings.env_file:
         settings = replace(settings, env_file=str(Path(settings.env_file).absolute()))
@@ -202,6 +196,17 @@ def submit_work(
         jobs.cancel_job(job)
         raise
     return job
+
+
+def _environment(draft: jobs.Job, settings: SlurmSettings) -> dict[str, str]:
+    """The variables of a job."""
+    # For the job to run the same program.
+    root = str(Path(gaitforge.__file__).resolve().parent.parent)
+    values = {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]).strip(":")}
+    if not draft.is_array:
+        # torch would use all cores of the node, not only the job's.
+        values["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(settings.cpus))
+    return job_environment(settings.pass_env, **values)
 
 
 def run_task(folder: Path, task: int, reporter: Reporter, sha256: str) -> None:
