@@ -91,7 +91,7 @@ def _json(folder: Path) -> list[Path]:
 
 
 fuzzed = settings(
-    max_examples=40,
+    max_examples=12,
     deadline=None,
     phases=(Phase.generate,),  # a smaller example tells no more, and takes minutes
     suppress_health_check=[HealthCheck.function_scoped_fixture],
