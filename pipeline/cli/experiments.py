@@ -153,9 +153,9 @@ def run_command(arguments: argparse.Namespace) -> Work:
         return _work(arguments, claim.name, claim.experiment, stores, out or place)
     plan = preset(arguments.what, arguments.size, stores)
     if isinstance(plan, Experiment):
-        return _work(arguments, arguments.what, plan, stores, out)
+        return _work(arguments, arguments.what, plan, stores, out or place)
     kinds = [each for each in PLAN_KINDS.values() if isinstance(plan, each.plan)]
-    return _kind_work(arguments, kinds[0], plan, out)
+    return _kind_work(arguments, kinds[0], plan, out or place)
 
 
 @work(

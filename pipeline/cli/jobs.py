@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaitforge.datasets.interrupts import STOPPED, stop_signals
+from gaitforge.flows.records.plans import check_value
 from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.runners.slurm import jobs as slurm
 from gaitforge.pipeline.cli.parsing.parser import actions, command, option
@@ -82,6 +83,8 @@ def _run(arguments: argparse.Namespace) -> int | None:
     from gaitforge.pipeline.cli.main import parsed
 
     words = slurm.read_work(arguments.folder, arguments.sha256 or "").get(slurm.WORDS)
+    if words is not None:
+        check_value(tuple[str, ...], words, f"{arguments.folder / slurm.PLAN}: {slurm.WORDS}")
     # An exception lets a part that is being written clean up. The trainer sets its own handler
     # while it trains.
     with stop_signals(signal.SIGTERM, error=lambda _: SystemExit(STOPPED)):

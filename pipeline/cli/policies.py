@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gaitforge.datasets.errors import amount
 from gaitforge.flows.progress import Reporter, Silent
@@ -150,13 +150,15 @@ def evaluate_command(arguments: argparse.Namespace) -> Work:
     if out is None and arguments.runner != "local":
         out = place / EVALUATION
         words = [*words, "--out", str(out)]
-    robots = load_robots(plan.robot) if getattr(plan, "robot", "") else []
-    if len(robots) > 1:
-        return _bodies_work(arguments, source, plan, out, words)
+    robot = getattr(plan, "robot", "")
+    if robot and len(load_robots(robot)) > 1:  # of the legged task alone
+        return _bodies_work(arguments, source, cast("LeggedEvaluation", plan), out, words)
 
     def result(evaluation: "PolicyEvaluation | None") -> Result:
-        read = evaluation is None and out is not None
-        record = (read_record(out) or {}) if read else to_tree(evaluation)
+        if evaluation is None and out is not None:
+            record = read_record(out) or {}
+        else:
+            record = to_tree(evaluation)
         lines = (*_means(record), f"evaluated on {plan}")
         message = f"return {record['return']:.2f}, success {record['success']:.0%}"
         where = {"title": "evaluation", "about": place, "view": out, "message": message}

@@ -19,6 +19,7 @@ from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.datasets.system.liveness import file_system_time
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import PartCollected, store_address
+from gaitforge.flows.records.plans import check_value
 from gaitforge.flows.records.records import provenance, to_tree, write_record
 from gaitforge.flows.records.versions import check_versions
 from gaitforge.flows.runners.slurm import jobs
@@ -221,6 +222,9 @@ def run_task(folder: Path, task: int, reporter: Reporter, sha256: str) -> None:
     tree = jobs.read_work(folder, sha256)
     if not {"task", "store", "plan"} <= tree.keys():
         raise ValueError(f"{folder} is no job folder: it holds no {jobs.PLAN} of a job")
+    check_value(tuple[tuple[str, ...], ...], tree["tasks"], f"{folder / jobs.PLAN}: tasks")
+    check_value(str, tree["store"], f"{folder / jobs.PLAN}: store")
+    check_value(str, tree["task"], f"{folder / jobs.PLAN}: task")
     if not 0 <= task < len(tree["tasks"]):
         raise ValueError(f"{folder} has tasks 0-{len(tree['tasks']) - 1}, not {task}")
     plan = collection_plan(tree["task"], tree["plan"])

@@ -58,7 +58,9 @@ class Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=_Help, **more)
         self._given: dict[str, list[str]] = {}
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, args: Any = None, namespace: Any = None
+    ) -> Any:
         """See `argparse.ArgumentParser`; the argument `given` names the options that are there."""
         self._given = {}
         parsed, rest = super().parse_known_args(args, namespace)
