@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.layout import CATALOG, ROOT_FILE
-from gaitforge.datasets.system.liveness import file_system_time
+from gaitforge.datasets.system.liveness import again_if_stale, file_system_time
 from gaitforge.datasets.system.locks import exclusive_lock, names_the_same_file, try_flock
 
 _TEMPORARY = ".tmp"
@@ -195,7 +195,7 @@ def check_inside(root: Path, paths: Iterable[Path]) -> None:
     real = root.resolve()
     blobs = [each.parent / "blobs" for each in real.parents if each.name == "snapshots"]
     paths = list(paths)
-    links = {path for path in paths if path.is_symlink()}
+    links = {path for path in paths if again_if_stale(path, path.is_symlink)}
     for path in sorted(links.union(path.parent for path in paths)):
         target = path.resolve()
         if not any(target.is_relative_to(each) for each in (real, *blobs)):

@@ -20,6 +20,7 @@ from gaitforge.datasets.files import check_inside, fsync_path
 from gaitforge.datasets.layout import CACHE, CATALOG, MERGED_PREFIX
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.sizes import check_parquet
+from gaitforge.datasets.system.liveness import again_if_stale
 
 READ_THREADS = 4
 INDEX_FROM = 16
@@ -113,8 +114,9 @@ class CatalogFolder:
         stamp = self._stamp(stem)
         entry = self._manifests.get(stem)
         if entry is None or entry[0] != stamp:
+            path = self.path(stem)
             with self._damage_named(stem):
-                metadata = pq.read_schema(self.path(stem)).metadata
+                metadata = again_if_stale(path, lambda: pq.read_schema(path)).metadata
                 manifest = _described(stem, metadata)
             self._check_schema(manifest)
             entry = self._manifests[stem] = (stamp, manifest)
@@ -179,9 +181,7 @@ class CatalogFolder:
         path = self.path(stem)
         check_inside(self._root, [path])
         with self._damage_named(stem):
-            with pq.ParquetFile(path, page_checksum_verification=True) as stored:
-                check_parquet("its table", stored.metadata, path.stat().st_size)
-                table = stored.read(use_threads=False)
+            table = again_if_stale(path, lambda: _read_table(path))
             manifest = _described(stem, table.schema.metadata)
             if table.num_rows != manifest.episodes:
                 raise DatasetError(f"{table.num_rows} episodes, recorded {manifest.episodes}")
@@ -244,8 +244,14 @@ class CatalogFolder:
             raise DatasetError(f"part {manifest.part_id} of {self._address} has another schema")
 
 
+def _read_table(path: Path) -> pa.Table:
+    with pq.ParquetFile(path, page_checksum_verification=True) as stored:
+        check_parquet("its table", stored.metadata, path.stat().st_size)
+        return stored.read(use_threads=False)
+
+
 def _stamp_of(path: Path | str) -> Stamp:
-    status = os.stat(path)
+    status = again_if_stale(path, lambda: os.stat(path))
     return status.st_size, status.st_mtime_ns
 
 

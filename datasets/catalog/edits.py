@@ -27,6 +27,7 @@ from gaitforge.datasets.catalog.manifest import canonical_json, json_sha256
 from gaitforge.datasets.errors import DatasetError, failures
 from gaitforge.datasets.schema import Field
 from gaitforge.datasets.sizes import check_parquet
+from gaitforge.datasets.system.liveness import read_current
 
 EDIT_VERSION = 1
 RECORD_KEY = b"gaitforge_edit"
@@ -103,7 +104,7 @@ def read_edit(path: Path, address: str) -> Edit:
     """The edit at `path`; DatasetError if it is damaged or of a newer version."""
     kinds = OSError, ValueError, KeyError, TypeError, pa.ArrowException
     with failures(f"edit {path.name} of {address} cannot be read", *kinds):
-        content = path.read_bytes()
+        content = read_current(path)[0]
         sha256 = hashlib.sha256(content).hexdigest()
         named = _FILE.fullmatch(path.name)
         if named is None or named["digest"] != sha256[:NAMED_DIGITS]:

@@ -33,6 +33,7 @@ from gaitforge.datasets.catalog.manifest import LaterParsed, Manifest, canonical
 from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.files import fsync_path, replace_durably, temporary_file
 from gaitforge.datasets.sizes import check_parquet
+from gaitforge.datasets.system.liveness import again_if_stale
 
 ReadFile = Callable[[str], tuple[Manifest, pa.Table]]
 """Reads the commit record and the episodes of a catalog file."""
@@ -73,7 +74,7 @@ class CatalogIndex:
         self._lock = threading.Lock()
         try:
             self._identity = _identity(path)
-            self._open(path)
+            again_if_stale(path, lambda: self._open(path))
         except (FileNotFoundError, NotADirectoryError):
             raise
         except _UNREADABLE as error:
@@ -236,7 +237,7 @@ def _footer_start(parquet: pa.Buffer) -> int:
 
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        status = path.stat()
+        status = again_if_stale(path, path.stat)
     except OSError:
         return None
     return status.st_dev, status.st_ino

@@ -12,6 +12,7 @@ from gaitforge.datasets.catalog.edits import Edit, edit_name, is_edit_name, read
 from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.files import fsync_path, write_bytes_durably
 from gaitforge.datasets.layout import EDITS, STAGING
+from gaitforge.datasets.system.liveness import again_if_stale
 from gaitforge.datasets.system.locks import exclusive_lock
 
 LOCK = f"{EDITS}.lock"
@@ -63,7 +64,7 @@ class EditLog:
 
     def _edit(self, name: str) -> Edit:
         path = self.folder / name
-        status = path.stat()
+        status = again_if_stale(path, path.stat)
         stamp = (status.st_size, status.st_mtime_ns)
         entry = self._read.get(name)
         if entry is None or entry[0] != stamp:

@@ -11,6 +11,7 @@ from gaitforge.datasets.errors import DatasetError, failures
 from gaitforge.datasets.files import fsync_path, fsync_tree
 from gaitforge.datasets.layout import ATTRIBUTE, CATALOG, PARTS, ROOT_FILE, STAGING
 from gaitforge.datasets.schema import Schema, plain_json
+from gaitforge.datasets.system.liveness import read_current
 
 SCHEMA_VERSION = 3
 """Version of the store's layout."""
@@ -63,7 +64,7 @@ def read_root(root: Path, address: str = "") -> RootRecord:
     if not root.exists():
         raise DatasetError(f"no store at {shown}; give the path of an existing store")
     try:
-        tree = json.loads((root / ROOT_FILE).read_bytes())
+        tree = json.loads(read_current(root / ROOT_FILE)[0])
         attribute = tree["attributes"][ATTRIBUTE]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DatasetError(

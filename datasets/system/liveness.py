@@ -10,9 +10,13 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 SILENT_S = 60.0
 """Age of the last sign of life of a process that is taken for dead or hanging."""
@@ -88,12 +92,23 @@ def read_current(path: Path) -> tuple[bytes, float]:
     """A file's content and modification time; FileNotFoundError if it is gone.
 
     It is opened for that: a client of NFS asks the server then, and else may answer from memory.
-    One that another host replaces meanwhile is opened again.
+    """
+
+    def read() -> tuple[bytes, float]:
+        with open(path, "rb") as stream:
+            return stream.read(), os.fstat(stream.fileno()).st_mtime
+
+    return again_if_stale(path, read)
+
+
+def again_if_stale(path: Path | str, read: Callable[[], Result]) -> Result:
+    """The result of `read`, which opens a file; again where another host replaced it meanwhile.
+
+    FileNotFoundError if it is gone.
     """
     for _ in range(_READS):
         try:
-            with open(path, "rb") as stream:
-                return stream.read(), os.fstat(stream.fileno()).st_mtime
+            return read()
         except OSError as error:
             if error.errno != errno.ESTALE:
                 raise

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
 from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
+from gaitforge.datasets.system.liveness import again_if_stale
 from gaitforge.datasets.system.locks import exclusive_lock
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import PLAN, record_from_tree
@@ -145,7 +146,8 @@ def read_record(path: Path) -> Any | None:
 
 def _read_json(path: Path) -> Any | None:
     try:
-        return json.loads(path.read_text(), object_hook=partial(Record, str(path)))
+        text = again_if_stale(path, path.read_text)
+        return json.loads(text, object_hook=partial(Record, str(path)))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except RecursionError:

@@ -84,7 +84,10 @@ def run_parts(
     futures: set[Future[Record]] = set()
 
     def submit(part: str) -> "Future[Record]":
-        future = client.submit(make, part, key=f"collect-{part}-{uuid.uuid4().hex[:8]}", pure=False)
+        key = f"collect-{part}-{uuid.uuid4().hex[:8]}"
+        # Others come first: a part that kills its workers may take theirs with it.
+        last = -counted.count(part)
+        future = client.submit(make, part, key=key, pure=False, priority=last)
         futures.add(future)
         return future
 
@@ -119,35 +122,39 @@ def _trusting(texts: Sequence[str], make: Callable[[str], Record], part: str) ->
 class _Deaths:
     """Deaths of workers, and whether a part is to blame.
 
-    A worker may die of its part, such as one that needs too much memory, or of its host. A part is
-    given up after `limit` deaths only if the workers finished others meanwhile, or it is alone.
-    Where no part is finished any more, all are given up, after `MASS` times as many, without blame.
+    A worker may die of its part, such as one that needs too much memory, or of its host. A part
+    whose workers died is made after the others, and given up after `limit` more deaths once it is
+    the last one. Where no part is finished any more, all are given up, after `MASS` times as many
+    deaths, without blame.
     """
 
     def __init__(self, parts: Sequence[str], limit: int):
-        self._alone = len(parts) == 1
+        self._left = len(parts)
         self._limit = limit
         self._deaths: dict[str, int] = {}
-        self._others: dict[str, int] = {}  # finished since a part's first death
         self._row: set[str] = set()  # workers that died since a part was finished
+
+    def count(self, part: str) -> int:
+        """How often a worker died with a part."""
+        return self._deaths.get(part, 0)
 
     def finished(self, part: str) -> None:
         """Note that a part was made."""
+        self._left -= 1
         self._deaths.pop(part, None)
         self._row.clear()
-        for other in self._deaths:
-            self._others[other] += 1
+        if self._left == 1:
+            self._deaths.clear()  # those of the last one may have been of its host
 
     def died(self, part: str, worker: str, times: int) -> None:
         """Note that a worker died with a part, the last one of `times`; ValueError ends the work.
 
         A worker may have had several parts at hand.
         """
-        self._deaths[part] = self._deaths.get(part, 0) + times
-        self._others.setdefault(part, 0)
+        self._deaths[part] = self.count(part) + times
         self._row.add(worker)
-        count = self._deaths[part]
-        if count >= self._limit and (self._alone or self._others[part]):
+        count = self.count(part)
+        if count >= self._limit and self._left == 1:
             raise ValueError(
                 f"part {part}: the worker that made it died {amount(count, 'time')}; see its "
                 f"host's memory, and the log of the worker. {_RESUMES}"

@@ -30,7 +30,7 @@ JOB_MEMORY = "4GB"
 _MEMORY = re.compile(r"(\d+(\.\d+)?\s*[KMGT]i?B)?")
 LIFETIME_MARGIN_S = 300
 """Workers leave the queue's job this long before its limit, so that the scheduler notices."""
-REPLACE_S = 5.0
+REPLACE_S = 2.0
 """Seconds between two looks for workers to replace."""
 
 CONFIG = {
@@ -62,7 +62,7 @@ class DaskSettings:
         memory: limit of a worker, e.g. 4GB, beyond which it is restarted; empty for none here and
             4GB of a job in the queue.
         connect_s: seconds to wait for an existing scheduler.
-        worker_deaths: of a part, after which it is given up while other parts can be made.
+        worker_deaths: of the last part that is left, after which it is given up.
     """
 
     workers: int = 0

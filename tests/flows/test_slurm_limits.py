@@ -166,3 +166,46 @@ def test_trainings_of_several_processes_share_no_job(
         submit_stages(tmp_path, everything, ["run"], replace(ONE, nodes=2, gpus=1))
     assert "\n" not in str(line.value)
     assert submitted(folder) == 0
+
+
+@pytest.mark.parametrize("limit", [2, 3, 8])
+def test_an_array_leaves_room_also_where_what_it_waited_for_is_done(
+    slurm_commands: Commands, tmp_path: Path, limit: int
+) -> None:
+    folder = cluster(slurm_commands, limit)
+    done = Stage("fetch", done=lambda: True)
+    store = replace(collection_stage("collect", PLAN, tmp_path / "s.zarr"), after=("fetch",))
+    page = Stage("report", "key", partial(print), (tmp_path / "page",), after=("collect",))
+    submit_stages(tmp_path, [done, store, page], ["run"], ONE)
+    live = live_jobs(tmp_path, [done, store, page])
+    assert [len(live[stage.name]) for stage in (done, store, page)] == [0, 1, 1]
+    assert submitted(folder) <= limit
+
+
+@pytest.mark.parametrize("limit", [1, 2, 9, 40])
+def test_one_stage_alone_takes_what_the_cluster_gives(
+    slurm_commands: Commands, tmp_path: Path, limit: int
+) -> None:
+    """It shares no job with the others, and waits for the jobs of those that it needs."""
+    folder = cluster(slurm_commands, limit)
+    everything = stages(tmp_path)
+    submit = partial(submit_stages, tmp_path, everything, ["run"], ONE)
+    with pytest.raises(ValueError, match="train 3 needs collect, which is neither done nor"):
+        submit(only=everything[4])
+    assert submitted(folder) == 0
+    [array] = submit(only=everything[0])
+    assert isinstance(array, jobs.Job)
+    assert [part for task in array.tasks for part in task] == PLAN.part_ids()
+    assert submit(only=everything[0]) == [], "it is in a live job"
+    if submitted(folder) == limit:
+        with pytest.raises(ValueError, match="cluster takes no more jobs"):
+            submit(only=everything[4])
+        assert submitted(folder) == limit
+        return
+    [job] = submit(only=everything[4])
+    assert isinstance(job, jobs.Job)
+    assert f"--dependency=afterok:{array.id}" in job.command
+    words = json.loads((job.folder / jobs.PLAN).read_text())[jobs.WORDS]
+    assert words == ["run", "--stage", "train 3"]
+    live = live_jobs(tmp_path, everything)
+    assert [name for name, own in live.items() if own] == ["collect", "train 3"]

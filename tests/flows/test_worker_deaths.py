@@ -5,13 +5,19 @@ import pytest
 from gaitforge.flows.runners.dask import MASS, _Deaths
 
 
-def test_a_part_is_blamed_only_while_others_can_be_made() -> None:
+def test_a_part_is_blamed_only_once_all_others_are_made() -> None:
     deaths = _Deaths(["a", "b", "c"], 4)
-    for k in range(3):
+    for k in range(9):
         deaths.died("a", f"w{k}", 1)
     deaths.finished("b")
+    for k in range(9):
+        deaths.died("a", f"w{9 + k}", 1)  # c is still in work
+    assert deaths.count("a") > deaths.count("c"), "c comes first"
+    deaths.finished("c")
+    for k in range(3):
+        deaths.died("a", f"w{20 + k}", 1)
     with pytest.raises(ValueError, match=r"part a: the worker that made it died 4 times.*The same"):
-        deaths.died("a", "w3", 1)
+        deaths.died("a", "last", 1)
 
 
 def test_workers_that_die_in_rows_blame_no_part() -> None:

@@ -145,7 +145,7 @@ class _Submission:
             left if self.only is None else [stage for stage in left if stage.name == self.only.name]
         )
         open_stages = [stage for stage in wanted if not live_by_stage.get(stage.name)]
-        array_tasks = _array_share(open_stages, room)
+        array_tasks = _array_share(open_stages, left, room)
         for stage in left:
             live = live_by_stage.get(stage.name, [])
             if stage not in wanted:
@@ -189,9 +189,14 @@ class _Submission:
         return run_command_on_slurm(self.words, REST, self.out, one, after, names)
 
 
-def _array_share(stages: Sequence[Stage], room: int | None) -> int:
-    """Most tasks of each array, so that the other stages find room, too; 0 for any number."""
-    arrays = sum(stage.collection is not None and not stage.after for stage in stages)
+def _array_share(stages: Sequence[Stage], left: Sequence[Stage], room: int | None) -> int:
+    """Most tasks of each array, so that the other stages find room, too; 0 for any number.
+
+    Args:
+        left: the stages that are not done; one that waits for none of them can be an array.
+    """
+    names = {stage.name for stage in left}
+    arrays = sum(stage.collection is not None and names.isdisjoint(stage.after) for stage in stages)
     if room is None or not arrays:
         return 0
     others = min(len(stages) - arrays, max(1, room // 2))

@@ -31,7 +31,9 @@ _DASK: Options = {
         "memory limit of a worker, e.g. 4GB (default: none here, 4GB of a job)", metavar="SIZE"
     ),
     "--worker-deaths": details(
-        "deaths of workers after which a part is given up (default: 4)", positive, metavar="N"
+        "deaths of workers after which the last part is given up (default: 4)",
+        positive,
+        metavar="N",
     ),
     "--dashboard": details("serve Dask's dashboard on this machine", **_ON),
 }
