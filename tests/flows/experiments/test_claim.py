@@ -16,7 +16,7 @@ from gaitforge.flows.experiments.plan import Corrections, Experiment
 from gaitforge.flows.experiments.reinforcement import ReinforcementPlan
 from gaitforge.flows.experiments.robustness import RobustnessPlan
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.records.records import read_record, write_record
+from gaitforge.flows.records.records import write_record
 from gaitforge.flows.stages.staging import Stage, at_work, is_done
 from gaitforge.flows.stages.status import EXPERIMENT, MEASUREMENT, REINFORCEMENT, ROBUSTNESS
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
@@ -217,9 +217,9 @@ def test_a_store_that_was_edited_since_is_no_reason_to_train_anew_or_said_in_one
         return [stage.name for stage in stages_of(claim, out) if not is_done(out, stage)]
 
     assert edited() == []
-    store.select().annotate(remark="seen")
+    store.select().annotate({"remark": "seen"})
     assert edited() == []
-    store.select().where("quality = 'medium'").annotate(terrain="ice")
+    store.select().where("quality = 'medium'").annotate({"terrain": "ice"})
     before = (out / "summary.json").read_bytes()
     for change in (lambda: None, lambda: one_episode(store).drop(), lambda: trim(store)):
         change()
