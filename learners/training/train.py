@@ -21,8 +21,8 @@ from gaitforge.learners.training.building import build_policy
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks, process_group
 from gaitforge.learners.training.held_out import split_episodes
-from gaitforge.learners.training.objectives import draws_noise
 from gaitforge.learners.training.nonfinite import NonFiniteError
+from gaitforge.learners.training.objectives import draws_noise
 from gaitforge.learners.training.process import keep_freed_memory, torch_threads
 from gaitforge.learners.training.trainer import Progress, RunProgress, Trainer
 
