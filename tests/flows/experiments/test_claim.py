@@ -204,7 +204,10 @@ def test_a_store_that_was_edited_since_is_no_reason_to_train_anew_or_said_in_one
     }
     evaluate = {"episodes": 2, "environments": 2}
     experiment = Experiment(
-        {"mlp": {**mlp, **small}, "asked": {**mlp, **asked}}, targets=(1.0,), evaluate=evaluate
+        {"mlp": {**mlp, **small}, "asked": {**mlp, **asked}},
+        select=SelectPlan(where="terminated or truncated"),
+        targets=(1.0,),
+        evaluate=evaluate,
     )
     claim, out = Claim("mine", experiment, (str(store.path),)), tmp_path / "out"
     run_experiment(claim, out, Silent())
