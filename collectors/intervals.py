@@ -50,7 +50,7 @@ def combined_interval(
 
 
 def ratio(value: float, of: float) -> float | None:
-    """The share value / of; None where `of` is not above 0, or the ratio is no finite number."""
+    """The share value / of; None where `of` is not above 0, or it is too large for a number."""
     if not of > 0:
         return None
     share = value / of

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -139,7 +139,8 @@ class Run:
         settings = to_tree(self.plan.evaluate.get(self.task, {}))
         if self.env is not None:
             return plan_from_tree(GymEvaluation, {"env": self.env, **settings})
-        return plan_from_tree(LeggedEvaluation, {"robot": self.config.robot, **settings})
+        config = cast("ExpertTrainingConfig", self.config)  # without an `env` it is one
+        return plan_from_tree(LeggedEvaluation, {"robot": config.robot, **settings})
 
     def train(self, out: Path, reporter: Reporter) -> None:
         """Train it, or resume its training."""
