@@ -92,7 +92,7 @@ def lerobot_split(folder: Path, name: str) -> None:
 def robomimic_mask(folder: Path, name: str) -> None:
     """The names of robomimic's filter keys, which become files of selections."""
     source = _exported("robomimic", folder)
-    with h5py.File(source, "a") as file:
+    with h5py.File(source, "a") as file, suppress(OSError):  # HDF5 has no such name
         file[f"mask/{name}"] = np.array(["demo_0"], "S")
     import_source("robomimic", source, folder / "again")
 

@@ -29,6 +29,8 @@ from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.s3.bucket import Bucket, is_bucket_url, local_folder
 
 _DIGITS, _DIGEST_BYTES = 16, 32
+_MOST_CHARACTERS = 80
+"""Longest name of a source's selection that stays as it is."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ def imported_metadata(selection: Selection, format_name: str) -> list[bytes]:
 def save_selections(address: str | os.PathLike[str], selections: Mapping[str, np.ndarray]) -> None:
     """Save a source's selections beside the store (or its mirror): `STORE.selections/NAME.json`.
 
+    A name that no file may have gets other characters and a digest.
     `selections` is name -> ids of episodes; those that a file there has stay in it.
     """
     if not selections:
@@ -119,11 +122,20 @@ def save_selections(address: str | os.PathLike[str], selections: Mapping[str, np
     with disk_failures(f"cannot write to {folder}"):
         folder.mkdir(exist_ok=True)
     for name, ids in selections.items():
-        path = folder / f"{re.sub(r'[^A-Za-z0-9_.-]|^[.]', '_', name)}.json"
+        path = folder / f"{_plain(name)}.json"
         chosen = np.isin(everything.episode_ids(), ids)
         if path.exists():
             chosen |= np.isin(everything.rows, load_selection(store, path).rows)
         everything.with_rows(everything.rows[chosen]).save(path)
+
+
+def _plain(name: str) -> str:
+    """A name that a file may have. Different names stay different."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]|^[.]", "_", name)
+    if plain == name and 0 < len(name) <= _MOST_CHARACTERS:
+        return name
+    digest = hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()
+    return f"{plain[:_MOST_CHARACTERS]}-{digest[:8]}"
 
 
 def _metadata_key(tag: str, format_name: str) -> str:

@@ -3,6 +3,8 @@
 # MuJoCo's compiled modules come without type stubs.
 # pyright: reportAttributeAccessIssue=false
 
+import shutil
+import zlib
 from dataclasses import fields
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from gaitforge.collectors.humanoid.observation import CONTROL_DT_S
 from gaitforge.collectors.humanoid.walker import load_humanoid
 
 dm_control = pytest.importorskip("dm_control")
+h5py = pytest.importorskip("h5py")
 
 
 def test_a_file_gives_the_same_numbers_back(humanoid_reference: Path) -> None:
@@ -158,3 +161,19 @@ def test_wrong_files_and_poses_are_refused(tmp_path: Path, humanoid_reference: P
         write_reference(text, [])
     with pytest.raises(ValueError, match="unknown motion 'fly'"):
         synthetic_clip("fly")
+
+
+def test_a_clip_that_unpacks_to_more_than_it_states_is_refused(
+    humanoid_reference: Path, tmp_path: Path
+) -> None:
+    path = Path(shutil.copy(humanoid_reference, tmp_path / "clips.h5"))
+    name = next(iter(clip_lengths(path)))
+    with h5py.File(path, "a") as file:
+        walker = file[f"{name}/walkers/walker_0"]
+        shape = walker["joints"].shape
+        del walker["joints"]
+        bomb = walker.create_dataset("joints", shape, "f8", chunks=shape, compression="gzip")
+        bomb.id.write_direct_chunk((0, 0), zlib.compress(bytes(50_000_000)))
+    for use in (clip_digest, read_clip):
+        with pytest.raises(ValueError, match="a chunk holds more than the"):
+            use(path, name)

@@ -199,3 +199,29 @@ def test_a_source_edited_beside_its_notes_is_refused_until_these_are_removed(
     rewards = np.split(found.read("reward").astype(float), np.cumsum(found.lengths)[:-1])
     returns = found.episodes()["return"].to_pylist()
     np.testing.assert_allclose(returns, [each.sum() for each in rewards], rtol=1e-12)
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+def test_compressed_notes_are_refused_before_they_are_unpacked(
+    compression: str, tmp_path: Path
+) -> None:
+    h5py = pytest.importorskip("h5py")
+    store = small_store(tmp_path / "s", [(3, 2)])
+    path = tmp_path / "x.hdf5"
+    export_selection("d4rl", store.select(), path)
+    zeros = pa.table({"length": np.zeros(20_000_000, np.int64)})
+    words = pa.table({"skill": pa.array(["run"] * 20_000_000).dictionary_encode()})
+    for table in (zeros, words):
+        sink = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression=compression)
+        with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+            writer.write_table(table)
+        with h5py.File(path, "a") as file:
+            del file["metadata/gaitforge/episodes"]
+            content = np.frombuffer(sink.getvalue(), np.uint8)
+            file["metadata/gaitforge"].create_dataset("episodes", data=content)
+        before = pa.total_allocated_bytes()
+        with pytest.raises(DatasetError, match=r"notes are damaged: .* is compressed") as refused:
+            import_source("d4rl", path, tmp_path / "again")
+        assert "\n" not in str(refused.value)
+        assert pa.total_allocated_bytes() - before < 10_000_000

@@ -358,3 +358,17 @@ def test_a_merged_store_names_the_versions_of_all_its_sources(tmp_path: Path) ->
         what = "one isaaclab_version for all episodes in env_args"
         assert said == [f"{what}: the sources have {words}; it says so"]
         import_source("robomimic", out, tmp_path / f"again-{number}")
+
+
+def test_filter_keys_whose_names_are_no_files_have_a_file_each(tmp_path: Path) -> None:
+    demos = {f"demo_{n}": robomimic_demo(3, n) for n in range(4)}
+    masks = {"a b": ["demo_0"], "a_b": ["demo_1"], "a?b": ["demo_2"], "x" * 300: ["demo_3"]}
+    write_robomimic(tmp_path / "lift.hdf5", demos, masks)
+    selection = imported(tmp_path / "lift.hdf5")
+    folder = tmp_path / "lift.zarr.selections"
+    saved = [Selection.load(selection.store, path) for path in sorted(folder.iterdir())]
+    assert sorted(each.episode_ids().tolist()[0] for each in saved) == sorted(
+        selection.episode_ids().tolist()
+    )
+    assert [len(each) for each in saved] == [1] * 4
+    assert (folder / "a_b.json").is_file()
