@@ -441,7 +441,7 @@ def test_an_experiment_asks_for_a_gpu_where_one_is_used(
     assert with_gpu == [True, False, True, False, False, False]
     assert "torch.distributed" not in output
     assert main([*run, "--where", "level < 3"]) == 2
-    assert "takes no --where" in capfd.readouterr().err
+    assert "--where has no effect" in capfd.readouterr().err
 
 
 def test_a_collection_has_a_gpu_for_its_simulator_alone_and_no_second_node(tmp_path: Path) -> None:
