@@ -174,8 +174,7 @@ class Experiment:
 
     def _check_learner(self, learner: str) -> None:
         configs = [self.config(learner, s, value) for s in self.seeds for value in self.values()]
-        if not 0.0 < self.best(learner) <= 1.0:
-            raise ValueError(f"learners: {learner}: best must lie in (0, 1]")
+        self.best(learner)  # raises
         splits = {config.split_seed for config in configs if config.held_out_fraction > 0.0}
         if self.tested and (None in splits or not splits):
             raise ValueError(
@@ -277,7 +276,8 @@ class Experiment:
     def best(self, learner: str) -> float:
         """The share of each cell's episodes that a learner sees, the best by return."""
         share = self._own(learner).get("best", 1.0)
-        if isinstance(share, bool) or not isinstance(share, int | float):
+        is_number = isinstance(share, int | float) and not isinstance(share, bool)
+        if not is_number or not 0.0 < share <= 1.0:
             raise ValueError(f"learners: {learner}: best needs a number in (0, 1], not {share!r}")
         return float(share)
 

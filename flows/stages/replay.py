@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from gaitforge.datasets import Store, open_store
+from gaitforge.datasets import Selection, Store, open_store
 from gaitforge.datasets.code.trust import naming
 from gaitforge.datasets.edits.cutting import pieces_of
 from gaitforge.datasets.errors import amount
 from gaitforge.datasets.schema import TERRAIN_AND_SKILL
 from gaitforge.flows.progress import Reporter, no_progress
-from gaitforge.flows.records.part_records import plan_records
+from gaitforge.flows.records.part_records import PlanRecord, plan_records
 from gaitforge.flows.stages.legged.replay import ReplayFault, replay_legged, whole_episodes
 from gaitforge.flows.tasks.interface import CollectionPlan, PartData
 from gaitforge.flows.tasks.registry import LEGGED, LEGGED_POLICY, recorded_plan
@@ -44,13 +44,40 @@ def replay(
     store = open_store(store_path)
     if any(field.dtype == "float16" for field in store.schema.fields):
         raise ValueError(f"{store_path} holds half floats, which no replay can equal bit for bit")
+    collected = store.as_collected()
+    plans, parts = _parts_with_plans(store, collected, reporter)
+    if not parts:
+        return replay_legged(collected, count, seed, reporter, robot, version)
+    if version:
+        own = store.as_collected().select(simulator_version=version).episodes("part")
+        parts = sorted(set(parts).intersection(own.column("part").to_pylist()))
+    faults: list[ReplayFault] = []
+    with reporter.step("replay", min(count, len(store.as_collected())), "episode") as advance:
+        for part in np.random.default_rng(seed).permutation(parts).tolist():
+            if count <= 0:
+                break
+            with naming(store_path):
+                episodes, different = _made_again(recorded_plan(plans[part]), store, part)
+            faults += different
+            advance(min(count, episodes), "")
+            count -= episodes
+    return faults
+
+
+def _parts_with_plans(
+    store: Store, collected: Selection, reporter: Reporter
+) -> tuple[dict[str, PlanRecord], list[str]]:
+    """The plans beside the store by part, and the parts that can be rolled out again by them.
+
+    None are needed for legged episodes. ValueError if a store of another task has none.
+    """
+    store_path = store.address
     plans = {
         part: record
-        for record in plan_records(store_path)
+        for record in plan_records(store.full_address)
         if record["kind"] not in (LEGGED, LEGGED_POLICY, "counterfactual")
         for part in record["parts"]
     }
-    collected = store.as_collected()
     pieces = pieces_of(collected)
     cut_parts = set(
         collected.with_rows(collected.rows[pieces]).episodes("part")["part"].to_pylist()
@@ -67,24 +94,9 @@ def replay(
             f"{store_path} has no collection plan beside it, which a replay needs; a store of "
             "gym collect gets it by the same command again"
         )
-    if not parts:
-        return replay_legged(collected, count, seed, reporter, robot, version)
-    if version:
-        own = store.as_collected().select(simulator_version=version).episodes("part")
-        parts = sorted(set(parts).intersection(own.column("part").to_pylist()))
-    if cut_parts & plans.keys():
+    if parts and cut_parts & plans.keys():
         reporter.say(f"left out: {amount(len(cut_parts), 'part')} with pieces of cut episodes")
-    faults: list[ReplayFault] = []
-    with reporter.step("replay", min(count, len(store.as_collected())), "episode") as advance:
-        for part in np.random.default_rng(seed).permutation(parts).tolist():
-            if count <= 0:
-                break
-            with naming(store_path):
-                episodes, different = _made_again(recorded_plan(plans[part]), store, part)
-            faults += different
-            advance(min(count, episodes), "")
-            count -= episodes
-    return faults
+    return plans, parts
 
 
 def difference_of(plan: CollectionPlan, store: Store, part: str) -> str:

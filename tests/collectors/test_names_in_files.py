@@ -189,7 +189,7 @@ def _files(folder: Path, own: Path) -> dict[Path, bytes]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("use", KINDS)
-@settings(max_examples=12, deadline=None, suppress_health_check=[*HealthCheck])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(name=NAMES)
 def test_nothing_is_written_outside(
     use: Callable[[Path, str], None], tmp_path_factory: pytest.TempPathFactory, name: str

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from gaitforge.collectors.legged.data import CollectionGrid, StoredForm
 from gaitforge.collectors.physics.interface import PhysicsState
 from gaitforge.datasets import DatasetError, Store, open_store
+from gaitforge.datasets.code.trust import trusting
 from gaitforge.datasets.interrupts import Interrupted
 from gaitforge.datasets.layout import OVERLAYS
 from gaitforge.flows.progress import Silent
@@ -48,6 +50,13 @@ def halved(episode: dict[str, np.ndarray]) -> np.ndarray:
 def of_height(episode: dict[str, np.ndarray]) -> np.ndarray:
     """The height of the base, from a field that was added."""
     return episode["height"]
+
+
+@pytest.fixture
+def trusted() -> Iterator[None]:
+    """The user's trust in this module's functions."""
+    with trusting([f"{__name__}:{name}" for name in ("missing", "nothing", "halved")]):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +199,7 @@ def test_an_episode_that_does_not_repeat_stops_it_and_is_named(
     assert open_store(path).edits() == ()
 
 
+@pytest.mark.usefixtures("trusted")
 def test_a_new_reward_takes_the_old_ones_place_and_the_return_follows(store: Path) -> None:
     old = open_store(store).select()
     rewards, returns, digest = old.read("reward"), old.catalog.numbers("return"), old.hash
@@ -255,6 +265,7 @@ def test_verify_names_a_changed_byte_of_a_field(store: Path) -> None:
         open_store(store).select().read("again")
 
 
+@pytest.mark.usefixtures("trusted")
 @pytest.mark.parametrize(
     ("of", "name", "message"),
     [

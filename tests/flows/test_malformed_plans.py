@@ -58,7 +58,7 @@ def _with(tree: Any, path: tuple[Any, ...], value: Any) -> Any:
 def test_a_value_of_another_shape_anywhere_in_a_plan_is_a_value_error(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(list(PLANS)))
     tree = to_tree(PLANS[kind])
-    assert plan_from_tree(kind, tree) == PLANS[kind]
+    assert to_tree(plan_from_tree(kind, tree)) == tree
     wrong = _with(tree, data.draw(st.sampled_from(list(_places(tree)))), data.draw(JSON))
     with suppress(ValueError):
         plan_from_tree(kind, wrong)

@@ -425,3 +425,8 @@ def test_a_worker_without_the_variable_gets_the_trust_with_its_task() -> None:
         run_parts(Client(), lambda part: trusted(), ["a"], lambda records: None)  # type: ignore
     with trusting([]):
         assert sent[0]("a") == ["my:Config"]
+
+
+@pytest.mark.parametrize("trust", [(), ("--trust",)])
+def test_a_flag_of_that_name_names_no_code(trust: tuple[str, ...]) -> None:
+    assert named_code(parsed(["expert", "import", "walk.pt", "--name", "walk", *trust])) == []

@@ -168,8 +168,9 @@ def _note_couplings(couplings: list[mujoco.MjsEquality], notes: Notes) -> None:
         rule = [f"x {factor:g}"] if factor != 1 and each.name2 else []
         rule += [f"+ {offset:g}"] if offset else []
         pairs.append(" ".join([follows, *rule]))
-    kept = "the coupling (mimic) is not kept: each of these joints has a motor of its own"
-    notes.decide("caution", f"{', '.join(pairs)}: {kept}", "a card has 12 joints with a motor each")
+    kept = "the coupling is not kept: each of these joints has a motor of its own"
+    text = f"mimic joints: {', '.join(pairs)}: {kept}"
+    notes.decide("caution", text, "a card has 12 joints with a motor each")
 
 
 def _listed_names(names: list[str]) -> str:

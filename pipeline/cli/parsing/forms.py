@@ -96,7 +96,7 @@ class FormField:
         kind, default = self.type, self.action.default
         if self.action.required and self.action.nargs != "*":
             default = Parameter.empty
-        elif kind is bool and self.action.nargs == 0:
+        elif kind is bool and not isinstance(self.action, argparse.BooleanOptionalAction):
             default = False
         elif default in (None, [], ""):
             kind, default = kind | None, None

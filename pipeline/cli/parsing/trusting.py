@@ -22,7 +22,9 @@ def named_code(arguments: argparse.Namespace) -> list[str]:
     values = vars(arguments)
     left_out = _NO_NAMES | runner_arguments()
     texts = [each for name in values.keys() - left_out for each in _texts(values[name])]
-    return [*values.get("trust", ()), *sorted(text for text in texts if _may_name_code(text))]
+    # Of `expert import` it is a flag, which allows a program of the user's own and names none.
+    named = _texts(values.get("trust"))
+    return [*named, *sorted(text for text in texts if _may_name_code(text))]
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -284,7 +284,7 @@ def test_another_trainings_recipe_is_not_ones_own(
 def test_files_that_are_none_of_a_training_are_named(name: str, text: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(
-        ValueError, match=f"{name} (is not the record|is not a recipe|cannot be read)"
+        ValueError, match=f"{name} (is not the record|is not a recipe|is no record|cannot be read)"
     ):
         run_gym_training(SMALL, tmp_path, Silent())
 

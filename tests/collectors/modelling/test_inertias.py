@@ -87,5 +87,5 @@ def test_the_remedies_work(tmp_path: Path) -> None:
 def test_joints_that_follow_others_are_named(tmp_path: Path) -> None:
     mimic = '<mimic joint="lead" multiplier="-1" offset="0.2"/>'
     [caution] = read(urdf("0.004 0.004 0.001 0", mimic=mimic), tmp_path)
-    assert "follower follows lead x -1 + 0.2: the coupling (mimic) is not kept" in caution
+    assert "mimic joints: follower follows lead x -1 + 0.2: the coupling is not kept" in caution
     assert "a motor of its own" in caution

@@ -61,7 +61,7 @@ def learner(**settings: Any) -> Experiment:
         (lambda: learner(model="mlp", seed=3), "seeds are the experiment's"),
         (lambda: learner(model="mlp", rate=3), "learners: x: TrainConfig has no 'rate'"),
         (lambda: learner(model="mlp", steps="many"), "TrainConfig.steps needs int"),
-        (lambda: learner(model="mlp", best=2.0), "best must lie in"),
+        (lambda: learner(model="mlp", best=2.0), "best needs a number in"),
         (lambda: learner(model="mlp", model_overrides={"depth": 3}), "no setting 'depth'"),
         (lambda: replace(PLAN, learners={"mlp": 3}), "settings are like"),
         (lambda: replace(PLAN, targets=(float("inf"),)), "finite numbers"),

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from gaitforge.flows.experiments.claim import Claim, claim
 from gaitforge.flows.progress import Reporter
 from gaitforge.pipeline.cli.main import build_parser, parsed
 from gaitforge.pipeline.cli.parsing.parser import Parser, command, flag, option
 from gaitforge.pipeline.cli.parsing.values import positive
 from gaitforge.pipeline.cli.work import Result, Work, single, work
+from gaitforge.pipeline.experiments.presets import experiment_preset
+from gaitforge.pipeline.serve import prefect_server
 from tests.pipeline.command_line import Run, assert_refused
 
 MODES = """
@@ -21,7 +24,7 @@ collect {new} --from-plan {dataset} | --parts 1 --seed 7 --set grid.seed=9 --ter
 collect {new} --from-plan {dataset} | --preset demo --half --no-state --new-every-day --policy x
 collect {new} --plan {plan} | --terrain stairs --robot nosuch --robots 3 --half --sim mujoco
 collect {new} --plan {plan} | --level 9 --preset demo --share 0.5 --labeller x --where x --policy x
-collect {new} --task gym --set qualities=random | --skill runn --robot x --privileged --sim mujoco
+collect {new} --task gym --set env=Hopper-v5 | --skill runn --robot x --privileged --sim mujoco
 collect {new} | --share 0.3 --stretch 12 --labeller aliengo-locomotion --where level=1
 collect {new} --sim mujoco | --isaacgym-python python3
 derive {store} --field state | --unit m
@@ -80,7 +83,7 @@ def test_what_has_no_effect_is_refused(
     tmp_path: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    monkeypatch.setattr(prefect_server, "configured_server", lambda: "http://127.0.0.1:9/api")
     _write(case, places, run)
     for name, fixture in _MADE.items():
         if f"{{{name}}}" in case:
@@ -111,9 +114,8 @@ def _write(case: str, places: dict[str, str], run: Run) -> None:
     if "{train_plan}" in case:
         Path(places["train_plan"]).write_text('{"config": {"model": "mlp", "steps": 2}}')
     if "{demo_plan}" in case:
-        line = f"run demo --out {places['demo_plan']}-made --stage nosuch"
-        run(*shlex.split(line))
         made = Path(f"{places['demo_plan']}-made", "plan.json")
+        claim(Claim("demo", experiment_preset("demo"), ()), made.parent)
         Path(places["demo_plan"]).write_text(made.read_text())
 
 

@@ -11,6 +11,7 @@ from gaitforge.collectors.physics.isaacgym.process import PYTHON_VARIABLE
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.collectors.simulators import BACKENDS
+from gaitforge.pipeline.serve import prefect_server
 from tests.collectors.robots.menagerie_files import menagerie_file
 from tests.datasets.making import small_store
 from tests.pipeline.command_line import Run, assert_refused
@@ -276,7 +277,7 @@ def test_wrong_input_is_one_line_and_makes_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(PYTHON_VARIABLE, "")
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    monkeypatch.setattr(prefect_server, "configured_server", lambda: "http://127.0.0.1:9/api")
     places = {name: str(tmp_path / name) for name in ("new", "gone")}
     places |= {"terrains": ", ".join(TERRAINS), "skills": ", ".join(SKILLS)}
     places |= {"simulators": ", ".join(BACKENDS)}
