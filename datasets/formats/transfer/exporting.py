@@ -16,7 +16,7 @@ from typing import Any
 from gaitforge.datasets import files
 from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.formats import exporter_class, options_of
-from gaitforge.datasets.formats.protocol import Begin, Report, no_progress
+from gaitforge.datasets.formats.protocol import Begin, Exporter, Report, no_progress
 from gaitforge.datasets.formats.sources import field_bytes
 from gaitforge.datasets.formats.transfer.verifying import verify_export
 from gaitforge.datasets.selection.actions import (
@@ -73,13 +73,8 @@ def export_selection(
                 _remove(temporary)
                 carried = exporter.write(selection, temporary, begin(selection.steps))
                 (files.fsync_tree if temporary.is_dir() else files.fsync_path)(temporary)
-                try:
-                    notes = getattr(writer_options, "notes", False)
-                    verify_export(name, exporter, notes, selection, temporary)
-                except DatasetError as error:
-                    problem = str(error).replace(str(temporary), str(destination))
-                    what = f"{destination} was not made, it does not read back as it was written"
-                    raise DatasetError(f"{what}: {problem}") from error
+                notes = getattr(writer_options, "notes", False)
+                _verify(name, exporter, notes, selection, temporary, destination)
                 _check_free(target, destination)
                 files.replace_durably(temporary, target)
             finally:
@@ -91,6 +86,23 @@ def export_selection(
     seconds = time.monotonic() - started
     carried = replace(carried, notes=(*carried.notes, *_actions_note(selection)))
     return Report(name, selection.store.address, str(destination), *counts, seconds, carried)
+
+
+def _verify(
+    name: str,
+    exporter: Exporter,
+    notes: bool,
+    selection: Selection,
+    temporary: Path,
+    destination: str | os.PathLike[str],
+) -> None:
+    """Raise DatasetError for an export that does not read back as what was selected."""
+    try:
+        verify_export(name, exporter, notes, selection, temporary)
+    except DatasetError as error:
+        problem = str(error).replace(str(temporary), str(destination))
+        what = f"{destination} was not made, it does not read back as it was written"
+        raise DatasetError(f"{what}: {problem}") from error
 
 
 def _actions_note(selection: Selection) -> list[str]:
