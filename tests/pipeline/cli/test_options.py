@@ -24,7 +24,6 @@ collect {new} --from-plan {dataset} | --parts 1 --seed 7 --set grid.seed=9 --ter
 collect {new} --from-plan {dataset} | --preset demo --half --no-state --new-every-day --policy x
 collect {new} --plan {plan} | --terrain stairs --robot nosuch --robots 3 --half --sim mujoco
 collect {new} --plan {plan} | --level 9 --preset demo --share 0.5 --labeller x --where x --policy x
-collect {new} --task gym --set env=Hopper-v5 | --skill runn --robot x --privileged --sim mujoco
 collect {new} | --share 0.3 --stretch 12 --labeller aliengo-locomotion --where level=1
 collect {new} --sim mujoco | --isaacgym-python python3
 derive {store} --field state | --unit m

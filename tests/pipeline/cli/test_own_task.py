@@ -54,6 +54,8 @@ def test_the_task_of_the_how_to_page_is_whole(
     mine = json.loads(done("evaluate", "runs/it", *words, "--trust", "point:PointPlan"))
     assert (mine["task"], mine["episodes"], mine["policy"]) == ("point:PointPlan", 7, "it")
     assert mine["latency_us_median"] > 0
+    own = ("collect", "data/new.zarr", "--task", "point:PointPlan", "--skill", "runn")
+    assert_refused(run(*own, "--robot", "nope"), "--skill, --robot have no effect")
     theirs = json.loads(done("evaluate", "damper", "--task", "point:PointPlan", *words))
     assert (theirs["success"], theirs["survival"]) == (1.0, 1.0)
     assert_refused(
