@@ -136,7 +136,9 @@ def _read_block(*, reader: UnitReader, block_id: tuple[int, ...]) -> np.ndarray:
 def _reopened(
     place: _Place, runs: PartRuns, recorded: str, actions: Actions, field: str
 ) -> UnitReader:
-    selection = selection_of_runs(_opened(place), runs).with_actions(actions)
+    selection = selection_of_runs(_opened(place), runs)
+    if actions:  # without a choice they are the stored ones
+        selection = selection.with_actions(actions)
     if selection.hash_over([field], ()) != recorded:
         raise DatasetError(f"{place[1]} was edited since the selection; select again")
     return UnitReader(selection, field)
