@@ -119,6 +119,7 @@ def test_known_fields_are_those_of_the_collection_and_nothing_else_changes(store
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("trusted")
 def test_a_stream_gives_the_same_windows_and_the_new_field(store: Path) -> None:
     def batches(fields: tuple[str, ...]) -> list[dict[str, Any]]:
         stream = open_store(store).select(skill="rush").windows(16, 8, seed=1, fields=fields)
@@ -220,6 +221,7 @@ def test_a_new_reward_takes_the_old_ones_place_and_the_return_follows(store: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("trusted")
 def test_trims_and_drops_before_and_after_keep_the_new_fields_rows(store: Path) -> None:
     open_store(store).select(skill="stand").trim(head=5, tail=3)
     derive(store, f"{__name__}:base_height", name="height")

@@ -1,6 +1,6 @@
 """Every task by the one engine: runners, status, job folders and replay."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,7 @@ import pytest
 from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
 from gaitforge.collectors.humanoid.snippet_grid import SnippetGrid
 from gaitforge.datasets import create_store, open_store
+from gaitforge.datasets.code.trust import trusting
 from gaitforge.flows.progress import Silent, no_progress
 from gaitforge.flows.records.part_records import plan_records, records_folder
 from gaitforge.flows.records.records import to_tree, write_record
@@ -76,6 +77,13 @@ def half_reward(episode: dict[str, np.ndarray]) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
+@pytest.fixture(autouse=True, scope="module")
+def trusted_reward() -> Iterator[None]:
+    """The user's trust in this module's reward."""
+    with trusting([f"{__name__}:half_reward"]):
+        yield
+
+
 def relabel(source: str) -> CollectionPlan:
     return RelabelPlan(source, reward=f"{__name__}:half_reward")
 
