@@ -12,6 +12,7 @@ from gaitforge.flows.records.plans import check_value
 from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.runners.slurm import jobs as slurm
 from gaitforge.pipeline.cli.parsing.parser import actions, command, option
+from gaitforge.pipeline.cli.parsing.reading import uses
 from gaitforge.pipeline.cli.parsing.runners import run_here
 from gaitforge.pipeline.cli.parsing.values import whole
 from gaitforge.pipeline.progress import own_reporter
@@ -82,6 +83,7 @@ def _run(arguments: argparse.Namespace) -> int | None:
     from gaitforge.flows.runners.slurm.runner import run_task
     from gaitforge.pipeline.cli.main import parsed
 
+    uses(arguments, "task")  # the job's script names it, also where there is only one
     words = slurm.read_work(arguments.folder, arguments.sha256 or "").get(slurm.WORDS)
     if words is not None:
         check_value(tuple[str, ...], words, f"{arguments.folder / slurm.PLAN}: {slurm.WORDS}")
