@@ -55,7 +55,8 @@ def of_height(episode: dict[str, np.ndarray]) -> np.ndarray:
 @pytest.fixture
 def trusted() -> Iterator[None]:
     """The user's trust in this module's functions."""
-    with trusting([f"{__name__}:{name}" for name in ("missing", "nothing", "halved")]):
+    names = ("base_height", "halved", "of_height", "missing", "nothing")
+    with trusting([f"{__name__}:{name}" for name in names]):
         yield
 
 

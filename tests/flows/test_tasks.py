@@ -76,7 +76,6 @@ def half_reward(episode: dict[str, np.ndarray]) -> np.ndarray:
     return episode["reward"] / 2
 
 
-@pytest.fixture(scope="module")
 @pytest.fixture(autouse=True, scope="module")
 def trusted_reward() -> Iterator[None]:
     """The user's trust in this module's reward."""
@@ -84,6 +83,7 @@ def trusted_reward() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
 def relabel(source: str) -> CollectionPlan:
     return RelabelPlan(source, reward=f"{__name__}:half_reward")
 
