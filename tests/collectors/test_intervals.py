@@ -101,4 +101,6 @@ def test_a_ratio_is_a_number_of_json_or_none(value: float, of: float) -> None:
 def test_the_interval_over_an_expert_at_almost_zero_is_finite_or_none(
     returns: list[float], of: float
 ) -> None:
-    json.dumps(ratio_interval([returns], [[of] * len(returns)]), allow_nan=False)
+    interval = ratio_interval([returns], [[of] * len(returns)])
+    assert "Infinity" not in (text := json.dumps(interval))
+    assert "NaN" not in text

@@ -31,8 +31,11 @@ def test_workers_that_die_in_rows_blame_no_part() -> None:
 
 
 def test_a_finished_part_begins_the_count_anew() -> None:
-    deaths = _Deaths([str(k) for k in range(9)], 4)
-    for part in range(8):
-        for k in range(30):
-            deaths.died("8" if k < 1 and part < 3 else str(part), f"w{part}-{k}", 1 if k < 1 else 0)
-        deaths.finished(str(part))
+    most = 4 * MASS - 1
+    deaths = _Deaths(["a", "b", "c"], 4)
+    for part in ("a", "b"):
+        for k in range(most):
+            deaths.died("c", f"worker-{part}-{k}", 1)
+        assert deaths.count("c") == (1 if part == "a" else 2) * most
+        deaths.finished(part)
+    assert deaths.count("c") == 0, "those of the last part may have been of its host"
