@@ -14,8 +14,8 @@ import sysconfig
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator
 from functools import cache
+from importlib.machinery import ModuleSpec
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
-from importlib.util import find_spec
 from pathlib import Path
 from site import getsitepackages, getusersitepackages
 
@@ -67,7 +67,7 @@ def code_hash(modules: Iterable[str]) -> str:
         if package in seen:
             continue
         seen.add(package)
-        own = dict(_files_of(package))
+        own = dict(_files_of(package, is_named=package in packages))
         files |= own
         left += {name for path in own.values() for name in _imports(path)} - seen
     if len(files) == 1:
@@ -76,9 +76,9 @@ def code_hash(modules: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else ""
 
 
-def _files_of(package: str) -> Iterator[tuple[str, Path]]:
+def _files_of(package: str, is_named: bool) -> Iterator[tuple[str, Path]]:
     """Name and path of the files of a top-level module; none of one that is installed."""
-    for place in _places(package):
+    for place in _places(package, is_named):
         if place.is_file():
             yield place.name, place
             continue
@@ -90,19 +90,35 @@ def _files_of(package: str) -> Iterator[tuple[str, Path]]:
                     yield str(path.relative_to(place.parent)), path
 
 
-def _places(package: str) -> list[Path]:
-    """The folders of a package, or the file of a module; none of one that is installed, or ours."""
+def _places(package: str, is_named: bool = False) -> list[Path]:
+    """The folders of a package, or the file of a module; none of one that is installed, or ours.
+
+    Args:
+        is_named: also one that is loaded and not on the path, as `__main__` is.
+    """
     if package in sys.stdlib_module_names or package == "gaitforge":
         return []
-    module = sys.modules.get(package)
-    try:
-        spec = find_spec(package) if module is None else None
-    except (ImportError, ValueError):
-        return []
+    spec = _spec_on_path(package)
+    module = sys.modules.get(package) if spec is None and is_named else None
     folders = getattr(module, "__path__", None) or (spec and spec.submodule_search_locations)
     file = getattr(module, "__file__", None) or (spec and spec.has_location and spec.origin)
     places = [Path(each).resolve() for each in (folders or ([file] if file else []))]
     return [each for each in places if not any(each.is_relative_to(top) for top in _INSTALLED)]
+
+
+def _spec_on_path(package: str) -> ModuleSpec | None:
+    """Where Python would find a top-level module now, whatever this process has imported.
+
+    Processes that share a path give the same answer: a hash must not depend on what ran before.
+    """
+    for finder in sys.meta_path:
+        find = getattr(finder, "find_spec", None)
+        try:
+            if find is not None and (spec := find(package, None)) is not None:
+                return spec
+        except (ImportError, ValueError):
+            return None
+    return None
 
 
 def _imports(path: Path) -> set[str]:

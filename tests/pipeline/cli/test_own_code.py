@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import types
 from contextlib import closing
 from pathlib import Path
 
@@ -95,7 +96,9 @@ def test_a_store_holds_one_version_of_an_environment_of_several_files(run: Run, 
     assert len(open_store("s.zarr").select().describe(("simulator_version",))) == 2
 
 
-def test_the_hash_of_own_code_covers_what_it_imports_and_nothing_else(here: Path) -> None:
+def test_the_hash_of_own_code_covers_what_it_imports_and_nothing_else(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def write(name: str, text: str) -> None:
         (here / name).parent.mkdir(exist_ok=True)
         (here / name).write_text(text)
@@ -116,6 +119,13 @@ def test_the_hash_of_own_code_covers_what_it_imports_and_nothing_else(here: Path
     (here / "whole" / "__pycache__").mkdir()
     write("whole/__pycache__/inner.py", "")
     assert code_hash(["whole.inner"]) in seen
+    # Another process on this path must find the same, whatever this one has loaded.
+    stray = types.ModuleType("stray")
+    stray.__file__ = str(here / "unrelated.py")
+    write("beside.py", (here / "beside.py").read_text() + "    import stray\n")
+    without = code_hash(["whole.inner"])
+    monkeypatch.setitem(sys.modules, "stray", stray)
+    assert code_hash(["whole.inner"]) == without
     write("gymnasium_of_mine.py", "")
     assert module_version("gymnasium_of_mine") != module_version("unrelated")
     assert module_version("gymnasium")[0].isdigit()
