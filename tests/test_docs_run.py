@@ -32,10 +32,17 @@ class Block(NamedTuple):
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """A page's blocks, shell without what is excepted, up to the last shell that runs."""
-    listed = []
+    """A page's blocks up to the last shell block that runs.
+
+    Shell is without what is excepted; Python blocks that follow each other are one.
+    """
+    listed: list[Block] = []
     for language, file, code in FENCED.findall(page.read_text()):
         tested = NOT_TESTED.split(code)[0] if not language else code
+        follows = bool(listed) and listed[-1].language == language == "python"
+        if follows and not file and not listed[-1].file:  # it uses the names of the one before
+            listed[-1] = Block(language, file, f"{listed[-1].code}\n{tested}")
+            continue
         listed.append(Block(language, file, tested))
     shells = [k for k, block in enumerate(listed) if not block.language and block.code.strip()]
     yield from listed[: shells[-1] + 1] if shells else ()

@@ -1,10 +1,11 @@
 """Versions of simulators in a store: episodes of several cannot be simulated again together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gaitforge.datasets import Store
+from gaitforge.datasets import DatasetError, Store
 from gaitforge.datasets.errors import listed
 from gaitforge.flows.records.logs import log_event
 from gaitforge.flows.records.part_records import records_folder
@@ -24,15 +25,8 @@ def allow_mixed_versions(store_path: Path | str) -> None:
 
 def check_versions(store: Store, store_path: Path | str, simulator: str, version: str) -> None:
     """Raise ValueError where a store has parts of another version and may not have several."""
-    selection = store.as_collected()
-    if not set(_COLUMNS) <= set(selection.catalog.column_names):
-        return
-    rows = selection.describe(_COLUMNS)
-    others = sorted(
-        str(row["simulator_version"])
-        for row in rows
-        if row["simulator"] == simulator and row["simulator_version"] not in (version, "")
-    )
+    stored = _stored_versions(store)
+    others = sorted(own for name, own in stored if name == simulator and own not in (version, ""))
     if not others:
         return
     allowed = read_record(records_folder(store_path) / MIXED)
@@ -53,10 +47,8 @@ def mixed_versions(stores: Sequence[Store]) -> dict[str, list[str]]:
     """Simulator -> its versions in the stores, where there are several."""
     versions: dict[str, set[str]] = {}
     for store in stores:
-        selection = store.as_collected()
-        if set(_COLUMNS) <= set(selection.catalog.column_names):
-            for row in selection.describe(_COLUMNS):
-                versions.setdefault(row["simulator"], set()).add(row["simulator_version"])
+        for name, version in _stored_versions(store):
+            versions.setdefault(name, set()).add(version)
     return {name: sorted(own) for name, own in versions.items() if len(own) > 1}
 
 
@@ -69,3 +61,23 @@ def check_catalog(
     pairs = zip(*(map(str, catalog[name]) for name in _COLUMNS), strict=True)
     for simulator, version in sorted(set(pairs)):
         check_versions(store, store_path, simulator, version)
+
+
+def _stored_versions(store: Store) -> set[tuple[str, str]]:
+    """Pairs of simulator and version in the store; none of damaged parts, which `verify` names."""
+    try:
+        selection = store.as_collected()
+        if not set(_COLUMNS) <= set(selection.catalog.column_names):
+            return set()
+        rows = selection.describe(_COLUMNS)
+    except DatasetError:
+        rows = _readable_rows(store)
+    return {(str(row["simulator"]), str(row["simulator_version"])) for row in rows}
+
+
+def _readable_rows(store: Store) -> Iterator[Mapping[str, Any]]:
+    for stem in store.files.stamps():
+        with suppress(DatasetError):
+            _, table = store.files.read_shown(stem)
+            if set(_COLUMNS) <= set(table.column_names):
+                yield from table.group_by(list(_COLUMNS)).aggregate([]).to_pylist()

@@ -9,6 +9,7 @@ import pytest
 from gaitforge.datasets import Store, open_store
 from gaitforge.datasets.catalog.index import CatalogIndex
 from gaitforge.flows.progress import Silent
+from gaitforge.flows.records.versions import check_versions
 from gaitforge.flows.stages.collect import collect
 from tests.flows.making import COLLECT, GRID
 
@@ -70,3 +71,18 @@ def test_without_an_index_or_beside_a_damaged_part_the_collection_is_complete(
         assert [record.part for record in collect(PLAN, path, Silent())] == OTHERS
         assert not store.files.index_path.exists()
         assert len(store.verify()) == (1 if fault == "damaged" else 0)
+
+
+@pytest.mark.slow
+def test_beside_a_damaged_part_another_version_of_the_simulator_is_seen(
+    unfinished: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "legged.zarr"
+    shutil.copytree(unfinished, path)
+    collect(PLAN, path, Silent(), OTHERS[:1])
+    store = open_store(path)
+    store.files.path(FIRST).write_bytes(b"damaged")
+    simulator, version = PLAN.simulator()
+    check_versions(store, path, simulator, version)
+    with pytest.raises(ValueError, match="cannot be simulated again together"):
+        check_versions(store, path, simulator, f"{version}.1")

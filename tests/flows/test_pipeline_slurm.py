@@ -71,7 +71,7 @@ def test_a_chain_that_is_cancelled_killed_and_submitted_again_gives_the_plain_re
     assert states(out, capfd)["report"] == "waiting"
     assert gaitforge("pipeline", out, *HERE) == 0, "nothing to submit"
     assert {job.kind: job.id for job in find_jobs(out)} == first
-    assert gaitforge("pipeline", out, *HERE, "--cancel") == 0
+    assert gaitforge("pipeline", out, "--runner", "slurm", "--cancel") == 0
     until(lambda: "running" not in (found := states(out, capfd).values()) and found, "it ended")
     assert states(out, capfd)["train bot"] == "cancelled"
 

@@ -17,6 +17,7 @@ COMMANDS = [
     line
     for block in re.findall(r"^```\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
     for line in block.splitlines()
+    if not line.startswith("#")
 ]
 SMALL = {
     "collect": "--parts 0 --set grid.episodes_per_part=40 --threads 1",
