@@ -24,8 +24,8 @@ import numpy as np
 
 from benchmarks.harness import Bench
 from gaitforge.collectors.legged.data import CollectionGrid
+from gaitforge.common.errors import amount
 from gaitforge.datasets import open_store
-from gaitforge.datasets.errors import amount
 from gaitforge.flows.progress import Advance, Reporter
 from gaitforge.flows.records.part_records import PartCollected, part_records
 from gaitforge.flows.runners.dask import make_part, run_parts

@@ -21,8 +21,8 @@ from benchmarks.peers import PEERS, PeerData, Work
 from gaitforge.collectors.legged.data import CollectionGrid, StoredForm
 from gaitforge.collectors.modelling.varying import vary_robots
 from gaitforge.collectors.robots.robot import load_robot
+from gaitforge.common.errors import install_extra
 from gaitforge.datasets import Schema, Selection, Store, open_store
-from gaitforge.datasets.errors import install_extra
 from gaitforge.flows.measures.timing import in_turns, seconds_of
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.records.part_records import collection_rate

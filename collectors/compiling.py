@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from gaitforge.datasets.system.numba_compilers import jit, ufunc
+from gaitforge.common.numba_compilers import jit, ufunc
 
 
 class compiled:

@@ -6,7 +6,7 @@ import warnings
 from importlib import import_module
 from typing import Any
 
-from gaitforge.datasets.errors import install_extra, missing_package
+from gaitforge.common.errors import install_extra, missing_package
 
 
 def load_gymnasium(module: str) -> Any:

@@ -1,6 +1,6 @@
 """Names of the physics back ends, without importing one."""
 
-from gaitforge.datasets.extensions import extension, extension_names
+from gaitforge.common.extensions import extension, extension_names
 
 BACKENDS = {
     "mujoco": ("gaitforge.collectors.physics.mujoco.backend", "MujocoBackend"),

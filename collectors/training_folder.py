@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
-from gaitforge.datasets.history import HistoryFile
-from gaitforge.datasets.interrupts import Notices, Stopped, stop_signals
+from gaitforge.common.files import write_bytes_durably
+from gaitforge.common.history import HistoryFile
+from gaitforge.common.interrupts import Notices, Stopped, stop_signals
+from gaitforge.datasets.layout import check_outside_stores
 
 TRAINING = "training.json"
 POLICY = "policy"

@@ -7,17 +7,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gaitforge.common.errors import DatasetError
+    from gaitforge.common.trust import trust
     from gaitforge.datasets.analysis.spectrum import SpectralEnergy
     from gaitforge.datasets.analysis.statistics import ChannelStatistics
     from gaitforge.datasets.catalog.edits import Edit
     from gaitforge.datasets.catalog.manifest import PartRecord
     from gaitforge.datasets.catalog.parquet_export import write_parquet
-    from gaitforge.datasets.code.trust import trust
     from gaitforge.datasets.dataset import Selection, Store, create_store, open_store, query
     from gaitforge.datasets.edits.diff import Difference, difference
     from gaitforge.datasets.edits.merge import merge_stores
     from gaitforge.datasets.edits.split import save_split, split_by_column, split_by_fractions
-    from gaitforge.datasets.errors import DatasetError
     from gaitforge.datasets.schema import Field, Schema
     from gaitforge.datasets.storage.root import SCHEMA_VERSION
     from gaitforge.datasets.storage.store import StoreInfo
@@ -32,28 +32,28 @@ if __name__ != "gaitforge.datasets":
     )
 
 _HOMES = {
-    "analysis.spectrum": ("SpectralEnergy",),
-    "analysis.statistics": ("ChannelStatistics",),
-    "catalog.edits": ("Edit",),
-    "catalog.manifest": ("PartRecord",),
-    "catalog.parquet_export": ("write_parquet",),
-    "code.trust": ("trust",),
-    "dataset": ("Selection", "Store", "create_store", "open_store", "query"),
-    "edits.diff": ("Difference", "difference"),
-    "edits.merge": ("merge_stores",),
-    "edits.split": ("save_split", "split_by_column", "split_by_fractions"),
-    "errors": ("DatasetError",),
-    "schema": ("Field", "Schema"),
-    "storage.root": ("SCHEMA_VERSION",),
-    "storage.store": ("StoreInfo",),
-    "storage.tags": ("Tag",),
-    "stream.materialise": ("Materialised",),
-    "stream.mixing": ("Mixture", "equal_shares"),
+    "gaitforge.common.errors": ("DatasetError",),
+    "gaitforge.common.trust": ("trust",),
+    "gaitforge.datasets.analysis.spectrum": ("SpectralEnergy",),
+    "gaitforge.datasets.analysis.statistics": ("ChannelStatistics",),
+    "gaitforge.datasets.catalog.edits": ("Edit",),
+    "gaitforge.datasets.catalog.manifest": ("PartRecord",),
+    "gaitforge.datasets.catalog.parquet_export": ("write_parquet",),
+    "gaitforge.datasets.dataset": ("Selection", "Store", "create_store", "open_store", "query"),
+    "gaitforge.datasets.edits.diff": ("Difference", "difference"),
+    "gaitforge.datasets.edits.merge": ("merge_stores",),
+    "gaitforge.datasets.edits.split": ("save_split", "split_by_column", "split_by_fractions"),
+    "gaitforge.datasets.schema": ("Field", "Schema"),
+    "gaitforge.datasets.storage.root": ("SCHEMA_VERSION",),
+    "gaitforge.datasets.storage.store": ("StoreInfo",),
+    "gaitforge.datasets.storage.tags": ("Tag",),
+    "gaitforge.datasets.stream.materialise": ("Materialised",),
+    "gaitforge.datasets.stream.mixing": ("Mixture", "equal_shares"),
 }
 
 
 def __getattr__(name: str) -> Any:
     for module, names in _HOMES.items():
         if name in names:
-            return getattr(import_module(f"gaitforge.datasets.{module}"), name)
+            return getattr(import_module(module), name)
     raise AttributeError(f"module 'gaitforge.datasets' has no attribute '{name}'")

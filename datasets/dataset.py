@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 
+from gaitforge.common.errors import DatasetError, amount, listed
 from gaitforge.datasets.analysis import spectrum
 from gaitforge.datasets.analysis.dask_arrays import selection_array
 from gaitforge.datasets.analysis.quantiles import channel_quantiles
 from gaitforge.datasets.analysis.statistics import channel_statistics
 from gaitforge.datasets.analysis.xarray_view import selection_dataset
 from gaitforge.datasets.edits import operations
-from gaitforge.datasets.errors import DatasetError, amount, listed
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection import saved
 from gaitforge.datasets.selection import selection as episodes

@@ -1,5 +1,9 @@
 """Names inside a store's folder, and the size of a shard."""
 
+from pathlib import Path
+
+from gaitforge.common.errors import DatasetError
+
 ROOT_FILE = "zarr.json"
 """Zarr's record of the root group; a folder with it is a store."""
 ABOUT = "about.json"
@@ -32,3 +36,11 @@ MERGED_PREFIX = "merged-"
 """Prefix of the names of parts that `compact` wrote."""
 SHARD_STEPS = 1 << 18
 """Most rows of one shard."""
+
+
+def check_outside_stores(path: Path) -> Path:
+    """Return the path of something that is to be written; DatasetError if a store holds it."""
+    for folder in (path.absolute(), *path.absolute().parents):
+        if (folder / ROOT_FILE).is_file() and (folder / CATALOG).is_dir():
+            raise DatasetError(f"{path} is inside the store {folder}; give a path outside of it")
+    return path

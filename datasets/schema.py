@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gaitforge.datasets.errors import DatasetError, failures, listed
+from gaitforge.common.errors import DatasetError, failures, listed
 
 DTYPES = ("float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
 TERRAIN_AND_SKILL = ("terrain", "skill")

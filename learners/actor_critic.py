@@ -21,8 +21,8 @@ from rsl_rl.modules import EmpiricalNormalization
 from rsl_rl.modules.distribution import GaussianDistribution
 from torch import Tensor, nn
 
-from gaitforge.datasets.errors import listed
-from gaitforge.datasets.files import write_bytes_durably
+from gaitforge.common.errors import listed
+from gaitforge.common.files import write_bytes_durably
 from gaitforge.learners.checkpoint import policy_card, save_checkpoint
 from gaitforge.learners.models.bot.bodies import QUADRUPED_JOINTS, body_of
 from gaitforge.learners.models.bot.body_policy import BodyPolicy, node_of_index

@@ -17,9 +17,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_safetensors
 from torch import Tensor, nn
 
-from gaitforge.datasets.code.trust import UntrustedCodeError, naming
-from gaitforge.datasets.files import write_bytes_durably
-from gaitforge.datasets.optimiser_state import optimiser_tensors, tensors_below
+from gaitforge.common.files import write_bytes_durably
+from gaitforge.common.optimiser_state import optimiser_tensors, tensors_below
+from gaitforge.common.trust import UntrustedCodeError, naming
 from gaitforge.learners.models.bounded import BoundedNetwork
 from gaitforge.learners.models.registry import ModelSpec, build_network, spec_from_json
 from gaitforge.learners.policy.conditioning import Condition

@@ -19,7 +19,16 @@ from recipes.adroit.__main__ import build_parser as adroit_parser
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-ROOMS = ("benchmarks", "collectors", "datasets", "flows", "learners", "pipeline", "recipes")
+ROOMS = (
+    "benchmarks",
+    "collectors",
+    "common",
+    "datasets",
+    "flows",
+    "learners",
+    "pipeline",
+    "recipes",
+)
 PAGES = [path for where in ("*", "docs/**/*", "recipes/**/*") for path in ROOT.glob(f"{where}.md")]
 FENCED = re.compile(r"^```([a-z]*)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.M | re.S)
 INDENTED = re.compile(r"^    .*$", re.M)

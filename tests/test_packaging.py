@@ -13,11 +13,11 @@ from zipfile import ZipFile
 import pytest
 from setuptools import find_packages
 
-from gaitforge.datasets.errors import install_extra
+from gaitforge.common.errors import install_extra
 from tests.datasets.formats.peer_environment import peer_python, run_peer, uv_pip
 
 ROOT = Path(__file__).resolve().parent.parent
-FLOORS = ("collectors", "datasets", "flows", "learners", "pipeline")
+FLOORS = ("collectors", "common", "datasets", "flows", "learners", "pipeline")
 
 
 def test_the_package_links_to_every_floor() -> None:
@@ -46,9 +46,9 @@ def test_an_old_name_says_the_new_one(name: str) -> None:
 
 def test_an_extra_is_installed_as_gaitforge_was(tmp_path: Path) -> None:
     assert "pip install -e '.[onnx]' in gaitforge's folder" in install_extra("onnx")
-    installed = tmp_path / "site-packages/gaitforge/datasets/errors.py"
+    installed = tmp_path / "site-packages/gaitforge/common/errors.py"
     installed.parent.mkdir(parents=True)
-    shutil.copy(ROOT / "datasets/errors.py", installed)
+    shutil.copy(ROOT / "common/errors.py", installed)
     line = runpy.run_path(str(installed))["install_extra"]("onnx")
     wheel = f"gaitforge-{version('gaitforge')}-py3-none-any.whl"
     assert line == f"run {sys.executable} -m pip install '{wheel}[onnx]' in the wheel's folder"

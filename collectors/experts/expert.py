@@ -29,7 +29,7 @@ from gaitforge.collectors.robots.robot import (
     load_robots,
     own_files,
 )
-from gaitforge.datasets.errors import failures
+from gaitforge.common.errors import failures
 
 EXPERTS = Path(__file__).parent.parent / "assets" / "experts"
 DEFAULT_EXPERT = "aliengo-locomotion"

@@ -9,7 +9,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from gaitforge.datasets.errors import failures
+from gaitforge.common.errors import failures
 
 
 def read_weights(path: Path, owner: str) -> tuple[dict[str, np.ndarray], str]:

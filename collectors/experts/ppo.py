@@ -38,9 +38,9 @@ from gaitforge.collectors.scenarios.terrains import N_LEVELS
 from gaitforge.collectors.simulators import check_backend, processor_of
 from gaitforge.collectors.timing import CONTROL_DT_S
 from gaitforge.collectors.training_folder import POLICY
-from gaitforge.datasets.cores import default_threads
-from gaitforge.datasets.files import write_bytes_durably
-from gaitforge.datasets.ranges import Range
+from gaitforge.common.files import write_bytes_durably
+from gaitforge.common.machine import default_threads
+from gaitforge.common.ranges import Range
 
 WEIGHTS, KEPT = "expert.safetensors", "kept"
 _FIXED = (

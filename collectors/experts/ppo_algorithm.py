@@ -17,9 +17,9 @@ from gaitforge.collectors.training_folder import (
     Report,
     training_files,
 )
-from gaitforge.datasets.errors import listed
-from gaitforge.datasets.ranges import NotNegative, Positive, Range, check_ranges
-from gaitforge.datasets.system.devices import why_no_gpu
+from gaitforge.common.errors import listed
+from gaitforge.common.machine import why_no_gpu
+from gaitforge.common.ranges import NotNegative, Positive, Range, check_ranges
 
 FEATURES, CRITIC = "features", "critic"
 """Groups of observations: what the actor sees, and what the critic sees beside it."""

@@ -13,7 +13,7 @@ from rsl_rl.modules.normalization import EmpiricalNormalization
 from safetensors.torch import load_file
 
 from gaitforge.collectors.training_folder import TRAINING, check_setting, write_checkpoint
-from gaitforge.datasets.optimiser_state import (
+from gaitforge.common.optimiser_state import (
     load_optimiser_tensors,
     optimiser_tensors,
     tensors_below,

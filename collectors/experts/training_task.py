@@ -28,7 +28,7 @@ from gaitforge.collectors.scenarios.randomisation import DEFAULT, Randomisation
 from gaitforge.collectors.scenarios.skills import ALL_SKILLS, SKILLS, matching_cells
 from gaitforge.collectors.scenarios.terrains import N_LEVELS, TERRAINS, difficulty
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
-from gaitforge.datasets.errors import listed
+from gaitforge.common.errors import listed
 from gaitforge.datasets.schema import consecutive_slices
 
 TERRAIN_SHARES = {t.name: t.share for t in TERRAINS.values() if t.share > 0}

@@ -6,7 +6,7 @@ import numpy as np
 
 from gaitforge.collectors.gym.batch import TaskBatch
 from gaitforge.collectors.gym.tasks import find_task
-from gaitforge.datasets.errors import listed
+from gaitforge.common.errors import listed
 
 _SEED, _STEPS = 0, 20
 

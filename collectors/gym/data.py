@@ -23,8 +23,8 @@ from gaitforge.collectors.gym.experts import (
 from gaitforge.collectors.gym.gym_rollout import Episode
 from gaitforge.collectors.gym.tasks import GymTask, find_task, package_version
 from gaitforge.collectors.gym.training.record import read_training
+from gaitforge.common.errors import listed
 from gaitforge.datasets import Field, Schema
-from gaitforge.datasets.errors import listed
 from gaitforge.datasets.formats.sources import catalog_columns
 from gaitforge.datasets.schema import TASK_AND_QUALITY
 

@@ -1,7 +1,7 @@
 """An environment of someone else's as one text: "ID,name=value,…".
 
 Plans, stores and runs keep this text, so that whoever reads them makes the same environment. What
-it names as code is called only if the user's command line named it, too (`datasets.code.trust`).
+it names as code is called only if the user's command line named it, too (`common.trust`).
 """
 
 import json
@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gaitforge.datasets.code.trust import UntrustedCodeError, check_trusted, is_trusted
-from gaitforge.datasets.errors import listed
+from gaitforge.common.errors import listed
+from gaitforge.common.trust import UntrustedCodeError, check_trusted, is_trusted
 
 SETTINGS = ("max_steps", "success", "wrapper", "make.NAME", "reset.NAME")
 

@@ -31,10 +31,10 @@ from gaitforge.collectors.gym.environment_id import EnvironmentId
 from gaitforge.collectors.gym.reach_reward import with_reach_penalty
 from gaitforge.collectors.gym.spaces import ActionCode, Flattening
 from gaitforge.collectors.optional import load_gymnasium
-from gaitforge.datasets.code.own_code import module_version
-from gaitforge.datasets.code.trust import UntrustedCodeError, pieces
-from gaitforge.datasets.errors import listed
-from gaitforge.datasets.files import sha256_file
+from gaitforge.common.errors import listed
+from gaitforge.common.files import sha256_file
+from gaitforge.common.own_code import module_version
+from gaitforge.common.trust import UntrustedCodeError, pieces
 from gaitforge.datasets.formats.d4rl.tasks import TASKS as D4RL_TASKS
 from gaitforge.datasets.formats.d4rl.tasks import D4rlTask
 

@@ -16,8 +16,8 @@ from gaitforge.collectors.humanoid.observation import (
     REF_STEPS,
 )
 from gaitforge.collectors.humanoid.rollout import EpisodeResult, EpisodeSpec, ExpertPolicy
+from gaitforge.common.ranges import Range, Whole, check_ranges
 from gaitforge.datasets import Field, Schema
-from gaitforge.datasets.ranges import Range, Whole, check_ranges
 
 ROBOT = "cmu-humanoid"
 TERRAIN, SKILL = "flat", "tracking"

@@ -38,8 +38,8 @@ from gaitforge.collectors.scenarios.randomisation import DEFAULT, DRAW_INDEX, Ra
 from gaitforge.collectors.scenarios.skills import SKILLS, matching_cells
 from gaitforge.collectors.scenarios.terrains import N_LEVELS, TERRAINS, UNSEEN
 from gaitforge.collectors.timing import CONTROL_DT_S
+from gaitforge.common.ranges import Range, Whole, check_ranges
 from gaitforge.datasets import Field, Schema
-from gaitforge.datasets.ranges import Range, Whole, check_ranges
 
 PLACES = tuple(f"{leg}_{joint}" for leg in LEGS for joint in JOINTS_OF_A_LEG)
 """Joint names in a store of several robots, which may name their joints differently."""

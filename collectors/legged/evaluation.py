@@ -13,8 +13,8 @@ from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.collectors.legged.rollout import EpisodeResult, run_episodes
 from gaitforge.collectors.policies import Policy
 from gaitforge.collectors.scenarios.skills import matching_cells
-from gaitforge.datasets.errors import amount
-from gaitforge.datasets.ranges import Positive, Whole, check_ranges
+from gaitforge.common.errors import amount
+from gaitforge.common.ranges import Positive, Whole, check_ranges
 
 
 @dataclass(frozen=True)

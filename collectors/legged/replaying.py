@@ -17,10 +17,10 @@ from gaitforge.collectors.policies import Memoryless, Observation
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard, load_robot
 from gaitforge.collectors.robots.stored_robots import SEVERAL, stored_robot
 from gaitforge.collectors.scenarios.randomisation import DRAW_NAMES, Randomisation
+from gaitforge.common.errors import listed
 from gaitforge.datasets import Schema, Selection
 from gaitforge.datasets.catalog.listing import episode_name
 from gaitforge.datasets.edits.cutting import pieces_of
-from gaitforge.datasets.errors import listed
 from gaitforge.datasets.selection.actions import holds_executed
 
 _LAST_ACTION = slice(*POLICY_SLICES["last_action"])

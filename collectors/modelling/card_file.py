@@ -15,7 +15,7 @@ from gaitforge.collectors.robots.robot import (
     RobotCard,
     mirrored,
 )
-from gaitforge.datasets.files import write_bytes_durably
+from gaitforge.common.files import write_bytes_durably
 
 
 def write_card(robot: RobotCard) -> None:

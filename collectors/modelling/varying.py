@@ -23,7 +23,8 @@ from gaitforge.collectors.robots.robot import (
     RobotError,
     load_robot,
 )
-from gaitforge.datasets.files import check_outside_stores, new_folder
+from gaitforge.common.files import new_folder
+from gaitforge.datasets.layout import check_outside_stores
 
 MAX_ATTEMPTS = 100
 

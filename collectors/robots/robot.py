@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from gaitforge.collectors.timing import GRAVITY_MS2
-from gaitforge.datasets.errors import DatasetError, failures
-from gaitforge.datasets.files import join_inside
+from gaitforge.common.errors import DatasetError, failures
+from gaitforge.common.files import join_inside
 
 ASSETS = Path(__file__).parent.parent / "assets"
 CARD_FILE = "robot.json"

@@ -15,7 +15,7 @@ from gaitforge.collectors.robots.robot import (
     list_robots,
     load_robot,
 )
-from gaitforge.datasets.files import fsync_tree
+from gaitforge.common.files import fsync_tree
 
 ROBOTS = "robots"
 """Attribute of a schema: name -> card and MJCF, both empty for a shipped robot."""

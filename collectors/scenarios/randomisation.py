@@ -14,7 +14,7 @@ import numpy as np
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.scenarios.distributions import Distribution
 from gaitforge.collectors.scenarios.quantities import QUANTITIES, Quantity
-from gaitforge.datasets.errors import failures
+from gaitforge.common.errors import failures
 
 NOMINAL, DEFAULT_NAME, HEAVY = "none", "default", "heavy"
 """Presets. In place of a distribution `none` is the quantity's nominal value."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.common.errors import DatasetError
 from gaitforge.datasets.selection.actions import Actions
 from gaitforge.datasets.selection.saved import PartRuns, part_runs, selection_of_runs
 from gaitforge.datasets.selection.selection import Selection

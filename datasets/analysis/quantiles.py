@@ -5,8 +5,8 @@ from functools import partial
 
 import numpy as np
 
+from gaitforge.common.errors import DatasetError
 from gaitforge.datasets.analysis.dask_arrays import Scheduler, reduce_units
-from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.selection.selection import Selection
 
 HELD_BYTES = 1 << 29

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from gaitforge.common.errors import DatasetError
 from gaitforge.datasets.analysis.dask_arrays import Scheduler, reduce_units
-from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.selection.selection import Selection
 
 BLOCK_WINDOWS = 32

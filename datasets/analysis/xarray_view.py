@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gaitforge.common.errors import DatasetError, missing_package
 from gaitforge.datasets.analysis.dask_arrays import selection_array, unit_blocks
-from gaitforge.datasets.errors import DatasetError, missing_package
 from gaitforge.datasets.schema import Field
 from gaitforge.datasets.selection.selection import Selection
 

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from gaitforge.common.errors import DatasetError, failures, listed
 from gaitforge.datasets.catalog.arrow_values import array_to_numpy, to_numpy
 from gaitforge.datasets.catalog.manifest import Manifest
-from gaitforge.datasets.errors import DatasetError, failures, listed
 from gaitforge.datasets.schema import Field
 
 REQUIRED_COLUMNS: dict[str, pa.DataType] = {

@@ -10,17 +10,17 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gaitforge.common.errors import DatasetError, failures
+from gaitforge.common.files import check_inside, fsync_path
+from gaitforge.common.liveness import again_if_stale
+from gaitforge.common.sizes import check_parquet
 from gaitforge.datasets.catalog import catalog as catalogs
 from gaitforge.datasets.catalog.catalog import Catalog, CommittedFile
 from gaitforge.datasets.catalog.episodes import episodes_digest
 from gaitforge.datasets.catalog.index import CatalogIndex, Stamp, build_index
 from gaitforge.datasets.catalog.manifest import Manifest
-from gaitforge.datasets.errors import DatasetError, failures
-from gaitforge.datasets.files import check_inside, fsync_path
 from gaitforge.datasets.layout import CACHE, CATALOG, MERGED_PREFIX
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.sizes import check_parquet
-from gaitforge.datasets.system.liveness import again_if_stale
 
 READ_THREADS = 4
 INDEX_FROM = 16

@@ -13,8 +13,8 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.catalog.arrow_values import from_numpy
-from gaitforge.datasets.errors import DatasetError, listed
 
 ROW = "gaitforge_row"
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {

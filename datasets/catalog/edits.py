@@ -21,13 +21,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gaitforge.common.errors import DatasetError, failures
+from gaitforge.common.liveness import read_current
+from gaitforge.common.sizes import check_parquet
 from gaitforge.datasets.catalog.catalog import AddedField, Catalog, stored_type
 from gaitforge.datasets.catalog.episodes import episodes_digest
 from gaitforge.datasets.catalog.manifest import canonical_json, json_sha256
-from gaitforge.datasets.errors import DatasetError, failures
 from gaitforge.datasets.schema import Field
-from gaitforge.datasets.sizes import check_parquet
-from gaitforge.datasets.system.liveness import read_current
 
 EDIT_VERSION = 1
 RECORD_KEY = b"gaitforge_edit"

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from gaitforge.common.errors import DatasetError, failures, listed
 from gaitforge.datasets.catalog.catalog import STORE_COLUMNS, required_columns
-from gaitforge.datasets.errors import DatasetError, failures, listed
 
 COLUMN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 

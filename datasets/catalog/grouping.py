@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.catalog.catalog import Catalog, distinct
 from gaitforge.datasets.catalog.records import Record, Records
-from gaitforge.datasets.errors import DatasetError, listed
 
 
 def select_rows(catalog: Catalog, equals: Mapping[str, Any], address: str) -> np.ndarray:

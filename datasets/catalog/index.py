@@ -28,12 +28,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gaitforge.common.errors import DatasetError
+from gaitforge.common.files import fsync_path, replace_durably, temporary_file
+from gaitforge.common.liveness import again_if_stale
+from gaitforge.common.sizes import check_parquet
 from gaitforge.datasets.catalog.catalog import CODED, CommittedFile, coded, stored_type
 from gaitforge.datasets.catalog.manifest import LaterParsed, Manifest, canonical_json
-from gaitforge.datasets.errors import DatasetError
-from gaitforge.datasets.files import fsync_path, replace_durably, temporary_file
-from gaitforge.datasets.sizes import check_parquet
-from gaitforge.datasets.system.liveness import again_if_stale
 
 ReadFile = Callable[[str], tuple[Manifest, pa.Table]]
 """Reads the commit record and the episodes of a catalog file."""

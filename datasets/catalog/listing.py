@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from gaitforge.common.errors import DatasetError
 from gaitforge.datasets.catalog.arrow_values import from_numpy, to_numpy
 from gaitforge.datasets.catalog.catalog import Catalog
 from gaitforge.datasets.catalog.records import Records
-from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.schema import TERRAIN_AND_SKILL, Schema
 
 _NAME = re.compile(r"([0-9a-fA-F]{1,8})-([0-9]{1,10})")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.common.errors import DatasetError
 
 MANIFEST_KEY = b"gaitforge_manifest"
 DIGEST_KEY = b"gaitforge_manifest_sha256"

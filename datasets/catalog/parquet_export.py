@@ -7,9 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gaitforge.common.errors import disk_failures
+from gaitforge.common.files import write_bytes_durably
 from gaitforge.datasets.catalog.records import Records
-from gaitforge.datasets.errors import disk_failures
-from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
+from gaitforge.datasets.layout import check_outside_stores
 
 
 def write_parquet(

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gaitforge.common.errors import amount, listed
 from gaitforge.datasets.catalog.listing import episode_name
 from gaitforge.datasets.doctor.boundaries import Boundaries
 from gaitforge.datasets.doctor.finding import Finding, of_episodes
 from gaitforge.datasets.doctor.measures import Measures
-from gaitforge.datasets.errors import amount, listed
 
 _JUMP = 3.0
 """A reset's size over the largest usual step of an episode."""

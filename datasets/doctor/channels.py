@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from gaitforge.common.errors import listed
 from gaitforge.datasets.analysis.xarray_view import channel_names
 from gaitforge.datasets.doctor.finding import Finding, Severity, of_episodes
 from gaitforge.datasets.doctor.measures import FROZEN_STEPS, Measures
-from gaitforge.datasets.errors import listed
 from gaitforge.datasets.schema import Field
 
 _SHOWN = 4

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.catalog.listing import episode_name
 from gaitforge.datasets.doctor.finding import Finding
 from gaitforge.datasets.edits.operations import whole_episode_fields
-from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.formats import format_names, importer_class
 from gaitforge.datasets.formats.blocks import Block, blocks
 from gaitforge.datasets.formats.checks import not_finite_allowed

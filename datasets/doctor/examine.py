@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gaitforge.common.errors import DatasetError
 from gaitforge.datasets.catalog.listing import episode_name
 from gaitforge.datasets.doctor import autoreset, channels, episodes
 from gaitforge.datasets.doctor.boundaries import Boundaries, BoundaryCollector
@@ -17,7 +18,6 @@ from gaitforge.datasets.doctor.labels import Labels
 from gaitforge.datasets.doctor.measures import Collector, Measures, flattened, runs
 from gaitforge.datasets.doctor.near_constant import nearly_constant
 from gaitforge.datasets.doctor.quaternions import QuaternionCollector
-from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.selection.selection import Selection
 
 Check = Callable[[Measures], Iterable[Finding]]

@@ -11,22 +11,29 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gaitforge.datasets.catalog.edits import Edit, EditedRows
-from gaitforge.datasets.errors import DatasetError, disk_failures
-from gaitforge.datasets.files import (
+from gaitforge.common.errors import DatasetError, disk_failures
+from gaitforge.common.files import (
     check_inside,
-    check_outside_stores,
     fsync_path,
     fsync_tree,
     replace_durably,
     write_bytes_durably,
 )
-from gaitforge.datasets.layout import ABOUT, CATALOG, IMPORTS, PARTS, ROOT_FILE, STAGING
+from gaitforge.common.locks import exclusive_lock
+from gaitforge.datasets.catalog.edits import Edit, EditedRows
+from gaitforge.datasets.layout import (
+    ABOUT,
+    CATALOG,
+    IMPORTS,
+    PARTS,
+    ROOT_FILE,
+    STAGING,
+    check_outside_stores,
+)
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.edit_log import last_sha256
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.datasets.storage.store import Store
-from gaitforge.datasets.system.locks import exclusive_lock
 
 Advance = Callable[[int], object]
 

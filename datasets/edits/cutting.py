@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.edits.assemble import Advance, copy_notes, lineage, new_place, unfinished
 from gaitforge.datasets.edits.operations import REWARD, whole_episode_fields
-from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.selection import Selection, final_of
 from gaitforge.datasets.storage.store import Store

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from gaitforge.common.errors import DatasetError
 from gaitforge.datasets.catalog.catalog import Catalog
 from gaitforge.datasets.catalog.edits import changed_columns
 from gaitforge.datasets.catalog.grouping import group_counts
-from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.storage.store import Store
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.catalog.catalog import AddedField
 from gaitforge.datasets.catalog.edits import Edit
 from gaitforge.datasets.edits.operations import REWARD, rows_of
-from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.schema import Field
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.store import Store

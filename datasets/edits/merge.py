@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.catalog.catalog import common_schema
 from gaitforge.datasets.edits.assemble import Advance, Share, assemble, check_local, lineage
-from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.storage.store import Store
 
 

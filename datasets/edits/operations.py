@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from gaitforge.common.errors import DatasetError, amount, listed
 from gaitforge.datasets.catalog.catalog import STORE_COLUMNS, required_columns
 from gaitforge.datasets.catalog.edits import ROW_COLUMNS, Edit
 from gaitforge.datasets.catalog.episodes import COLUMN_NAME
-from gaitforge.datasets.errors import DatasetError, amount, listed
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.selection import Selection, final_of
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.edits.assemble import (
     SPLIT_COMMAND,
     Advance,
@@ -19,7 +20,6 @@ from gaitforge.datasets.edits.assemble import (
     lineage,
 )
 from gaitforge.datasets.edits.operations import rows_of
-from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.store import Store
 

@@ -18,8 +18,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from gaitforge.datasets.errors import DatasetError, listed, missing_package
-from gaitforge.datasets.extensions import extension, extension_names
+from gaitforge.common.errors import DatasetError, listed, missing_package
+from gaitforge.common.extensions import extension, extension_names
 
 if TYPE_CHECKING:
     from gaitforge.datasets.formats.protocol import Exporter, Importer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.formats.sources import Span, cut_spans, field_bytes
 from gaitforge.datasets.selection.selection import Selection, Unit
 

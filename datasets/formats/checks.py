@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from gaitforge.datasets.errors import DatasetError, first_line
+from gaitforge.common.errors import DatasetError, first_line
 
 _PICKLE_START, _NEWEST_PICKLE = 0x80, 5
 """A pickle of protocol 2 or newer starts with this byte and the protocol."""

@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 from h5py import h5d, h5l, h5o  # pyright: ignore[reportAttributeAccessIssue] (compiled)
 
-from gaitforge.datasets.errors import failures
+from gaitforge.common.errors import failures
+from gaitforge.common.locks import has_locks
 from gaitforge.datasets.formats import checks
 from gaitforge.datasets.formats.arrow_streams import check_uncompressed
 from gaitforge.datasets.formats.hdf5_chunks import (
@@ -31,7 +32,6 @@ from gaitforge.datasets.formats.protocol import Importer
 from gaitforge.datasets.formats.sources import stored_dtype
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.selection import Selection, final_of
-from gaitforge.datasets.system.locks import has_locks
 
 SCHEMA_NOTE, EPISODES_NOTE = "schema", "episodes"
 

@@ -17,7 +17,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from gaitforge.datasets.sizes import is_plausible
+from gaitforge.common.sizes import is_plausible
 
 _DEFLATE, _SHUFFLE = h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE
 _FLETCHER32 = h5py.h5z.FILTER_FLETCHER32

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gaitforge.datasets.errors import listed
+from gaitforge.common.errors import listed
 from gaitforge.datasets.formats.checks import refuse
 from gaitforge.datasets.formats.sources import Span, episode_returns
 

@@ -3,7 +3,7 @@
 import json
 import re
 
-from gaitforge.datasets.errors import amount
+from gaitforge.common.errors import amount
 from gaitforge.datasets.selection.actions import actions_in_words
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.about import About, read_about

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.formats import find_format, format_names, importer_class
 
 

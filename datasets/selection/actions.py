@@ -8,7 +8,7 @@ Gymnasium's and humanoid tasks keep the executed action itself.
 
 from dataclasses import replace
 
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.common.errors import DatasetError
 from gaitforge.datasets.schema import Schema
 
 ACTION, OBS, FINAL_OBS = "action", "obs", "final_obs"

@@ -12,7 +12,7 @@ The catalog's `terminated` and `truncated` tell three endings apart:
 
 import numpy as np
 
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.common.errors import DatasetError
 
 CUT_OFF, TRUNCATED, TERMINATED = 0, 1, 2
 """Values of `ending`."""

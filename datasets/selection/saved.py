@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.datasets.errors import DatasetError, disk_failures, failures
-from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
+from gaitforge.common.errors import DatasetError, disk_failures, failures
+from gaitforge.common.files import write_bytes_durably
+from gaitforge.datasets.layout import check_outside_stores
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.shards import row_runs
 from gaitforge.datasets.storage.store import Store

@@ -10,13 +10,13 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
+from gaitforge.common.errors import DatasetError, amount, listed
 from gaitforge.datasets.catalog import listing
 from gaitforge.datasets.catalog.catalog import Catalog
 from gaitforge.datasets.catalog.edits import changed_columns
 from gaitforge.datasets.catalog.episodes import episodes_digest
 from gaitforge.datasets.catalog.grouping import grouped_outcomes, select_rows
 from gaitforge.datasets.catalog.records import Records
-from gaitforge.datasets.errors import DatasetError, amount, listed
 from gaitforge.datasets.hashing import hashed
 from gaitforge.datasets.layout import SHARD_STEPS
 from gaitforge.datasets.schema import Schema

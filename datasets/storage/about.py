@@ -7,9 +7,9 @@ change its hash. Cards and exports carry it.
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gaitforge.common.errors import DatasetError, disk_failures
+from gaitforge.common.files import write_bytes_durably
 from gaitforge.datasets.catalog.manifest import sealed, unsealed
-from gaitforge.datasets.errors import DatasetError, disk_failures
-from gaitforge.datasets.files import write_bytes_durably
 from gaitforge.datasets.layout import ABOUT
 from gaitforge.datasets.storage.store import Store
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from gaitforge.common.files import fsync_tree, replace_durably
 from gaitforge.datasets.catalog.catalog_files import write_catalog_file
 from gaitforge.datasets.catalog.episodes import episodes_digest
 from gaitforge.datasets.catalog.manifest import Manifest
-from gaitforge.datasets.files import fsync_tree, replace_durably
 from gaitforge.datasets.layout import CATALOG, PARTS, STAGING
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.parts import array_digest, object_hashes, write_arrays

@@ -10,10 +10,10 @@ import hashlib
 import numpy as np
 import pyarrow as pa
 
+from gaitforge.common.errors import DatasetError, disk_failures
 from gaitforge.datasets.catalog.catalog import Catalog
 from gaitforge.datasets.catalog.episodes import episodes_digest
 from gaitforge.datasets.catalog.manifest import Manifest, PartRecord
-from gaitforge.datasets.errors import DatasetError, disk_failures
 from gaitforge.datasets.layout import MERGED_PREFIX, SHARD_STEPS
 from gaitforge.datasets.storage.commit import commit_part
 from gaitforge.datasets.storage.contents import overlay_folders, used_stems

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from gaitforge.common.files import files_under, join_inside, visible
 from gaitforge.datasets import layout
 from gaitforge.datasets.catalog.edits import added_field
-from gaitforge.datasets.files import files_under, join_inside, visible
 from gaitforge.datasets.storage.store import Store
 from gaitforge.datasets.storage.tags import tag_names
 

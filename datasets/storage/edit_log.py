@@ -8,12 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from gaitforge.common.errors import DatasetError, disk_failures
+from gaitforge.common.files import fsync_path, write_bytes_durably
+from gaitforge.common.liveness import again_if_stale
+from gaitforge.common.locks import exclusive_lock
 from gaitforge.datasets.catalog.edits import Edit, edit_name, is_edit_name, read_edit
-from gaitforge.datasets.errors import DatasetError, disk_failures
-from gaitforge.datasets.files import fsync_path, write_bytes_durably
 from gaitforge.datasets.layout import EDITS, STAGING
-from gaitforge.datasets.system.liveness import again_if_stale
-from gaitforge.datasets.system.locks import exclusive_lock
 
 LOCK = f"{EDITS}.lock"
 """Held while an edit is committed, in `.staging`."""

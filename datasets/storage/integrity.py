@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from gaitforge.common.errors import DatasetError, disk_failures, listed
+from gaitforge.common.files import fsync_path, is_hidden, remove_leftover, sha256_file, visible
 from gaitforge.datasets import layout
 from gaitforge.datasets.catalog.edits import Edit, added_field, edited, read_edit
 from gaitforge.datasets.catalog.index import CatalogIndex
 from gaitforge.datasets.catalog.manifest import Manifest
-from gaitforge.datasets.errors import DatasetError, disk_failures, listed
-from gaitforge.datasets.files import fsync_path, is_hidden, remove_leftover, sha256_file, visible
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.about import read_about
 from gaitforge.datasets.storage.contents import overlay_folders, used_stems

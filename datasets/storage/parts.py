@@ -29,8 +29,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from gaitforge.datasets.errors import DatasetError, listed
-from gaitforge.datasets.files import files_under, sha256_file
+from gaitforge.common.errors import DatasetError, listed
+from gaitforge.common.files import files_under, sha256_file
 from gaitforge.datasets.layout import SHARD_STEPS
 from gaitforge.datasets.schema import Field, Schema
 from gaitforge.datasets.storage.shards import CHUNK_BYTES

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gaitforge.common.errors import DatasetError, failures
+from gaitforge.common.files import fsync_path, fsync_tree
+from gaitforge.common.liveness import read_current
 from gaitforge.datasets.catalog.manifest import json_sha256
-from gaitforge.datasets.errors import DatasetError, failures
-from gaitforge.datasets.files import fsync_path, fsync_tree
 from gaitforge.datasets.layout import ATTRIBUTE, CATALOG, PARTS, ROOT_FILE, STAGING
 from gaitforge.datasets.schema import Schema, plain_json
-from gaitforge.datasets.system.liveness import read_current
 
 SCHEMA_VERSION = 3
 """Version of the store's layout."""

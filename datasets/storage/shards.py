@@ -17,9 +17,9 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
+from gaitforge.common.errors import DatasetError
+from gaitforge.common.files import join_inside, sha256_file
 from gaitforge.datasets.catalog.manifest import Manifest
-from gaitforge.datasets.errors import DatasetError
-from gaitforge.datasets.files import join_inside, sha256_file
 from gaitforge.datasets.layout import SHARD_STEPS
 
 CHUNK_BYTES = 1 << 20

@@ -13,13 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from gaitforge.datasets.catalog.catalog import Catalog, Location
-from gaitforge.datasets.catalog.catalog_files import CatalogFolder
-from gaitforge.datasets.catalog.edits import Edit, edited
-from gaitforge.datasets.catalog.episodes import episode_table
-from gaitforge.datasets.catalog.manifest import PART_ID, Manifest, PartRecord
-from gaitforge.datasets.errors import DatasetError, disk_failures, failures
-from gaitforge.datasets.files import (
+from gaitforge.common.errors import DatasetError, disk_failures, failures
+from gaitforge.common.files import (
     check_inside,
     files_under,
     join_inside,
@@ -28,6 +23,12 @@ from gaitforge.datasets.files import (
     temporary_name,
     visible,
 )
+from gaitforge.common.locks import exclusive_lock
+from gaitforge.datasets.catalog.catalog import Catalog, Location
+from gaitforge.datasets.catalog.catalog_files import CatalogFolder
+from gaitforge.datasets.catalog.edits import Edit, edited
+from gaitforge.datasets.catalog.episodes import episode_table
+from gaitforge.datasets.catalog.manifest import PART_ID, Manifest, PartRecord
 from gaitforge.datasets.layout import CATALOG, MERGED_PREFIX, OVERLAYS, PARTS, STAGING
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.commit import commit_part
@@ -42,7 +43,6 @@ from gaitforge.datasets.storage.root import (
 )
 from gaitforge.datasets.storage.shards import ArrayLayout, ArrayReader, open_array
 from gaitforge.datasets.storage.tags import Tag, read_tag, tag_names, write_tag
-from gaitforge.datasets.system.locks import exclusive_lock
 
 
 @dataclass(frozen=True)

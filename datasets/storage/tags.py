@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from gaitforge.common.errors import DatasetError, disk_failures, failures, listed
+from gaitforge.common.files import create_durably, fsync_path, visible
 from gaitforge.datasets.catalog.manifest import sealed, unsealed
-from gaitforge.datasets.errors import DatasetError, disk_failures, failures, listed
-from gaitforge.datasets.files import create_durably, fsync_path, visible
 from gaitforge.datasets.layout import TAGS
 
 TAG_VERSION = 2

@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from gaitforge.datasets import files as disk
-from gaitforge.datasets.errors import DatasetError, disk_failures
+from gaitforge.common import files as disk
+from gaitforge.common.errors import DatasetError, disk_failures
+from gaitforge.common.locks import exclusive_lock
 from gaitforge.datasets.selection.actions import CLEAN, EXECUTED, Actions, stores_executed
 from gaitforge.datasets.selection.returns import returns_to_go
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.parts import object_hashes
 from gaitforge.datasets.stream import pool
 from gaitforge.datasets.stream.stream_config import StreamConfig, StreamSettings
-from gaitforge.datasets.system.locks import exclusive_lock
 
 if TYPE_CHECKING:
     from gaitforge.datasets.stream.window_stream import WindowStream

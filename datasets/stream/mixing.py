@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar, Unpack
 
 import numpy as np
 
-from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.hashing import hashed
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.stream.materialise import Materialised

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.selection.actions import ACTION, FINAL_OBS, LAST_ACTION, OBS, Actions
 from gaitforge.datasets.selection.returns import endings, returns_to_go
 from gaitforge.datasets.selection.selection import Selection, Unit

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import TypedDict
 
-from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.selection.actions import CLEAN, WORDS, Actions
 
 DEFAULT_POOL_STEPS = 1 << 20

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.common.errors import DatasetError
 from gaitforge.datasets.selection.actions import ACTION, LAST_ACTION
 from gaitforge.datasets.selection.returns import TERMINATED, check_complete
 from gaitforge.datasets.stream.order import ORDER_VERSION, EpochOrder, Windows, epoch_order

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gaitforge.common.locks import exclusive_lock, is_shared
 from gaitforge.datasets import open_store
-from gaitforge.datasets.system.locks import exclusive_lock, is_shared
 from gaitforge.flows.experiments.names import shown
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.records.plans import PLAN, plan_from_tree

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
+from gaitforge.common.errors import listed
 from gaitforge.datasets import open_store
-from gaitforge.datasets.errors import listed
 from gaitforge.flows.experiments.plan import Corrections, Experiment
 from gaitforge.flows.experiments.runs import round_on_store
 from gaitforge.flows.records.part_records import records_folder

@@ -13,7 +13,7 @@ import numpy as np
 
 from gaitforge.collectors.intervals import ratio
 from gaitforge.collectors.training_folder import POLICY
-from gaitforge.datasets.history import HISTORY, read_history
+from gaitforge.common.history import HISTORY, read_history
 from gaitforge.flows.experiments.claim import check_kept, other_experiment
 from gaitforge.flows.experiments.intervals import mean, mean_and_std, stratified_interval
 from gaitforge.flows.experiments.names import check_apart, check_name

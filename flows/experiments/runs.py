@@ -11,8 +11,8 @@ import numpy as np
 
 from gaitforge.collectors.legged.data import StoredForm
 from gaitforge.collectors.legged.replaying import stored_randomisation
+from gaitforge.common.trust import naming
 from gaitforge.datasets import Selection, open_store
-from gaitforge.datasets.code.trust import naming
 from gaitforge.flows.experiments.names import number_text
 from gaitforge.flows.experiments.plan import (
     FIRST,

@@ -2,7 +2,7 @@
 
 A heartbeat, `active/<part>.json`, is replaced about every two seconds and removed when the part
 ends. A failed attempt leaves `failed/<part>-<n>.json`. Writes that fail are ignored. Ages are those
-of the files, by the file system's clock; see `gaitforge.datasets.system.liveness`.
+of the files, by the file system's clock; see `gaitforge.common.liveness`.
 """
 
 import json
@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gaitforge.datasets.files import join_inside, temporary_file
-from gaitforge.datasets.interrupts import Interrupted
-from gaitforge.datasets.system.liveness import (
+from gaitforge.common.files import join_inside, temporary_file
+from gaitforge.common.interrupts import Interrupted
+from gaitforge.common.liveness import (
     SILENT_S,
     ProcessIdentity,
     file_system_time,

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from gaitforge import datasets
-from gaitforge.datasets.files import join_inside
+from gaitforge.common.files import join_inside
+from gaitforge.common.liveness import file_system_time
 from gaitforge.datasets.layout import OVERLAYS
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url, local_folder
-from gaitforge.datasets.system.liveness import file_system_time
 from gaitforge.flows.records.plans import read_fields
 from gaitforge.flows.records.records import digest, provenance, read_record, to_tree, write_record
 

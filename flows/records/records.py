@@ -11,9 +11,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
-from gaitforge.datasets.files import check_outside_stores, write_bytes_durably
-from gaitforge.datasets.system.liveness import again_if_stale
-from gaitforge.datasets.system.locks import exclusive_lock
+from gaitforge.common.files import write_bytes_durably
+from gaitforge.common.liveness import again_if_stale
+from gaitforge.common.locks import exclusive_lock
+from gaitforge.datasets.layout import check_outside_stores
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import PLAN, record_from_tree
 from gaitforge.learners.revision import git_revision

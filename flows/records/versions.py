@@ -5,8 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gaitforge.common.errors import listed
 from gaitforge.datasets import DatasetError, Store
-from gaitforge.datasets.errors import listed
 from gaitforge.flows.records.logs import log_event
 from gaitforge.flows.records.part_records import records_folder
 from gaitforge.flows.records.records import read_record, write_record

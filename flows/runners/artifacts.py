@@ -17,7 +17,7 @@ from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectHTTPStatusError
 
-from gaitforge.datasets.history import read_history
+from gaitforge.common.history import read_history
 from gaitforge.flows.progress import Advance, Reporter
 from gaitforge.flows.records.part_records import store_address
 from gaitforge.flows.records.records import digest

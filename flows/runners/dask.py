@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from gaitforge.datasets.code.trust import trust, trusted
-from gaitforge.datasets.errors import amount
-from gaitforge.datasets.interrupts import stop_when
+from gaitforge.common.errors import amount
+from gaitforge.common.interrupts import stop_when
+from gaitforge.common.trust import trust, trusted
 from gaitforge.flows.progress import Advance, Reporter
 from gaitforge.flows.records.part_records import PartCollected
 from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client

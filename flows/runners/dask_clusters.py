@@ -17,8 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gaitforge.datasets.cores import usable_cores
-from gaitforge.datasets.errors import missing_package
+from gaitforge.common.errors import missing_package
+from gaitforge.common.machine import usable_cores
 
 if TYPE_CHECKING:
     from distributed import Client

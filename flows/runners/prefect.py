@@ -29,7 +29,7 @@ from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelled
 from prefect.tasks import exponential_backoff
 
-from gaitforge.datasets.interrupts import Interrupted
+from gaitforge.common.interrupts import Interrupted
 from gaitforge.flows.progress import Advance, Reporter, no_progress
 from gaitforge.flows.records.part_records import store_address
 from gaitforge.flows.records.redaction import redacted

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME
 
-from gaitforge.datasets.system.locks import exclusive_lock
+from gaitforge.common.locks import exclusive_lock
 
 ROOM_BYTES = 16 * 1024**2
 """What a server's database and log take at least; a first start writes about half of it."""

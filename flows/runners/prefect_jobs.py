@@ -19,7 +19,7 @@ from prefect.client.orchestration import get_client
 from prefect.runtime import task_run
 from prefect.states import Running
 
-from gaitforge.datasets.errors import amount
+from gaitforge.common.errors import amount
 from gaitforge.flows.runners.artifacts import NO_SERVER, show_markdown
 from gaitforge.flows.runners.prefect import SLURM_JOB, shown_progress
 from gaitforge.flows.runners.slurm import jobs

@@ -15,9 +15,9 @@ from prefect import flow
 from prefect.events import emit_event
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from gaitforge.common.interrupts import stop_when
+from gaitforge.common.machine import usable_cores
 from gaitforge.datasets import DatasetError, open_store
-from gaitforge.datasets.cores import usable_cores
-from gaitforge.datasets.interrupts import stop_when
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import (
     PartCollected,

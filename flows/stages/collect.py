@@ -14,9 +14,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from gaitforge.common.interrupts import Interrupted
+from gaitforge.common.liveness import file_system_time
 from gaitforge.datasets import DatasetError, Store, create_store, open_store
-from gaitforge.datasets.interrupts import Interrupted
-from gaitforge.datasets.system.liveness import file_system_time
 from gaitforge.flows.progress import Advance, Reporter, no_progress
 from gaitforge.flows.records.activity import (
     Failure,

@@ -13,7 +13,7 @@ from gaitforge.collectors.robots.robot import RobotCard, load_robot
 from gaitforge.collectors.robots.stored_robots import SEVERAL
 from gaitforge.collectors.scenarios.command_ranges import command_ranges
 from gaitforge.collectors.timing import CONTROL_DT_S, DECIMATION
-from gaitforge.datasets.files import sha256_file
+from gaitforge.common.files import sha256_file
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import provenance, read_record

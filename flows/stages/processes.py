@@ -9,7 +9,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from threading import Thread
 
-from gaitforge.datasets.interrupts import Interrupted, stop_signals, stop_when
+from gaitforge.common.interrupts import Interrupted, stop_signals, stop_when
 from gaitforge.flows.progress import Advance
 
 POLL_S = 0.5

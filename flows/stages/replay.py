@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from gaitforge.common.errors import amount
+from gaitforge.common.trust import naming
 from gaitforge.datasets import Selection, Store, open_store
-from gaitforge.datasets.code.trust import naming
 from gaitforge.datasets.edits.cutting import pieces_of
-from gaitforge.datasets.errors import amount
 from gaitforge.datasets.schema import TERRAIN_AND_SKILL
 from gaitforge.flows.progress import Reporter, no_progress
 from gaitforge.flows.records.part_records import PlanRecord, plan_records

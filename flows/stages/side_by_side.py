@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
-from gaitforge.datasets.cores import usable_cores
-from gaitforge.datasets.files import join_inside
-from gaitforge.datasets.interrupts import Stopped, stop_signals
-from gaitforge.datasets.system.locks import exclusive_lock
+from gaitforge.common.files import join_inside
+from gaitforge.common.interrupts import Stopped, stop_signals
+from gaitforge.common.locks import exclusive_lock
+from gaitforge.common.machine import usable_cores
 from gaitforge.flows.progress import Advance, Reporter
 from gaitforge.flows.stages.processes import Work, run_in_processes
 from gaitforge.flows.stages.staging import (

@@ -17,12 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gaitforge.common.files import join_inside
+from gaitforge.common.liveness import file_system_time
+from gaitforge.common.locks import shared_lock
 from gaitforge.datasets import open_store
-from gaitforge.datasets.files import join_inside
 from gaitforge.datasets.layout import ROOT_FILE
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
-from gaitforge.datasets.system.liveness import file_system_time
-from gaitforge.datasets.system.locks import shared_lock
 from gaitforge.flows.progress import Advance, Reporter, StageReporter, leads, no_progress
 from gaitforge.flows.records.plans import read_fields
 from gaitforge.flows.records.records import prepare_folder, read_record, write_record

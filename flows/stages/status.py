@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gaitforge import datasets
-from gaitforge.datasets.history import HISTORY, read_history
+from gaitforge.common.history import HISTORY, read_history
+from gaitforge.common.liveness import file_system_time
 from gaitforge.datasets.layout import ROOT_FILE
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
-from gaitforge.datasets.system.liveness import file_system_time
 from gaitforge.flows.records.activity import Heartbeat, read_active, read_failures
 from gaitforge.flows.records.part_records import (
     PlanRecord,

@@ -4,8 +4,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gaitforge.common.ranges import Whole, check_ranges
 from gaitforge.datasets import Selection, open_store
-from gaitforge.datasets.ranges import Whole, check_ranges
 from gaitforge.flows.progress import Reporter, from_totals, leads
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import provenance, training_lock, write_record

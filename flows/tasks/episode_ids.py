@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from gaitforge.common.errors import listed
 from gaitforge.datasets import DatasetError, Store
-from gaitforge.datasets.errors import listed
 from gaitforge.flows.tasks.interface import CollectionPlan
 
 _ADVICE = "collect with another seed, or into a store of its own"

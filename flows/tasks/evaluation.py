@@ -19,8 +19,8 @@ from gaitforge.collectors.intervals import (
     success_interval,
 )
 from gaitforge.collectors.policies import StoredObservation
+from gaitforge.common.ranges import Range, Whole, check_ranges
 from gaitforge.datasets import Schema, Selection
-from gaitforge.datasets.ranges import Range, Whole, check_ranges
 from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.flows.tasks.policy_source import (

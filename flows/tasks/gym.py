@@ -28,10 +28,10 @@ from gaitforge.collectors.gym.tasks import GymTask, find_task
 from gaitforge.collectors.gym.training.record import read_training
 from gaitforge.collectors.part_arrays import joined_arrays
 from gaitforge.collectors.policies import StoredObservation, tell_executed
+from gaitforge.common.errors import listed
+from gaitforge.common.ranges import Positive, Range, Whole
 from gaitforge.datasets import Schema, open_store
-from gaitforge.datasets.errors import listed
 from gaitforge.datasets.hashing import hashed
-from gaitforge.datasets.ranges import Positive, Range, Whole
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation, Workers

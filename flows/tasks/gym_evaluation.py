@@ -22,10 +22,10 @@ from gaitforge.collectors.gym.experts import (
 )
 from gaitforge.collectors.gym.tasks import TASKS, check_task, find_task, package_version
 from gaitforge.collectors.policies import StoredObservation, TaskPolicy
+from gaitforge.common.ranges import Positive
+from gaitforge.common.trust import naming
 from gaitforge.datasets import Schema, Selection
-from gaitforge.datasets.code.trust import naming
 from gaitforge.datasets.formats.d4rl.tasks import normalised_return
-from gaitforge.datasets.ranges import Positive
 from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import read_record

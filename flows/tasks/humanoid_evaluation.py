@@ -19,9 +19,9 @@ from gaitforge.collectors.humanoid.experts.experts import PD, load_expert
 from gaitforge.collectors.humanoid.observation import OBSERVATION_SLICES
 from gaitforge.collectors.humanoid.rollout import EpisodeResult, EpisodeSpec, run_episode
 from gaitforge.collectors.policies import StoredObservation, TaskPolicy
+from gaitforge.common.errors import listed
+from gaitforge.common.ranges import Positive, Range, Whole
 from gaitforge.datasets import Selection
-from gaitforge.datasets.errors import listed
-from gaitforge.datasets.ranges import Positive, Range, Whole
 from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan

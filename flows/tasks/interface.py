@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 
 from gaitforge import datasets
-from gaitforge.datasets.cores import default_threads
-from gaitforge.datasets.ranges import Range, check_ranges
+from gaitforge.common.machine import default_threads
+from gaitforge.common.ranges import Range, check_ranges
 from gaitforge.flows.progress import Advance
 
 if TYPE_CHECKING:

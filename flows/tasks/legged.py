@@ -24,8 +24,8 @@ from gaitforge.collectors.robots.robot import RobotCard, load_robots
 from gaitforge.collectors.scenarios.randomisation import Randomisation, Written, set_randomisation
 from gaitforge.collectors.simulators import check_backend, processor_of
 from gaitforge.collectors.timing import EPISODE_STEPS
+from gaitforge.common.ranges import Range
 from gaitforge.datasets import Schema
-from gaitforge.datasets.ranges import Range
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.settings import override, with_named

@@ -25,8 +25,8 @@ from gaitforge.collectors.robots.robot import (
 from gaitforge.collectors.robots.stored_robots import SEVERAL
 from gaitforge.collectors.scenarios.randomisation import Randomisation, Written, set_randomisation
 from gaitforge.collectors.timing import EPISODE_STEPS
+from gaitforge.common.machine import default_threads
 from gaitforge.datasets import Schema, Selection
-from gaitforge.datasets.cores import default_threads
 from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan

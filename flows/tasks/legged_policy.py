@@ -11,8 +11,8 @@ from gaitforge.collectors.experts.expert import load_expert
 from gaitforge.collectors.legged.driving import Driver, driven_steps
 from gaitforge.collectors.policies import Policy
 from gaitforge.collectors.robots.robot import RobotCard
+from gaitforge.common.ranges import Positive, Range
 from gaitforge.datasets import Schema
-from gaitforge.datasets.ranges import Positive, Range
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.tasks.interface import PartData
 from gaitforge.flows.tasks.legged import LeggedPlan, LeggedSimulation

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gaitforge.collectors.robots.robot import DEFAULT_ROBOT
-from gaitforge.datasets.code.trust import naming
-from gaitforge.datasets.extensions import function_key, named_function
-from gaitforge.datasets.files import sha256_file
+from gaitforge.common.extensions import function_key, named_function
+from gaitforge.common.files import sha256_file
+from gaitforge.common.trust import naming
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import digest, read_record
 from gaitforge.learners.checkpoint import checkpoint_path, load_policy, policy_from, read_checkpoint

@@ -4,13 +4,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from gaitforge.datasets.code.trust import UntrustedCodeError, naming
-from gaitforge.datasets.extensions import (
+from gaitforge.common.extensions import (
     extension,
     extension_names,
     named_extension,
     own_function,
 )
+from gaitforge.common.trust import UntrustedCodeError, naming
 from gaitforge.flows.records.part_records import PlanRecord, plan_records
 from gaitforge.flows.records.plans import PLAN, plan_from_tree
 from gaitforge.flows.records.records import read_record

@@ -12,8 +12,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from gaitforge.datasets.errors import disk_failures
-from gaitforge.datasets.files import fsync_tree, replace_durably, sha256_file, temporary_name
+from gaitforge.common.errors import disk_failures
+from gaitforge.common.files import fsync_tree, replace_durably, sha256_file, temporary_name
 from gaitforge.learners.deploy import export_formats as formats
 from gaitforge.learners.deploy.export_metadata import RobotFacts, model_properties, policy_metadata
 from gaitforge.learners.deploy.onnx_policy import DESCRIPTION, PROGRAMS

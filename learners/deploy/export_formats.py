@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gaitforge.datasets.errors import missing_package
+from gaitforge.common.errors import missing_package
 from gaitforge.learners.deploy.step_modules import PolicyStep
 from gaitforge.learners.policy.conditioning import RETURN_TO_GO
 from gaitforge.learners.policy.policy_network import PolicyNetwork

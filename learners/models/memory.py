@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gaitforge.datasets.errors import listed
+from gaitforge.common.errors import listed
 
 STACKED, SPECTRAL = "stacked", "spectral"
 HISTORY_KINDS = (STACKED, SPECTRAL)

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
-from gaitforge.datasets.extensions import (
+from gaitforge.common.extensions import (
     Extension,
     extension,
     extension_names,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from gaitforge.datasets.errors import listed
+from gaitforge.common.errors import listed
 
 RETURN_TO_GO = "return_to_go"
 TARGET = "target"

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gaitforge.common.errors import listed
 from gaitforge.datasets.analysis.statistics import ChannelStatistics
-from gaitforge.datasets.errors import listed
 from gaitforge.learners.policy.normalisation import MIN_STD
 
 LEAST, MOST = 10.0, 50.0

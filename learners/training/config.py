@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from gaitforge.datasets.ranges import Fraction, Range, Whole, check_ranges
+from gaitforge.common.ranges import Fraction, Range, Whole, check_ranges
 from gaitforge.learners.models.registry import model_preset, preset
 from gaitforge.learners.policy.conditioning import RETURN_TO_GO, Condition
 from gaitforge.learners.training.objectives import OBJECTIVES, value_settings

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, distributed
 
-from gaitforge.datasets.errors import amount
-from gaitforge.datasets.system.devices import VISIBLE, why_no_gpu
+from gaitforge.common.errors import amount
+from gaitforge.common.machine import VISIBLE, why_no_gpu
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from gaitforge.common.errors import amount
 from gaitforge.datasets import Selection
-from gaitforge.datasets.errors import amount
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.training.batches import (
     learned_actions,

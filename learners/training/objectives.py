@@ -143,7 +143,7 @@ def summed_loss(policy: PolicyNetwork, batch: Mapping[str, Tensor]) -> Tensor:
     errors count, as for other networks. The batch has mask (B, T), action (B, T, A) or
     EXPERT_FIELDS, and the inputs of `predict_batch`.
     """
-    from gaitforge.datasets.networks import gaussian_kl, gaussian_nll
+    from gaitforge.common.networks import gaussian_kl, gaussian_nll
 
     normaliser, mask = policy.action_normaliser, batch["mask"]
     if policy.training and has_own_loss(policy.network):

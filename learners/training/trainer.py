@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from gaitforge.common.interrupts import Notices, Stopped, stop_signals
 from gaitforge.datasets import Selection
-from gaitforge.datasets.interrupts import Notices, Stopped, stop_signals
 from gaitforge.learners.checkpoint import Checkpoint
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.training.batches import (

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gaitforge.datasets.optimiser_state import load_optimiser_tensors
+from gaitforge.common.optimiser_state import load_optimiser_tensors
 from gaitforge.learners.checkpoint import OPTIMISER, load_values, load_weights
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.training.batches import Batch, on_device

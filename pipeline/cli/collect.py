@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gaitforge import datasets
-from gaitforge.datasets.code.trust import naming
-from gaitforge.datasets.errors import amount
+from gaitforge.common.errors import amount
+from gaitforge.common.trust import naming
 from gaitforge.flows.records.part_records import (
     PartCollected,
     collection_rate,

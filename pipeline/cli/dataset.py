@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gaitforge import datasets
-from gaitforge.datasets.errors import amount, listed
-from gaitforge.datasets.files import check_outside_stores
+from gaitforge.common.errors import amount, listed
 from gaitforge.datasets.formats import importer_class
-from gaitforge.datasets.layout import ROOT_FILE
+from gaitforge.datasets.layout import ROOT_FILE, check_outside_stores
 from gaitforge.flows.records.part_records import copy_records
 from gaitforge.flows.records.versions import mixed_versions
 from gaitforge.pipeline.cli.collect import relabel

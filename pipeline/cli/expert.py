@@ -97,7 +97,7 @@ def _train(arguments: argparse.Namespace) -> Work:
 )
 def _average(arguments: argparse.Namespace) -> None:
     """Average the weights of experts, and measure the mean."""
-    from gaitforge.datasets.cores import default_threads
+    from gaitforge.common.machine import default_threads
     from gaitforge.flows.stages.legged.expert_training import average_into
 
     weights = arguments.shares or [1.0] * len(arguments.experts)

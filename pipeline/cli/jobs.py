@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from gaitforge.datasets.interrupts import STOPPED, stop_signals
+from gaitforge.common.interrupts import STOPPED, stop_signals
 from gaitforge.flows.records.plans import check_value
 from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.runners.slurm import jobs as slurm

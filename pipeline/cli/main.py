@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 
-from gaitforge.datasets.code.trust import trusting
-from gaitforge.datasets.interrupts import INTERRUPTED, Stopped, stop_signals
+from gaitforge.common.interrupts import INTERRUPTED, Stopped, stop_signals
+from gaitforge.common.trust import trusting
 from gaitforge.flows.progress import leads
 from gaitforge.pipeline.cli.parsing.parser import (
     WRONG_INPUT,

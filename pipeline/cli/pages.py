@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gaitforge import datasets
-from gaitforge.datasets.errors import amount
-from gaitforge.datasets.files import check_outside_stores
-from gaitforge.datasets.layout import ROOT_FILE
+from gaitforge.common.errors import amount
+from gaitforge.datasets.layout import ROOT_FILE, check_outside_stores
 from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, command, group, option, option_values
 from gaitforge.pipeline.cli.parsing.reading import uses
 from gaitforge.pipeline.cli.parsing.values import names, positive, store_address

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from gaitforge.datasets.errors import amount
+from gaitforge.common.errors import amount
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.records.part_records import store_address
 from gaitforge.flows.records.plans import plan_from_tree

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gaitforge.collectors.robots.robot import KNEES, RobotCard, list_robots, load_robot
-from gaitforge.datasets.files import write_bytes_durably
+from gaitforge.common.files import write_bytes_durably
 from gaitforge.pipeline.cli.parsing.parser import (
     AddTo,
     actions,

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gaitforge.datasets.errors import amount
-from gaitforge.datasets.ranges import Range
+from gaitforge.common.errors import amount
+from gaitforge.common.ranges import Range
 from gaitforge.flows.runners.slurm import jobs as slurm
 from gaitforge.flows.stages.status import (
     ActivePart,

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gaitforge import datasets
-from gaitforge.datasets.errors import amount
-from gaitforge.datasets.files import check_outside_stores
+from gaitforge.common.errors import amount
+from gaitforge.datasets.layout import check_outside_stores
 from gaitforge.datasets.selection.actions import actions_in_words
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import copy_records

@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from gaitforge import datasets
-from gaitforge.datasets.errors import amount, install_extra
-from gaitforge.datasets.files import files_under
+from gaitforge.common.errors import amount, install_extra
+from gaitforge.common.files import files_under
 from gaitforge.datasets.formats import exporter_class, find_format, format_names, importer_class
 from gaitforge.datasets.selection.actions import WORDS
 from gaitforge.flows.progress import Reporter, begun_later

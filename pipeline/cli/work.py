@@ -9,7 +9,7 @@ from functools import partial, update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gaitforge.datasets.errors import listed
+from gaitforge.common.errors import listed
 from gaitforge.flows.progress import Reporter, leads
 from gaitforge.flows.runners.dask_clusters import DaskSettings
 from gaitforge.flows.runners.slurm import jobs as slurm

@@ -7,9 +7,9 @@ from typing import Any
 
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
+from gaitforge.common.errors import listed
+from gaitforge.common.trust import naming
 from gaitforge.datasets import Selection, open_store
-from gaitforge.datasets.code.trust import naming
-from gaitforge.datasets.errors import listed
 from gaitforge.flows.experiments.claim import Claim, claimed
 from gaitforge.flows.experiments.first_round import (
     FirstParts,

@@ -7,7 +7,7 @@ from typing import Any
 
 from gaitforge.collectors.legged.data import COLLECTION_PRESETS, CollectionGrid
 from gaitforge.collectors.timing import EPISODE_STEPS
-from gaitforge.datasets.errors import listed
+from gaitforge.common.errors import listed
 from gaitforge.flows.experiments.plan import Corrections, Experiment, Learners, Settings
 from gaitforge.flows.experiments.robustness import RobustnessPlan
 from gaitforge.flows.stages.status import ROBUSTNESS

@@ -12,12 +12,13 @@ from keyword import iskeyword
 from pathlib import Path
 
 from gaitforge.collectors.rendering.rendering import RenderingError
+from gaitforge.common.errors import amount
+from gaitforge.common.files import files_under
 from gaitforge.datasets import Selection, Store
 from gaitforge.datasets.analysis.card import card_record
 from gaitforge.datasets.doctor.examine import QUICK_STEPS, quick_findings
-from gaitforge.datasets.errors import amount
-from gaitforge.datasets.files import check_outside_stores, files_under
 from gaitforge.datasets.formats.readme import README, fenced, front_matter, plain
+from gaitforge.datasets.layout import check_outside_stores
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.actions import actions_in_words
 from gaitforge.datasets.storage.about import read_about

@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from gaitforge.datasets.errors import amount
+from gaitforge.common.errors import amount
 from gaitforge.flows.records.records import write_file
 from gaitforge.pipeline.tables import duration
 

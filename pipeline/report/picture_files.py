@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from gaitforge.collectors.rendering.colours import BARRIER, FEET, LEFT_LEGS, RIGHT_LEGS, SKY, TRUNK
-from gaitforge.datasets.errors import install_extra
+from gaitforge.common.errors import install_extra
 
 FRAME_PX = (400, 250)
 SHEET_FRAMES = 8

@@ -21,9 +21,9 @@ from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.scenarios.skills import ALL_SKILLS, SKILLS, check_skill
 from gaitforge.collectors.scenarios.terrains import TERRAINS, check_terrain
 from gaitforge.collectors.timing import CONTROL_DT_S
-from gaitforge.datasets.cores import default_threads
-from gaitforge.datasets.errors import amount
-from gaitforge.datasets.files import join_inside, write_bytes_durably
+from gaitforge.common.errors import amount
+from gaitforge.common.files import join_inside, write_bytes_durably
+from gaitforge.common.machine import default_threads
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import digest, read_record, write_record
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 
 from gaitforge.collectors.intervals import ratio
-from gaitforge.datasets.errors import amount
+from gaitforge.common.errors import amount
 from gaitforge.flows.records.records import reading_files, write_file
 from gaitforge.pipeline.report import charts, pages, results
 from gaitforge.pipeline.report.figures import Panel

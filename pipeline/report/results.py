@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from statistics import fmean
 from typing import Any
 
-from gaitforge.datasets.errors import amount
+from gaitforge.common.errors import amount
 from gaitforge.pipeline.report import charts
 from gaitforge.pipeline.report.figures import Panel
 from gaitforge.pipeline.report.pages import DASH, Record, count, fixed, policy, spread, words

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gaitforge.datasets.errors import amount
+from gaitforge.common.errors import amount
 from gaitforge.pipeline.report.pages import Record, data_uri
 
 EXPERT = "expert"

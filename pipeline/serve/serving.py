@@ -16,7 +16,7 @@ from prefect.server.schemas.schedules import CronSchedule
 from prefect.types.entrypoint import EntrypointType
 from pydantic import ValidationError
 
-from gaitforge.datasets.errors import amount
+from gaitforge.common.errors import amount
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 from gaitforge.flows.runners.prefect_jobs import SITE
 from gaitforge.flows.runners.shown_pages import PAGES_URL

@@ -12,7 +12,7 @@ from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, load_expert
 from gaitforge.collectors.legged.data import part_catalog
 from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.collectors.training_folder import POLICY
-from gaitforge.datasets.errors import amount
+from gaitforge.common.errors import amount
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import check_value, plan_from_tree
 from gaitforge.flows.records.records import read_record, reading_files

@@ -12,7 +12,7 @@ from gaitforge.collectors.rendering.scene import Scene
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.rotations import from_yaw, rotate, yaw_of
 from gaitforge.collectors.timing import CONTROL_DT_S
-from gaitforge.datasets.errors import missing_package
+from gaitforge.common.errors import missing_package
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import write_file
 from gaitforge.pipeline.view.blocks import decoded

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gaitforge.datasets.files import sha256_file
+from gaitforge.common.files import sha256_file
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import read_record, write_record
 from gaitforge.pipeline.view.page import bundle, write_page, write_reason

@@ -18,8 +18,8 @@ from gaitforge.collectors.robots.commands import C
 from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.collectors.rotations import yaw_of
 from gaitforge.collectors.timing import CONTROL_DT_S
+from gaitforge.common.errors import amount
 from gaitforge.datasets import Selection
-from gaitforge.datasets.errors import amount
 from gaitforge.flows.progress import Reporter
 from gaitforge.pipeline.view.recording import (
     REWARD,

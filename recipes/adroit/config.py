@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gaitforge.collectors.gym.training.config import TrainingSettings
-from gaitforge.datasets.errors import listed
-from gaitforge.datasets.ranges import Positive, Share
+from gaitforge.common.errors import listed
+from gaitforge.common.ranges import Positive, Share
 from recipes.adroit.mppi import PlannerConfig
 from recipes.adroit.objectives import OBJECTIVES
 from recipes.adroit.ppo import PPOConfig

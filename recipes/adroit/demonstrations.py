@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from gaitforge.collectors.gym.tasks import find_task
-from gaitforge.datasets.files import write_bytes_durably
+from gaitforge.common.files import write_bytes_durably
 from recipes.adroit.config import AdroitConfig
 from recipes.adroit.mppi import Planner, Reference
 from recipes.adroit.objectives import OBJECTIVES

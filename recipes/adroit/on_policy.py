@@ -15,7 +15,7 @@ from torch import Tensor
 from gaitforge.collectors.gym.algorithms.replay_buffer import REPLAY_FILE, ReplayBuffer
 from gaitforge.collectors.gym.batch import TaskBatch
 from gaitforge.collectors.gym.tasks import find_task
-from gaitforge.datasets.networks import squashed_log_density
+from gaitforge.common.networks import squashed_log_density
 from recipes.adroit.config import AdroitConfig
 from recipes.adroit.demonstrations import demonstrate
 from recipes.adroit.observation_scale import ObservationScale

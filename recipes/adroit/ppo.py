@@ -15,7 +15,7 @@ from torch.nn.functional import mse_loss
 
 from gaitforge.collectors.gym.algorithms.algorithm import Algorithm, adam
 from gaitforge.collectors.gym.algorithms.networks import Actor
-from gaitforge.datasets.networks import gaussian_kl, gaussian_nll
+from gaitforge.common.networks import gaussian_kl, gaussian_nll
 
 _MAX_GRAD_NORM = 1.0
 _LEAST_VALUE_SCALE = 1e-3

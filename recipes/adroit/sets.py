@@ -19,9 +19,9 @@ from gaitforge.collectors.gym.experts import GymExpert, known_recipe
 from gaitforge.collectors.gym.gym_rollout import Episode, run_episode
 from gaitforge.collectors.gym.tasks import GymTask, find_task
 from gaitforge.collectors.part_arrays import joined_arrays
+from gaitforge.common.ranges import Positive, Whole
 from gaitforge.datasets import Schema
 from gaitforge.datasets.hashing import hashed
-from gaitforge.datasets.ranges import Positive, Whole
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.gym import GymPlan

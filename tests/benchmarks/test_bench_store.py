@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.catalog import WORKS, write_catalog
 from benchmarks.store import BENCH
+from gaitforge.common.errors import install_extra
 from gaitforge.datasets import Store, open_store, query
-from gaitforge.datasets.errors import install_extra
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.status import collection_status
 from tests.datasets.making import small_store

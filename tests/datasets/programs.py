@@ -65,7 +65,7 @@ def run_killed(
     """As `run_program`; a call of some functions kills the process.
 
     Args:
-        places: such as "os:replace,gaitforge.datasets.files:fsync_path", counted together.
+        places: such as "os:replace,gaitforge.common.files:fsync_path", counted together.
         call: the number of the call; `after`: once it has done its work, else before.
     """
     return run_program(_KILLS + code, places, call, int(after), *arguments)

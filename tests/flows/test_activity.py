@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaitforge.datasets.interrupts import Interrupted
-from gaitforge.datasets.system.liveness import ProcessIdentity, file_system_time
+from gaitforge.common.interrupts import Interrupted
+from gaitforge.common.liveness import ProcessIdentity, file_system_time
 from gaitforge.flows.records import logs
 from gaitforge.flows.records.activity import (
     HEARTBEAT_S,

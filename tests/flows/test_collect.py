@@ -14,8 +14,8 @@ from gaitforge.collectors.legged.data import StoredForm, legged_schema
 from gaitforge.collectors.legged.observations import POLICY_SLICES, PRIVILEGED_SLICES
 from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, load_robot
 from gaitforge.collectors.timing import EPISODE_STEPS
+from gaitforge.common.machine import usable_cores
 from gaitforge.datasets import Store, open_store
-from gaitforge.datasets.cores import usable_cores
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.part_records import PartCollected, collection_rate, part_records
 from gaitforge.flows.stages.collect import collect

@@ -15,8 +15,8 @@ import httpx
 import pytest
 from distributed import Client, default_client
 
+from gaitforge.common.interrupts import Interrupted
 from gaitforge.datasets import open_store
-from gaitforge.datasets.interrupts import Interrupted
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.activity import read_active
 from gaitforge.flows.records.part_records import part_records, records_folder

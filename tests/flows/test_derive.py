@@ -16,9 +16,9 @@ import pytest
 
 from gaitforge.collectors.legged.data import CollectionGrid, StoredForm
 from gaitforge.collectors.physics.interface import PhysicsState
+from gaitforge.common.interrupts import Interrupted
+from gaitforge.common.trust import trusting
 from gaitforge.datasets import DatasetError, Store, open_store
-from gaitforge.datasets.code.trust import trusting
-from gaitforge.datasets.interrupts import Interrupted
 from gaitforge.datasets.layout import OVERLAYS
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect

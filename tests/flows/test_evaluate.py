@@ -16,7 +16,7 @@ from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.collectors.policies import Observation
 from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.collectors.timing import EPISODE_STEPS
-from gaitforge.datasets.code.trust import trusting
+from gaitforge.common.trust import trusting
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.plans import record_from_tree
 from gaitforge.flows.records.records import to_tree

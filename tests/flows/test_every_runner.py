@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gaitforge.datasets.code.trust import trusting
+from gaitforge.common.trust import trusting
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.stages.collect import collect

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from gaitforge.collectors.experts.expert import load_expert
+from gaitforge.common.trust import trusting
 from gaitforge.datasets import open_store
-from gaitforge.datasets.code.trust import trusting
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.replay import replay
 from tests.collectors.experts.imported_files import WIDTH, metadata, write_policy

@@ -21,8 +21,8 @@ from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.collectors.policies import Observation
 from gaitforge.collectors.robots.commands import C
 from gaitforge.collectors.timing import CONTROL_DT_S
+from gaitforge.common.trust import VARIABLE
 from gaitforge.datasets import Store, open_store
-from gaitforge.datasets.code.trust import VARIABLE
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.stages.collect import collect, collect_part, prepare

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
-from gaitforge.datasets.system.locks import exclusive_lock
+from gaitforge.common.locks import exclusive_lock
 from gaitforge.flows.runners.prefect_access import bypass_proxies, check_prefect_home, first_start
 
 DEAD = "127.0.0.1:9"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from gaitforge.common.interrupts import Interrupted
 from gaitforge.datasets import open_store
-from gaitforge.datasets.interrupts import Interrupted
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.activity import read_active
 from gaitforge.flows.records.part_records import part_records, plan_records, records_folder

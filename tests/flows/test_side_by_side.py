@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gaitforge.datasets.system.locks import exclusive_lock
+from gaitforge.common.locks import exclusive_lock
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.stages.side_by_side import run_side_by_side
 from gaitforge.flows.stages.staging import Stage, is_done
@@ -128,7 +128,7 @@ import sys, time
 from pathlib import Path
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.side_by_side import run_side_by_side
-from gaitforge.datasets.interrupts import Stopped
+from gaitforge.common.interrupts import Stopped
 from tests.flows.test_side_by_side import stages
 
 out = Path(sys.argv[1])

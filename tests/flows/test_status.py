@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from gaitforge.common.liveness import ProcessIdentity
 from gaitforge.datasets import open_store
-from gaitforge.datasets.system.liveness import ProcessIdentity
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.activity import STALE_S, Heartbeat, PartActivity, read_active
 from gaitforge.flows.records.part_records import collection_rate, part_records, records_folder

@@ -10,8 +10,8 @@ import pytest
 
 from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
 from gaitforge.collectors.humanoid.snippet_grid import SnippetGrid
+from gaitforge.common.trust import trusting
 from gaitforge.datasets import create_store, open_store
-from gaitforge.datasets.code.trust import trusting
 from gaitforge.flows.progress import Silent, no_progress
 from gaitforge.flows.records.part_records import plan_records, records_folder
 from gaitforge.flows.records.records import to_tree, write_record

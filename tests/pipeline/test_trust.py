@@ -19,9 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaitforge.collectors.gym.environment_id import EnvironmentId
-from gaitforge.datasets import DatasetError
-from gaitforge.datasets.catalog.manifest import Manifest, json_sha256
-from gaitforge.datasets.code.trust import (
+from gaitforge.common.trust import (
     VARIABLE,
     UntrustedCodeError,
     is_trusted,
@@ -30,6 +28,8 @@ from gaitforge.datasets.code.trust import (
     trusted,
     trusting,
 )
+from gaitforge.datasets import DatasetError
+from gaitforge.datasets.catalog.manifest import Manifest, json_sha256
 from gaitforge.datasets.layout import CATALOG, ROOT_FILE
 from gaitforge.datasets.storage.root import ATTRIBUTE, DIGEST, read_root
 from gaitforge.flows.runners.slurm.jobs import read_job, work_sha256

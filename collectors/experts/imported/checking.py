@@ -19,7 +19,7 @@ from gaitforge.collectors.robots.gait import GaitReference
 from gaitforge.collectors.rotations import yaw_of
 from gaitforge.collectors.scenarios.randomisation import Randomisation
 from gaitforge.collectors.timing import EPISODE_STEPS
-from gaitforge.datasets.errors import amount
+from gaitforge.common.errors import amount
 
 TOLERANCE = 1e-3
 """Largest difference from known answers, relative above 1: metadata have three decimals."""

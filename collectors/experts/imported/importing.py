@@ -30,9 +30,10 @@ from gaitforge.collectors.robots.robot import (
     load_robot,
     own_files,
 )
-from gaitforge.datasets.errors import failures
-from gaitforge.datasets.files import check_outside_stores, new_folder
-from gaitforge.datasets.sizes import check_archive
+from gaitforge.common.errors import failures
+from gaitforge.common.files import new_folder
+from gaitforge.common.sizes import check_archive
+from gaitforge.datasets.layout import check_outside_stores
 
 CARD = "imported-expert.json"
 ANSWERS = ("answers.json", "answers.npz")

@@ -11,7 +11,7 @@ import os
 import zipfile
 from pathlib import Path
 
-from gaitforge.datasets.errors import failures
+from gaitforge.common.errors import failures
 
 _MAX_NAME = 200
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gaitforge.collectors.gym.algorithms.networks import Actor
-from gaitforge.datasets.optimiser_state import (
+from gaitforge.common.optimiser_state import (
     load_optimiser_tensors,
     optimiser_tensors,
     tensors_below,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from gaitforge.collectors.gym.experts import LOG_STD_RANGE
-from gaitforge.datasets.networks import squashed_log_density
+from gaitforge.common.networks import squashed_log_density
 
 
 class Actor(nn.Module):

@@ -13,8 +13,8 @@ from torch.nn.functional import mse_loss
 
 from gaitforge.collectors.gym.algorithms.algorithm import Algorithm, adam
 from gaitforge.collectors.gym.algorithms.networks import Actor
-from gaitforge.datasets.networks import Ensemble, follow
-from gaitforge.datasets.ranges import AboveZero, Fraction, Positive, Range, Share, check_ranges
+from gaitforge.common.networks import Ensemble, follow
+from gaitforge.common.ranges import AboveZero, Fraction, Positive, Range, Share, check_ranges
 
 BATCH_KEYS = ("obs", "action", "reward", "terminated", "next_obs")
 

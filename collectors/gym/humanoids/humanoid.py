@@ -22,7 +22,7 @@ import numpy as np
 
 from gaitforge.collectors.compiling import compiled
 from gaitforge.collectors.gym.tasks import HUMANOID_DT_S
-from gaitforge.datasets.errors import missing_package
+from gaitforge.common.errors import missing_package
 from gaitforge.datasets.schema import consecutive_slices
 
 SUBSTEPS = 2

@@ -8,7 +8,7 @@ from typing import Any
 from gaitforge.collectors.gym.algorithms.sac import SACConfig
 from gaitforge.collectors.gym.tasks import find_task
 from gaitforge.collectors.training_folder import CHECKPOINT_EVERY_S, check_setting
-from gaitforge.datasets.ranges import NotNegative, Positive, Whole, check_ranges
+from gaitforge.common.ranges import NotNegative, Positive, Whole, check_ranges
 
 _FREE_TO_CHANGE = ("steps", "threads", "checkpoint_every_s")
 

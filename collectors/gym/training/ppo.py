@@ -20,7 +20,7 @@ from gaitforge.collectors.experts.ppo_algorithm import Networks, PPOSettings, Up
 from gaitforge.collectors.gym.batch import TaskBatch
 from gaitforge.collectors.gym.tasks import find_task
 from gaitforge.collectors.training_folder import POLICY, Report
-from gaitforge.datasets.ranges import Positive
+from gaitforge.common.ranges import Positive
 
 Slices = Mapping[str, tuple[int, int]]
 _FIXED = ("env", "environments", "horizon", "model", "model_overrides", "reward_scale")

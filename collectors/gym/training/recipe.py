@@ -21,8 +21,8 @@ from gaitforge.collectors.gym.tasks import GymTask, find_task, package_version
 from gaitforge.collectors.gym.training.record import Row, TrainingRecord, read_training
 from gaitforge.collectors.gym.training.train_gym import snapshot_path
 from gaitforge.collectors.policies import TaskPolicy
-from gaitforge.datasets.files import write_bytes_durably
-from gaitforge.datasets.history import read_history
+from gaitforge.common.files import write_bytes_durably
+from gaitforge.common.history import read_history
 
 MEDIUM_SHARE = 1.0 / 3.0
 """Medium's return, as a share of the way from random to expert."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gaitforge.collectors.training_folder import TRAINING
-from gaitforge.datasets.errors import failures
+from gaitforge.common.errors import failures
 
 Row = dict[str, Any]
 

@@ -27,8 +27,8 @@ from gaitforge.collectors.gym.training.off_policy import OffPolicy
 from gaitforge.collectors.gym.training.record import Row, TrainingRecord, read_training
 from gaitforge.collectors.policies import Memoryless, StoredObservation
 from gaitforge.collectors.training_folder import TrainingFiles, training_files, write_checkpoint
-from gaitforge.datasets.errors import failures
-from gaitforge.datasets.files import write_bytes_durably
+from gaitforge.common.errors import failures
+from gaitforge.common.files import write_bytes_durably
 
 SNAPSHOTS = "snapshots"
 _EVALUATION_SEED = 0x5AC

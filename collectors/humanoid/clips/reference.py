@@ -15,7 +15,7 @@ from gaitforge.collectors.humanoid.kinematics import TrackedPoses, finite_veloci
 from gaitforge.collectors.humanoid.observation import CONTROL_DT_S
 from gaitforge.collectors.humanoid.walker import END_EFFECTORS, PREFIX, load_humanoid, quiet_loading
 from gaitforge.collectors.optional import load_mocapact
-from gaitforge.datasets.files import fsync_path, replace_durably, temporary_file
+from gaitforge.common.files import fsync_path, replace_durably, temporary_file
 
 
 @dataclass(frozen=True)

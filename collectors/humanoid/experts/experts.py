@@ -25,9 +25,9 @@ from gaitforge.collectors.humanoid.observation import N_JOINTS, REF_STEPS
 from gaitforge.collectors.humanoid.rollout import ExpertPolicy
 from gaitforge.collectors.humanoid.walker import load_humanoid
 from gaitforge.collectors.policies import Memoryless, StoredObservation
-from gaitforge.datasets.code.trust import UntrustedCodeError, is_trusted
-from gaitforge.datasets.errors import failures
-from gaitforge.datasets.optimiser_state import tensors_below
+from gaitforge.common.errors import failures
+from gaitforge.common.optimiser_state import tensors_below
+from gaitforge.common.trust import UntrustedCodeError, is_trusted
 
 PD, RESIDUAL = "pd", "pd-residual"
 """Names of the expert without a file, and of all trained experts, which differ in their hash."""

@@ -2,7 +2,7 @@
 
 The package needs NumPy below 2 and gym, so an environment of its own; gaitforge's tests do not run
 it. Its files are pickles, which can run any code: a plan that names them needs the user's trust,
-see `datasets.code.trust`.
+see `common.trust`.
 """
 
 import hashlib

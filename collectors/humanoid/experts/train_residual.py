@@ -31,9 +31,9 @@ from gaitforge.collectors.humanoid.experts.experts import WEIGHTS, PDLaw
 from gaitforge.collectors.humanoid.experts.humanoid_batch import TrackingBatch
 from gaitforge.collectors.humanoid.observation import N_JOINTS
 from gaitforge.collectors.humanoid.walker import load_humanoid
-from gaitforge.datasets.cores import default_threads
-from gaitforge.datasets.files import write_bytes_durably
-from gaitforge.datasets.ranges import Positive, Range
+from gaitforge.common.files import write_bytes_durably
+from gaitforge.common.machine import default_threads
+from gaitforge.common.ranges import Positive, Range
 
 _FIXED = ("snippet", "clip", "law", "residual_scale", "humanoids", "hidden", "horizon")
 """Settings that must not change when a training resumes."""

@@ -42,7 +42,8 @@ from gaitforge.collectors.robots.robot import (
     list_robots,
     load_robot,
 )
-from gaitforge.datasets.files import check_outside_stores, new_folder
+from gaitforge.common.files import new_folder
+from gaitforge.datasets.layout import check_outside_stores
 
 ACTION_SCALE_RAD = 0.25
 """Action scale of the shipped robots."""

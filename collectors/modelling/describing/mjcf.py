@@ -11,7 +11,7 @@ import numpy as np
 
 from gaitforge.collectors.modelling.describing.inertias import check_inertias
 from gaitforge.collectors.modelling.describing.notes import Notes
-from gaitforge.datasets.errors import failures
+from gaitforge.common.errors import failures
 
 _NARROW_RAD, _WIDE_RAD = 0.1, 4 * np.pi
 _UNREAD = (".dae", ".glb", ".gltf", ".fbx", ".ply")

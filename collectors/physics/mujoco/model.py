@@ -13,7 +13,7 @@ from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, RobotCard
 from gaitforge.collectors.scenarios.passages import MAX_BARRIERS, Barrier
 from gaitforge.collectors.scenarios.terrains import GRID, TerrainTile
 from gaitforge.collectors.timing import GRAVITY_MS2, SUBSTEP_S
-from gaitforge.datasets.errors import failures
+from gaitforge.common.errors import failures
 
 GROUND = "gaitforge_ground"
 BARRIERS = "gaitforge_barriers"

@@ -17,7 +17,7 @@ from gaitforge.collectors.physics.mujoco.host import HostBackend
 from gaitforge.collectors.physics.mujoco.model import GROUND, build_model
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
 from gaitforge.collectors.timing import DECIMATION
-from gaitforge.datasets.errors import install_extra
+from gaitforge.common.errors import install_extra
 
 if TYPE_CHECKING:
     from gaitforge.collectors.physics.mujoco_warp.worlds import WorldLimits

@@ -20,7 +20,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from gaitforge.datasets.errors import amount, listed
+from gaitforge.common.errors import amount, listed
 from gaitforge.datasets.formats import hdf5
 from gaitforge.datasets.formats.checks import check_option, damage_named, refuse
 from gaitforge.datasets.formats.d4rl import d4rl_notes as notes

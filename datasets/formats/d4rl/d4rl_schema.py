@@ -6,7 +6,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from gaitforge.datasets.errors import listed
+from gaitforge.common.errors import listed
 from gaitforge.datasets.formats.checks import refuse
 from gaitforge.datasets.formats.hdf5 import read_rows
 from gaitforge.datasets.formats.sources import field_name, free_name, stored_dtype

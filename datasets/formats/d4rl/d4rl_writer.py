@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 import h5py
 import numpy as np
 
-from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.formats import hdf5
 from gaitforge.datasets.formats.blocks import blocks, check_fields, check_room
 from gaitforge.datasets.formats.d4rl import d4rl_schema as layout

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.formats.checks import check_finite, check_option, refuse, refuse_unreadable
 from gaitforge.datasets.formats.d4rl.file_names import named_dataset
 from gaitforge.datasets.formats.d4rl.tasks import TASKS, D4rlTask, task_columns

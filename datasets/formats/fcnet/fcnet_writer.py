@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gaitforge.datasets.errors import DatasetError, amount, listed
+from gaitforge.common.errors import DatasetError, amount, listed
 from gaitforge.datasets.formats.blocks import blocks, check_fields
 from gaitforge.datasets.formats.fcnet import fcnet_schema as layout
 from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter

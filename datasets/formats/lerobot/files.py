@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.datasets.errors import amount
+from gaitforge.common.errors import amount
 from gaitforge.datasets.formats.checks import read_json, refuse
 from gaitforge.datasets.formats.lerobot.lerobot_schema import INFO, MOST_AXES, STATS, TASKS
 from gaitforge.datasets.formats.parquet_rows import ParquetRows, to_rows

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.datasets.errors import DatasetError, amount
+from gaitforge.common.errors import DatasetError, amount
 from gaitforge.datasets.formats import sources
 from gaitforge.datasets.formats.checks import read_json, refuse
 from gaitforge.datasets.formats.lerobot import lerobot_schema as layout

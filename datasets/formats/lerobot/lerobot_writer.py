@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.common.errors import DatasetError
 from gaitforge.datasets.formats.blocks import Block, blocks
 from gaitforge.datasets.formats.lerobot import lerobot_schema as layout
 from gaitforge.datasets.formats.lerobot import statistics

@@ -7,7 +7,7 @@ from typing import Any
 
 import h5py
 
-from gaitforge.datasets.system.locks import has_locks
+from gaitforge.common.locks import has_locks
 
 
 def minari_library() -> ModuleType:

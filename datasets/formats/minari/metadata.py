@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.formats.checks import read_json, refuse
 from gaitforge.datasets.formats.minari.minari_schema import METADATA_FILE, NOTES, most_steps
 

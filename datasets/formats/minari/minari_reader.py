@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gaitforge.datasets.files import check_inside, files_under
+from gaitforge.common.files import check_inside, files_under
 from gaitforge.datasets.formats import sources
 from gaitforge.datasets.formats.checks import check_finite, damage_named, refuse
 from gaitforge.datasets.formats.hdf5 import open_hdf5

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gaitforge.datasets.errors import failures
+from gaitforge.common.errors import failures
 from gaitforge.datasets.formats.checks import damage_named, refuse
 from gaitforge.datasets.formats.sources import field_name, stored_dtype
 from gaitforge.datasets.schema import Field, Schema, consecutive_slices

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import numpy as np
 import pyarrow as pa
 
+from gaitforge.common.errors import DatasetError
 from gaitforge.datasets.catalog.catalog import STORE_COLUMNS
-from gaitforge.datasets.errors import DatasetError
 from gaitforge.datasets.formats.blocks import blocks, check_fields, check_room
 from gaitforge.datasets.formats.minari.library import minari_library
 from gaitforge.datasets.formats.minari.metadata import LARGE_SEED, catalog_seed

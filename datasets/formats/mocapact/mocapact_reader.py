@@ -10,8 +10,8 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from gaitforge.datasets.errors import DatasetError, failures, listed
-from gaitforge.datasets.files import visible
+from gaitforge.common.errors import DatasetError, failures, listed
+from gaitforge.common.files import visible
 from gaitforge.datasets.formats.checks import damage_named, refuse
 from gaitforge.datasets.formats.hdf5 import open_hdf5, top_names
 from gaitforge.datasets.formats.mocapact import mocapact_files as files

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.common.errors import DatasetError
 from gaitforge.datasets.formats.sources import tiling_slices
 from gaitforge.datasets.schema import Field, Schema, consecutive_slices
 

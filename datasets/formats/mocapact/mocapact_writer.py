@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.formats.blocks import Block, blocks, check_fields, check_room
 from gaitforge.datasets.formats.hdf5 import write_notes
 from gaitforge.datasets.formats.mocapact import mocapact_schema as keys

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 from h5py import h5d, h5o  # pyright: ignore[reportAttributeAccessIssue] (compiled)
 
-from gaitforge.datasets.errors import listed
+from gaitforge.common.errors import listed
 from gaitforge.datasets.formats.checks import refuse
 from gaitforge.datasets.formats.hdf5_chunks import read_whole
 from gaitforge.datasets.formats.robomimic import robomimic_schema as keys

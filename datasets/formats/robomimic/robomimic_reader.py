@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 from h5py import h5d, h5s  # pyright: ignore[reportAttributeAccessIssue] (compiled)
 
-from gaitforge.datasets.errors import failures, listed
+from gaitforge.common.errors import failures, listed
 from gaitforge.datasets.formats import hdf5
 from gaitforge.datasets.formats.checks import (
     check_finite,

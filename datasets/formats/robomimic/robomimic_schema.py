@@ -10,7 +10,7 @@ there is once an episode below `episode/`.
 import re
 from collections.abc import Collection, Mapping
 
-from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.formats.hdf5 import keys_clash, next_holds_final
 from gaitforge.datasets.formats.sources import field_name, free_name, tiling_slices
 from gaitforge.datasets.schema import STREAM_KEYS, Schema

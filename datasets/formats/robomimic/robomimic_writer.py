@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import h5py
 import numpy as np
 
-from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.formats.blocks import blocks, check_fields, check_room
 from gaitforge.datasets.formats.hdf5 import packing, write_notes
 from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter, ExportOptions

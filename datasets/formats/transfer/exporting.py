@@ -13,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gaitforge.datasets import files
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.common import files
+from gaitforge.common.errors import DatasetError
+from gaitforge.common.locks import exclusive_lock
 from gaitforge.datasets.formats import exporter_class, options_of
 from gaitforge.datasets.formats.protocol import Begin, Exporter, Report, no_progress
 from gaitforge.datasets.formats.sources import field_bytes
@@ -27,7 +28,6 @@ from gaitforge.datasets.selection.actions import (
 )
 from gaitforge.datasets.selection.selection import Selection
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
-from gaitforge.datasets.system.locks import exclusive_lock
 
 
 def export_selection(

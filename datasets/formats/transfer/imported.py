@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
+from gaitforge.common.errors import DatasetError, disk_failures
+from gaitforge.common.files import create_durably, fsync_path
 from gaitforge.datasets.dataset import open_store
-from gaitforge.datasets.errors import DatasetError, disk_failures
-from gaitforge.datasets.files import create_durably, fsync_path
 from gaitforge.datasets.formats.protocol import Importer
 from gaitforge.datasets.formats.sources import CONTENT_DIGITS
 from gaitforge.datasets.layout import IMPORTS

@@ -21,13 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.datasets.dataset import Store, create_store, open_store
-from gaitforge.datasets.errors import DatasetError, StorageError, amount, listed
-from gaitforge.datasets.files import (
+from gaitforge.common.errors import DatasetError, StorageError, amount, listed
+from gaitforge.common.files import (
     check_inside,
     replace_durably,
     write_bytes_durably,
 )
+from gaitforge.common.locks import exclusive_lock
+from gaitforge.datasets.dataset import Store, create_store, open_store
 from gaitforge.datasets.formats import importer_class, options_of
 from gaitforge.datasets.formats.checks import refuse
 from gaitforge.datasets.formats.protocol import Advance, Begin, Importer, Report, no_progress
@@ -40,7 +41,6 @@ from gaitforge.datasets.layout import CATALOG, PARTS, ROOT_FILE
 from gaitforge.datasets.storage.parts import array_digest
 from gaitforge.datasets.storage.s3.bucket import Bucket, is_bucket_url
 from gaitforge.datasets.storage.s3.object_store import push_store
-from gaitforge.datasets.system.locks import exclusive_lock
 
 WORKERS = 2
 _SOURCE = "source.json"

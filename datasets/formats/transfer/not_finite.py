@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from gaitforge.datasets.errors import DatasetError, listed
+from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.formats.checks import NotFiniteError, not_finite_allowed
 from gaitforge.datasets.formats.protocol import Importer, PartInput
 from gaitforge.datasets.formats.sources import Span

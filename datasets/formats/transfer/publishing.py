@@ -16,8 +16,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gaitforge.datasets.errors import DatasetError, missing_package
-from gaitforge.datasets.files import sha256_file
+from gaitforge.common.errors import DatasetError, missing_package
+from gaitforge.common.files import sha256_file
 from gaitforge.datasets.layout import ABOUT, CATALOG, EDITS, FOLDERS, TAGS
 
 _ADDRESS = re.compile(r"hf://(?:datasets/)?([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)/?")

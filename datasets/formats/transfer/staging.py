@@ -11,9 +11,9 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from gaitforge.datasets.files import write_bytes_durably
+from gaitforge.common.files import write_bytes_durably
+from gaitforge.common.locks import exclusive_lock
 from gaitforge.datasets.storage.s3.bucket import local_folder
-from gaitforge.datasets.system.locks import exclusive_lock
 
 STORE = "store"
 """The staged store, below the staging folder."""

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.catalog.episodes import episode_table, episodes_digest
-from gaitforge.datasets.errors import DatasetError, listed
 from gaitforge.datasets.formats import importer_class, options_of
 from gaitforge.datasets.formats.blocks import blocks
 from gaitforge.datasets.formats.protocol import Exporter

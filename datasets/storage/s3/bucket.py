@@ -16,8 +16,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gaitforge.datasets.errors import DatasetError, StorageError, failures, missing_package
-from gaitforge.datasets.files import is_hidden
+from gaitforge.common.errors import DatasetError, StorageError, failures, missing_package
+from gaitforge.common.files import is_hidden
 
 _URL = re.compile(r"s3:/{1,2}(?P<bucket>[A-Za-z0-9._-]+)/+(?P<prefix>[^/?#][^?#]*?)/*")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")

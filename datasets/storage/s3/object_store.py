@@ -27,10 +27,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from gaitforge.common.errors import DatasetError, disk_failures
+from gaitforge.common.files import join_inside, temporary_file, visible
 from gaitforge.datasets.catalog.catalog import Catalog
 from gaitforge.datasets.catalog.manifest import PartRecord
-from gaitforge.datasets.errors import DatasetError, disk_failures
-from gaitforge.datasets.files import join_inside, temporary_file, visible
 from gaitforge.datasets.layout import ABOUT, CATALOG, EDITS, OVERLAYS, PARTS, ROOT_FILE, TAGS
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.contents import field_folders, store_files, used_stems

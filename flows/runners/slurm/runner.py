@@ -13,10 +13,10 @@ from math import ceil
 from pathlib import Path
 
 import gaitforge
+from gaitforge.common.errors import amount
+from gaitforge.common.liveness import file_system_time
 from gaitforge.datasets import create_store
-from gaitforge.datasets.errors import amount
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
-from gaitforge.datasets.system.liveness import file_system_time
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import PartCollected, store_address
 from gaitforge.flows.records.plans import check_value

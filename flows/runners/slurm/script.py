@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from gaitforge.datasets.code.trust import trusted
+from gaitforge.common.trust import trusted
 
 STOPPED = 143
 """Exit code of work that SIGTERM ended: 128 + 15."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gaitforge.datasets.errors import amount, listed
+from gaitforge.common.errors import amount, listed
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.runners.slurm import jobs
 from gaitforge.flows.runners.slurm.commands import TooManyJobs, has_slurm, jobs_left, limits

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gaitforge.collectors.robots.robot import RobotCard
-from gaitforge.datasets.files import check_outside_stores
+from gaitforge.datasets.layout import check_outside_stores
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation

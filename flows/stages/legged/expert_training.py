@@ -19,7 +19,7 @@ from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.collectors.robots.robot import load_robots
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
-from gaitforge.datasets.files import write_bytes_durably
+from gaitforge.common.files import write_bytes_durably
 from gaitforge.flows.progress import Reporter, from_totals
 from gaitforge.flows.records.records import provenance, training_lock, write_record
 from gaitforge.flows.stages.evaluate import evaluate_policy

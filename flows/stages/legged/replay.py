@@ -12,9 +12,9 @@ from gaitforge.collectors.legged.replaying import (
     simulator_of_selection,
     stored_episodes,
 )
+from gaitforge.common.errors import amount
 from gaitforge.datasets import Selection
 from gaitforge.datasets.edits.cutting import pieces_of
-from gaitforge.datasets.errors import amount
 from gaitforge.flows.progress import Reporter
 
 ROBOTS = 64

@@ -19,8 +19,8 @@ from gaitforge.collectors.legged.replaying import (
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.scenarios.randomisation import Randomisation, Written, expanded
 from gaitforge.collectors.timing import EPISODE_STEPS
+from gaitforge.common.trust import naming
 from gaitforge.datasets import Schema, Selection, open_store
-from gaitforge.datasets.code.trust import naming
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.records.records import digest

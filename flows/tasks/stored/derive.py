@@ -20,8 +20,8 @@ from gaitforge.collectors.legged.replaying import (
 )
 from gaitforge.collectors.legged.rollout import Measure
 from gaitforge.collectors.robots.robot import load_robot
+from gaitforge.common.extensions import called, function_key, named_function
 from gaitforge.datasets import Field, Schema, Selection
-from gaitforge.datasets.extensions import called, function_key, named_function
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.tasks.interface import PartData, Simulation
 from gaitforge.flows.tasks.legged import Robots

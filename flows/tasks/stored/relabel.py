@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gaitforge.common.extensions import called, function_key, named_function
 from gaitforge.datasets import Field, Schema, Selection
 from gaitforge.datasets.catalog.edits import added_field, edited
 from gaitforge.datasets.edits.operations import REWARD
-from gaitforge.datasets.extensions import called, function_key, named_function
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.tasks.interface import PartData, Simulation
 from gaitforge.flows.tasks.stored.overlay import OverlayPlan, overlay_part

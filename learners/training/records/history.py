@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from gaitforge.datasets.files import write_bytes_durably
-from gaitforge.datasets.history import HistoryFile
+from gaitforge.common.files import write_bytes_durably
+from gaitforge.common.history import HistoryFile
 
 TABLE = "metrics.csv"
 EVENTS = "tensorboard"

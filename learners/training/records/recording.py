@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from gaitforge.datasets.errors import disk_failures
-from gaitforge.datasets.files import write_bytes_durably
+from gaitforge.common.errors import disk_failures
+from gaitforge.common.files import write_bytes_durably
 from gaitforge.learners.checkpoint import BEST, save_checkpoint
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.training.records.history import History

@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from gaitforge.datasets.networks import Ensemble
+from gaitforge.common.networks import Ensemble
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.training.values.learner import Batch, ValueLearner, ValueSettings
 from gaitforge.learners.training.values.squashed import SquashedGaussian

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gaitforge.datasets.networks import gaussian_nll
+from gaitforge.common.networks import gaussian_nll
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.training.values.learner import Batch, ValueLearner, ValueSettings
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from gaitforge.datasets.networks import Ensemble, follow
+from gaitforge.common.networks import Ensemble, follow
 from gaitforge.learners.models.bounded import BoundedNetwork
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.policy.tokens import BODY

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gaitforge.datasets.networks import Ensemble
+from gaitforge.common.networks import Ensemble
 from gaitforge.learners.training.values.learner import Transitions
 from gaitforge.learners.training.values.td3_bc import TD3BC, TD3Settings
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from gaitforge.datasets.networks import Ensemble, squashed_log_density
+from gaitforge.common.networks import Ensemble, squashed_log_density
 
 _LOG_STD = (-5.0, 2.0)
 _INSIDE = 1.0 - 1e-5

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gaitforge.datasets.networks import follow
+from gaitforge.common.networks import follow
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.training.values.learner import (
     Batch,

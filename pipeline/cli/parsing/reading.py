@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from gaitforge.datasets.errors import listed
+from gaitforge.common.errors import listed
 
 GIVEN = "given"
 """The argument that names what the command line gives: argument -> options, see `Parser`."""

@@ -1,6 +1,6 @@
 """The code that a command line names: it may be called also where data name it.
 
-See `datasets.code.trust`. Only a command line is the user's own word. A form of Prefect, or the
+See `common.trust`. Only a command line is the user's own word. A form of Prefect, or the
 words in a job's file, give no trust.
 """
 

@@ -7,7 +7,7 @@ from math import isfinite
 from pathlib import Path
 
 from gaitforge.collectors.simulators import check_backend
-from gaitforge.datasets.ranges import Range
+from gaitforge.common.ranges import Range
 
 
 def names(text: str) -> tuple[str, ...]:

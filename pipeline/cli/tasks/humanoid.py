@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gaitforge.datasets.files import sha256_file
+from gaitforge.common.files import sha256_file
 from gaitforge.flows.records.records import digest, read_record
 from gaitforge.pipeline.cli.collect import collection_work, part_rows
 from gaitforge.pipeline.cli.parsing.parser import (

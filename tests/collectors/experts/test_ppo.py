@@ -35,7 +35,7 @@ from gaitforge.collectors.robots.robot import N_JOINTS
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
-from gaitforge.datasets.history import read_history
+from gaitforge.common.history import read_history
 from tests.collectors.making import FIRM_STANCE, ROBOT
 
 PER_UPDATE = 16 * 8

@@ -12,7 +12,7 @@ import torch
 from gaitforge.collectors.gym.batch import TaskBatch
 from gaitforge.collectors.gym.tasks import find_task
 from gaitforge.collectors.gym.training.ppo import GymPPOConfig, GymPPOTask, train_gym_ppo
-from gaitforge.datasets.history import read_history
+from gaitforge.common.history import read_history
 from gaitforge.learners.actor_critic import RegistryNetworks
 from gaitforge.learners.checkpoint import load_policy
 

@@ -30,8 +30,8 @@ from gaitforge.collectors.gym.training.recipe import (
 )
 from gaitforge.collectors.gym.training.record import read_training
 from gaitforge.collectors.gym.training.train_gym import train_gym, trained_gym_steps
-from gaitforge.datasets.history import read_history
-from gaitforge.datasets.system.locks import exclusive_lock
+from gaitforge.common.history import read_history
+from gaitforge.common.locks import exclusive_lock
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import TRAINING_LOCK
 from gaitforge.flows.stages.gym_experts import run_gym_training

@@ -21,7 +21,7 @@ from gaitforge.collectors.humanoid.observation import OBS_DIM, REF_STEPS
 from gaitforge.collectors.humanoid.rollout import EpisodeSpec, run_episode
 from gaitforge.collectors.humanoid.walker import load_humanoid
 from gaitforge.collectors.policies import StoredObservation
-from gaitforge.datasets.code.trust import UntrustedCodeError, trusting
+from gaitforge.common.trust import UntrustedCodeError, trusting
 from tests.collectors.humanoid.conftest import SNIPPETS
 
 training = pytest.importorskip("gaitforge.collectors.humanoid.experts.train_residual")

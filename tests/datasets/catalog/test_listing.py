@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gaitforge.common.files import write_bytes_durably
 from gaitforge.datasets import DatasetError, Store, open_store
 from gaitforge.datasets.catalog.listing import episode_id, episode_name
-from gaitforge.datasets.files import write_bytes_durably
 from gaitforge.datasets.stream.stream_config import StreamConfig
 from tests.datasets.making import part_input, small_schema
 

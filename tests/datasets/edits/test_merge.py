@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
+from gaitforge.common.files import files_under
 from gaitforge.datasets import (
     DatasetError,
     Store,
@@ -21,7 +22,6 @@ from gaitforge.datasets import (
     split_by_column,
     split_by_fractions,
 )
-from gaitforge.datasets.files import files_under
 from tests.datasets.edits.test_edits import (
     IDS,
     PARTS,

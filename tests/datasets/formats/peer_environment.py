@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from gaitforge.datasets.files import write_bytes_durably
-from gaitforge.datasets.system.locks import exclusive_lock
+from gaitforge.common.files import write_bytes_durably
+from gaitforge.common.locks import exclusive_lock
 from tests.datasets.programs import ROOT
 
 _STAMP = "complete"

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gaitforge.common import locks
 from gaitforge.datasets import DatasetError, Field, Schema, Selection, Store, open_store
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
-from gaitforge.datasets.system import locks
 from tests.datasets.formats.format_stores import plain_store, random_episodes
 from tests.datasets.formats.test_minari_exact import write_dataset
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gaitforge.common.errors import StorageError
 from gaitforge.datasets import DatasetError, open_store
-from gaitforge.datasets.errors import StorageError
 from gaitforge.datasets.formats import sources
 from gaitforge.datasets.formats.protocol import Advance
 from gaitforge.datasets.formats.transfer.exporting import export_selection

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from gaitforge.common.locks import exclusive_lock
 from gaitforge.datasets import DatasetError, Store
 from gaitforge.datasets.formats import FORMATS, exporter_class
 from gaitforge.datasets.formats.fcnet.fcnet_writer import FcnetExporter
 from gaitforge.datasets.formats.protocol import Advance
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.verifying import verify_export
-from gaitforge.datasets.system.locks import exclusive_lock
 from tests.datasets.formats.format_stores import (
     CASES,
     Episode,

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gaitforge.common.locks import exclusive_lock
 from gaitforge.datasets import Store, open_store
-from gaitforge.datasets.system.locks import exclusive_lock
 from tests.datasets.making import small_schema, small_store, write_small_part
 from tests.datasets.programs import Program, run_killed
 
@@ -115,7 +115,7 @@ def test_gc_leaves_a_part_that_is_being_written(tmp_path: Path) -> None:
         ("gc", "gaitforge.datasets.storage.integrity:fsync_path", 3),
         ("gc", "shutil:rmtree", 2),
         ("tag", "os:link", 1),
-        ("tag", "gaitforge.datasets.files:fsync_path", 1),
+        ("tag", "gaitforge.common.files:fsync_path", 1),
     ],
 )
 def test_a_kill_while_tidying(tmp_path: Path, action: str, place: str, call: int) -> None:

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from gaitforge.common.files import is_hidden, temporary_file
 from gaitforge.datasets import DatasetError, Store, open_store
 from gaitforge.datasets.catalog.index import CatalogIndex
-from gaitforge.datasets.files import is_hidden, temporary_file
 from gaitforge.datasets.storage.contents import store_files
 from tests.datasets.making import part_input, small_schema, small_store, write_small_part
 from tests.datasets.programs import run_afresh, run_on_full_disk

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gaitforge.datasets.code.trust import trusting
+from gaitforge.common.trust import trusting
 from tests.flows.experiments.still import STILL
 
 

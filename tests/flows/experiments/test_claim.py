@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gaitforge.collectors.legged.evaluation import EvaluationGrid
+from gaitforge.common.trust import trusting
 from gaitforge.datasets import Selection, Store, open_store
-from gaitforge.datasets.code.trust import trusting
 from gaitforge.flows.experiments.claim import Claim, claim
 from gaitforge.flows.experiments.measurements import MeasurementPlan
 from gaitforge.flows.experiments.plan import Corrections, Experiment

@@ -15,8 +15,8 @@ import torch
 from safetensors.numpy import load_file
 
 from gaitforge.collectors.robots.robot import DEFAULT_ROBOT, list_robots
+from gaitforge.common.interrupts import INTERRUPTED, STOPPED, Stopped
 from gaitforge.datasets import Selection, open_store
-from gaitforge.datasets.interrupts import INTERRUPTED, STOPPED, Stopped
 from gaitforge.flows.experiments.claim import Claim, claimed
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.progress import Advance, Reporter, Silent

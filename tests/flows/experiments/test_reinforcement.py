@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gaitforge.collectors.legged.observations import POLICY_SLICES
-from gaitforge.datasets.history import HISTORY
+from gaitforge.common.history import HISTORY
 from gaitforge.flows.experiments.published import OPEN, Published
 from gaitforge.flows.experiments.reinforcement import ReinforcementPlan, reinforcement_stages
 from gaitforge.flows.progress import Silent

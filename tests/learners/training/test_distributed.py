@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import torch
 
+from gaitforge.common.history import read_history
 from gaitforge.datasets import Selection
-from gaitforge.datasets.history import read_history
 from gaitforge.learners.checkpoint import load_policy, read_checkpoint
 from gaitforge.learners.training.batches import open_stream
 from gaitforge.learners.training.config import TrainConfig

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-from gaitforge.datasets.networks import gaussian_kl, gaussian_nll
+from gaitforge.common.networks import gaussian_kl, gaussian_nll
 from gaitforge.learners.checkpoint import load_policy, policy_card, save_checkpoint
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.policy.gaussian import GaussianSpread

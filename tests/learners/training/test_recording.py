@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from gaitforge.datasets.history import read_history
+from gaitforge.common.history import read_history
 from gaitforge.learners.training.records.history import COLUMNS, EVENTS, TABLE, History, HistoryRow
 
 

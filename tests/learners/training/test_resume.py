@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
+from gaitforge.common.history import read_history
+from gaitforge.common.interrupts import INTERRUPTED, STOPPED, Stopped, stop_signals
 from gaitforge.datasets import Selection
-from gaitforge.datasets.history import read_history
-from gaitforge.datasets.interrupts import INTERRUPTED, STOPPED, Stopped, stop_signals
 from gaitforge.flows.stages.status import training_status
 from gaitforge.learners.checkpoint import BEST, load_policy, read_checkpoint
 from gaitforge.learners.training.batches import open_stream
@@ -285,7 +285,7 @@ def lose():
 def test_an_interrupt_that_was_lost_or_replaced_is_raised_at_the_end(lose: str) -> None:
     program = (
         "import os, signal\n"
-        "from gaitforge.datasets.interrupts import stop_signals\n"
+        "from gaitforge.common.interrupts import stop_signals\n"
         f"{lose}"
         "with stop_signals(signal.SIGTERM, error=lambda _: SystemExit(143)):\n"
         "    lose()\n"

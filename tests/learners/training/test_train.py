@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from gaitforge.common.history import read_history
 from gaitforge.datasets import Field, Schema, Selection, Store, open_store
-from gaitforge.datasets.history import read_history
 from gaitforge.learners.checkpoint import load_policy, read_checkpoint
 from gaitforge.learners.training.batches import open_stream
 from gaitforge.learners.training.config import TrainConfig

@@ -11,8 +11,8 @@ from gaitforge.collectors.gym.batch import TaskBatch
 from gaitforge.collectors.gym.gym_evaluation import evaluate, evaluation_seeds
 from gaitforge.collectors.gym.tasks import find_task
 from gaitforge.collectors.policies import Memoryless, StoredObservation
+from gaitforge.common.trust import VARIABLE, trust, trusting
 from gaitforge.datasets import open_store
-from gaitforge.datasets.code.trust import VARIABLE, trust, trusting
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.replay import replay
 from tests.pipeline.command_line import Run, assert_refused

@@ -14,8 +14,8 @@ from gaitforge.collectors.experts.training_task import ExpertTask, TrainingScope
 from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.collectors.robots.robot import load_robots
+from gaitforge.common.history import read_history
 from gaitforge.datasets import open_store
-from gaitforge.datasets.history import read_history
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.legged.expert_training import run_expert_training
 from tests.pipeline.command_line import Run

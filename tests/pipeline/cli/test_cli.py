@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gaitforge.datasets.system.locks import exclusive_lock
+from gaitforge.common.locks import exclusive_lock
 from gaitforge.flows.records.records import TRAINING_LOCK
 from gaitforge.pipeline.cli.main import build_parser
 from tests.pipeline.command_line import SMALL_MODEL, Outcome, Run, assert_refused

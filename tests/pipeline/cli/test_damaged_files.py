@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from gaitforge.datasets.system.liveness import ProcessIdentity
+from gaitforge.common.liveness import ProcessIdentity
 from gaitforge.flows.records.activity import ACTIVE, FAILED, Failure, Heartbeat
 from gaitforge.flows.records.part_records import records_folder
 from gaitforge.flows.records.records import to_tree, write_record

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gaitforge.common.errors import DatasetError
 from gaitforge.datasets import open_store
 from gaitforge.datasets.edits.cutting import cut_episodes
-from gaitforge.datasets.errors import DatasetError
 from tests.pipeline.command_line import Run
 
 h5py = pytest.importorskip("h5py")

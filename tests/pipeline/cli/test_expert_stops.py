@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from gaitforge.datasets.history import HISTORY, read_history
+from gaitforge.common.history import HISTORY, read_history
 from tests.flows.processes import gaitforge, soon
 from tests.pipeline.command_line import Run, assert_refused
 

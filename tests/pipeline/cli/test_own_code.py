@@ -15,9 +15,9 @@ from gaitforge.collectors.gym.gym_evaluation import evaluate
 from gaitforge.collectors.gym.gym_rollout import run_episode
 from gaitforge.collectors.gym.tasks import find_task
 from gaitforge.collectors.policies import StoredObservation
+from gaitforge.common.own_code import code_hash, module_version
+from gaitforge.common.trust import trusting
 from gaitforge.datasets import open_store
-from gaitforge.datasets.code.own_code import code_hash, module_version
-from gaitforge.datasets.code.trust import trusting
 from gaitforge.flows.experiments.claim import Claim
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.progress import Silent
@@ -256,7 +256,7 @@ def test_a_drawn_episode_tells_rewards_and_executed_actions() -> None:
 
 def test_files_that_an_environments_settings_name_are_part_of_its_version(here: Path) -> None:
     from gaitforge.collectors.gym.tasks import package_version
-    from gaitforge.datasets.code.trust import trusting
+    from gaitforge.common.trust import trusting
 
     (here / "filed.py").write_text(
         "import gymnasium\n\ndef make(file):\n    return gymnasium.make('Pendulum-v1')\n"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gaitforge.common.trust import trusting
 from gaitforge.datasets import open_store
-from gaitforge.datasets.code.trust import trusting
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.part_records import plan_records
 from gaitforge.flows.records.records import read_record

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
+from gaitforge.common.networks import Ensemble
 from gaitforge.datasets import Selection, open_store
-from gaitforge.datasets.networks import Ensemble
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.tasks.gym import GymPlan

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.utils import parameters_to_vector
 
+from gaitforge.common.interrupts import Stopped
 from gaitforge.datasets import Field, Schema, Selection, Store
-from gaitforge.datasets.interrupts import Stopped
 from gaitforge.learners.checkpoint import load_policy, read_checkpoint
 from gaitforge.learners.deploy.compiled_step import compiled_step
 from gaitforge.learners.deploy.step_modules import PolicyStep

@@ -13,9 +13,9 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
-from gaitforge.datasets.code.own_code import UNKNOWN, code_hash, module_version
-from gaitforge.datasets.code.trust import check_trusted
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.common.errors import DatasetError
+from gaitforge.common.own_code import UNKNOWN, code_hash, module_version
+from gaitforge.common.trust import check_trusted
 
 Result = TypeVar("Result")
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gaitforge.datasets.system.liveness import (
+from gaitforge.common.liveness import (
     SILENT_S,
     ProcessIdentity,
     file_system_time,

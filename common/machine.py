@@ -1,10 +1,23 @@
-"""Why torch does not see a GPU that was asked for."""
+"""What the machine gives this process: processor cores, and why torch sees no GPU."""
 
 import os
 import re
 from typing import Any
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: of its affinity mask, where the system has such."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def default_threads() -> int:
+    """OMP_NUM_THREADS, as jobs and stages beside others have it, or else one a core."""
+    limit = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(limit) if limit.isdecimal() and int(limit) > 0 else usable_cores()
 
 
 def why_no_gpu(torch: Any) -> str:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gaitforge.datasets.system.devices import VISIBLE, why_no_gpu
+from gaitforge.common.machine import VISIBLE, why_no_gpu
 
 NO_DRIVER = "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU"
 OLD_DRIVER = "The NVIDIA driver on your system is too old (found version 11040). Please update"

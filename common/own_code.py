@@ -19,7 +19,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from site import getsitepackages, getusersitepackages
 
-from gaitforge.datasets.files import sha256_file
+from gaitforge.common.files import sha256_file
 
 _COUNTED = {
     *(".py", ".so", ".pyd"),

@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from gaitforge.datasets.errors import DatasetError
+from gaitforge.common.errors import DatasetError
 
 FREE_BYTES = 1 << 26
 """Bytes that a file may state whatever it holds."""

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from gaitforge.common.sizes import check_archive
 from gaitforge.datasets import DatasetError, open_store
 from gaitforge.datasets.catalog.edits import edit_name
 from gaitforge.datasets.formats.parquet_rows import ParquetRows
-from gaitforge.datasets.sizes import check_archive
 from gaitforge.datasets.storage.shards import ArrayLayout
 from tests.datasets.making import small_store
 

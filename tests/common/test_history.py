@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaitforge.datasets.history import HISTORY, HistoryFile, read_history
+from gaitforge.common.history import HISTORY, HistoryFile, read_history
 
 
 @pytest.mark.slow

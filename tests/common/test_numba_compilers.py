@@ -17,7 +17,7 @@ def save(*arguments):
     raise OSError(28, "No space left on device", "/full/cache")
 
 if FULL:
-    from gaitforge.datasets.system.numba_compilers import numba
+    from gaitforge.common.numba_compilers import numba
     numba()
     from numba.core import caching
     caching.IndexDataCacheFile.save = save

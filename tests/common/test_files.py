@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gaitforge.common.files import join_inside
 from gaitforge.datasets import DatasetError, Store, open_store
 from gaitforge.datasets.catalog.edits import Edit, edit_name
 from gaitforge.datasets.edits.fields import add_field
-from gaitforge.datasets.files import join_inside
 from tests.datasets.edits.test_fields import TWO, collected_obs, make_field
 from tests.datasets.making import small_store
 

@@ -10,10 +10,9 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from gaitforge.datasets.errors import DatasetError
-from gaitforge.datasets.layout import CATALOG, ROOT_FILE
-from gaitforge.datasets.system.liveness import again_if_stale, file_system_time
-from gaitforge.datasets.system.locks import exclusive_lock, names_the_same_file, try_flock
+from gaitforge.common.errors import DatasetError
+from gaitforge.common.liveness import again_if_stale, file_system_time
+from gaitforge.common.locks import exclusive_lock, names_the_same_file, try_flock
 
 _TEMPORARY = ".tmp"
 
@@ -175,14 +174,6 @@ def visible(folder: Path) -> list[Path]:
     """Paths in a folder that are not hidden, sorted; none if it is absent."""
     names = os.listdir(folder) if folder.is_dir() else []
     return [folder / name for name in sorted(names) if not is_hidden(name)]
-
-
-def check_outside_stores(path: Path) -> Path:
-    """Return the path of something that is to be written; DatasetError if a store holds it."""
-    for folder in (path.absolute(), *path.absolute().parents):
-        if (folder / ROOT_FILE).is_file() and (folder / CATALOG).is_dir():
-            raise DatasetError(f"{path} is inside the store {folder}; give a path outside of it")
-    return path
 
 
 def check_inside(root: Path, paths: Iterable[Path]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gaitforge.datasets.files import write_bytes_durably
+from gaitforge.common.files import write_bytes_durably
 
 HISTORY = "history.jsonl"
 _TYPES: dict[str, Any] = {

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from gaitforge.datasets.files import create_durably, remove_leftover, temporary_name
-from gaitforge.datasets.system import locks
-from gaitforge.datasets.system.liveness import SILENT_S, ProcessIdentity, file_system_time
-from gaitforge.datasets.system.locks import exclusive_lock, is_shared
+from gaitforge.common import locks
+from gaitforge.common.files import create_durably, remove_leftover, temporary_name
+from gaitforge.common.liveness import SILENT_S, ProcessIdentity, file_system_time
+from gaitforge.common.locks import exclusive_lock, is_shared
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
@@ -25,8 +25,8 @@ NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXD
 HOST = """
 import fcntl, os, sys, threading, time
 from pathlib import Path
-from gaitforge.datasets import files
-from gaitforge.datasets.system import locks
+from gaitforge.common import files
+from gaitforge.common import locks
 
 how, place = sys.argv[1], Path(sys.argv[2])
 locks.ANSWER_S = 0.2

@@ -1,1 +1,0 @@
-"""Code of the user: what data may name of it, and its version."""

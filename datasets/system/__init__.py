@@ -1,1 +1,0 @@
-"""What the machine gives: locks, signs of life of processes, devices, compilers."""
