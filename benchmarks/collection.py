@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.harness import median
 from gaitforge.collectors.legged import environment
 from gaitforge.collectors.physics.mujoco.backend import MujocoBackend
-from gaitforge.collectors.policies import Observation
+from gaitforge.collectors.policy import Observation
 from gaitforge.datasets import open_store
 from gaitforge.flows.measures.timing import in_turns, seconds_of
 from gaitforge.flows.progress import Advance, no_progress

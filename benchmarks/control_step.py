@@ -26,7 +26,7 @@ from gaitforge.flows.measures.control_steps import (
 )
 from gaitforge.flows.measures.timing import in_turns, untrained_policy
 from gaitforge.flows.progress import Advance
-from gaitforge.learners.deploy.export_formats import onnx_packages
+from gaitforge.learners.export.export_formats import onnx_packages
 from gaitforge.learners.models.fcnet.spectral_basis import paper_modes
 from gaitforge.learners.models.registry import (
     PRESETS,

@@ -11,7 +11,7 @@ from benchmarks.collection import measure_collection
 from benchmarks.harness import Bench, Figures, Rows, bar
 from gaitforge.collectors.legged.data import CollectionGrid
 from gaitforge.collectors.physics import availability, make_backend
-from gaitforge.collectors.physics.contract.scene import FIRM_STANCE, ROBOT, hold, start_at
+from gaitforge.collectors.physics.checks.scene import FIRM_STANCE, ROBOT, hold, start_at
 from gaitforge.collectors.physics.interface import PhysicsBackend
 from gaitforge.collectors.scenarios.terrains import TERRAINS, make_tile
 from gaitforge.collectors.simulators import BACKENDS

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gaitforge.common.trust import trust
     from gaitforge.datasets.analysis.spectrum import SpectralEnergy
     from gaitforge.datasets.analysis.statistics import ChannelStatistics
-    from gaitforge.datasets.catalog.edits import Edit
+    from gaitforge.datasets.catalog.edit_log import Edit
     from gaitforge.datasets.catalog.manifest import PartRecord
     from gaitforge.datasets.catalog.parquet_export import write_parquet
     from gaitforge.datasets.dataset import Selection, Store, create_store, open_store, query
@@ -36,7 +36,7 @@ _HOMES = {
     "gaitforge.common.trust": ("trust",),
     "gaitforge.datasets.analysis.spectrum": ("SpectralEnergy",),
     "gaitforge.datasets.analysis.statistics": ("ChannelStatistics",),
-    "gaitforge.datasets.catalog.edits": ("Edit",),
+    "gaitforge.datasets.catalog.edit_log": ("Edit",),
     "gaitforge.datasets.catalog.manifest": ("PartRecord",),
     "gaitforge.datasets.catalog.parquet_export": ("write_parquet",),
     "gaitforge.datasets.dataset": ("Selection", "Store", "create_store", "open_store", "query"),

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gaitforge.datasets.stream.window_stream import WindowStream
 
 
-class Selection(episodes.Selection):
+class Selection(episodes.EpisodeSelection):
     """Whole episodes of a store, to refine, describe, read, stream, measure and save.
 
     Methods that are assigned are functions of a selection elsewhere, with their documentation.
@@ -49,7 +49,7 @@ class Selection(episodes.Selection):
     materialise = copies.materialise
 
     @classmethod
-    def load(cls, store: local.Store, path: str | os.PathLike[str]) -> Self:
+    def load(cls, store: local.PartStore, path: str | os.PathLike[str]) -> Self:
         """Read a selection that `save` wrote; see `saved.load_selection`."""
         loaded = saved.load_selection(store, path)
         return cls(store, loaded.catalog, loaded.rows)
@@ -71,7 +71,7 @@ class Selection(episodes.Selection):
         return WindowStream(SelectionSource(self), config)
 
 
-class Store(local.Store):
+class Store(local.PartStore):
     """A dataset on a local file system; `open_store` and `create_store` make one."""
 
     about, verify, gc, compact = read_about, verify_store, remove_leftovers, compact_store
@@ -115,7 +115,7 @@ class Store(local.Store):
         return Selection(self, catalog, np.arange(catalog.num_rows))
 
 
-class RemoteStore(remote.RemoteStore, Store):
+class RemoteStore(remote.BucketStore, Store):
     """A dataset on object storage; `open_store` and `create_store` make one from a URL."""
 
 

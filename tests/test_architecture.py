@@ -321,10 +321,10 @@ def test_folders_hold_few_files() -> None:
             "def f():\n    from torch.utils.data import IterableDataset",
         ),
         (TORCH_BELOW[0], "from gaitforge.learners.models import fcnet"),
-        ("gaitforge.collectors.policies", "from gaitforge.learners.models import fcnet"),
+        ("gaitforge.collectors.policy", "from gaitforge.learners.models import fcnet"),
         (
             "gaitforge.learners.control",
-            "import importlib\nimportlib.import_module('gaitforge.collectors.policies')",
+            "import importlib\nimportlib.import_module('gaitforge.collectors.policy')",
         ),
         ("gaitforge.flows.train", "from gaitforge.pipeline.settings import override"),
         ("gaitforge.flows.stages.train", "from ...pipeline import settings"),
@@ -344,7 +344,7 @@ def test_the_check_sees_each_forbidden_arrow(module: str, source: str) -> None:
     ("module", "source"),
     [
         (TORCH_BELOW[0], "import torch\nfrom gaitforge.datasets.storage.store import Store"),
-        ("gaitforge.collectors.policies", "from gaitforge.datasets import Store\nimport torch"),
+        ("gaitforge.collectors.policy", "from gaitforge.datasets import Store\nimport torch"),
         ("benchmarks.store", "from benchmarks import harness\nfrom gaitforge.flows import train"),
         (f"{ISAACGYM_WORKER}.world", "from isaacgym import gymapi"),
         (

@@ -17,7 +17,7 @@ from gaitforge.collectors.experts.imported.importing import CARD, load_imported
 from gaitforge.collectors.experts.imported.policy import ImportedPolicy
 from gaitforge.collectors.experts.network import Mlp, read_weights
 from gaitforge.collectors.legged.observations import POLICY_SLICES, PRIVILEGED_DIM
-from gaitforge.collectors.policies import Memoryless, Observation
+from gaitforge.collectors.policy import Memoryless, Observation
 from gaitforge.collectors.robots.batch import RobotBatch
 from gaitforge.collectors.robots.descriptor import BODY_DIM, body_vector
 from gaitforge.collectors.robots.gait import GaitReference

@@ -21,7 +21,7 @@ from safetensors.numpy import save
 from gaitforge.collectors.experts import ppo_algorithm
 from gaitforge.collectors.experts import ppo_checkpoint as checkpoint
 from gaitforge.collectors.experts.expert import drives_a_family, load_trained, reading_the_body
-from gaitforge.collectors.experts.ppo_algorithm import Networks, PPOSettings, Update
+from gaitforge.collectors.experts.ppo_algorithm import Networks, PPOSettings, PpoUpdate
 from gaitforge.collectors.experts.training_task import (
     SKILL_SHARES,
     TERRAIN_SHARES,
@@ -194,7 +194,7 @@ class _Training:
         widened = done.steps / max(1, config.full_speed_steps)
         self.task.speed_scale = 1.0 if config.start_from else min(1.0, widened)
 
-    def row(self, update: Update) -> dict[str, Any]:
+    def row(self, update: PpoUpdate) -> dict[str, Any]:
         """The row of the history; saves the half-trained expert to `kept` if it is due."""
         self.set_stage()
         every, steps = self.config.keep_every, self.progress.steps
@@ -237,7 +237,7 @@ class _Training:
         }
 
 
-def _summary(config: ExpertTrainingConfig, task: ExpertTask, done: Update) -> dict[str, Any]:
+def _summary(config: ExpertTrainingConfig, task: ExpertTask, done: PpoUpdate) -> dict[str, Any]:
     """An update's row of the history; means are None where no episode ended.
 
     "cells" has {"terrain/skill": [success, survival, episodes]}, "levels" {skill: mean level}.

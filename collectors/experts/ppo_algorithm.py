@@ -88,7 +88,7 @@ class PPOSettings:
 
 
 @dataclass(frozen=True)
-class Update:
+class PpoUpdate:
     """One update: episodes that ended, PPO's losses, and the simulation's share of the time."""
 
     summary: dict[str, Any]
@@ -108,7 +108,7 @@ class Update:
 
 def _updates(
     algorithm: PPO, task: Any, config: PPOSettings, progress: Progress
-) -> Iterator[Update]:
+) -> Iterator[PpoUpdate]:
     """Roll out and update until `config.steps` environment steps; counts in `progress`."""
     algorithm.train_mode()
     device = torch.device(config.device)
@@ -138,7 +138,7 @@ def _updates(
             "action_std": float(algorithm.get_policy().output_std.mean().detach()),
             "learning_rate": algorithm.learning_rate,
         }
-        yield Update(summary, losses, (simulated - started) / elapsed)
+        yield PpoUpdate(summary, losses, (simulated - started) / elapsed)
 
 
 def run_updates(
@@ -147,7 +147,7 @@ def run_updates(
     config: PPOSettings,
     progress: Progress,
     out: Path,
-    row: Callable[[Update], dict[str, Any]],
+    row: Callable[[PpoUpdate], dict[str, Any]],
     write: Callable[[], None],
     report: Report,
 ) -> None:

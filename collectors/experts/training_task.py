@@ -19,7 +19,7 @@ from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.collectors.legged.observations import POLICY_SLICES, PRIVILEGED_SLICES
 from gaitforge.collectors.legged.rewards import track_linear_velocity
-from gaitforge.collectors.policies import Observation
+from gaitforge.collectors.policy import Observation
 from gaitforge.collectors.robots.commands import C
 from gaitforge.collectors.robots.descriptor import body_vector
 from gaitforge.collectors.robots.gait import GaitReference

@@ -11,7 +11,7 @@ import numpy as np
 from gaitforge.collectors.gym.environment_id import EnvironmentId, succeeded
 from gaitforge.collectors.gym.spaces import ActionCode
 from gaitforge.collectors.gym.tasks import GymTask, failure, make_environment
-from gaitforge.collectors.policies import StoredObservation
+from gaitforge.collectors.policy import StoredObservation
 from gaitforge.datasets.formats.d4rl.tasks import obs_slices
 
 

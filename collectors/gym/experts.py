@@ -15,7 +15,7 @@ import numpy as np
 
 from gaitforge.collectors.experts.network import read_weights
 from gaitforge.collectors.gym.tasks import GymTask, find_task
-from gaitforge.collectors.policies import Memoryless, StoredObservation
+from gaitforge.collectors.policy import Memoryless, StoredObservation
 from gaitforge.common.errors import failures, listed
 
 SHIPPED = Path(__file__).parent.parent / "assets" / "gym"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gaitforge.collectors.gym.batch import TaskBatch
-from gaitforge.collectors.policies import TaskPolicy, tell_executed
+from gaitforge.collectors.policy import TaskPolicy, tell_executed
 
 DEFAULT_SEED = 1_000_003
 _STREAM = 0xE7A1  # separates evaluation's seeds from those of a collection

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from gaitforge.collectors.gym.batch import TaskBatch
-from gaitforge.collectors.policies import StoredObservation, tell_executed
+from gaitforge.collectors.policy import StoredObservation, tell_executed
 
 _NOISE_STREAM = 0x6A7
 """Separates the actions' generator from the environment's own, which has the same seed."""

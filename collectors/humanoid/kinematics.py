@@ -6,7 +6,7 @@ from typing import Self
 import mujoco
 import numpy as np
 
-from gaitforge.collectors.humanoid.walker import Humanoid
+from gaitforge.collectors.humanoid.walker import CmuHumanoid
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class TrackedPoses:
         return type(self)(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     @classmethod
-    def empty(cls, humanoid: Humanoid, count: int) -> Self:
+    def empty(cls, humanoid: CmuHumanoid, count: int) -> Self:
         """Uninitialised poses, for `read_pose`."""
         model, bodies = humanoid.model, len(humanoid.bodies)
         return cls(
@@ -51,7 +51,7 @@ class TrackedPoses:
         )
 
 
-def read_pose(humanoid: Humanoid, data: mujoco.MjData, poses: TrackedPoses, row: int) -> None:
+def read_pose(humanoid: CmuHumanoid, data: mujoco.MjData, poses: TrackedPoses, row: int) -> None:
     """Write the pose of `data`'s qpos and qvel into a row."""
     mujoco.mj_kinematics(humanoid.model, data)
     mujoco.mj_comPos(humanoid.model, data)
@@ -65,7 +65,7 @@ def read_pose(humanoid: Humanoid, data: mujoco.MjData, poses: TrackedPoses, row:
     poses.appendages[row] = from_root @ data.xmat[root].reshape(3, 3)
 
 
-def track(humanoid: Humanoid, qpos: np.ndarray, qvel: np.ndarray) -> TrackedPoses:
+def track(humanoid: CmuHumanoid, qpos: np.ndarray, qvel: np.ndarray) -> TrackedPoses:
     """The tracked poses at qpos (N, 63) and qvel (N, 62)."""
     poses, data = TrackedPoses.empty(humanoid, len(qpos)), mujoco.MjData(humanoid.model)
     for row in range(len(qpos)):

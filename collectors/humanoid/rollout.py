@@ -8,10 +8,10 @@ import numpy as np
 
 from gaitforge.collectors.humanoid.environment import TrackingEnvironment
 from gaitforge.collectors.humanoid.observation import N_JOINTS
-from gaitforge.collectors.policies import StoredObservation, TaskPolicy
+from gaitforge.collectors.policy import StoredObservation, TaskPolicy
 
 
-class ExpertPolicy(TaskPolicy, Protocol):
+class ClipExpertPolicy(TaskPolicy, Protocol):
     """A policy to collect data with.
 
     Attributes:
@@ -28,7 +28,7 @@ class ExpertPolicy(TaskPolicy, Protocol):
 
 
 @dataclass(frozen=True)
-class EpisodeSpec:
+class ClipEpisode:
     """An episode to run.
 
     Attributes:
@@ -48,7 +48,7 @@ class EpisodeSpec:
 
 
 @dataclass(frozen=True)
-class EpisodeRecord:
+class ClipRecord:
     """The arrays of an episode of T steps, float32.
 
     obs (T, 2868) before each step, final_obs (2868,) after the last; action (T, 56) as executed,
@@ -65,15 +65,15 @@ class EpisodeRecord:
 
 
 @dataclass(frozen=True)
-class EpisodeResult:
+class ClipResult:
     """Outcome of an episode; `possible` counts the steps to its snippet's end."""
 
-    spec: EpisodeSpec
+    spec: ClipEpisode
     length: int
     possible: int
     episode_return: float
     terminated: bool
-    record: EpisodeRecord | None
+    record: ClipRecord | None
 
     @property
     def success(self) -> bool:
@@ -94,10 +94,10 @@ class EpisodeResult:
 def run_episode(
     env: TrackingEnvironment,
     policy: TaskPolicy,
-    spec: EpisodeSpec,
+    spec: ClipEpisode,
     progress: Callable[[int], None] = lambda steps: None,
-    recorded: ExpertPolicy | None = None,
-) -> EpisodeResult:
+    recorded: ClipExpertPolicy | None = None,
+) -> ClipResult:
     """Run one episode, a pure function of the policy and the spec.
 
     Args:
@@ -132,5 +132,5 @@ def run_episode(
     if recorded is not None:
         seen_obs, action, mean, rewards = (np.stack(each) for each in zip(*steps, strict=True))
         value = np.array(values, dtype=np.float32) if values else None
-        record = EpisodeRecord(seen_obs, obs, action, mean, rewards, value)
-    return EpisodeResult(spec, length, possible, total, terminated, record)
+        record = ClipRecord(seen_obs, obs, action, mean, rewards, value)
+    return ClipResult(spec, length, possible, total, terminated, record)

@@ -15,7 +15,7 @@ from gaitforge.collectors.humanoid.observation import (
     OBSERVATION_SLICES,
     REF_STEPS,
 )
-from gaitforge.collectors.humanoid.rollout import EpisodeResult, EpisodeSpec, ExpertPolicy
+from gaitforge.collectors.humanoid.rollout import ClipEpisode, ClipExpertPolicy, ClipResult
 from gaitforge.common.ranges import Range, Whole, check_ranges
 from gaitforge.datasets import Field, Schema
 
@@ -65,7 +65,7 @@ class SnippetGrid:
         """The snippets."""
         return [Snippet.parse(name) for name in self.snippets]
 
-    def episode_specs(self, snippet: Snippet, unique: int) -> list[EpisodeSpec]:
+    def episode_specs(self, snippet: Snippet, unique: int) -> list[ClipEpisode]:
         """The episodes of one snippet by seed and name; `unique` is added to their indices."""
         name = [ord(letter) for letter in snippet.name]
         rng = np.random.default_rng([0x40CA, self.seed, *name])
@@ -73,7 +73,7 @@ class SnippetGrid:
         frames = rng.choice(np.array(snippet.random_starts()), self.random_rollouts)
         starts = [snippet.start] * self.start_rollouts + frames.tolist()
         return [
-            EpisodeSpec(unique + i, 0, frame, i < self.start_rollouts, self.action_noise, int(seed))
+            ClipEpisode(unique + i, 0, frame, i < self.start_rollouts, self.action_noise, int(seed))
             for i, (frame, seed) in enumerate(zip(starts, seeds, strict=True))
         ]
 
@@ -108,10 +108,10 @@ def humanoid_schema(has_value: bool) -> Schema:
 
 
 def part_catalog(
-    results: Sequence[EpisodeResult],
+    results: Sequence[ClipResult],
     snippet: Snippet,
     simulator: tuple[str, str],
-    expert: ExpertPolicy,
+    expert: ClipExpertPolicy,
 ) -> dict[str, list[Any]]:
     """Catalog columns of a part, one row per episode; simulator: name and version."""
     rows = [

@@ -41,7 +41,7 @@ def walker_class() -> Any:
 
 
 @dataclass(frozen=True)
-class Humanoid:
+class CmuHumanoid:
     """The compiled model and its index tables.
 
     Attributes:
@@ -66,7 +66,7 @@ class Humanoid:
 
 
 @cache
-def load_humanoid() -> Humanoid:
+def load_humanoid() -> CmuHumanoid:
     """The tracking task's model; ValueError without dm_control."""
     arena = make_arena()
     walker = walker_class()(name=PREFIX.rstrip("/"))
@@ -76,7 +76,7 @@ def load_humanoid() -> Humanoid:
     model = mjcf.Physics.from_mjcf_model(arena.mjcf_model).model.ptr
     ids = np.array([model.joint(PREFIX + name).id for name in JOINT_NAMES])
     root = model.body(f"{PREFIX}root").id
-    return Humanoid(
+    return CmuHumanoid(
         model=model,
         joints=model.jnt_qposadr[ids] - 7,
         joint_range=model.jnt_range[ids].copy(),

@@ -13,7 +13,7 @@ from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.observations import N_SCAN, PRIVILEGED_SLICES
 from gaitforge.collectors.legged.rollout import Measure, pose_of
 from gaitforge.collectors.physics.interface import PhysicsState
-from gaitforge.collectors.policies import Observation
+from gaitforge.collectors.policy import Observation
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.datasets import Field
 

@@ -9,7 +9,7 @@ steps (docs/howto/corrections.md says why).
 import numpy as np
 
 from gaitforge.collectors.legged.episodes import EpisodeSpec
-from gaitforge.collectors.policies import Observation, Policy
+from gaitforge.collectors.policy import Observation, Policy
 from gaitforge.collectors.timing import EPISODE_STEPS
 
 _TURNS = 0xDA66

@@ -13,10 +13,10 @@ from gaitforge.collectors.legged import observations
 from gaitforge.collectors.legged.episodes import EpisodeDraws, EpisodeSpec, draw_episode
 from gaitforge.collectors.legged.geometry import FOOTPRINT, Geometry, heights_above, on_track
 from gaitforge.collectors.legged.rewards import StepView, total_reward
-from gaitforge.collectors.legged.signals import signals
+from gaitforge.collectors.legged.step_signals import signals
 from gaitforge.collectors.physics import make_backend
 from gaitforge.collectors.physics.interface import RobotStart
-from gaitforge.collectors.policies import Observation
+from gaitforge.collectors.policy import Observation
 from gaitforge.collectors.robots.batch import RobotBatch
 from gaitforge.collectors.robots.commands import N_COMMANDS, C, ramped
 from gaitforge.collectors.robots.gait import leg_phases

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gaitforge.collectors.compiling import compiled
+from gaitforge.collectors.exact_kernels import compiled
 from gaitforge.collectors.legged.observations import NOISE_DIM
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
 from gaitforge.collectors.scenarios.passages import Passage

@@ -11,7 +11,7 @@ import numpy as np
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.collectors.legged.rollout import EpisodeResult, run_episodes
-from gaitforge.collectors.policies import Policy
+from gaitforge.collectors.policy import Policy
 from gaitforge.collectors.scenarios.skills import matching_cells
 from gaitforge.common.errors import amount
 from gaitforge.common.ranges import Positive, Whole, check_ranges

@@ -6,7 +6,7 @@ from typing import Self
 
 import numpy as np
 
-from gaitforge.collectors.compiling import compiled
+from gaitforge.collectors.exact_kernels import compiled
 from gaitforge.collectors.legged.observations import N_SCAN, SCAN_POINTS
 from gaitforge.collectors.physics.interface import PhysicsState
 from gaitforge.collectors.robots.commands import C

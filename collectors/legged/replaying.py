@@ -13,7 +13,7 @@ from gaitforge.collectors.legged.episodes import EpisodeSpec, draw_episode
 from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.collectors.legged.rollout import EpisodeRecord, EpisodeResult, Measure, run_episodes
 from gaitforge.collectors.physics import is_exact
-from gaitforge.collectors.policies import Memoryless, Observation
+from gaitforge.collectors.policy import Memoryless, Observation
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard, load_robot
 from gaitforge.collectors.robots.stored_robots import SEVERAL, stored_robot
 from gaitforge.collectors.scenarios.randomisation import DRAW_NAMES, Randomisation

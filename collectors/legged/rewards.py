@@ -12,7 +12,7 @@ from math import exp
 
 import numpy as np
 
-from gaitforge.collectors.compiling import elementwise
+from gaitforge.collectors.exact_kernels import elementwise
 from gaitforge.collectors.legged.geometry import Geometry
 from gaitforge.collectors.physics.interface import PhysicsState
 from gaitforge.collectors.robots.batch import RobotBatch

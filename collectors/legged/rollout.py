@@ -10,7 +10,7 @@ from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeDraws, EpisodeSpec
 from gaitforge.collectors.legged.observations import OBS_DIM, PRIVILEGED_DIM
 from gaitforge.collectors.physics.interface import PhysicsState
-from gaitforge.collectors.policies import Observation, Policy
+from gaitforge.collectors.policy import Observation, Policy
 from gaitforge.collectors.robots.robot import N_JOINTS
 from gaitforge.collectors.scenarios.signals import S
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from gaitforge.collectors.modelling.card_file import write_card
 from gaitforge.collectors.modelling.stretching import Stretch, along, stretch_robot
-from gaitforge.collectors.physics.contract.robot_check import check_robot
+from gaitforge.collectors.physics.checks.robot_check import check_robot
 from gaitforge.collectors.robots.kinematics import LegKinematics, standing_height_m
 from gaitforge.collectors.robots.robot import (
     CARD_FILE,

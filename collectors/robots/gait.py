@@ -10,7 +10,7 @@ from math import cos, pi
 
 import numpy as np
 
-from gaitforge.collectors.compiling import compiled
+from gaitforge.collectors.exact_kernels import compiled
 from gaitforge.collectors.robots.commands import C
 from gaitforge.collectors.robots.kinematics import LegKinematics
 from gaitforge.collectors.robots.robot import RobotCard

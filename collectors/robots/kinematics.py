@@ -8,7 +8,7 @@ from math import cos, sin, sqrt
 
 import numpy as np
 
-from gaitforge.collectors.compiling import compiled
+from gaitforge.collectors.exact_kernels import compiled
 from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, N_JOINTS, N_LEGS, RobotCard
 from gaitforge.collectors.rotations import cosine, sine, wrapped
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from gaitforge.collectors.compiling import compiled
+from gaitforge.collectors.exact_kernels import compiled
 
 N_LEVELS = 10
 GRID = 120

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from gaitforge.common.errors import DatasetError
 from gaitforge.datasets.selection.actions import Actions
 from gaitforge.datasets.selection.saved import PartRuns, part_runs, selection_of_runs
-from gaitforge.datasets.selection.selection import Selection
-from gaitforge.datasets.storage.store import Store
+from gaitforge.datasets.selection.selection import EpisodeSelection
+from gaitforge.datasets.storage.store import PartStore
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -27,7 +27,7 @@ Measure = Callable[[np.ndarray, np.ndarray], Partial]
 Scheduler = str | Callable[..., Any] | None
 """What `dask.compute` takes: None (the active client, else threads), "threads", "synchronous"…"""
 
-_Place = tuple[type[Store], str, str | None]
+_Place = tuple[type[PartStore], str, str | None]
 """A store's class, address and tag."""
 
 
@@ -38,7 +38,7 @@ class UnitReader:
     opens the store and checks that its parts have the same content.
     """
 
-    def __init__(self, selection: Selection, field: str) -> None:
+    def __init__(self, selection: EpisodeSelection, field: str) -> None:
         self._selection, self._field, self._units = selection, field, selection.units()
 
     def read(self, number: int) -> np.ndarray:
@@ -56,7 +56,7 @@ class UnitReader:
         return _reopened, (place, runs, *chosen, self._field)
 
 
-def selection_array(selection: Selection, field: str) -> "da.Array":
+def selection_array(selection: EpisodeSelection, field: str) -> "da.Array":
     """One field of a selection as a lazy array: (steps, *shape), or (episodes, *shape).
 
     Rows are in the order of the selection. A chunk holds one unit: the selected episodes that begin
@@ -97,7 +97,7 @@ def unit_blocks(
 
 
 def reduce_units(
-    selection: Selection,
+    selection: EpisodeSelection,
     field: str,
     measure: Measure[Partial],
     merge: Callable[[Partial, Partial], Partial],
@@ -145,6 +145,6 @@ def _reopened(
 
 
 @lru_cache(maxsize=8)
-def _opened(place: _Place) -> Store:
+def _opened(place: _Place) -> PartStore:
     kind, address, tag = place
     return kind.open(address, tag)

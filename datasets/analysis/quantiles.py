@@ -7,7 +7,7 @@ import numpy as np
 
 from gaitforge.common.errors import DatasetError
 from gaitforge.datasets.analysis.dask_arrays import Scheduler, reduce_units
-from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.selection.selection import EpisodeSelection
 
 HELD_BYTES = 1 << 29
 """Most bytes of the channels that are read together; at least one channel is."""
@@ -16,7 +16,7 @@ DEFAULT_QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 
 def channel_quantiles(
-    selection: Selection,
+    selection: EpisodeSelection,
     field: str,
     quantiles: Sequence[float] = DEFAULT_QUANTILES,
     scheduler: Scheduler = None,

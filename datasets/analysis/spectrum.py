@@ -9,7 +9,7 @@ import numpy as np
 
 from gaitforge.common.errors import DatasetError
 from gaitforge.datasets.analysis.dask_arrays import Scheduler, reduce_units
-from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.selection.selection import EpisodeSelection
 
 BLOCK_WINDOWS = 32
 LARGEST_WINDOW = 256
@@ -42,7 +42,7 @@ class SpectralEnergy:
 
 
 def spectral_energy(
-    selection: Selection, field: str, n: int = 128, scheduler: Scheduler = None
+    selection: EpisodeSelection, field: str, n: int = 128, scheduler: Scheduler = None
 ) -> SpectralEnergy:
     """Energy per mode; `share` of it is Figure 1 of the FCNet paper, which has n = 256.
 
@@ -68,7 +68,7 @@ def spectral_energy(
 
 
 def block_spectra(
-    selection: Selection, field: str, n: int | None = None, scheduler: Scheduler = None
+    selection: EpisodeSelection, field: str, n: int | None = None, scheduler: Scheduler = None
 ) -> Iterator[dict[str, Any]]:
     """The spectra of a vector field's named blocks, as JSON values.
 

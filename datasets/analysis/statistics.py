@@ -6,7 +6,7 @@ from functools import reduce
 import numpy as np
 
 from gaitforge.datasets.analysis.dask_arrays import Scheduler, reduce_units
-from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.selection.selection import EpisodeSelection
 
 BLOCK_ROWS = 1 << 12
 
@@ -60,7 +60,7 @@ class ChannelStatistics:
 
 
 def channel_statistics(
-    selection: Selection, field: str, scheduler: Scheduler = None
+    selection: EpisodeSelection, field: str, scheduler: Scheduler = None
 ) -> ChannelStatistics:
     """Statistics of one field over the selection's rows; errors as in `reduce_units`."""
     return reduce_units(selection, field, _of_unit, ChannelStatistics.merge, scheduler)

@@ -10,13 +10,15 @@ import numpy as np
 from gaitforge.common.errors import DatasetError, missing_package
 from gaitforge.datasets.analysis.dask_arrays import selection_array, unit_blocks
 from gaitforge.datasets.schema import Field
-from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.selection.selection import EpisodeSelection
 
 if TYPE_CHECKING:
     import xarray
 
 
-def selection_dataset(selection: Selection, fields: Sequence[str] | None = None) -> xarray.Dataset:
+def selection_dataset(
+    selection: EpisodeSelection, fields: Sequence[str] | None = None
+) -> xarray.Dataset:
     """The selection as an xarray Dataset of Dask arrays with `units` and `description`.
 
     Dimensions: `step` (episodes concatenated), `episode`, and for each field
@@ -57,7 +59,7 @@ def channel_names(field: Field) -> list[str]:
     return names
 
 
-def _episode_coordinates(selection: Selection) -> dict[str, Any]:
+def _episode_coordinates(selection: EpisodeSelection) -> dict[str, Any]:
     episodes = selection.episodes()
     lengths = selection.lengths
     columns = {
@@ -68,7 +70,7 @@ def _episode_coordinates(selection: Selection) -> dict[str, Any]:
     return columns | {"offset": ("episode", np.cumsum(lengths) - lengths)}
 
 
-def _step_coordinates(selection: Selection) -> dict[str, Any]:
+def _step_coordinates(selection: EpisodeSelection) -> dict[str, Any]:
     lengths = [selection.unit_rows(unit)[1] for unit in selection.units()]
     rows = [int(each.sum()) for each in lengths]
     inputs = {"lengths": lengths, "firsts": [unit.first for unit in selection.units()]}

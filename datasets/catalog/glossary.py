@@ -13,7 +13,7 @@ RANDOMISATION = "randomisation"
 
 
 @dataclass(frozen=True)
-class Column:
+class ColumnMeaning:
     """A column: its type, SI unit ("1" for a plain number, "" for text), meaning and origin."""
 
     name: str
@@ -80,7 +80,7 @@ _MEANINGS: dict[str, dict[str, tuple[str, str]]] = {
 """Origin -> column -> unit and meaning, of the columns that mean the same in every store."""
 
 _KNOWN = {
-    name: Column(name, "", *what, origin)
+    name: ColumnMeaning(name, "", *what, origin)
     for origin, columns in _MEANINGS.items()
     for name, what in columns.items()
 }
@@ -98,7 +98,7 @@ _DRAWS = {
 }
 
 
-def glossary(schema: Schema, columns: pa.Schema) -> list[Column]:
+def glossary(schema: Schema, columns: pa.Schema) -> list[ColumnMeaning]:
     """The catalog's columns of a store, in order; one that nobody described has no meaning."""
     attributes = schema.attributes
     draws: Mapping[str, Any] = attributes.get(RANDOMISATION, {})
@@ -110,17 +110,17 @@ def glossary(schema: Schema, columns: pa.Schema) -> list[Column]:
         name = column.name
         if name in commands:
             words = name.removeprefix("command_").replace("_", " ")
-            what = Column(name, "", commands[name], f"mean command: {words}", "command")
+            what = ColumnMeaning(name, "", commands[name], f"mean command: {words}", "command")
         elif name in draws:
             unit, low, high = (draws[name].get(key, "1") for key in ("unit", "low", "high"))
             words = draws[name].get("meaning") or _draw(name, schema)
             meaning = f"{words}, {draws[name].get('distribution') or f'{low:g} to {high:g}'}"
-            what = Column(name, "", unit, meaning, "draw")
+            what = ColumnMeaning(name, "", unit, meaning, "draw")
         elif name in bodies:
             words = name.removeprefix("body_").removesuffix(f"_{bodies[name]}").replace("_", " ")
-            what = Column(name, "", bodies[name], f"the robot's {words}", "data")
+            what = ColumnMeaning(name, "", bodies[name], f"the robot's {words}", "data")
         else:
-            what = _KNOWN.get(name, Column(name, "", "", "", "data"))
+            what = _KNOWN.get(name, ColumnMeaning(name, "", "", "", "data"))
         entries.append(replace(what, type=str(column.type)))
     return entries
 

@@ -20,7 +20,7 @@ from gaitforge.datasets.formats.protocol import Importer
 from gaitforge.datasets.formats.recognising import why_unread
 from gaitforge.datasets.formats.sources import Span
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.selection.selection import EpisodeSelection
 
 Arrays = Mapping[str, np.ndarray]
 Columns = Mapping[str, np.ndarray]
@@ -130,7 +130,7 @@ def catalog_columns(episodes: Any, group_by: Sequence[str]) -> Columns:
     return {name: np.asarray(episodes[name]) for name in names}
 
 
-def store_data(selection: Selection) -> Data:
+def store_data(selection: EpisodeSelection) -> Data:
     """A selection of a store."""
     schema, names = selection.schema, _examined(selection.schema)
     columns = catalog_columns(selection.episodes(), schema.group_by)

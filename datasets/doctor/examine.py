@@ -14,11 +14,11 @@ from gaitforge.datasets.doctor import autoreset, channels, episodes
 from gaitforge.datasets.doctor.boundaries import Boundaries, BoundaryCollector
 from gaitforge.datasets.doctor.data import FINAL, Data, catalog_columns, store_data
 from gaitforge.datasets.doctor.finding import Example, Finding, in_order
-from gaitforge.datasets.doctor.labels import Labels
+from gaitforge.datasets.doctor.labels import LabelSlabs
 from gaitforge.datasets.doctor.measures import Collector, Measures, flattened, runs
 from gaitforge.datasets.doctor.near_constant import nearly_constant
 from gaitforge.datasets.doctor.quaternions import QuaternionCollector
-from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.selection.selection import EpisodeSelection
 
 Check = Callable[[Measures], Iterable[Finding]]
 Advance = Callable[[int], object]
@@ -68,7 +68,7 @@ def examine(
     Steps that the data's reader refuses are a finding too; the other ones are examined all the
     same. Memory: two spans (`sources.PART_BYTES`), and about 50 bytes a channel and episode.
     """
-    collector, labels, findings = Collector(data.stated), Labels(), list[Finding]()
+    collector, labels, findings = Collector(data.stated), LabelSlabs(), list[Finding]()
     boundaries = BoundaryCollector(data.schema)
     quaternions = QuaternionCollector(data.schema)
     with ThreadPoolExecutor(1) as pool:  # reads the next span meanwhile
@@ -103,7 +103,9 @@ def examine(
     return list(_completed(data, measures, in_order(findings)))
 
 
-def seams(selection: Selection, advance: Advance = lambda steps: None) -> dict[int, list[int]]:
+def seams(
+    selection: EpisodeSelection, advance: Advance = lambda steps: None
+) -> dict[int, list[int]]:
     """Id of an episode -> the steps at which another one seems to begin, of those with any."""
     data = store_data(selection)
     boundaries = BoundaryCollector(data.schema)
@@ -116,7 +118,9 @@ def seams(selection: Selection, advance: Advance = lambda steps: None) -> dict[i
     return {ids[row]: steps.tolist() for row, steps in (ends.seams if ends else {}).items()}
 
 
-def merge_findings(selections: Sequence[Selection], steps: int = QUICK_STEPS) -> list[Finding]:
+def merge_findings(
+    selections: Sequence[EpisodeSelection], steps: int = QUICK_STEPS
+) -> list[Finding]:
     """Mixed orders of quaternions between selections of one schema, of about `steps` of each."""
     collector = QuaternionCollector(selections[0].schema)
     ids: list[int] = []
@@ -133,14 +137,14 @@ def merge_findings(selections: Sequence[Selection], steps: int = QUICK_STEPS) ->
     return [each for each in collector.findings(measures) if each.name == "quaternion-mix"]
 
 
-def _spread(selection: Selection, steps: int) -> Selection:
+def _spread(selection: EpisodeSelection, steps: int) -> EpisodeSelection:
     """Some of the episodes, of about so many steps."""
     count = min(len(selection), max(1, round(len(selection) * steps / selection.steps)))
     rows = np.random.default_rng(0).choice(selection.rows, count, replace=False)
     return selection.with_rows(np.sort(rows))
 
 
-def quick_findings(selection: Selection, steps: int = QUICK_STEPS) -> list[Finding]:
+def quick_findings(selection: EpisodeSelection, steps: int = QUICK_STEPS) -> list[Finding]:
     """Findings from the catalog and the arrays of some episodes.
 
     Args:

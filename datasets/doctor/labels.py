@@ -31,7 +31,7 @@ _WHITE = 0.35
 they are normal and the range is six deviations; that of motions is below 0.1."""
 
 
-class Labels:
+class LabelSlabs:
     """Slabs of the steps seen so far."""
 
     def __init__(self) -> None:

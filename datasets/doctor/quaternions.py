@@ -49,7 +49,7 @@ _PEAK, _SAME, _OTHER = 0.7, 0.15, 0.5
 
 
 @dataclasses.dataclass
-class Block:
+class QuaternionChannels:
     """Four channels that are a quaternion.
 
     Attributes:
@@ -77,7 +77,7 @@ class QuaternionCollector:
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
-        self._blocks: list[Block] | None = None
+        self._blocks: list[QuaternionChannels] | None = None
         self._rows: list[np.ndarray] = []
 
     def add(self, rows: np.ndarray, lengths: np.ndarray, arrays: Arrays) -> None:
@@ -123,9 +123,9 @@ class QuaternionCollector:
         yield from _as_told(told)
 
 
-def _blocks(schema: Schema, arrays: Arrays) -> list[Block]:
+def _blocks(schema: Schema, arrays: Arrays) -> list[QuaternionChannels]:
     """The quaternions among the step fields, by their names or by their unit length."""
-    blocks: list[Block] = []
+    blocks: list[QuaternionChannels] = []
     units: list[tuple[str, int, str]] = []
     for name in arrays:
         described = schema.field(name)
@@ -214,12 +214,12 @@ def _place(described: Field, start: int) -> str:
     return f"{name}[{start - first}:{start - first + 4}]"
 
 
-def _block(described: Field, start: int) -> Block:
+def _block(described: Field, start: int) -> QuaternionChannels:
     place = _place(described, start)
     words = f"{described.name} {place} {described.description}".lower()
     stated = [order for order in ORDERS if order in words]
     upright = not _OTHER_BODY.fullmatch(f"{described.name} {place}")
-    return Block(
+    return QuaternionChannels(
         place,
         described.name,
         start,
@@ -236,7 +236,11 @@ def _channels(arrays: Arrays, name: str, start: int, width: int) -> np.ndarray:
 
 
 def _gravity_errors(
-    block: Block, quat: np.ndarray, arrays: Arrays, starts: np.ndarray, lengths: np.ndarray
+    block: QuaternionChannels,
+    quat: np.ndarray,
+    arrays: Arrays,
+    starts: np.ndarray,
+    lengths: np.ndarray,
 ) -> np.ndarray:
     """(E, 2) mean distance of each order's gravity from the one beside; infinite without any.
 
@@ -275,7 +279,7 @@ def _decided(errors: np.ndarray) -> np.ndarray:
     return np.where(sure & np.isfinite(high), least, _UNKNOWN)
 
 
-def _orders(block: Block, sources: np.ndarray) -> tuple[np.ndarray, str]:
+def _orders(block: QuaternionChannels, sources: np.ndarray) -> tuple[np.ndarray, str]:
     """(E,) the order in each episode, and the evidence in words."""
     by_gravity = _decided(np.concatenate(block.errors))
     if (by_gravity != _UNKNOWN).any():
@@ -305,7 +309,11 @@ def _orders(block: Block, sources: np.ndarray) -> tuple[np.ndarray, str]:
 
 
 def _mix(
-    block: Block, order: np.ndarray, evidence: str, rows: np.ndarray, sources: np.ndarray
+    block: QuaternionChannels,
+    order: np.ndarray,
+    evidence: str,
+    rows: np.ndarray,
+    sources: np.ndarray,
 ) -> Finding:
     parts: list[str] = []
     for k, name in enumerate(ORDERS):
@@ -318,7 +326,7 @@ def _mix(
     return finding
 
 
-def _shifted(block: Block, rows: np.ndarray, sources: np.ndarray) -> Iterator[Finding]:
+def _shifted(block: QuaternionChannels, rows: np.ndarray, sources: np.ndarray) -> Iterator[Finding]:
     """Sources whose parts lie one place apart, of a body that may lie anyhow."""
     squares = np.concatenate(block.squares)
     names, counts = np.unique(sources, return_counts=True)

@@ -4,12 +4,12 @@ import os
 from pathlib import Path
 
 from gaitforge.datasets.edits.assemble import Advance, copy_notes, lineage, new_place, unfinished
-from gaitforge.datasets.selection.selection import Selection
-from gaitforge.datasets.storage.store import Store
+from gaitforge.datasets.selection.selection import EpisodeSelection
+from gaitforge.datasets.storage.store import PartStore
 
 
 def apply_edits(
-    store: Store, out: str | os.PathLike[str], advance: Advance = lambda steps: None
+    store: PartStore, out: str | os.PathLike[str], advance: Advance = lambda steps: None
 ) -> Path:
     """Write the episodes of a store as they are now into the new store `out`; returns its path.
 
@@ -22,7 +22,7 @@ def apply_edits(
     """
     place = new_place(out)
     catalog = store.catalog()
-    present = Selection(store, catalog, catalog.shown)
+    present = EpisodeSelection(store, catalog, catalog.shown)
     with unfinished(place, present.schema, {"applied": lineage(store)}) as target:
         if target is None:
             return place

@@ -20,7 +20,7 @@ from gaitforge.common.files import (
     write_bytes_durably,
 )
 from gaitforge.common.locks import exclusive_lock
-from gaitforge.datasets.catalog.edits import Edit, EditedRows
+from gaitforge.datasets.catalog.edit_log import Edit, EditedRows
 from gaitforge.datasets.layout import (
     ABOUT,
     CATALOG,
@@ -33,7 +33,7 @@ from gaitforge.datasets.layout import (
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.edit_log import last_sha256
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
-from gaitforge.datasets.storage.store import Store
+from gaitforge.datasets.storage.store import PartStore
 
 Advance = Callable[[int], object]
 
@@ -48,7 +48,7 @@ SPLIT_COMMAND = "split"
 class Share:
     """Parts that a new store takes from another: some, as collected, or all (None)."""
 
-    store: Store
+    store: PartStore
     parts: frozenset[str] | None = None
 
     def stems(self) -> list[str]:
@@ -64,14 +64,14 @@ class Share:
         return {part_id for part_id, each in locations.items() if each.folder in stems}
 
 
-def lineage(store: Store) -> dict[str, Any]:
+def lineage(store: PartStore) -> dict[str, Any]:
     """The record of a source store in the plan of a store made from it."""
     info, name = store.info(), Path(store.full_address).name
     sizes = {"hash": info.hash, "episodes": info.episodes, "steps": info.steps}
     return {"store": name, **sizes, "plan": store.plan}
 
 
-def check_local(stores: Sequence[Store], out: str | os.PathLike[str]) -> Path:
+def check_local(stores: Sequence[PartStore], out: str | os.PathLike[str]) -> Path:
     """Return the new store's path; DatasetError for URLs, tags, and edits that cannot be copied."""
     for store in stores:
         store.check_local("give a local copy")
@@ -89,7 +89,7 @@ def assemble(
     out: Path,
     shares: Sequence[Share],
     plan: Mapping[str, Any],
-    more: Callable[[Store], None] = lambda store: None,
+    more: Callable[[PartStore], None] = lambda store: None,
     advance: Advance = lambda parts: None,
 ) -> None:
     """Make the store `out` of the shares' parts and edits; it appears when it is complete.
@@ -114,7 +114,7 @@ def assemble(
 
 
 @contextmanager
-def unfinished(out: Path, schema: Schema, plan: Mapping[str, Any]) -> Iterator[Store | None]:
+def unfinished(out: Path, schema: Schema, plan: Mapping[str, Any]) -> Iterator[PartStore | None]:
     """A hidden store beside `out` to be filled, which is moved to `out` at the end.
 
     It is left as it is if the caller fails or is killed, and the next call with the same `plan`
@@ -132,10 +132,10 @@ def unfinished(out: Path, schema: Schema, plan: Mapping[str, Any]) -> Iterator[S
             if out.exists() and not (out.is_dir() and not any(out.iterdir())):
                 raise DatasetError(f"{out} exists and is not the same result; give a new path")
             if not _has_plan(temporary, plan):
-                for path in out.parent.iterdir():  # with what a killed Store.create left
+                for path in out.parent.iterdir():  # with what a killed creation left
                     if path.name.lstrip(".").startswith(temporary.name.lstrip(".")):
                         shutil.rmtree(path, ignore_errors=True)
-            target = Store.create(temporary, schema, plan)
+            target = PartStore.create(temporary, schema, plan)
             yield target
             target.catalog()
             target.files.rebuild_index()
@@ -154,10 +154,10 @@ def new_place(out: str | os.PathLike[str]) -> Path:
 
 
 def _has_plan(path: Path, plan: Mapping[str, Any]) -> bool:
-    return (path / ROOT_FILE).is_file() and Store.open(path).plan == plan
+    return (path / ROOT_FILE).is_file() and PartStore.open(path).plan == plan
 
 
-def _link_part(source: Store, target: Store, stem: str) -> None:
+def _link_part(source: PartStore, target: PartStore, stem: str) -> None:
     """Put a part's folder and catalog file in place; not flushed, as `assemble` does it once."""
     committed, folder = target.files.path(stem), target.path / PARTS / stem
     if committed.exists() and _is_whole(target, stem):
@@ -171,7 +171,7 @@ def _link_part(source: Store, target: Store, stem: str) -> None:
     os.replace(staged, committed)
 
 
-def _is_whole(store: Store, stem: str) -> bool:
+def _is_whole(store: PartStore, stem: str) -> bool:
     """Whether a part that may not have been flushed before a power cut has all of its bytes."""
     try:
         manifest, _ = store.files.read(stem)
@@ -208,7 +208,7 @@ def copy_notes(sources: Sequence[Path], target: Path) -> None:
             fsync_tree(target / IMPORTS)
 
 
-def _copy_edits(share: Share, others: Sequence[Store], target: Store) -> None:
+def _copy_edits(share: Share, others: Sequence[PartStore], target: PartStore) -> None:
     """Append a share's edits to the target's, without the history that both have."""
     parts = share.linked()
     foreign = _foreign_rows(share.store, others)
@@ -226,7 +226,7 @@ def _copy_edits(share: Share, others: Sequence[Store], target: Store) -> None:
         target.log.append(edit.kind, edit.content, edit.rows, edit.origin, after)
 
 
-def _foreign_rows(store: Store, others: Sequence[Store]) -> np.ndarray:
+def _foreign_rows(store: PartStore, others: Sequence[PartStore]) -> np.ndarray:
     """(E,) bool: episodes that a split put on another side, which is among the others.
 
     A side says nothing of these: its drops, notes and trims of them are the other store's.

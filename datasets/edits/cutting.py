@@ -15,8 +15,8 @@ from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.edits.assemble import Advance, copy_notes, lineage, new_place, unfinished
 from gaitforge.datasets.edits.operations import REWARD, whole_episode_fields
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.selection import Selection, final_of
-from gaitforge.datasets.storage.store import Store
+from gaitforge.datasets.selection.selection import EpisodeSelection, final_of
+from gaitforge.datasets.storage.store import PartStore
 
 Cuts = Mapping[int, Sequence[int]]
 """Id of an episode -> the steps that begin a new one, ascending, from 1 on."""
@@ -31,7 +31,7 @@ _PREFIX_DIGITS = 7
 
 
 def cut_episodes(
-    store: Store,
+    store: PartStore,
     out: str | os.PathLike[str],
     cuts: Cuts,
     advance: Advance = lambda steps: None,
@@ -57,7 +57,7 @@ def cut_episodes(
     """
     place = new_place(out)
     catalog = store.catalog()
-    present = Selection(store, catalog, catalog.shown)
+    present = EpisodeSelection(store, catalog, catalog.shown)
     schema = _check(present, cuts, without)
     record = {str(episode): [int(step) for step in steps] for episode, steps in cuts.items()}
     digest = hashlib.sha256(repr(sorted(record.items())).encode()).hexdigest()
@@ -77,7 +77,9 @@ def cut_episodes(
     return place
 
 
-def _write_pieces(target: Store, part_id: str, part: Selection, cuts: Cuts, prefix: int) -> None:
+def _write_pieces(
+    target: PartStore, part_id: str, part: EpisodeSelection, cuts: Cuts, prefix: int
+) -> None:
     """Write a part with its episodes cut."""
     schema = target.schema
     steps = {name: part.read(name) for name in schema.names("step")}
@@ -94,7 +96,7 @@ def _write_pieces(target: Store, part_id: str, part: Selection, cuts: Cuts, pref
     )
 
 
-def _free_prefixes(present: Selection, digest: str) -> Iterator[int]:
+def _free_prefixes(present: EpisodeSelection, digest: str) -> Iterator[int]:
     """The upper bits of new episodes' ids, for a part each, that no episode of the store has."""
     taken = set((present.episode_ids() >> _NUMBER_BITS).tolist())
     for number in count():
@@ -105,7 +107,7 @@ def _free_prefixes(present: Selection, digest: str) -> Iterator[int]:
             yield prefix
 
 
-def pieces_of(selection: Selection) -> np.ndarray:
+def pieces_of(selection: EpisodeSelection) -> np.ndarray:
     """(E,) bool: which episodes are pieces of one that was cut. They have no start of their own."""
     if CUT_FROM not in selection.catalog.column_names:
         return np.zeros(len(selection), bool)
@@ -113,7 +115,7 @@ def pieces_of(selection: Selection) -> np.ndarray:
     return np.array([source is not None and source >= 0 for source in sources], bool)
 
 
-def _check(present: Selection, cuts: Cuts, without: Sequence[str]) -> Schema:
+def _check(present: EpisodeSelection, cuts: Cuts, without: Sequence[str]) -> Schema:
     """The new store's schema; DatasetError for episodes that cannot be cut so."""
     if not cuts:
         raise DatasetError(f"no episode of {present.store.address} to cut")

@@ -7,9 +7,9 @@ import numpy as np
 
 from gaitforge.common.errors import DatasetError
 from gaitforge.datasets.catalog.catalog import Catalog
-from gaitforge.datasets.catalog.edits import changed_columns
+from gaitforge.datasets.catalog.edit_log import changed_columns
 from gaitforge.datasets.catalog.grouping import group_counts
-from gaitforge.datasets.storage.store import Store
+from gaitforge.datasets.storage.store import PartStore
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Difference:
     groups: list[dict[str, Any]]
 
 
-def difference(first: Store, second: Store) -> Difference:
+def difference(first: PartStore, second: PartStore) -> Difference:
     """Compare two versions of a store, such as two tags of it.
 
     DatasetError if a part of one name has other content: they are not versions of one store.

@@ -12,14 +12,14 @@ import pyarrow as pa
 
 from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.catalog.catalog import AddedField
-from gaitforge.datasets.catalog.edits import Edit
+from gaitforge.datasets.catalog.edit_log import Edit
 from gaitforge.datasets.edits.operations import REWARD, rows_of
 from gaitforge.datasets.schema import Field
-from gaitforge.datasets.selection.selection import Selection
-from gaitforge.datasets.storage.store import Store
+from gaitforge.datasets.selection.selection import EpisodeSelection
+from gaitforge.datasets.storage.store import PartStore
 
 
-def check_new_field(store: Store, field: Field, folder: str) -> None:
+def check_new_field(store: PartStore, field: Field, folder: str) -> None:
     """DatasetError if the store cannot get this field, whose arrays are in the overlay `folder`.
 
     A field `reward` takes the place of the present one, and `return` becomes its sum.
@@ -39,7 +39,9 @@ def check_new_field(store: Store, field: Field, folder: str) -> None:
         )
 
 
-def add_field(store: Store, folder: str, arguments: Mapping[str, Any] | None = None) -> Edit | None:
+def add_field(
+    store: PartStore, folder: str, arguments: Mapping[str, Any] | None = None
+) -> Edit | None:
     """Commit the field whose arrays are in `overlays/<folder>`; None if it is committed.
 
     `arguments` (JSON values) say in the edit's origin where the field comes from. DatasetError as
@@ -59,14 +61,14 @@ def add_field(store: Store, folder: str, arguments: Mapping[str, Any] | None = N
     episodes, columns = np.zeros(0, np.int64), dict[str, pa.Array]()
     if field.name == REWARD:
         episodes = np.arange(catalog.num_rows)
-        columns["return"] = pa.array(_returns(Selection(store, catalog, episodes), overlay))
-    rows = rows_of(Selection(store, catalog, episodes), columns)
+        columns["return"] = pa.array(_returns(EpisodeSelection(store, catalog, episodes), overlay))
+    rows = rows_of(EpisodeSelection(store, catalog, episodes), columns)
     content = {"field": field.to_json(), "folder": folder, "parts": parts}
     origin = {"command": "field", "arguments": dict(arguments or {}), "episodes": catalog.num_rows}
     return store.edit("field", content, rows, origin, edits)
 
 
-def _returns(episodes: Selection, overlay: Store) -> np.ndarray:
+def _returns(episodes: EpisodeSelection, overlay: PartStore) -> np.ndarray:
     """(E,) float64 sums of the new rewards over each episode's remaining steps."""
     sums, computed = [np.zeros(0)], overlay.collected()
     for part_id, (first, stop) in episodes.catalog.part_bounds.items():

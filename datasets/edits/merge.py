@@ -8,11 +8,14 @@ import numpy as np
 from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.catalog.catalog import common_schema
 from gaitforge.datasets.edits.assemble import Advance, Share, assemble, check_local, lineage
-from gaitforge.datasets.storage.store import Store
+from gaitforge.datasets.storage.store import PartStore
 
 
 def merge_stores(
-    first: Store, second: Store, out: str | os.PathLike[str], advance: Advance = lambda parts: None
+    first: PartStore,
+    second: PartStore,
+    out: str | os.PathLike[str],
+    advance: Advance = lambda parts: None,
 ) -> Path:
     """Make a new store with the parts and edits of both; returns its absolute path.
 
@@ -31,7 +34,7 @@ def merge_stores(
     return target
 
 
-def _check_fit(first: Store, second: Store) -> None:
+def _check_fit(first: PartStore, second: PartStore) -> None:
     ours, theirs = first.schema, second.schema
     if ours.hash != theirs.hash or ours.group_by != theirs.group_by:
         what = ours.differences(theirs) or "in their step or grouping"

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from gaitforge.common.errors import DatasetError, amount, listed
 from gaitforge.datasets.catalog.catalog import STORE_COLUMNS, required_columns
-from gaitforge.datasets.catalog.edits import ROW_COLUMNS, Edit
+from gaitforge.datasets.catalog.edit_log import ROW_COLUMNS, Edit
 from gaitforge.datasets.catalog.episodes import COLUMN_NAME
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.selection import Selection, final_of
+from gaitforge.datasets.selection.selection import EpisodeSelection, final_of
 
 Value = str | bool | int | float
 
@@ -21,7 +21,7 @@ RETURN_TOLERANCE = 1e-3
 """Relative tolerance between `return`, summed in float32, and the sum of the rewards."""
 
 
-def drop(selection: Selection, arguments: Mapping[str, Any] | None = None) -> Edit:
+def drop(selection: EpisodeSelection, arguments: Mapping[str, Any] | None = None) -> Edit:
     """Leave the selected episodes out of the store's later versions; a tag keeps them.
 
     `arguments` (JSON values), such as the condition, are kept in the edit's origin. DatasetError
@@ -31,7 +31,9 @@ def drop(selection: Selection, arguments: Mapping[str, Any] | None = None) -> Ed
 
 
 def annotate(
-    selection: Selection, values: Mapping[str, Value], arguments: Mapping[str, Any] | None = None
+    selection: EpisodeSelection,
+    values: Mapping[str, Value],
+    arguments: Mapping[str, Any] | None = None,
 ) -> Edit:
     """Set columns of the selected episodes, such as `{"note": "limps", "checked": True}`.
 
@@ -55,7 +57,7 @@ def annotate(
 
 
 def trim(
-    selection: Selection,
+    selection: EpisodeSelection,
     head: int = 0,
     tail: int = 0,
     length: int | None = None,
@@ -107,7 +109,7 @@ def whole_episode_fields(schema: Schema) -> list[str]:
     return [name for name in schema.names("episode") if final_of(schema, name) is None]
 
 
-def rows_of(selection: Selection, columns: Mapping[str, pa.Array]) -> pa.Table:
+def rows_of(selection: EpisodeSelection, columns: Mapping[str, pa.Array]) -> pa.Table:
     """The rows of an edit of the selected episodes that sets `columns`."""
     parts, rows = [pa.nulls(0, pa.string())], [np.zeros(0, np.int64)]
     for part_id, each in selection.rows_by_part():
@@ -118,7 +120,7 @@ def rows_of(selection: Selection, columns: Mapping[str, pa.Array]) -> pa.Table:
 
 
 def _commit(
-    selection: Selection,
+    selection: EpisodeSelection,
     kind: str,
     columns: Mapping[str, pa.Array],
     arguments: Mapping[str, Any] | None,
@@ -133,7 +135,7 @@ def _commit(
     return store.edit(kind, {}, rows_of(selection, columns), origin, edits)
 
 
-def _returns(selection: Selection, head: int, left: np.ndarray) -> np.ndarray:
+def _returns(selection: EpisodeSelection, head: int, left: np.ndarray) -> np.ndarray:
     """(E,) float64 sums of the rewards of `left` (E,) steps from `head` on."""
     schema = selection.schema
     recorded = selection.catalog.numbers("return")[selection.rows]
@@ -159,7 +161,7 @@ def _returns(selection: Selection, head: int, left: np.ndarray) -> np.ndarray:
     return sums
 
 
-def _check_column(selection: Selection, name: str) -> None:
+def _check_column(selection: EpisodeSelection, name: str) -> None:
     schema = selection.schema
     fixed = {*STORE_COLUMNS, *required_columns(schema.group_by), *ROW_COLUMNS, *schema.names()}
     if name.lower() in {each.lower() for each in fixed}:

@@ -20,10 +20,10 @@ from gaitforge.datasets.edits.assemble import (
     lineage,
 )
 from gaitforge.datasets.edits.operations import rows_of
-from gaitforge.datasets.selection.selection import Selection
-from gaitforge.datasets.storage.store import Store
+from gaitforge.datasets.selection.selection import EpisodeSelection
+from gaitforge.datasets.storage.store import PartStore
 
-AnySelection = TypeVar("AnySelection", bound=Selection)
+AnySelection = TypeVar("AnySelection", bound=EpisodeSelection)
 
 MOST_SIDES = 256
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
@@ -73,7 +73,7 @@ def split_by_column(selection: AnySelection, column: str) -> dict[str, AnySelect
 
 
 def save_split(
-    sides: Mapping[str, Selection],
+    sides: Mapping[str, EpisodeSelection],
     out: str | os.PathLike[str],
     arguments: Mapping[str, Any],
     advance: Advance = lambda parts: None,
@@ -99,7 +99,9 @@ def save_split(
     return paths
 
 
-def _drop_others(side: Selection, share: Share, arguments: Mapping[str, Any], new: Store) -> None:
+def _drop_others(
+    side: EpisodeSelection, share: Share, arguments: Mapping[str, Any], new: PartStore
+) -> None:
     """Drop the other sides' episodes from the parts that a new store shares with them."""
     linked = [np.arange(*side.catalog.part_bounds[part_id]) for part_id in share.linked()]
     there = np.intersect1d(np.concatenate(linked), side.catalog.shown, assume_unique=True)

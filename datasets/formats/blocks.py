@@ -9,14 +9,14 @@ import numpy as np
 
 from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.formats.sources import Span, cut_spans, field_bytes
-from gaitforge.datasets.selection.selection import Selection, Unit
+from gaitforge.datasets.selection.selection import EpisodeSelection, Unit
 
 
 @dataclass(frozen=True, eq=False)
 class Block(Span):
     """Consecutive episodes of a selection, few enough that all their fields fit in memory."""
 
-    selection: Selection
+    selection: EpisodeSelection
     part_id: str
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
@@ -25,7 +25,7 @@ class Block(Span):
         return {name: self.selection.read_unit(name, unit) for name in names}
 
 
-def blocks(selection: Selection) -> Iterator[Block]:
+def blocks(selection: EpisodeSelection) -> Iterator[Block]:
     """The selection's blocks in order."""
     fields, step = selection.schema.fields, 0
     for unit in selection.units():
@@ -35,7 +35,7 @@ def blocks(selection: Selection) -> Iterator[Block]:
         step += int(selection.lengths[unit.first : unit.stop].sum())
 
 
-def check_fields(selection: Selection, what: str, needed: Sequence[str]) -> None:
+def check_fields(selection: EpisodeSelection, what: str, needed: Sequence[str]) -> None:
     """Refuse a store without the needed fields, or with a reward that is not one number.
 
     Fields named `final_*` are needed an episode; `what` names the format: "a D4RL file".
@@ -52,7 +52,7 @@ def check_fields(selection: Selection, what: str, needed: Sequence[str]) -> None
         raise DatasetError(f"{what} needs one reward a step")
 
 
-def check_room(selection: Selection, destination: Path, advice: str = "") -> None:
+def check_room(selection: EpisodeSelection, destination: Path, advice: str = "") -> None:
     """Refuse a disk without room for the selection's uncompressed values.
 
     HDF5 can crash the process when the disk fills up. `advice` ends the message.

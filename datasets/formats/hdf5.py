@@ -31,7 +31,7 @@ from gaitforge.datasets.formats.hdf5_chunks import (
 from gaitforge.datasets.formats.protocol import Importer
 from gaitforge.datasets.formats.sources import stored_dtype
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.selection import Selection, final_of
+from gaitforge.datasets.selection.selection import EpisodeSelection, final_of
 
 SCHEMA_NOTE, EPISODES_NOTE = "schema", "episodes"
 
@@ -198,7 +198,7 @@ def packing(compression: str) -> str | None:
     return None if compression == "none" else compression
 
 
-def write_notes(group: h5py.Group, selection: Selection) -> None:
+def write_notes(group: h5py.Group, selection: EpisodeSelection) -> None:
     """Store a selection's schema and catalog rows in an empty group."""
     table = selection.episodes().drop_columns(["part", "start"])
     sink = pa.BufferOutputStream()

@@ -20,7 +20,7 @@ import pyarrow as pa
 from gaitforge.datasets.formats.sources import Span, catalog_columns
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.actions import WORDS
-from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.selection.selection import EpisodeSelection
 
 Advance = Callable[[int], None]
 """Progress callback: takes the number of steps just done; may raise to stop the work."""
@@ -176,11 +176,11 @@ class Exporter(ABC):
     def __init__(self, options: Any) -> None:
         self._options = options
 
-    def check(self, selection: Selection, destination: Path) -> None:  # noqa: B027, most hold all
+    def check(self, selection: EpisodeSelection, destination: Path) -> None:  # noqa: B027, most hold all
         """Raise DatasetError if the format cannot hold the selection; nothing is written yet."""
 
     @abstractmethod
-    def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
+    def write(self, selection: EpisodeSelection, temporary: Path, advance: Advance) -> Carried:
         """Write a new file or folder `temporary`, which the driver renames.
 
         `blocks.blocks` bounds the memory.

@@ -5,7 +5,7 @@ import re
 
 from gaitforge.common.errors import amount
 from gaitforge.datasets.selection.actions import actions_in_words
-from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.selection.selection import EpisodeSelection
 from gaitforge.datasets.storage.about import About, read_about
 
 README = "README.md"
@@ -33,7 +33,7 @@ def front_matter(about: About, name: str, episodes: int, tags: tuple[str, ...] =
     return "\n".join(["---", *lines, "---", ""])
 
 
-def readme(selection: Selection, name: str, load: str, tags: tuple[str, ...] = ()) -> str:
+def readme(selection: EpisodeSelection, name: str, load: str, tags: tuple[str, ...] = ()) -> str:
     """A README of a selection's export, with the texts of the store's `about.json`.
 
     Args:

@@ -11,9 +11,9 @@ import numpy as np
 from gaitforge.common.errors import DatasetError, disk_failures, failures
 from gaitforge.common.files import write_bytes_durably
 from gaitforge.datasets.layout import check_outside_stores
-from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.selection.selection import EpisodeSelection
 from gaitforge.datasets.storage.shards import row_runs
-from gaitforge.datasets.storage.store import Store
+from gaitforge.datasets.storage.store import PartStore
 
 SAVED_VERSION = 1
 
@@ -21,7 +21,7 @@ PartRuns = dict[str, tuple[str, list[tuple[int, int]]]]
 """Part id -> its content hash, and half-open runs of its episodes' rows, ascending and disjoint."""
 
 
-def save_selection(selection: Selection, path: str | os.PathLike[str]) -> None:
+def save_selection(selection: EpisodeSelection, path: str | os.PathLike[str]) -> None:
     """Write `episodes_hash`, the parts' content hashes, and the row ranges in each."""
     runs = part_runs(selection).items()
     parts = {part_id: {"content_hash": digest, "rows": rows} for part_id, (digest, rows) in runs}
@@ -30,7 +30,7 @@ def save_selection(selection: Selection, path: str | os.PathLike[str]) -> None:
         write_bytes_durably(check_outside_stores(Path(path)), json.dumps(tree, indent=1).encode())
 
 
-def load_selection(store: Store, path: str | os.PathLike[str]) -> Selection:
+def load_selection(store: PartStore, path: str | os.PathLike[str]) -> EpisodeSelection:
     """Read a saved selection; DatasetError if it is none, or its parts are absent or changed."""
     parts, recorded = _read(path)
     with failures(os.fspath(path)):
@@ -50,7 +50,7 @@ def load_selection(store: Store, path: str | os.PathLike[str]) -> Selection:
     return loaded
 
 
-def part_runs(selection: Selection) -> PartRuns:
+def part_runs(selection: EpisodeSelection) -> PartRuns:
     """The selection's rows, which `selection_of_runs` selects again."""
     manifests = selection.catalog.manifests
     return {
@@ -59,7 +59,7 @@ def part_runs(selection: Selection) -> PartRuns:
     }
 
 
-def selection_of_runs(store: Store, parts: PartRuns) -> Selection:
+def selection_of_runs(store: PartStore, parts: PartRuns) -> EpisodeSelection:
     """The selection of these rows; DatasetError if parts are absent, changed or have fewer."""
     catalog = store.catalog()
     rows: list[np.ndarray] = [np.zeros(0, np.int64)]
@@ -74,7 +74,7 @@ def selection_of_runs(store: Store, parts: PartRuns) -> Selection:
             raise DatasetError(f"the selection is damaged: part {part_id} {problem}")
         first, _ = catalog.part_bounds[part_id]
         rows += [first + np.arange(start, stop) for start, stop in runs]
-    return Selection(store, catalog, np.concatenate(rows))
+    return EpisodeSelection(store, catalog, np.concatenate(rows))
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[PartRuns, str]:

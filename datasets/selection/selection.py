@@ -13,7 +13,7 @@ import pyarrow as pa
 from gaitforge.common.errors import DatasetError, amount, listed
 from gaitforge.datasets.catalog import listing
 from gaitforge.datasets.catalog.catalog import Catalog
-from gaitforge.datasets.catalog.edits import changed_columns
+from gaitforge.datasets.catalog.edit_log import changed_columns
 from gaitforge.datasets.catalog.episodes import episodes_digest
 from gaitforge.datasets.catalog.grouping import grouped_outcomes, select_rows
 from gaitforge.datasets.catalog.records import Records
@@ -31,7 +31,7 @@ from gaitforge.datasets.selection.actions import (
     executed_schema,
 )
 from gaitforge.datasets.storage.shards import row_runs
-from gaitforge.datasets.storage.store import Store
+from gaitforge.datasets.storage.store import PartStore
 
 _SPLIT = 4
 _OF_ACTIONS = ("schema", "hash", "arrays_hash", "_shown")
@@ -65,7 +65,7 @@ def final_of(schema: Schema, name: str) -> str | None:
     return step if (field.shape, field.dtype) == (final.shape, final.dtype) else None
 
 
-class Selection:
+class EpisodeSelection:
     """Whole episodes of a store, ordered by part and start; `len` counts them.
 
     It never changes: later commits to the store do not affect it. `catalog` is the store's at the
@@ -74,7 +74,7 @@ class Selection:
     """
 
     def __init__(
-        self, store: Store, catalog: Catalog, rows: np.ndarray, actions: Actions = ""
+        self, store: PartStore, catalog: Catalog, rows: np.ndarray, actions: Actions = ""
     ) -> None:
         self.store, self.catalog, self.rows, self.actions = store, catalog, rows, actions
         self.rows.flags.writeable = False

@@ -11,7 +11,7 @@ from gaitforge.common.errors import DatasetError, disk_failures
 from gaitforge.common.files import write_bytes_durably
 from gaitforge.datasets.catalog.manifest import sealed, unsealed
 from gaitforge.datasets.layout import ABOUT
-from gaitforge.datasets.storage.store import Store
+from gaitforge.datasets.storage.store import PartStore
 
 ABOUT_VERSION = 1
 MOST_CHARACTERS = 20_000
@@ -55,7 +55,7 @@ class About:
         return {name: text for name, text in joined.items() if text}
 
 
-def read_about(store: Store) -> About:
+def read_about(store: PartStore) -> About:
     """The content of a store's `about.json`; DatasetError if it is damaged."""
     try:
         content = (store.path / ABOUT).read_bytes()
@@ -66,7 +66,7 @@ def read_about(store: Store) -> About:
         raise DatasetError(f"{ABOUT} of {store.address} cannot be read: {error}") from error
 
 
-def write_about(store: Store, about: About) -> None:
+def write_about(store: PartStore, about: About) -> None:
     """Replace a store's `about.json` atomically; DatasetError if the store cannot be written."""
     store.check_local("say it of a local store, and push that")
     store.check_writable()

@@ -18,12 +18,12 @@ from gaitforge.datasets.layout import MERGED_PREFIX, SHARD_STEPS
 from gaitforge.datasets.storage.commit import commit_part
 from gaitforge.datasets.storage.contents import overlay_folders, used_stems
 from gaitforge.datasets.storage.parts import array_digest
-from gaitforge.datasets.storage.store import Store
+from gaitforge.datasets.storage.store import PartStore
 
 COMPACT_LOCK = f"{MERGED_PREFIX}lock"
 
 
-def compact_store(store: Store, target_steps: int = SHARD_STEPS) -> list[PartRecord]:
+def compact_store(store: PartStore, target_steps: int = SHARD_STEPS) -> list[PartRecord]:
     """Merge runs of small parts, and write the catalog index; returns the merged parts' records.
 
     Parts of up to half of `target_steps` are merged with their neighbours in the order of their
@@ -46,7 +46,7 @@ def compact_store(store: Store, target_steps: int = SHARD_STEPS) -> list[PartRec
     return merged
 
 
-def _groups(store: Store, target_steps: int) -> list[list[str]]:
+def _groups(store: PartStore, target_steps: int) -> list[list[str]]:
     """Catalog files (by stem) to merge with each other."""
     groups: list[list[str]] = [[]]
     steps, columns = 0, pa.schema([])
@@ -64,7 +64,7 @@ def _groups(store: Store, target_steps: int) -> list[list[str]]:
     return [group for group in groups if len(group) > 1]
 
 
-def _merge(store: Store, stems: list[str]) -> PartRecord:
+def _merge(store: PartStore, stems: list[str]) -> PartRecord:
     catalog = store.files.catalog()
     manifests, tables = zip(*map(store.files.read, stems), strict=True)
     members = tuple(member for manifest in manifests for member in manifest.collected)
@@ -84,7 +84,7 @@ def _merge(store: Store, stems: list[str]) -> PartRecord:
 
 
 def _joined_array(
-    store: Store, catalog: Catalog, members: tuple[Manifest, ...], field: str
+    store: PartStore, catalog: Catalog, members: tuple[Manifest, ...], field: str
 ) -> np.ndarray:
     described = store.schema.field(field)
     rows = [each.steps if described.per == "step" else each.episodes for each in members]

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from gaitforge.common.files import files_under, join_inside, visible
 from gaitforge.datasets import layout
-from gaitforge.datasets.catalog.edits import added_field
-from gaitforge.datasets.storage.store import Store
+from gaitforge.datasets.catalog.edit_log import added_field
+from gaitforge.datasets.storage.store import PartStore
 from gaitforge.datasets.storage.tags import tag_names
 
 
-def store_files(store: Store) -> dict[str, Path]:
+def store_files(store: PartStore) -> dict[str, Path]:
     """Name below the store -> path of each of its files, each after those it relies on.
 
     Left out are parts that are not committed or were replaced by merged ones, fields that were
@@ -21,23 +21,23 @@ def store_files(store: Store) -> dict[str, Path]:
     return {name: join_inside(store.path, name) for name in _names(store)}
 
 
-def field_folders(store: Store) -> list[str]:
+def field_folders(store: PartStore) -> list[str]:
     """Folders, below `overlays/`, of the fields that the store's edits add."""
     return sorted({added_field(each).folder for each in store.log.load() if each.kind == "field"})
 
 
-def overlay_folders(store: Store) -> list[str]:
+def overlay_folders(store: PartStore) -> list[str]:
     """As `field_folders`, with the folders of fields that are not committed yet."""
     there = {path.name for path in visible(store.path / layout.OVERLAYS) if path.is_dir()}
     return sorted(there.union(field_folders(store)))
 
 
-def used_stems(store: Store) -> list[str]:
+def used_stems(store: PartStore) -> list[str]:
     """The catalog files, and folders of parts, in which the committed episodes are."""
     return list(dict.fromkeys(each.folder for each in store.collected().locations.values()))
 
 
-def _names(store: Store) -> Iterator[str]:
+def _names(store: PartStore) -> Iterator[str]:
     stems = used_stems(store)
     yield from (layout.ROOT_FILE, f"{layout.PARTS}/{layout.ROOT_FILE}")
     for stem in stems:

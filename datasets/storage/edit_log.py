@@ -12,7 +12,7 @@ from gaitforge.common.errors import DatasetError, disk_failures
 from gaitforge.common.files import fsync_path, write_bytes_durably
 from gaitforge.common.liveness import again_if_stale
 from gaitforge.common.locks import exclusive_lock
-from gaitforge.datasets.catalog.edits import Edit, edit_name, is_edit_name, read_edit
+from gaitforge.datasets.catalog.edit_log import Edit, edit_name, is_edit_name, read_edit
 from gaitforge.datasets.layout import EDITS, STAGING
 
 LOCK = f"{EDITS}.lock"

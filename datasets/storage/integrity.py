@@ -13,18 +13,18 @@ import pyarrow as pa
 from gaitforge.common.errors import DatasetError, disk_failures, listed
 from gaitforge.common.files import fsync_path, is_hidden, remove_leftover, sha256_file, visible
 from gaitforge.datasets import layout
-from gaitforge.datasets.catalog.edits import Edit, added_field, edited, read_edit
+from gaitforge.datasets.catalog.edit_log import Edit, added_field, edited, read_edit
 from gaitforge.datasets.catalog.index import CatalogIndex
 from gaitforge.datasets.catalog.manifest import Manifest
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.storage.about import read_about
 from gaitforge.datasets.storage.contents import overlay_folders, used_stems
 from gaitforge.datasets.storage.root import GROUP, read_root
-from gaitforge.datasets.storage.store import Store
+from gaitforge.datasets.storage.store import PartStore
 from gaitforge.datasets.storage.tags import read_tag, tag_names
 
 
-def verify_store(store: Store) -> list[str]:
+def verify_store(store: PartStore) -> list[str]:
     """One line per fault: unreadable catalog, missing or changed objects, inconsistent lengths.
 
     Reads every byte once, also of parts that merged ones have replaced and `gc` has not removed.
@@ -60,7 +60,7 @@ def verify_store(store: Store) -> list[str]:
     return [*faults, *_overlay_faults(store)]
 
 
-def remove_leftovers(store: Store) -> list[str]:
+def remove_leftovers(store: PartStore) -> list[str]:
     """Remove what uncommitted writers left, and parts that merged ones replaced.
 
     Parts that another process is writing are skipped; readers that opened the store before a
@@ -77,7 +77,7 @@ def remove_leftovers(store: Store) -> list[str]:
     return removed
 
 
-def _remove_uncommitted(store: Store) -> list[str]:
+def _remove_uncommitted(store: PartStore) -> list[str]:
     staging, parts = store.path / layout.STAGING, store.path / layout.PARTS
     staged = {path.name.removesuffix(".lock").removesuffix(".parquet") for path in visible(staging)}
     present = {path.name for path in visible(parts) if path.is_dir()}
@@ -93,7 +93,7 @@ def _remove_uncommitted(store: Store) -> list[str]:
     return removed
 
 
-def _remove_hidden(store: Store) -> list[str]:
+def _remove_hidden(store: PartStore) -> list[str]:
     """Remove temporary files of dead writers, and what macOS left."""
     removed = []
     for folder, folders, names in os.walk(store.path):
@@ -105,7 +105,7 @@ def _remove_hidden(store: Store) -> list[str]:
     return removed
 
 
-def _remove_replaced(store: Store) -> list[str]:
+def _remove_replaced(store: PartStore) -> list[str]:
     """Remove the parts that intact merged parts replaced, the catalog file first."""
     stems = list(store.files.stamps())
     merged = [stem for stem in stems if stem.startswith(layout.MERGED_PREFIX)]
@@ -139,7 +139,7 @@ def _remove(root: Path, paths: list[Path]) -> list[str]:
     return [path.relative_to(root).as_posix() for path in present]
 
 
-def _root_faults(store: Store) -> Iterator[str]:
+def _root_faults(store: PartStore) -> Iterator[str]:
     try:
         if read_root(store.path, store.address).schema != store.schema:
             yield f"{layout.ROOT_FILE}: the schema is not the one this store was opened with"
@@ -159,7 +159,7 @@ def _root_faults(store: Store) -> Iterator[str]:
             yield f"{name} is damaged"
 
 
-def _foreign_faults(store: Store) -> Iterator[str]:
+def _foreign_faults(store: PartStore) -> Iterator[str]:
     """Objects that are none of the store's: other programs' arrays, and files beside the parts."""
     folders = {f"{name}/" for name in (*layout.FOLDERS, layout.PICTURES)}
     own = {layout.ROOT_FILE, layout.ABOUT, *layout.PUBLISHED, *folders}
@@ -196,7 +196,7 @@ def _catalog_faults(manifest: Manifest, table: pa.Table, schema: Schema) -> Iter
             yield f"episode lengths{within} sum to {int(lengths.sum())}, not {part.steps} steps"
 
 
-def _object_faults(store: Store, manifest: Manifest, stem: str) -> Iterator[str]:
+def _object_faults(store: PartStore, manifest: Manifest, stem: str) -> Iterator[str]:
     sizes = store.object_sizes(stem)
     for name, (size, sha256) in sorted(manifest.objects.items()):
         if name not in sizes:
@@ -209,7 +209,7 @@ def _object_faults(store: Store, manifest: Manifest, stem: str) -> Iterator[str]
         yield f"object {name} is not among the committed ones"
 
 
-def _index_faults(store: Store) -> Iterator[str]:
+def _index_faults(store: PartStore) -> Iterator[str]:
     """Damage of the index, and rows used by queries that differ from the catalog files."""
     try:
         index = CatalogIndex(store.files.index_path, store.files.read_shown)
@@ -236,7 +236,7 @@ def _index_faults(store: Store) -> Iterator[str]:
             yield f"part {file.stem}: {what}; delete it, and it is rebuilt"
 
 
-def _edit_faults(store: Store) -> Iterator[str]:
+def _edit_faults(store: PartStore) -> Iterator[str]:
     """Edits that cannot be read, do not follow each other, or name absent parts or episodes."""
     names = store.log.names()
     for path in visible(store.log.folder):
@@ -256,7 +256,7 @@ def _edit_faults(store: Store) -> Iterator[str]:
             yield str(error)
 
 
-def _overlay_faults(store: Store) -> Iterator[str]:
+def _overlay_faults(store: PartStore) -> Iterator[str]:
     """Faults of the added fields' stores, and parts there that are not as they were added."""
     try:
         fields = [added_field(edit) for edit in store.log.load() if edit.kind == "field"]
@@ -277,7 +277,7 @@ def _overlay_faults(store: Store) -> Iterator[str]:
             yield f"{layout.OVERLAYS}/{folder}: part {part_id} is not there as it was added"
 
 
-def _tag_faults(store: Store, contents: dict[str, str]) -> Iterator[str]:
+def _tag_faults(store: PartStore, contents: dict[str, str]) -> Iterator[str]:
     edits = [sha256_file(store.log.folder / name) for name in store.log.names()]
     for name in tag_names(store.path):
         try:

@@ -26,7 +26,7 @@ from gaitforge.common.files import (
 from gaitforge.common.locks import exclusive_lock
 from gaitforge.datasets.catalog.catalog import Catalog, Location
 from gaitforge.datasets.catalog.catalog_files import CatalogFolder
-from gaitforge.datasets.catalog.edits import Edit, edited
+from gaitforge.datasets.catalog.edit_log import Edit, edited
 from gaitforge.datasets.catalog.episodes import episode_table
 from gaitforge.datasets.catalog.manifest import PART_ID, Manifest, PartRecord
 from gaitforge.datasets.layout import CATALOG, MERGED_PREFIX, OVERLAYS, PARTS, STAGING
@@ -64,12 +64,12 @@ class StoreInfo:
     edits: int = 0
 
 
-class Store:
+class PartStore:
     """A dataset in a local folder; `create` and `open` make one.
 
     Layout: `zarr.json` (a Zarr v3 group whose attributes hold the schema), `parts/<id>/` (one
     group per part), `catalog/<id>.parquet` (one row per episode; commits the part),
-    `tags/<name>.json`, `edits/` (what was dropped, noted or trimmed; see `catalog.edits`),
+    `tags/<name>.json`, `edits/` (what was dropped, noted or trimmed; see `catalog.edit_log`),
     `overlays/<field>-<digest>/` (a store for each added field; see `edits.fields`).
 
     Attributes:

@@ -27,7 +27,7 @@ from gaitforge.common.errors import DatasetError, disk_failures
 from gaitforge.common.locks import exclusive_lock
 from gaitforge.datasets.selection.actions import CLEAN, EXECUTED, Actions, stores_executed
 from gaitforge.datasets.selection.returns import returns_to_go
-from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.selection.selection import EpisodeSelection
 from gaitforge.datasets.storage.parts import object_hashes
 from gaitforge.datasets.stream import pool
 from gaitforge.datasets.stream.stream_config import StreamConfig, StreamSettings
@@ -41,7 +41,7 @@ KEY_DIGITS = 24
 
 
 def materialise(
-    selection: Selection,
+    selection: EpisodeSelection,
     directory: str | os.PathLike[str],
     fields: Sequence[str] = ("obs", "action"),
 ) -> "Materialised":
@@ -134,7 +134,7 @@ class Materialised:
     def windows(
         self, window_len: int = 64, batch_size: int = 1024, **settings: Unpack[StreamSettings]
     ) -> "WindowStream":
-        """As `Selection.windows`; stream states work for both.
+        """As `EpisodeSelection.windows`; stream states work for both.
 
         `workers` is 0 by default: with nothing to decode, gathering in the calling thread is
         faster (15.5 against 11.7 million steps a second). Use 1 to overlap with an accelerator or a
@@ -146,13 +146,16 @@ class Materialised:
         config = StreamConfig(window_len=window_len, batch_size=batch_size, **merged)
         return WindowStream(self, config)
 
-    def columns(self, fields: Sequence[str], return_to_go: bool) -> dict[str, pool.Column]:
+    def columns(self, fields: Sequence[str], return_to_go: bool) -> dict[str, pool.StreamedColumn]:
         """Columns of a batch; DatasetError for fields that were not copied."""
         stored = self._record["columns"].items()
-        copied = {name: pool.Column(tuple(shape), np.dtype(kind)) for name, (shape, kind) in stored}
+        copied = {
+            name: pool.StreamedColumn(tuple(shape), np.dtype(kind))
+            for name, (shape, kind) in stored
+        }
         return pool.chosen_columns(copied, fields, return_to_go)
 
-    def reader(self, columns: Mapping[str, pool.Column], pool_rows: int) -> "MapReader":
+    def reader(self, columns: Mapping[str, pool.StreamedColumn], pool_rows: int) -> "MapReader":
         """A reader of the mapped files; it needs no pools."""
         mapped = {name: _map(disk.join_inside(self.path, f"{name}.npy")) for name in columns}
         return MapReader(self, mapped)
@@ -198,13 +201,13 @@ class MapReader:
             memory.madvise(mmap.MADV_WILLNEED, begin, header + stop * row_bytes - begin)
 
 
-def _key(selection: Selection, columns: Mapping[str, pool.Column]) -> str:
+def _key(selection: EpisodeSelection, columns: Mapping[str, pool.StreamedColumn]) -> str:
     content = [MATERIALISED_VERSION, selection.hash_over(columns, ()), sorted(columns)]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:KEY_DIGITS]
 
 
 def _write_copy(
-    folder: Path, source: pool.SelectionSource, columns: Mapping[str, pool.Column]
+    folder: Path, source: pool.SelectionSource, columns: Mapping[str, pool.StreamedColumn]
 ) -> None:
     """Write the folder under another name and rename it; the caller holds the folder's lock."""
     temporary = folder.with_name(f".{folder.name}.tmp")
@@ -239,7 +242,7 @@ def _write_copy(
 
 
 def _write_columns(
-    folder: Path, source: pool.SelectionSource, columns: Mapping[str, pool.Column]
+    folder: Path, source: pool.SelectionSource, columns: Mapping[str, pool.StreamedColumn]
 ) -> None:
     """Write all columns side by side, one reading unit at a time."""
     with ExitStack() as stack:
@@ -255,7 +258,7 @@ def _write_columns(
 
 
 def _unit_columns(
-    source: pool.SelectionSource, columns: Mapping[str, pool.Column]
+    source: pool.SelectionSource, columns: Mapping[str, pool.StreamedColumn]
 ) -> Iterator[tuple[str, np.ndarray]]:
     selection = source.selection
     for unit in source.units:

@@ -17,7 +17,7 @@ import numpy as np
 
 from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.hashing import hashed
-from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.selection.selection import EpisodeSelection
 from gaitforge.datasets.stream.materialise import Materialised
 from gaitforge.datasets.stream.pool import SelectionSource
 from gaitforge.datasets.stream.stream_config import StreamConfig, StreamSettings
@@ -25,7 +25,7 @@ from gaitforge.datasets.stream.stream_config import StreamConfig, StreamSettings
 if TYPE_CHECKING:
     from gaitforge.datasets.stream.window_stream import WindowStream
 
-AnySelection = TypeVar("AnySelection", bound=Selection)
+AnySelection = TypeVar("AnySelection", bound=EpisodeSelection)
 
 _TURN = 5
 
@@ -81,7 +81,7 @@ class Mixture(Generic[AnySelection]):
         materialised: Materialised | None = None,
         **settings: Unpack[StreamSettings],
     ) -> "WindowStream":
-        """As `Selection.windows`, for a mixture's epoch (see the module).
+        """As `EpisodeSelection.windows`, for a mixture's epoch (see the module).
 
         `materialised` is a copy of the union to read instead of the store; DatasetError for a
         copy of another selection.
@@ -109,7 +109,9 @@ def equal_shares(selection: AnySelection, column: str | None = None) -> Mixture[
     return Mixture({name: selection.with_rows(groups[name]) for name in sorted(groups)})
 
 
-def _check_weights(selections: Mapping[str, Selection], weights: Mapping[str, float]) -> None:
+def _check_weights(
+    selections: Mapping[str, EpisodeSelection], weights: Mapping[str, float]
+) -> None:
     if set(weights) != set(selections):
         raise DatasetError(
             f"weights are for {listed(weights)}; there must be one for each of {listed(selections)}"

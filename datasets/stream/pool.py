@@ -10,7 +10,7 @@ import numpy as np
 from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.selection.actions import ACTION, FINAL_OBS, LAST_ACTION, OBS, Actions
 from gaitforge.datasets.selection.returns import endings, returns_to_go
-from gaitforge.datasets.selection.selection import Selection, Unit
+from gaitforge.datasets.selection.selection import EpisodeSelection, Unit
 from gaitforge.datasets.stream.order import Windows
 
 FOLLOWING = {"next_obs": OBS, "next_action": ACTION}
@@ -24,7 +24,7 @@ Task = Callable[[], None]
 
 
 @dataclass(frozen=True)
-class Column:
+class StreamedColumn:
     """Shape and stored dtype of one row of a streamed quantity."""
 
     shape: tuple[int, ...]
@@ -81,7 +81,7 @@ class StepSource(Protocol):
         ...
 
     def with_actions(self, actions: Actions) -> "StepSource":
-        """The same episodes with these actions; see `Selection.with_actions`."""
+        """The same episodes with these actions; see `EpisodeSelection.with_actions`."""
         ...
 
     def ending(self) -> np.ndarray:
@@ -92,18 +92,18 @@ class StepSource(Protocol):
         """(E, *shape) the observation after each episode's last step; None if it is not known."""
         ...
 
-    def columns(self, fields: Sequence[str], return_to_go: bool) -> dict[str, Column]:
+    def columns(self, fields: Sequence[str], return_to_go: bool) -> dict[str, StreamedColumn]:
         """Columns of a batch; DatasetError for an unknown field, or returns without a reward."""
         ...
 
-    def reader(self, columns: Mapping[str, Column], pool_rows: int) -> StepReader:
+    def reader(self, columns: Mapping[str, StreamedColumn], pool_rows: int) -> StepReader:
         """A reader of these columns for pools of at most `pool_rows` steps."""
         ...
 
 
 def chosen_columns(
-    columns: Mapping[str, Column], fields: Sequence[str], return_to_go: bool
-) -> dict[str, Column]:
+    columns: Mapping[str, StreamedColumn], fields: Sequence[str], return_to_go: bool
+) -> dict[str, StreamedColumn]:
     """The columns of `fields` and, if wanted, the return-to-go; DatasetError if absent."""
     allowed = [name for name in columns if name != RETURN_TO_GO]
     if not fields or not set(fields) <= set(allowed):
@@ -118,7 +118,7 @@ def chosen_columns(
 class SelectionSource:
     """A selection, read from its store's shards."""
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: EpisodeSelection) -> None:
         self.selection = selection
         self.units = selection.units()
         self.episode_ids = selection.episode_ids()
@@ -131,7 +131,7 @@ class SelectionSource:
         return self.selection.arrays_hash
 
     def with_actions(self, actions: Actions) -> "SelectionSource":
-        """The same episodes with these actions; see `Selection.with_actions`."""
+        """The same episodes with these actions; see `EpisodeSelection.with_actions`."""
         return SelectionSource(self.selection.with_actions(actions))
 
     def ending(self) -> np.ndarray:
@@ -146,19 +146,19 @@ class SelectionSource:
         return self.selection.read(FINAL_OBS) if stored else None
 
     @cached_property
-    def all_columns(self) -> dict[str, Column]:
+    def all_columns(self) -> dict[str, StreamedColumn]:
         """Every step field, and the return-to-go if the store has a scalar reward."""
         fields = [each for each in self.selection.schema.fields if each.per == "step"]
-        columns = {each.name: Column(each.shape, np.dtype(each.dtype)) for each in fields}
+        columns = {each.name: StreamedColumn(each.shape, np.dtype(each.dtype)) for each in fields}
         if REWARD in columns and columns[REWARD].shape == ():
-            columns[RETURN_TO_GO] = Column((), np.dtype("float32"))
+            columns[RETURN_TO_GO] = StreamedColumn((), np.dtype("float32"))
         return columns
 
-    def columns(self, fields: Sequence[str], return_to_go: bool) -> dict[str, Column]:
+    def columns(self, fields: Sequence[str], return_to_go: bool) -> dict[str, StreamedColumn]:
         """Columns of a batch; DatasetError for an unknown field, or returns without a reward."""
         return chosen_columns(self.all_columns, fields, return_to_go)
 
-    def reader(self, columns: Mapping[str, Column], pool_rows: int) -> "PoolReader":
+    def reader(self, columns: Mapping[str, StreamedColumn], pool_rows: int) -> "PoolReader":
         """A reader that decodes units into two pools."""
         return PoolReader(self, columns, pool_rows)
 
@@ -176,7 +176,7 @@ class PoolReader:
     """Decodes units of a selection into pools of at most `pool_rows` steps."""
 
     def __init__(
-        self, source: SelectionSource, columns: Mapping[str, Column], pool_rows: int
+        self, source: SelectionSource, columns: Mapping[str, StreamedColumn], pool_rows: int
     ) -> None:
         self._source, self._columns, self._pool_rows = source, columns, pool_rows
         self._pools: dict[int, _Pool] = {}

@@ -20,10 +20,10 @@ from gaitforge.datasets.selection.returns import TERMINATED, check_complete
 from gaitforge.datasets.stream.order import ORDER_VERSION, EpochOrder, Windows, epoch_order
 from gaitforge.datasets.stream.pool import (
     FOLLOWING,
-    Column,
     StepReader,
     Steps,
     StepSource,
+    StreamedColumn,
     gather,
 )
 from gaitforge.datasets.stream.prefetch import Ahead, PoolsAhead
@@ -298,7 +298,7 @@ class WindowStream:
 
 def _columns(
     source: StepSource, config: StreamConfig
-) -> tuple[dict[str, Column], dict[str, Column]]:
+) -> tuple[dict[str, StreamedColumn], dict[str, StreamedColumn]]:
     """Columns to read, and columns of a batch, of which some are derived from others."""
     columns = source.columns(config.fields, config.return_to_go)
     derived = {LAST_ACTION: ACTION} if config.last_action else {}
@@ -323,7 +323,7 @@ class _Buffers:
     IDLE_REFERENCES = 3
     """References from the list, the loop and the argument of `getrefcount`."""
 
-    def __init__(self, columns: Mapping[str, Column], config: StreamConfig) -> None:
+    def __init__(self, columns: Mapping[str, StreamedColumn], config: StreamConfig) -> None:
         if config.pin_memory and not torch.accelerator.is_available():
             raise DatasetError(
                 "pin_memory needs an accelerator that torch can use; there is none: leave it off"

@@ -17,7 +17,7 @@ from gaitforge.flows.records.records import (
     to_tree,
     write_record,
 )
-from gaitforge.flows.stages.staging import WORK_LOCK
+from gaitforge.flows.stages.stage import WORK_LOCK
 from gaitforge.flows.stages.status import EXPERIMENT, staged_kind
 
 Plan = TypeVar("Plan")

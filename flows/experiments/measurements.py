@@ -26,7 +26,7 @@ from gaitforge.flows.measures.training_steps import TrainMemory, TrainStep
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import digest, provenance, to_tree, write_record
-from gaitforge.flows.stages.staging import Stage
+from gaitforge.flows.stages.stage import Stage
 from gaitforge.learners.training.process import torch_threads
 
 MEASURES: Mapping[str, type[Measure]] = {

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from gaitforge.flows.records.records import digest
-from gaitforge.flows.stages.staging import Stage
+from gaitforge.flows.stages.stage import Stage
 
 ALLOWED = "letters, digits, '_', '-' and '.', a letter, digit or '_' first"
 _NAME = re.compile(r"\w[\w.-]*")

@@ -24,7 +24,7 @@ from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import digest, provenance, to_tree, write_record
 from gaitforge.flows.stages.evaluate import evaluate_policy
-from gaitforge.flows.stages.staging import Stage
+from gaitforge.flows.stages.stage import Stage
 from gaitforge.flows.tasks.evaluation import EvaluationPlan
 from gaitforge.flows.tasks.gym_evaluation import GymEvaluation
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
@@ -81,16 +81,16 @@ class ReinforcementPlan:
             assert run.evaluation
         check_apart((run.name, run.described) for run in self.runs())
 
-    def runs(self) -> Iterator["Run"]:
+    def runs(self) -> Iterator["ReinforcementRun"]:
         """All trainings: tasks, then learners, then seeds."""
         for task in self.tasks:
             for learner in self.learners:
                 for seed in self.seeds:
-                    yield Run(self, task, learner, seed)
+                    yield ReinforcementRun(self, task, learner, seed)
 
 
 @dataclass(frozen=True)
-class Run:
+class ReinforcementRun:
     """A training of a learner on a task with a seed."""
 
     plan: ReinforcementPlan
@@ -226,7 +226,7 @@ def check_grown(old: ReinforcementPlan, new: ReinforcementPlan, out: Path) -> No
             raise other_experiment(out, f"another {', '.join(changed)} of {run.described}")
 
 
-def _evaluate(run: Run, policy: Path, path: Path, reporter: Reporter) -> None:
+def _evaluate(run: ReinforcementRun, policy: Path, path: Path, reporter: Reporter) -> None:
     source = replace(run_source(policy), name=run.name)
     evaluate_policy(source, run.evaluation, reporter, path)
 

@@ -20,7 +20,7 @@ from gaitforge.flows.experiments.summary import EXPERT, SUMMARY, needed, with_pa
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import digest, provenance, to_tree, write_record
 from gaitforge.flows.stages.evaluate import evaluate_policy
-from gaitforge.flows.stages.staging import Stage
+from gaitforge.flows.stages.stage import Stage
 from gaitforge.flows.stages.status import ROBUSTNESS
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.policy_source import PolicySource, named_source

@@ -62,7 +62,7 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Run:
+class LearnerRun:
     """A learner's training on a set with one seed.
 
     Attributes:
@@ -347,7 +347,7 @@ def evaluations(out: Path) -> Path:
     return out / "evaluate"
 
 
-def driver(run: Run, k: int) -> Run:
+def driver(run: LearnerRun, k: int) -> LearnerRun:
     """The run whose policy drives in round k, trained on all episodes before it."""
     corrections, data = run.experiment.corrections, DataSet(f"round-{k - 1}", rounds=k - 1)
     if corrections is not None and corrections.driver:
@@ -356,14 +356,14 @@ def driver(run: Run, k: int) -> Run:
     return replace(run, data=data, learner=learner, seed=seed)
 
 
-def driven_round(run: Run, corrections: Corrections, k: int) -> LeggedPolicyPlan:
+def driven_round(run: LearnerRun, corrections: Corrections, k: int) -> LeggedPolicyPlan:
     """The plan of round k. Raises ValueError while the policy that drives is missing."""
     plan, folder = expert_round(run, corrections, k), str(driver(run, k).folder)
     turns = {"share": corrections.share, "stretch": corrections.stretch}
     return driven_by(plan, folder, plan.expert, **turns)
 
 
-def expert_round(run: Run, corrections: Corrections, k: int) -> LeggedPlan:
+def expert_round(run: LearnerRun, corrections: Corrections, k: int) -> LeggedPlan:
     """The plan of round k's episodes with the expert alone, for plain imitation."""
     if (collect := run.experiment.collect) is not None:
         plan = corrections.collect

@@ -27,8 +27,8 @@ from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.experiments.published import verdicts
 from gaitforge.flows.experiments.runs import (
     LEGGED,
+    LearnerRun,
     Row,
-    Run,
     episode_returns,
     evaluations,
     own_measures,
@@ -43,7 +43,7 @@ from gaitforge.flows.records.records import (
     to_tree,
     write_record,
 )
-from gaitforge.flows.stages.staging import Stage, seconds_in_all, stage_seconds
+from gaitforge.flows.stages.stage import Stage, seconds_in_all, stage_seconds
 
 SUMMARY, WALL, EXPERT_CARD = "summary.json", "wall.json", "expert.json"
 EXPERT = "expert"
@@ -104,7 +104,7 @@ class Summary:
 def write_summary(
     name: str,
     experiment: Experiment,
-    runs: Sequence[Run],
+    runs: Sequence[LearnerRun],
     out: Path,
     stages: Sequence[Stage],
     reporter: Reporter,
@@ -127,7 +127,7 @@ def write_summary(
 def _summary(
     name: str,
     experiment: Experiment,
-    runs: Sequence[Run],
+    runs: Sequence[LearnerRun],
     out: Path,
     seconds: Sequence[Mapping[str, Any]],
     reporter: Reporter,
@@ -194,7 +194,7 @@ def _read(out: Path, summarise: Callable[[Reporter], object], reporter: Reporter
         summarise(reporter)
 
 
-def _command(name: str, runs: Sequence[Run], out: Path) -> str:
+def _command(name: str, runs: Sequence[LearnerRun], out: Path) -> str:
     """The command that repeats an experiment."""
     place = out.name if out.is_absolute() else str(out)
     stores = {str(run.store): None for run in runs if run.experiment.collect is None}
@@ -213,12 +213,12 @@ def needed(path: Path) -> Row:
     return record
 
 
-def _run_row(run: Run, expert: Row | None) -> Row:
+def _run_row(run: LearnerRun, expert: Row | None) -> Row:
     row = needed(run.record)
     return row | (_outcomes(needed(run.evaluated), expert) if expert else {})
 
 
-def _expert_row(expert: Row, run: Run) -> Row:
+def _expert_row(expert: Row, run: LearnerRun) -> Row:
     name = run.experiment.scoring_expert or run.evaluation.expert
     card = {} if "," in name else load_expert(name).card
     row = {"run": EXPERT, "task": LEGGED, "set": "", "learner": EXPERT, "seed": None, "value": None}
@@ -261,11 +261,11 @@ def _grouped(evaluation: Row, expert: Row, by: Sequence[str]) -> list[Row]:
     return rows
 
 
-def _one_a_set(runs: Sequence[Run]) -> list[Run]:
+def _one_a_set(runs: Sequence[LearnerRun]) -> list[LearnerRun]:
     return list({(run.task, run.data.name): run for run in reversed(runs)}.values())[::-1]
 
 
-def _described(run: Run, reporter: Reporter) -> Row:
+def _described(run: LearnerRun, reporter: Reporter) -> Row:
     """A set: where its episodes are, how many, and how they score."""
     selection, info = run.selects().select(run.store), open_store(run.store).info()
     row: Row = {

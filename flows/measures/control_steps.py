@@ -10,18 +10,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gaitforge.collectors.policies import StoredObservation
+from gaitforge.collectors.policy import StoredObservation
 from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.flows.measures.interface import Measure, Point, Series
 from gaitforge.flows.measures.timing import in_turns, seconds_of, untrained_policy
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.stages.export import robot_facts
 from gaitforge.learners.checkpoint import policy_card
-from gaitforge.learners.deploy.compiled_step import compiled_step
-from gaitforge.learners.deploy.control import TorchStep
-from gaitforge.learners.deploy.export import ExportOptions, export_policy
-from gaitforge.learners.deploy.export_formats import onnx_packages
-from gaitforge.learners.deploy.onnx_policy import OnnxPolicy
+from gaitforge.learners.control.compiled_step import compiled_step
+from gaitforge.learners.control.control import TorchStep
+from gaitforge.learners.export.export import PolicyExportOptions, export_policy
+from gaitforge.learners.export.export_formats import onnx_packages
+from gaitforge.learners.export.onnx_policy import OnnxPolicy
 from gaitforge.learners.models.fcnet.spectral_basis import paper_modes
 from gaitforge.learners.models.registry import (
     ModelSpec,
@@ -131,7 +131,7 @@ def step_in(runtime: str, policy: PolicyNetwork, spec: ModelSpec, folder: Path) 
         folder: new, for the exported files of `ONNX`; its packages must be installed.
     """
     if runtime == ONNX:
-        options = ExportOptions(formats=("onnx",))
+        options = PolicyExportOptions(formats=("onnx",))
         export_policy(policy, policy_card(policy, spec), robot_facts(load_robot()), folder, options)
         exported = OnnxPolicy(folder)
         return lambda obs: exported.act(StoredObservation(obs[None], obs[:1]))

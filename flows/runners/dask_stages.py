@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gaitforge.flows.progress import Reporter, Silent, StageReporter
 from gaitforge.flows.runners.dask import run_dask, run_parts, until_cancelled
 from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client
-from gaitforge.flows.stages.staging import Stage, at_work, is_done, ready_stages, run_stage
+from gaitforge.flows.stages.stage import Stage, at_work, is_done, ready_stages, run_stage
 
 if TYPE_CHECKING:
     from distributed import Client

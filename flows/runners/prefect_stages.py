@@ -41,10 +41,10 @@ from gaitforge.flows.runners.prefect import (
     shown_progress,
 )
 from gaitforge.flows.runners.prefect_jobs import follow_jobs, slurm_settings
+from gaitforge.flows.runners.slurm.chain import live_jobs, submit_stages
 from gaitforge.flows.runners.slurm.script import SlurmForm
-from gaitforge.flows.runners.slurm.stages import live_jobs, submit_stages
 from gaitforge.flows.stages import collect as stage_collect
-from gaitforge.flows.stages.staging import Stage, is_done, run_stage
+from gaitforge.flows.stages.stage import Stage, is_done, run_stage
 from gaitforge.flows.tasks.interface import CollectionPlan
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.collectors.policies import Policy, TaskPolicy
+from gaitforge.collectors.policy import Policy, TaskPolicy
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import evaluation_key, kept_evaluation, read_record
 from gaitforge.flows.tasks.evaluation import EvaluationPlan, PolicyEvaluation, References, measured

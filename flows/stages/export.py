@@ -19,8 +19,8 @@ from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import provenance, read_record
 from gaitforge.flows.tasks.policy_source import run_source, trained_robot
 from gaitforge.learners.checkpoint import policy_from, read_checkpoint
-from gaitforge.learners.deploy.export import ExportOptions, ExportResult, export_policy
-from gaitforge.learners.deploy.export_metadata import CommandFacts, FieldFacts, RobotFacts
+from gaitforge.learners.export.export import ExportResult, PolicyExportOptions, export_policy
+from gaitforge.learners.export.export_metadata import CommandFacts, FieldFacts, RobotFacts
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.run_files import KEPT
 
@@ -39,7 +39,7 @@ class ExportPlan:
 
     checkpoint: str = "last"
     robot: str = ""
-    options: ExportOptions = field(default_factory=ExportOptions)
+    options: PolicyExportOptions = field(default_factory=PolicyExportOptions)
 
 
 def run_export(plan: ExportPlan, run: Path, dst: Path, reporter: Reporter) -> ExportResult:

@@ -14,7 +14,7 @@ from gaitforge.common.locks import exclusive_lock
 from gaitforge.common.machine import usable_cores
 from gaitforge.flows.progress import Advance, Reporter
 from gaitforge.flows.stages.processes import Work, run_in_processes
-from gaitforge.flows.stages.staging import (
+from gaitforge.flows.stages.stage import (
     Stage,
     at_work,
     is_done,

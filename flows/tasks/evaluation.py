@@ -18,7 +18,7 @@ from gaitforge.collectors.intervals import (
     mean_interval,
     success_interval,
 )
-from gaitforge.collectors.policies import StoredObservation
+from gaitforge.collectors.policy import StoredObservation
 from gaitforge.common.ranges import Range, Whole, check_ranges
 from gaitforge.datasets import Schema, Selection
 from gaitforge.flows.records.records import to_tree
@@ -31,7 +31,7 @@ from gaitforge.flows.tasks.policy_source import (
     is_run,
     named_source,
 )
-from gaitforge.learners.deploy.control import LearnedPolicy
+from gaitforge.learners.control.control import LearnedPolicy
 from gaitforge.learners.models.registry import count_parameters
 from gaitforge.learners.policy.conditioning import OF_RETURNS
 from gaitforge.learners.policy.policy_network import PolicyNetwork

@@ -27,7 +27,7 @@ from gaitforge.collectors.gym.gym_rollout import Episode, run_episode
 from gaitforge.collectors.gym.tasks import GymTask, find_task
 from gaitforge.collectors.gym.training.record import read_training
 from gaitforge.collectors.part_arrays import joined_arrays
-from gaitforge.collectors.policies import StoredObservation, tell_executed
+from gaitforge.collectors.policy import StoredObservation, tell_executed
 from gaitforge.common.errors import listed
 from gaitforge.common.ranges import Positive, Range, Whole
 from gaitforge.datasets import Schema, open_store
@@ -36,8 +36,8 @@ from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.records import digest
 from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation, Workers
 from gaitforge.flows.tasks.policy_source import CLASS, ONNX, PolicySource, is_run, named_source
-from gaitforge.learners.deploy.control import LearnedPolicy
-from gaitforge.learners.deploy.onnx_file import OnnxFile
+from gaitforge.learners.control.control import LearnedPolicy
+from gaitforge.learners.export.onnx_file import OnnxFile
 
 REPLAY_PART_STEPS = 50_000
 """Minimum steps of a replay buffer's part; one for all plans, so that no two share an episode."""

@@ -21,7 +21,7 @@ from gaitforge.collectors.gym.experts import (
     policies_folder,
 )
 from gaitforge.collectors.gym.tasks import TASKS, check_task, find_task, package_version
-from gaitforge.collectors.policies import StoredObservation, TaskPolicy
+from gaitforge.collectors.policy import StoredObservation, TaskPolicy
 from gaitforge.common.ranges import Positive
 from gaitforge.common.trust import naming
 from gaitforge.datasets import Schema, Selection
@@ -32,7 +32,7 @@ from gaitforge.flows.records.records import read_record
 from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan, References
 from gaitforge.flows.tasks.gym import one_policy
 from gaitforge.flows.tasks.policy_source import EXPERT, ONNX, RUN, PolicySource
-from gaitforge.learners.deploy.onnx_file import OnnxFile
+from gaitforge.learners.export.onnx_file import OnnxFile
 
 RANDOM = "random"
 

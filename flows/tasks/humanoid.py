@@ -8,7 +8,7 @@ from pathlib import Path
 from gaitforge.collectors.humanoid.clips.reference import clip_digest
 from gaitforge.collectors.humanoid.clips.snippets import Snippet
 from gaitforge.collectors.humanoid.environment import TrackingEnvironment, installed_version
-from gaitforge.collectors.humanoid.experts.experts import PD, Expert, load_expert
+from gaitforge.collectors.humanoid.experts.experts import PD, ClipExpert, load_expert
 from gaitforge.collectors.humanoid.rollout import run_episode
 from gaitforge.collectors.humanoid.snippet_grid import (
     MOST_EPISODES,
@@ -108,7 +108,7 @@ class HumanoidPlan(CollectionPlan):
         """See `CollectionPlan.simulate`."""
         return HumanoidSimulation(self)
 
-    def load_expert(self, snippet: Snippet) -> Expert:
+    def load_expert(self, snippet: Snippet) -> ClipExpert:
         """The expert of a snippet.
 
         Raises:

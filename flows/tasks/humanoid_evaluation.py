@@ -17,8 +17,8 @@ from gaitforge.collectors.humanoid.clips.snippets import Snippet, whole_clip
 from gaitforge.collectors.humanoid.environment import TrackingEnvironment
 from gaitforge.collectors.humanoid.experts.experts import PD, load_expert
 from gaitforge.collectors.humanoid.observation import OBSERVATION_SLICES
-from gaitforge.collectors.humanoid.rollout import EpisodeResult, EpisodeSpec, run_episode
-from gaitforge.collectors.policies import StoredObservation, TaskPolicy
+from gaitforge.collectors.humanoid.rollout import ClipEpisode, ClipResult, run_episode
+from gaitforge.collectors.policy import StoredObservation, TaskPolicy
 from gaitforge.common.errors import listed
 from gaitforge.common.ranges import Positive, Range, Whole
 from gaitforge.datasets import Selection
@@ -132,7 +132,7 @@ class HumanoidEvaluation(EvaluationPlan):
         with closing(TrackingEnvironment(Path(self.reference), snippets)) as env:
             for index, (group, snippet) in enumerate(grouped):
                 specs = [
-                    EpisodeSpec(i, index, snippet.start, True, noise, seed, most)
+                    ClipEpisode(i, index, snippet.start, True, noise, seed, most)
                     for i, seed in enumerate(drawn.tolist())
                 ]
                 policy = policies[index % several][0]
@@ -155,6 +155,6 @@ class HumanoidEvaluation(EvaluationPlan):
         return load_expert(source.place, self.snippets()[snippet][1]).policy, 0
 
 
-def _measures(results: Sequence[EpisodeResult]) -> dict[str, float]:
+def _measures(results: Sequence[ClipResult]) -> dict[str, float]:
     names = HumanoidEvaluation.measures
     return {name: float(np.mean([getattr(each, name) for each in results])) for name in names}

@@ -19,7 +19,7 @@ from gaitforge.collectors.legged.driving import Driver
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.collectors.legged.rollout import run_episodes
-from gaitforge.collectors.policies import Policy
+from gaitforge.collectors.policy import Policy
 from gaitforge.collectors.robots.robot import RobotCard, load_robots
 from gaitforge.collectors.scenarios.randomisation import Randomisation, Written, set_randomisation
 from gaitforge.collectors.simulators import check_backend, processor_of

@@ -13,7 +13,7 @@ from gaitforge.collectors.legged.evaluation import EvaluationGrid, cell_measures
 from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.collectors.legged.replaying import stored_randomisation
 from gaitforge.collectors.legged.rewards import LARGEST_RETURN
-from gaitforge.collectors.policies import Observation, Policy
+from gaitforge.collectors.policy import Observation, Policy
 from gaitforge.collectors.robots.descriptor import body_vector
 from gaitforge.collectors.robots.robot import (
     DEFAULT_ROBOT,
@@ -33,8 +33,8 @@ from gaitforge.flows.tasks.evaluation import Cell, EvaluationPlan
 from gaitforge.flows.tasks.interface import CollectionPlan, Workers
 from gaitforge.flows.tasks.legged import LeggedPlan, Robots
 from gaitforge.flows.tasks.policy_source import EXPERT, EXPORTED, RUN, PolicySource, trained_robot
-from gaitforge.learners.deploy.control import LearnedPolicy
-from gaitforge.learners.deploy.onnx_policy import OnnxPolicy, read_description
+from gaitforge.learners.control.control import LearnedPolicy
+from gaitforge.learners.export.onnx_policy import OnnxPolicy, read_description
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from gaitforge.collectors.experts.expert import load_expert
 from gaitforge.collectors.legged.driving import Driver, driven_steps
-from gaitforge.collectors.policies import Policy
+from gaitforge.collectors.policy import Policy
 from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.common.ranges import Positive, Range
 from gaitforge.datasets import Schema

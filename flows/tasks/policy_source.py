@@ -13,7 +13,7 @@ from gaitforge.common.trust import naming
 from gaitforge.flows.records.plans import PLAN
 from gaitforge.flows.records.records import digest, read_record
 from gaitforge.learners.checkpoint import checkpoint_path, load_policy, policy_from, read_checkpoint
-from gaitforge.learners.deploy.onnx_policy import is_exported_policy, read_description
+from gaitforge.learners.export.onnx_policy import is_exported_policy, read_description
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 
 RUN, EXPORTED, ONNX, CLASS, EXPERT = "run", "exported", "onnx", "class", "expert"

@@ -68,11 +68,11 @@ class StackedMemory(nn.Module):
 
 
 @dataclass
-class SpectralState:
+class SpectralMemoryState:
     """The last n steps (B, n, D), their modes without a common phase, and the next slot (1,).
 
     Every step stays in a slot, and is taken out of the modes as exactly the number that was put in.
-    In float64 the sums' rounding stays below float32's own for years, as in `deploy.fcnet_step`.
+    In float64 the sums' rounding stays below float32's own for years, as in `control.fcnet_step`.
     """
 
     ring: Tensor
@@ -106,16 +106,16 @@ class SpectralMemory(nn.Module):
         modes = torch.matmul(self.basis.to(recent.dtype), recent)
         return torch.cat([recent[..., -1:, :], modes], dim=-2).flatten(-2)
 
-    def init_state(self, template: Tensor) -> SpectralState:
+    def init_state(self, template: Tensor) -> SpectralMemoryState:
         """The state before an episode; `template` is (B, D)."""
         batch, width = template.shape
-        return SpectralState(
+        return SpectralMemoryState(
             template.new_zeros(batch, self.steps, width),
             template.new_zeros(batch, 2 * self.n_modes - 1, width, dtype=torch.float64),
             torch.zeros(1, dtype=torch.int64, device=template.device),
         )
 
-    def step(self, token: Tensor, state: SpectralState) -> tuple[Tensor, SpectralState]:
+    def step(self, token: Tensor, state: SpectralMemoryState) -> tuple[Tensor, SpectralMemoryState]:
         """A step (B, D) -> what is remembered (B, F x D), and a new state."""
         slot = state.slot
         oldest = state.ring.index_select(1, slot)[:, 0]
@@ -125,9 +125,9 @@ class SpectralMemory(nn.Module):
         modes = torch.matmul(self.rotation.index_select(0, slot)[0], sums)
         ring = state.ring.index_copy(1, slot, token[:, None])
         remembered = torch.cat([token[:, None], modes.to(token.dtype)], dim=1).flatten(1)
-        return remembered, SpectralState(ring, sums, (slot + 1) % self.steps)
+        return remembered, SpectralMemoryState(ring, sums, (slot + 1) % self.steps)
 
-    def reset_state(self, state: SpectralState, rows: Tensor) -> None:
+    def reset_state(self, state: SpectralMemoryState, rows: Tensor) -> None:
         """Forget the steps of the robots `rows` (indices), in place."""
         state.ring[rows] = 0.0
         state.sums[rows] = 0.0
@@ -139,7 +139,7 @@ def _rows(cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _rotations(angles: Tensor, scale: Tensor) -> Tensor:
-    """(n, 2m - 1, 2m - 1) float64: the sums of `SpectralState` -> modes, for each newest slot.
+    """(n, 2m - 1, 2m - 1) float64: sums of `SpectralMemoryState` -> modes, for each newest slot.
 
     A step of age tau lies in slot s - tau: cos(a tau) = cos(a s) cos(a slot) + sin(a s) sin(a slot)
     and sin(a tau) = sin(a s) cos(a slot) - cos(a s) sin(a slot).

@@ -69,7 +69,7 @@ def default_settings(kind: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Preset:
+class ModelPreset:
     """A named size of a model.
 
     Attributes:
@@ -144,7 +144,7 @@ FCNET_D4RL = FCNET_TRAINING | {"batch_size": 128, "objective": "return", "return
 
 def _body_presets(
     space: str, body: str, transformer: int, hops: int, mlp: int
-) -> dict[str, Preset]:
+) -> dict[str, ModelPreset]:
     """Presets of the Body Transformer's three maskings and its two baselines, for one body.
 
     transformer, mlp: their parameter counts. hops: number of hop distances; "soft" has one learned
@@ -152,7 +152,7 @@ def _body_presets(
     """
     maskings = {"bot": "hard", "bot-mix": "mix", "bot-soft": "soft", "transformer": "none"}
     presets = {
-        f"{name}-{space}": Preset(
+        f"{name}-{space}": ModelPreset(
             "bot",
             transformer + hops * (masking == "soft"),
             BODY_ENCODER | BODY_STD | {"body": body, "masking": masking},
@@ -163,20 +163,20 @@ def _body_presets(
     }
     values = BODY_MLP | {"body": body}
     return presets | {
-        f"mlp-{space}": Preset("body-mlp", mlp, values, space, training=BODY_TRAINING)
+        f"mlp-{space}": ModelPreset("body-mlp", mlp, values, space, training=BODY_TRAINING)
     }
 
 
-def _matched_body_presets() -> dict[str, Preset]:
+def _matched_body_presets() -> dict[str, ModelPreset]:
     """BoT's maskings and the body MLP for the Aliengo, with as many parameters as "fcnet"."""
     sizes = {"embed_dim": 80, "feedforward_dim": 160, "n_layers": 3, "history": 16}
     maskings = {"bot-hard": "hard", "bot-mix": "mix", "bot-unmasked": "none"}
     presets = {
-        name: Preset("bot", 247_852, sizes | {"masking": masking}, training=BOT_TRAINING)
+        name: ModelPreset("bot", 247_852, sizes | {"masking": masking}, training=BOT_TRAINING)
         for name, masking in maskings.items()
     }
     values = {"embed_dim": 24, "feedforward_dim": 256, "history": 16}
-    presets["body-mlp"] = Preset("body-mlp", 257_052, values, training=MLP_STEPS)
+    presets["body-mlp"] = ModelPreset("body-mlp", 257_052, values, training=MLP_STEPS)
     # The same with FCNet's sliding modes of 64 steps in place of 16 stacked ones: 16 numbers, too.
     for name in ("bot-mix", "body-mlp"):
         spectral = {**presets[name].values, "history": 64, "history_kind": "spectral"}
@@ -184,50 +184,54 @@ def _matched_body_presets() -> dict[str, Preset]:
     return presets
 
 
-def _flow_preset(name: str, parameters: int, **values: int) -> dict[str, Preset]:
-    return {name: Preset("flow", parameters, values, "legged", "bc, return", MLP_STEPS)}
+def _flow_preset(name: str, parameters: int, **values: int) -> dict[str, ModelPreset]:
+    return {name: ModelPreset("flow", parameters, values, "legged", "bc, return", MLP_STEPS)}
 
 
-def _d4rl_preset(task: str, parameters: int) -> dict[str, Preset]:
+def _d4rl_preset(task: str, parameters: int) -> dict[str, ModelPreset]:
     space = f"d4rl-{task}"
     sizes = {"hidden_dim": 512}
-    return {f"fcnet-{space}": Preset("fcnet", parameters, sizes, space, "return", FCNET_D4RL)}
+    return {f"fcnet-{space}": ModelPreset("fcnet", parameters, sizes, space, "return", FCNET_D4RL)}
 
 
 # A baseline has the width whose parameter count is closest to that of the FCNet preset with the
 # same suffix, within 5 %.
-PRESETS: dict[str, Preset] = {
-    "fcnet": Preset(
+PRESETS: dict[str, ModelPreset] = {
+    "fcnet": ModelPreset(
         "fcnet", 254_668, {"hidden_dim": 128, "decoder_dim": 64}, training=FCNET_WINDOWS
     ),
-    "fcnet-legged": Preset("fcnet", 787_852, {}, training=FCNET_TRAINING | {"batch_size": 1024}),
-    "bot": Preset(
+    "fcnet-legged": ModelPreset(
+        "fcnet", 787_852, {}, training=FCNET_TRAINING | {"batch_size": 1024}
+    ),
+    "bot": ModelPreset(
         "bot",
         148_940,
         {"embed_dim": 64, "feedforward_dim": 64, "n_layers": 3, "history": 16},
         training=BOT_TRAINING,
     ),
     **_matched_body_presets(),
-    "transformer": Preset("transformer", 258_708, {"hidden_dim": 72}, training=ATTENTION_WINDOWS),
-    "transformer-legged": Preset(
+    "transformer": ModelPreset(
+        "transformer", 258_708, {"hidden_dim": 72}, training=ATTENTION_WINDOWS
+    ),
+    "transformer-legged": ModelPreset(
         *("transformer", 803_980, {"hidden_dim": 128}),
         training=TRANSFORMER_TRAINING | {"batch_size": 1024},
     ),
-    "dt": Preset("dt", 259_068, {"hidden_dim": 72}, "legged-return", "return"),
-    "dt-legged": Preset("dt", 804_620, {"hidden_dim": 128}, "legged-return", "return"),
-    "retnet": Preset("retnet", 256_980, {"hidden_dim": 72}, training=ATTENTION_WINDOWS),
-    "retnet-legged": Preset("retnet", 800_908, {"hidden_dim": 128}),
-    "dt-retnet": Preset(
+    "dt": ModelPreset("dt", 259_068, {"hidden_dim": 72}, "legged-return", "return"),
+    "dt-legged": ModelPreset("dt", 804_620, {"hidden_dim": 128}, "legged-return", "return"),
+    "retnet": ModelPreset("retnet", 256_980, {"hidden_dim": 72}, training=ATTENTION_WINDOWS),
+    "retnet-legged": ModelPreset("retnet", 800_908, {"hidden_dim": 128}),
+    "dt-retnet": ModelPreset(
         *("dt-retnet", 257_340, {"hidden_dim": 72}, "legged-return", "return"),
         training=ATTENTION_WINDOWS,
     ),
-    "dt-retnet-legged": Preset(
+    "dt-retnet-legged": ModelPreset(
         "dt-retnet", 801_548, {"hidden_dim": 128}, "legged-return", "return"
     ),
-    "history-mlp": Preset("history-mlp", 258_004, {"hidden_dim": 56}, training=MLP_STEPS),
-    "history-mlp-legged": Preset("history-mlp", 790_984, {"hidden_dim": 164}),
-    "mlp": Preset("mlp", 254_364, {"hidden_dim": 336}, training=MLP_STEPS),
-    "mlp-legged": Preset("mlp", 791_020, {"hidden_dim": 608}),
+    "history-mlp": ModelPreset("history-mlp", 258_004, {"hidden_dim": 56}, training=MLP_STEPS),
+    "history-mlp-legged": ModelPreset("history-mlp", 790_984, {"hidden_dim": 164}),
+    "mlp": ModelPreset("mlp", 254_364, {"hidden_dim": 336}, training=MLP_STEPS),
+    "mlp-legged": ModelPreset("mlp", 791_020, {"hidden_dim": 608}),
     **_flow_preset("flow", 254_064, hidden_dim=156),
     **_flow_preset("flow-1", 254_064, hidden_dim=156, steps=1),
     **_flow_preset("flow-4", 254_064, hidden_dim=156, steps=4),
@@ -247,7 +251,7 @@ def model_names() -> list[str]:
     return list(dict.fromkeys([*PRESETS, *extension_names("model")]))
 
 
-def model_preset(name: str) -> Preset:
+def model_preset(name: str) -> ModelPreset:
     """A preset; another package's model and "module:Config" have their config's defaults.
 
     Raises:
@@ -258,13 +262,13 @@ def model_preset(name: str) -> Preset:
     if ":" not in name and name not in model_names():
         allowed = ", ".join(model_names())
         raise ValueError(f"no model {name!r}; allowed: {allowed}, or module:Config")
-    return Preset(name, None, {}, training=getattr(config_class(name), "training", {}))
+    return ModelPreset(name, None, {}, training=getattr(config_class(name), "training", {}))
 
 
 def describe_models() -> list[dict[str, Any]]:
     """Every model as {model, kind, space, objective, parameters}; imports none."""
     shown = ("kind", "space", "objective", "parameters")
-    entries = {name: PRESETS.get(name) or Preset(name, None, {}) for name in model_names()}
+    entries = {name: PRESETS.get(name) or ModelPreset(name, None, {}) for name in model_names()}
     return [
         {"model": name} | {each: getattr(entry, each) for each in shown}
         for name, entry in entries.items()

@@ -27,7 +27,7 @@ from gaitforge.learners.training.labels import Labels
 from gaitforge.learners.training.nonfinite import NonFiniteError, blame, data_fault
 from gaitforge.learners.training.optimisation import learning_rate
 from gaitforge.learners.training.records.history import HistoryRow
-from gaitforge.learners.training.records.recording import RunFiles
+from gaitforge.learners.training.records.recording import TrainingFiles
 from gaitforge.learners.training.update import Updater
 
 PROGRESS_PERIOD_S = 0.5
@@ -76,7 +76,7 @@ class Trainer:
         config, rows, ranks = self.config, self.episodes.train, self.ranks
         self.report = self.report if ranks.rank == 0 else None
         self.done = RunProgress()
-        self.files: RunFiles | None = None
+        self.files: TrainingFiles | None = None
         self.batches = TrainingBatches(config, rows, ranks, policy)
         self.updater = Updater(policy, config, ranks, build_values(config, policy, rows))
 
@@ -95,7 +95,7 @@ class Trainer:
     def run(self) -> None:
         """Train to the end; raises as `train`."""
         if self.ranks.rank == 0:
-            self.files = RunFiles(self.run_dir, self.card, self.done.step)
+            self.files = TrainingFiles(self.run_dir, self.card, self.done.step)
         with stop_signals() as notices:
             self._loop(notices)
 

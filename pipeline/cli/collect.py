@@ -26,7 +26,7 @@ from gaitforge.flows.tasks.registry import LEGGED, collection_plan, recorded_pla
 from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, flag, option, option_values, setting
 from gaitforge.pipeline.cli.parsing.reading import of_simulator
 from gaitforge.pipeline.cli.parsing.values import experts, names, numbers
-from gaitforge.pipeline.cli.work import Result, Work, work
+from gaitforge.pipeline.cli.work import CommandWork, Result, work
 from gaitforge.pipeline.tables import Rows, fields_of
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     setting("grid.episodes_per_part=100"),
     "--mix-versions --json",
 )
-def collect_command(arguments: argparse.Namespace) -> Work:
+def collect_command(arguments: argparse.Namespace) -> CommandWork:
     """Collect the missing parts of a plan into a store."""
     _allow_versions(arguments)
     if arguments.from_plan:
@@ -140,10 +140,10 @@ def _legged_plan(arguments: argparse.Namespace) -> CollectionPlan:
     return driven_by(plan, arguments.policy, arguments.labeller or "", **turns)
 
 
-def _dataset_work(arguments: argparse.Namespace) -> Work:
+def _dataset_work(arguments: argparse.Namespace) -> CommandWork:
     """The missing parts of a dataset by its plan, and whether their content is the same."""
     from gaitforge.flows.stages.dataset_plan import differing_parts, read_dataset_plan
-    from gaitforge.flows.stages.staging import collection_stage
+    from gaitforge.flows.stages.stage import collection_stage
 
     store, path = store_address(arguments.store), arguments.from_plan
     collections = read_dataset_plan(path, arguments.where)
@@ -165,7 +165,7 @@ def _dataset_work(arguments: argparse.Namespace) -> Work:
         lines = (line if differing else same, f"hash {record['hash']}")
         return Result(record, None, lines, exit_code=1 if differing else 0)
 
-    return Work(jobs_folder(store), stages, result, arguments.words)
+    return CommandWork(jobs_folder(store), stages, result, arguments.words)
 
 
 def collection_work(
@@ -173,13 +173,13 @@ def collection_work(
     plan: CollectionPlan,
     rows: Callable[[Sequence[PartCollected]], Rows],
     parts: Sequence[str] | None = None,
-) -> Work:
+) -> CommandWork:
     """Collect the missing ones of a plan's parts (None: all) into the command's store.
 
     Args:
         rows: makes the table's rows from the records of all these parts.
     """
-    from gaitforge.flows.stages.staging import collection_stage
+    from gaitforge.flows.stages.stage import collection_stage
 
     _allow_versions(arguments)
     store, ids = store_address(arguments.store), list(parts or plan.part_ids())
@@ -199,7 +199,7 @@ def collection_work(
         )
 
     stage = collection_stage("collect", plan, store, parts)
-    return Work(jobs_folder(store), [stage], result, arguments.words)
+    return CommandWork(jobs_folder(store), [stage], result, arguments.words)
 
 
 def check_unknown_policy(plan: CollectionPlan, store: Path | str, parts: Sequence[str]) -> None:
@@ -276,7 +276,7 @@ _FIELDS = "height_scan, contact_forces, privileged, state, foot_positions"
     "--robots --threads",
     "--with-recorded-versions --simulator-version --json",
 )
-def derive_command(arguments: argparse.Namespace) -> Work:
+def derive_command(arguments: argparse.Namespace) -> CommandWork:
     """Add a field to stored episodes by exact replay.
 
     Every episode is simulated again and compared with what is stored, bit for bit. Parts and tags
@@ -323,7 +323,7 @@ def _derive_elsewhere(arguments: argparse.Namespace) -> str:
     setting("randomisation.friction=0.2"),
     "--mix-versions --json",
 )
-def counterfactual_command(arguments: argparse.Namespace) -> Work:
+def counterfactual_command(arguments: argparse.Namespace) -> CommandWork:
     """Simulate stored episodes again with one thing changed.
 
     Seeds, starts, commands, noise and pushes stay. gaitforge query OUT --paired compares.
@@ -346,7 +346,7 @@ def counterfactual_command(arguments: argparse.Namespace) -> Work:
     "--threads",
     "--json",
 )
-def relabel(arguments: argparse.Namespace) -> Work:
+def relabel(arguments: argparse.Namespace) -> CommandWork:
     """Give the present version a new reward, computed from stored fields; `return` follows."""
     from gaitforge.flows.tasks.stored.relabel import RelabelPlan
 
@@ -356,9 +356,9 @@ def relabel(arguments: argparse.Namespace) -> Work:
 
 def _added_field(
     plan: "OverlayPlan", arguments: argparse.Namespace, parts: Sequence[str] | None = None
-) -> Work:
+) -> CommandWork:
     """Make the missing ones of a field's parts (None: all); the last adds it to its store."""
-    from gaitforge.flows.stages.staging import collection_stage
+    from gaitforge.flows.stages.stage import collection_stage
 
     plan.schema()  # raises where the field cannot be added
 
@@ -370,4 +370,4 @@ def _added_field(
         return Result(record | {"steps_per_s": round(collection_rate(collected or []))})
 
     stage = collection_stage(plan.kind, plan, plan.address, parts)
-    return Work(jobs_folder(plan.address), [stage], result, arguments.words)
+    return CommandWork(jobs_folder(plan.address), [stage], result, arguments.words)

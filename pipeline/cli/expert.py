@@ -18,7 +18,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
     setting,
 )
 from gaitforge.pipeline.cli.parsing.values import names, positive, shares, whole
-from gaitforge.pipeline.cli.work import Result, Work, single, work
+from gaitforge.pipeline.cli.work import CommandWork, Result, single, work
 from gaitforge.pipeline.progress import TerminalReporter
 from gaitforge.pipeline.tables import show, show_one
 
@@ -57,12 +57,12 @@ def _list(arguments: argparse.Namespace) -> None:
     setting("model_overrides.masking=mix"),
     "--json",
 )
-def _train(arguments: argparse.Namespace) -> Work:
+def _train(arguments: argparse.Namespace) -> CommandWork:
     """Train a robot's expert or a Gymnasium task's policies, or resume."""
     if arguments.env is not None:
         return _gym_training(arguments)
     from gaitforge.collectors.experts.ppo import WEIGHTS, ExpertTrainingConfig
-    from gaitforge.collectors.physics.contract.robot_check import check_robot
+    from gaitforge.collectors.physics.checks.robot_check import check_robot
     from gaitforge.collectors.robots.robot import absolute_robot, load_robots
     from gaitforge.collectors.training_folder import POLICY
     from gaitforge.flows.stages.legged.expert_training import run_expert_training
@@ -105,7 +105,7 @@ def _average(arguments: argparse.Namespace) -> None:
     print(average_into(arguments.experts, weights, arguments.out, threads, TerminalReporter()))
 
 
-def _gym_training(arguments: argparse.Namespace) -> Work:
+def _gym_training(arguments: argparse.Namespace) -> CommandWork:
     from gaitforge.collectors.gym.experts import RECIPE
     from gaitforge.collectors.gym.training.recommended import recommended_training
     from gaitforge.flows.stages.gym_experts import run_gym_training
@@ -132,7 +132,7 @@ def _gym_training(arguments: argparse.Namespace) -> Work:
     return single(arguments, "train expert", partial(run_gym_training, config, out), result, out)
 
 
-def _gym_ppo(arguments: argparse.Namespace) -> Work:
+def _gym_ppo(arguments: argparse.Namespace) -> CommandWork:
     from gaitforge.collectors.gym.training.ppo import GymPPOConfig
     from gaitforge.collectors.training_folder import POLICY
     from gaitforge.flows.stages.evaluate import EVALUATION

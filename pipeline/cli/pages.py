@@ -155,7 +155,7 @@ def _checked(arguments: argparse.Namespace) -> Path | None:
 
 def _write_others(arguments: argparse.Namespace, show: "Show") -> dict[str, list[Path]]:
     """Write the film, and the recordings with a file an episode; returns paths by option."""
-    from gaitforge.pipeline.report.stored import write_film
+    from gaitforge.pipeline.report.episode_pictures import write_film
     from gaitforge.pipeline.view.rerun_file import write_recording
 
     chosen = show.chosen(arguments.episode or ())
@@ -180,7 +180,7 @@ def _episodes(arguments: argparse.Namespace, only_chosen: bool) -> Callable[[], 
 
 
 def _stored(arguments: argparse.Namespace, only_chosen: bool) -> Callable[[], "Show"]:
-    from gaitforge.pipeline.view.stored import spread_over_returns, stored_show
+    from gaitforge.pipeline.view.stored_episodes import spread_over_returns, stored_show
 
     reporter, robot = TerminalReporter(), arguments.robot
     selection = chosen_episodes(datasets.open_store(arguments.source), arguments)

@@ -98,7 +98,7 @@ def _look(place: Path | str) -> Seen:
 
 
 def _look_at_experiment(place: Path | str) -> Seen:
-    from gaitforge.flows.runners.slurm.stages import stage_rows
+    from gaitforge.flows.runners.slurm.chain import stage_rows
     from gaitforge.pipeline.report.experiment import stages_in
 
     out = Path(place)

@@ -27,7 +27,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
 )
 from gaitforge.pipeline.cli.parsing.reading import uses
 from gaitforge.pipeline.cli.parsing.values import names, positive, whole
-from gaitforge.pipeline.cli.work import Result, Work, single, work
+from gaitforge.pipeline.cli.work import CommandWork, Result, single, work
 from gaitforge.pipeline.progress import TerminalReporter
 from gaitforge.pipeline.tables import fields_of, json_text, show, show_one, show_result
 
@@ -76,7 +76,7 @@ def applied(store: "datasets.Store", out: Path, reporter: TerminalReporter) -> "
     "--json",
     runner=False,
 )
-def query_command(arguments: argparse.Namespace) -> Work:
+def query_command(arguments: argparse.Namespace) -> CommandWork:
     """Describe the episodes that match a condition, or list them."""
     _check_query(arguments)
     uses(arguments)
@@ -304,7 +304,7 @@ def push_command(arguments: argparse.Namespace) -> None:
     ),
     runner=False,
 )
-def card_command(arguments: argparse.Namespace) -> Work:
+def card_command(arguments: argparse.Namespace) -> CommandWork:
     """Write a dataset card (HTML, Markdown, JSON) and a page to explore its episodes."""
     if arguments.no_channels and (arguments.spectrum or arguments.scheduler):
         raise ValueError("--spectrum and --scheduler are for the channels: drop --no-channels")
@@ -358,6 +358,6 @@ def drawing(arguments: argparse.Namespace) -> "Draw | None":
     """The function that draws a card's pictures; None with `--no-pictures`."""
     if arguments.no_pictures:
         return None
-    from gaitforge.pipeline.report.stored import draw_stored
+    from gaitforge.pipeline.report.episode_pictures import draw_stored
 
     return draw_stored

@@ -30,7 +30,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
 from gaitforge.pipeline.cli.parsing.reading import uses
 from gaitforge.pipeline.cli.parsing.values import names, positive, store_address
 from gaitforge.pipeline.cli.store import applied, chosen_episodes, drawing
-from gaitforge.pipeline.cli.work import Result, Work, single, work
+from gaitforge.pipeline.cli.work import CommandWork, Result, single, work
 from gaitforge.pipeline.progress import TerminalReporter
 from gaitforge.pipeline.tables import cell, show, show_one
 
@@ -76,7 +76,7 @@ _USAGE = """gaitforge export RUN DST [--formats F,G] [--checkpoint last|best] [-
     "--json",
     runner=False,
 )
-def export_command(arguments: argparse.Namespace) -> Work:
+def export_command(arguments: argparse.Namespace) -> CommandWork:
     """Write a policy for a robot's program, or a store in another format."""
     places = arguments.places
     if len(places) == 2:
@@ -88,11 +88,11 @@ def export_command(arguments: argparse.Namespace) -> Work:
     )
 
 
-def _export_policy(arguments: argparse.Namespace) -> Work:
+def _export_policy(arguments: argparse.Namespace) -> CommandWork:
     from gaitforge.flows.stages.export import ExportPlan, run_export
-    from gaitforge.learners.deploy.export import ExportOptions, ExportResult
+    from gaitforge.learners.export.export import ExportResult, PolicyExportOptions
 
-    options = ExportOptions(**option_values(arguments, "formats", batch_size="batch"))
+    options = PolicyExportOptions(**option_values(arguments, "formats", batch_size="batch"))
     plan = ExportPlan(options=options, **option_values(arguments, "checkpoint", "robot"))
     run, destination = map(Path, arguments.places)
 
@@ -110,7 +110,7 @@ def _export_policy(arguments: argparse.Namespace) -> Work:
     return single(arguments, "export", work, result, destination)
 
 
-def _export_data(arguments: argparse.Namespace) -> Work:
+def _export_data(arguments: argparse.Namespace) -> CommandWork:
     place, name, destination = arguments.places
     options = _with_actions(name, planned(exporter_class(name).Options(), arguments), arguments)
     selection = chosen_episodes(
@@ -154,7 +154,7 @@ def _export(
     "--json",
     runner=False,
 )
-def import_command(arguments: argparse.Namespace) -> Work:
+def import_command(arguments: argparse.Namespace) -> CommandWork:
     """Import another project's data into a store."""
     from gaitforge.flows.stages.importing import ImportPlan, run_import
 

@@ -22,11 +22,11 @@ from gaitforge.pipeline.progress import TerminalReporter, own_reporter
 from gaitforge.pipeline.tables import Rows, show, show_one, show_result
 
 if TYPE_CHECKING:
-    from gaitforge.flows.stages.staging import Stage
+    from gaitforge.flows.stages.stage import Stage
 
 _NOTHING = "nothing to submit: every stage is done or in a live job"
 _SUM_S = 0.003
-"""Seconds in which 100,000 numbers are added on the machine of `Work.seconds`."""
+"""Seconds in which 100,000 numbers are added on the machine of `CommandWork.seconds`."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Work:
+class CommandWork:
     """A command's stages, and how to show their result.
 
     Attributes:
         out: folder of the stages' records and jobs.
-        stages: several have keys; see `gaitforge.flows.stages.staging`.
+        stages: several have keys; see `gaitforge.flows.stages.stage`.
         result: takes the last stage's value, None if that stage ran elsewhere or before.
         words: the command line, which does one of several stages with `--stage NAME`.
         seconds: stage -> seconds on one core of the machine of docs/results.md.
@@ -93,24 +93,24 @@ def single(
     result: Callable[[Any], Result],
     out: Path = Path(),
     **more: Any,
-) -> Work:
+) -> CommandWork:
     """Work of one stage, which the command line does; `more`: its other fields."""
-    from gaitforge.flows.stages.staging import Stage
+    from gaitforge.flows.stages.stage import Stage
 
-    return Work(out, [Stage(name, run=run, **more)], result, arguments.words)
+    return CommandWork(out, [Stage(name, run=run, **more)], result, arguments.words)
 
 
 def work(
     example: str, *options: Option, runner: bool = True
-) -> Callable[[Callable[[argparse.Namespace], Work]], Command]:
-    """Decorate a function from arguments to `Work` as a command.
+) -> Callable[[Callable[[argparse.Namespace], CommandWork]], Command]:
+    """Decorate a function from arguments to `CommandWork` as a command.
 
     Args:
         runner: whether to add the options of all runners; without them this machine does it.
     """
 
-    def decorate(begin: Callable[[argparse.Namespace], Work]) -> Command:
-        def begun(arguments: argparse.Namespace) -> Work:
+    def decorate(begin: Callable[[argparse.Namespace], CommandWork]) -> Command:
+        def begun(arguments: argparse.Namespace) -> CommandWork:
             noted = noting(arguments)
             work = begin(noted)
             check_options(noted)
@@ -136,10 +136,10 @@ def check_options(arguments: argparse.Namespace) -> None:
 
 
 def _perform(
-    begin: Callable[[argparse.Namespace], Work], arguments: argparse.Namespace
+    begin: Callable[[argparse.Namespace], CommandWork], arguments: argparse.Namespace
 ) -> int | None:
     """Do a command's work with the chosen runner, and print the result; returns the exit code."""
-    from gaitforge.flows.stages.staging import find_stage
+    from gaitforge.flows.stages.stage import find_stage
 
     uses(arguments, *(name for name in _OF_ALL_WORK if name in arguments))
     runner = vars(arguments).setdefault("runner", "local")
@@ -165,7 +165,7 @@ def _perform(
 
 
 def _by_processes(
-    work: Work,
+    work: CommandWork,
     only: "Stage | None",
     name: str,
     runner: str,
@@ -177,7 +177,7 @@ def _by_processes(
     Args:
         only: the stage to do; None for all. name: of the command.
     """
-    from gaitforge.flows.stages.staging import run_stage
+    from gaitforge.flows.stages.stage import run_stage
 
     stages = work.stages if only is None else (only,)
     out, reporter = work.out, own_reporter()
@@ -200,9 +200,9 @@ def _by_processes(
     return None
 
 
-def _say_stages(work: Work, reporter: Reporter) -> None:
+def _say_stages(work: CommandWork, reporter: Reporter) -> None:
     """Say which stages of work on this machine are planned, and which are done."""
-    from gaitforge.flows.stages.staging import is_done
+    from gaitforge.flows.stages.stage import is_done
 
     stages = work.stages
     done = [stage.name for stage in stages if is_done(work.out, stage)]
@@ -222,7 +222,7 @@ def _minutes(seconds: Mapping[str, float], left: Sequence[str]) -> int:
 
 
 def _on_slurm(
-    work: Work, only: "Stage | None", arguments: argparse.Namespace, settings: SlurmSettings
+    work: CommandWork, only: "Stage | None", arguments: argparse.Namespace, settings: SlurmSettings
 ) -> int | None:
     """Submit, follow or cancel work, or one stage of it, as jobs.
 
@@ -230,8 +230,8 @@ def _on_slurm(
         The exit code; None where there is nothing to submit of a command of one stage, or all is
         done and was followed.
     """
-    from gaitforge.flows.runners.slurm.stages import cancel_stages, follow_stages, submit_stages
-    from gaitforge.flows.stages.staging import is_done
+    from gaitforge.flows.runners.slurm.chain import cancel_stages, follow_stages, submit_stages
+    from gaitforge.flows.stages.stage import is_done
 
     out, reporter = work.out, own_reporter()
     stages = work.stages if only is None else (only,)

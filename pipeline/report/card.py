@@ -1,6 +1,6 @@
 """The dataset card: what a store or a selection holds, as Markdown and as one HTML page.
 
-Both are drawn from one record (`gaitforge.datasets.analysis.card`) and the collection plans beside
+Both are drawn from one record (`datasets.analysis.card_content`) and the collection plans beside
 the store. The page loads nothing, needs no script and follows the reader's light or dark mode.
 """
 
@@ -15,7 +15,7 @@ from gaitforge.collectors.rendering.rendering import RenderingError
 from gaitforge.common.errors import amount
 from gaitforge.common.files import files_under
 from gaitforge.datasets import Selection, Store
-from gaitforge.datasets.analysis.card import card_record
+from gaitforge.datasets.analysis.card_content import card_record
 from gaitforge.datasets.doctor.examine import QUICK_STEPS, quick_findings
 from gaitforge.datasets.formats.readme import README, fenced, front_matter, plain
 from gaitforge.datasets.layout import check_outside_stores

@@ -14,11 +14,11 @@ from gaitforge.collectors.legged.replaying import by_robot
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments import measurements, reinforcement, robustness
 from gaitforge.flows.experiments.claim import Claim, claim_folder, claimed
-from gaitforge.flows.experiments.stages import Pages, card_of, experiment_stages
+from gaitforge.flows.experiments.experiment_stages import Pages, card_of, experiment_stages
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import PLAN, plan_from_tree
 from gaitforge.flows.records.records import read_plan, reading_files, to_tree, write_file
-from gaitforge.flows.stages.staging import Stage
+from gaitforge.flows.stages.stage import Stage
 from gaitforge.flows.stages.status import MEASUREMENT, REINFORCEMENT, ROBUSTNESS, staged_kind
 
 _PAGES = "gaitforge.pipeline.report.kinds"
@@ -38,7 +38,7 @@ def write_stored_page(store: Path, page: Path, reporter: Reporter) -> None:
     from gaitforge.pipeline.report.explorer.page import explorer_of
     from gaitforge.pipeline.view.page import write_page, write_reason
     from gaitforge.pipeline.view.show import NothingToShow
-    from gaitforge.pipeline.view.stored import spread_over_returns, stored_show
+    from gaitforge.pipeline.view.stored_episodes import spread_over_returns, stored_show
 
     selection = open_store(store).select()
     write_file(page.with_name("explorer.html"), explorer_of(selection, page.parent).encode())

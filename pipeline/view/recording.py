@@ -9,7 +9,7 @@ from gaitforge.collectors.legged.environment import CONTACT_FORCE_N, MIN_UPRIGHT
 from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.collectors.legged.rewards import REWARDS, StepView
 from gaitforge.collectors.legged.rollout import EpisodeResult, run_episodes
-from gaitforge.collectors.policies import Observation, Policy
+from gaitforge.collectors.policy import Observation, Policy
 from gaitforge.collectors.robots.commands import C
 from gaitforge.collectors.robots.robot import LEGS, RobotCard
 from gaitforge.collectors.rotations import lengths

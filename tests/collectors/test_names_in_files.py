@@ -20,7 +20,7 @@ from gaitforge.collectors.experts.expert import load_expert
 from gaitforge.collectors.robots.robot import ASSETS, load_robot
 from gaitforge.collectors.robots.stored_robots import stored_robot
 from gaitforge.datasets import Selection, Store, open_store
-from gaitforge.datasets.catalog.edits import Edit
+from gaitforge.datasets.catalog.edit_log import Edit
 from gaitforge.datasets.edits.merge import merge_stores
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source

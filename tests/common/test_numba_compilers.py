@@ -8,8 +8,8 @@ from pathlib import Path
 
 MODULE = """
 import sys
-from gaitforge.collectors.compiling import compiled as twice_compiled, elementwise
-from gaitforge.learners.compiling import compiled
+from gaitforge.collectors.exact_kernels import compiled as twice_compiled, elementwise
+from gaitforge.learners.fast_kernels import compiled
 
 FULL = {full}
 

@@ -10,7 +10,7 @@ import pytest
 
 from gaitforge.common.sizes import check_archive
 from gaitforge.datasets import DatasetError, open_store
-from gaitforge.datasets.catalog.edits import edit_name
+from gaitforge.datasets.catalog.edit_log import edit_name
 from gaitforge.datasets.formats.parquet_rows import ParquetRows
 from gaitforge.datasets.storage.shards import ArrayLayout
 from tests.datasets.making import small_store

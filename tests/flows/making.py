@@ -12,7 +12,7 @@ from gaitforge.flows.experiments.claim import Claim, claim
 from gaitforge.flows.experiments.plan import Corrections, Experiment
 from gaitforge.flows.progress import Advance, Reporter, Silent
 from gaitforge.flows.records.records import read_record
-from gaitforge.flows.stages.staging import run_stages
+from gaitforge.flows.stages.stage import run_stages
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.learners.training.config import TrainConfig

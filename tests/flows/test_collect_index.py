@@ -82,7 +82,7 @@ def test_beside_a_damaged_part_another_version_of_the_simulator_is_seen(
     collect(PLAN, path, Silent(), OTHERS[:1])
     store = open_store(path)
     store.files.path(FIRST).write_bytes(b"damaged")
-    simulator, version = PLAN.simulator()
+    simulator, version = PLAN.simulator() or ("", "")
     check_versions(store, path, simulator, version)
     with pytest.raises(ValueError, match="cannot be simulated again together"):
         check_versions(store, path, simulator, f"{version}.1")

@@ -13,7 +13,7 @@ import torch
 from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, ExpertPolicy, load_expert
 from gaitforge.collectors.intervals import combined_interval, mean_interval, success_interval
 from gaitforge.collectors.legged.evaluation import EvaluationGrid
-from gaitforge.collectors.policies import Observation
+from gaitforge.collectors.policy import Observation
 from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.common.trust import trusting

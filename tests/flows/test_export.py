@@ -15,12 +15,12 @@ from gaitforge.flows.stages.export import ExportPlan, robot_facts, run_export
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.policy_source import run_source
 from gaitforge.learners.checkpoint import CHECKPOINT, read_checkpoint
-from gaitforge.learners.deploy.export import ExportOptions
+from gaitforge.learners.export.export import PolicyExportOptions
 from tests.flows.making import small_run
-from tests.learners.deploy.exporting import export_small
+from tests.learners.control.exporting import export_small
 
-ONNX_ONLY = ExportPlan(options=ExportOptions(("onnx",), batch_size=2))
-PT2_ONLY = ExportPlan(options=ExportOptions(("pt2",)))
+ONNX_ONLY = ExportPlan(options=PolicyExportOptions(("onnx",), batch_size=2))
+PT2_ONLY = ExportPlan(options=PolicyExportOptions(("pt2",)))
 
 
 @dataclass

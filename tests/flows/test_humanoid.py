@@ -28,8 +28,8 @@ from gaitforge.flows.tasks.humanoid_evaluation import HumanoidEvaluation
 from gaitforge.flows.tasks.policy_source import run_source
 from gaitforge.flows.tasks.registry import run_evaluation
 from gaitforge.learners.training.config import TrainConfig
-from gaitforge.pipeline.experiments.choices import chosen_claim
-from gaitforge.pipeline.experiments.presets import experiment_preset, preset
+from gaitforge.pipeline.presets.choices import chosen_claim
+from gaitforge.pipeline.presets.experiments import experiment_preset, preset
 from gaitforge.pipeline.report.experiment import stages_of
 from gaitforge.pipeline.report.results import result_rows
 from tests.flows.making import run_experiment

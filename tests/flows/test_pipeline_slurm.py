@@ -13,7 +13,7 @@ import pytest
 
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record, write_record
-from gaitforge.flows.runners.slurm import stages
+from gaitforge.flows.runners.slurm import chain as stages
 from gaitforge.flows.runners.slurm.jobs import find_jobs, task_states
 from gaitforge.flows.stages.collect import collect
 from tests.flows.gym_stores import make_gym_store

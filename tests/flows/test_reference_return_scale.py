@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gaitforge.collectors.policies import StoredObservation
+from gaitforge.collectors.policy import StoredObservation
 from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.evaluate import evaluate_policy
@@ -15,7 +15,7 @@ from gaitforge.flows.tasks.gym_evaluation import GymEvaluation
 from gaitforge.flows.tasks.policy_source import run_source
 from gaitforge.flows.tasks.registry import run_evaluation
 from gaitforge.learners.checkpoint import load_policy
-from gaitforge.learners.deploy.control import LearnedPolicy
+from gaitforge.learners.control.control import LearnedPolicy
 from gaitforge.learners.training.config import TrainConfig
 from tests.flows.gym_stores import RETURNS, TINY, make_gym_store
 

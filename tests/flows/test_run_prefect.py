@@ -33,7 +33,7 @@ from gaitforge.flows.runners.prefect_stages import (
 from gaitforge.flows.runners.slurm.jobs import jobs_folder
 from gaitforge.flows.stages import collect as stage
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.stages.staging import collection_stage
+from gaitforge.flows.stages.stage import collection_stage
 from gaitforge.flows.stages.train import SelectPlan
 from gaitforge.pipeline.cli.deployments import FLOWS
 from gaitforge.pipeline.cli.main import main

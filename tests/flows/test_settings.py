@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gaitforge.flows.experiments.published import Published
 from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.settings import override, setting_names, with_named
-from gaitforge.pipeline.experiments.presets import experiment_preset
+from gaitforge.pipeline.presets.experiments import experiment_preset
 
 
 @dataclass(frozen=True)

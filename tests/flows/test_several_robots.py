@@ -14,7 +14,7 @@ from gaitforge.collectors.legged.data import CollectionGrid
 from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.collectors.legged.observations import OBS_DIM
 from gaitforge.collectors.modelling.varying import vary_robots
-from gaitforge.collectors.policies import Observation
+from gaitforge.collectors.policy import Observation
 from gaitforge.collectors.robots.commands import N_COMMANDS
 from gaitforge.collectors.robots.descriptor import (
     BODY_DIM,

@@ -15,7 +15,7 @@ import pytest
 from gaitforge.common.locks import exclusive_lock
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.stages.side_by_side import run_side_by_side
-from gaitforge.flows.stages.staging import Stage, is_done
+from gaitforge.flows.stages.stage import Stage, is_done
 from tests.datasets.programs import ROOT
 
 pytestmark = pytest.mark.slow

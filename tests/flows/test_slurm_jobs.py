@@ -31,7 +31,7 @@ from gaitforge.flows.runners.slurm.jobs import (
     write_job,
 )
 from gaitforge.flows.runners.slurm.runner import run_slurm, run_task
-from gaitforge.flows.runners.slurm.script import SlurmSettings, Work, batch_script, limit_s
+from gaitforge.flows.runners.slurm.script import JobWork, SlurmSettings, batch_script, limit_s
 from gaitforge.flows.stages.train import TrainPlan
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.pipeline.cli.main import build_parser, main
@@ -133,7 +133,7 @@ def test_every_script_is_bash_and_knows_its_folder(
     env_file: str,
 ) -> None:
     folder = Path("/jobs") / name
-    work = Work("work", 3, array, retry_errors=array, requeues=2)
+    work = JobWork("work", 3, array, retry_errors=array, requeues=2)
     where = {"setup": tuple(setup), "container": container, "env_file": env_file}
     text = batch_script(folder, work, SlurmSettings(nodes=nodes, gpus=gpus, **where), "9f86d0")
     directives = [line for line in text.split("\n") if line.startswith("#SBATCH")]
@@ -175,7 +175,7 @@ def run_script(
         (bin_folder / command).chmod(0o755)
     monkeypatch.setenv("PATH", str(bin_folder), prepend=":")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    work = Work("work", 1, False, True, requeues)
+    work = JobWork("work", 1, False, True, requeues)
     text = batch_script(folder / "job", work, SlurmSettings(), "9f86d0")
     words = ["/bin/bash", "-c", text]
     return subprocess.run(words, check=False, capture_output=True, timeout=30).returncode

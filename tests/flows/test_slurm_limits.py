@@ -10,11 +10,11 @@ import pytest
 
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.runners.slurm import jobs
+from gaitforge.flows.runners.slurm.chain import REST, cancel_stages, live_jobs, submit_stages
 from gaitforge.flows.runners.slurm.commands import TooManyJobs
 from gaitforge.flows.runners.slurm.runner import run_slurm
 from gaitforge.flows.runners.slurm.script import SlurmSettings
-from gaitforge.flows.runners.slurm.stages import REST, cancel_stages, live_jobs, submit_stages
-from gaitforge.flows.stages.staging import Stage, collection_stage
+from gaitforge.flows.stages.stage import Stage, collection_stage
 from tests.flows.making import COLLECT, GRID
 from tests.flows.test_slurm_answers import calls, slurm_commands
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gaitforge.flows.runners.slurm.script import SlurmSettings, Work, batch_script
+from gaitforge.flows.runners.slurm.script import JobWork, SlurmSettings, batch_script
 
 HOSTILE = "a:b, \"c\" 'd' $HOME %j `e` \\f é #g"
 PLAIN = "plain-é"
@@ -62,7 +62,7 @@ note(words=words, path=os.environ.get("PYTHONPATH"))
 
 
 def run(
-    folder: Path, work: Work, settings: SlurmSettings, monkeypatch: pytest.MonkeyPatch
+    folder: Path, work: JobWork, settings: SlurmSettings, monkeypatch: pytest.MonkeyPatch
 ) -> list[dict[str, Any]]:
     """What the stand-ins noted, in the order of their calls, while a job's script ran well."""
     bin_folder, seen = folder / "bin", folder / "seen"
@@ -115,7 +115,7 @@ def test_every_job_starts_its_processes_in_its_container(
     settings = SlurmSettings(
         nodes=nodes, gpus=gpus, container=f"{container}:{image}" if container else ""
     )
-    work = Work(f"gaitforge-{kind.replace(' ', '-')}", 3, kind == "collect", False, 1)
+    work = JobWork(f"gaitforge-{kind.replace(' ', '-')}", 3, kind == "collect", False, 1)
     *starters, python = run(tmp_path, work, settings, monkeypatch)
 
     task = "2" if kind == "collect" else "0"
@@ -156,7 +156,9 @@ def test_what_pyxis_cannot_mount_is_refused_before_anything_is_submitted(
     place = tmp_path if present else odd
     settings = SlurmSettings(container="pyxis:lab")
     with pytest.raises(ValueError, match="Pyxis cannot mount") as line:
-        batch_script(place / "jobs" / "train-1", Work("w", 1, False, False, 1), settings, "9f86d0")
+        batch_script(
+            place / "jobs" / "train-1", JobWork("w", 1, False, False, 1), settings, "9f86d0"
+        )
     assert "\n" not in str(line.value)
 
 
@@ -169,6 +171,6 @@ def test_a_jobs_own_variables_are_not_those_of_its_setup(
     file = tmp_path / "lab.env"
     file.write_text("".join(f"{name}=x\n" for name in names))
     settings = SlurmSettings(env_file=str(file), setup=("task=7; folder=/nowhere",))
-    [python] = run(tmp_path, Work("w", 1, False, False, 1), settings, monkeypatch)
+    [python] = run(tmp_path, JobWork("w", 1, False, False, 1), settings, monkeypatch)
     run_words = ["-m", "gaitforge", "jobs", "run", str(job), "--task", "0", "--sha256", "9f86d0"]
     assert python["words"] == run_words

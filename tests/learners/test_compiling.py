@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 NAMES = ("inner_loop", "middle_loop", "outer_loop")
-INNER = "from gaitforge.learners.compiling import compiled\n\n\n@compiled()\ndef inner_loop(x):\n"
-CALLER = """from gaitforge.learners.compiling import compiled
+INNER = (
+    "from gaitforge.learners.fast_kernels import compiled\n\n\n@compiled()\ndef inner_loop(x):\n"
+)
+CALLER = """from gaitforge.learners.fast_kernels import compiled
 from {called} import {called}
 
 

@@ -33,7 +33,7 @@ from gaitforge.datasets.catalog.manifest import Manifest, json_sha256
 from gaitforge.datasets.layout import CATALOG, ROOT_FILE
 from gaitforge.datasets.storage.root import ATTRIBUTE, DIGEST, read_root
 from gaitforge.flows.runners.slurm.jobs import read_job, work_sha256
-from gaitforge.flows.runners.slurm.script import SlurmSettings, Work, batch_script
+from gaitforge.flows.runners.slurm.script import JobWork, SlurmSettings, batch_script
 from gaitforge.pipeline.cli.main import parsed
 from gaitforge.pipeline.cli.parsing.trusting import named_code
 from tests.pipeline.command_line import call
@@ -320,7 +320,7 @@ def test_a_jobs_script_has_the_trust_of_the_command_that_submits_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, "")
-    work = Work("gaitforge-train", 1, False, False, 3)
+    work = JobWork("gaitforge-train", 1, False, False, 3)
     assert "--trust" not in batch_script(tmp_path / "jobs" / "1", work, SlurmSettings(), "9f86d0")
     trust("my:Config", "your.env:make,wrapper=w:W")
     script = batch_script(tmp_path / "jobs" / "1", work, SlurmSettings(), "9f86d0")

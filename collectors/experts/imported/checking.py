@@ -13,7 +13,7 @@ from gaitforge.collectors.experts.imported.policy import ImportedPolicy, width
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.collectors.legged.observations import POLICY_SLICES
-from gaitforge.collectors.policies import Observation
+from gaitforge.collectors.policy import Observation
 from gaitforge.collectors.robots.commands import C
 from gaitforge.collectors.robots.gait import GaitReference
 from gaitforge.collectors.rotations import yaw_of

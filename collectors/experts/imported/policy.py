@@ -5,7 +5,7 @@ import numpy as np
 from gaitforge.collectors.experts.imported.layout import Layout, Term
 from gaitforge.collectors.experts.imported.networks import Arrays, Network, Normaliser
 from gaitforge.collectors.legged.observations import POLICY_SLICES, PRIVILEGED_SLICES
-from gaitforge.collectors.policies import Observation
+from gaitforge.collectors.policy import Observation
 from gaitforge.collectors.robots.commands import C
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard
 

@@ -20,7 +20,7 @@ import gymnasium
 import mujoco
 import numpy as np
 
-from gaitforge.collectors.compiling import compiled
+from gaitforge.collectors.exact_kernels import compiled
 from gaitforge.collectors.gym.tasks import HUMANOID_DT_S
 from gaitforge.common.errors import missing_package
 from gaitforge.datasets.schema import consecutive_slices

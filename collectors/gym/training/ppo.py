@@ -16,7 +16,7 @@ from tensordict import TensorDict
 
 from gaitforge.collectors.experts import ppo_algorithm
 from gaitforge.collectors.experts import ppo_checkpoint as checkpoint
-from gaitforge.collectors.experts.ppo_algorithm import Networks, PPOSettings, Update
+from gaitforge.collectors.experts.ppo_algorithm import Networks, PPOSettings, PpoUpdate
 from gaitforge.collectors.gym.batch import TaskBatch
 from gaitforge.collectors.gym.tasks import find_task
 from gaitforge.collectors.training_folder import POLICY, Report
@@ -139,7 +139,7 @@ def train_gym_ppo(
         if progress.iteration:
             task.begin(progress.iteration)
 
-        def row(update: Update) -> dict[str, Any]:
+        def row(update: PpoUpdate) -> dict[str, Any]:
             finished, task.finished = task.finished, []
             means = np.mean(finished, axis=0).tolist() if finished else (None, None)
             return update.row(config.steps) | dict(zip(("return", "length"), means, strict=True))

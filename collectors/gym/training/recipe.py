@@ -20,7 +20,7 @@ from gaitforge.collectors.gym.gym_evaluation import evaluate, evaluation_seeds
 from gaitforge.collectors.gym.tasks import GymTask, find_task, package_version
 from gaitforge.collectors.gym.training.record import Row, TrainingRecord, read_training
 from gaitforge.collectors.gym.training.train_gym import snapshot_path
-from gaitforge.collectors.policies import TaskPolicy
+from gaitforge.collectors.policy import TaskPolicy
 from gaitforge.common.files import write_bytes_durably
 from gaitforge.common.history import read_history
 

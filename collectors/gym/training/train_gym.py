@@ -25,7 +25,7 @@ from gaitforge.collectors.gym.tasks import find_task
 from gaitforge.collectors.gym.training.config import TrainingSettings, check_same
 from gaitforge.collectors.gym.training.off_policy import OffPolicy
 from gaitforge.collectors.gym.training.record import Row, TrainingRecord, read_training
-from gaitforge.collectors.policies import Memoryless, StoredObservation
+from gaitforge.collectors.policy import Memoryless, StoredObservation
 from gaitforge.collectors.training_folder import TrainingFiles, training_files, write_checkpoint
 from gaitforge.common.errors import failures
 from gaitforge.common.files import write_bytes_durably

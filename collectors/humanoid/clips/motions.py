@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
-from gaitforge.collectors.humanoid.clips.posing import UPRIGHT_QUAT, LegKinematics
+from gaitforge.collectors.humanoid.clips.posing import UPRIGHT_QUAT, SolePlacement
 from gaitforge.collectors.humanoid.clips.reference import ReferenceClip
 from gaitforge.collectors.humanoid.observation import CONTROL_DT_S, JOINT_NAMES
-from gaitforge.collectors.humanoid.walker import Humanoid, load_humanoid
+from gaitforge.collectors.humanoid.walker import CmuHumanoid, load_humanoid
 
 STANDING_HEIGHT_M = 1.08
 """Height of the root above the floor, with knees slightly bent."""
@@ -107,9 +107,9 @@ def _turned(poses: np.ndarray, heading: float) -> np.ndarray:
 class _Poser:
     """Root pose and joint angles of a motion's `Pose`."""
 
-    def __init__(self, humanoid: Humanoid):
+    def __init__(self, humanoid: CmuHumanoid):
         self._humanoid = humanoid
-        self._legs = LegKinematics(humanoid)
+        self._legs = SolePlacement(humanoid)
         standing = self._upper_body(Pose())
         hips = self._legs.hips(standing)
         self._feet = {side: np.array([hip[0], hip[1], 0.0]) for side, hip in hips.items()}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
-from gaitforge.collectors.humanoid.walker import PREFIX, Humanoid
+from gaitforge.collectors.humanoid.walker import PREFIX, CmuHumanoid
 
 _LEG_JOINTS = ("femurrz", "femurry", "femurrx", "tibiarx", "footrz", "footrx")
 _DAMPING = 1e-4
@@ -29,10 +29,10 @@ class Sole:
     axes: np.ndarray
 
 
-class LegKinematics:
+class SolePlacement:
     """Joint angles that put the soles at given places."""
 
-    def __init__(self, humanoid: Humanoid):
+    def __init__(self, humanoid: CmuHumanoid):
         self._humanoid = humanoid
         self._data = mujoco.MjData(humanoid.model)
         self._soles = {side: self._sole(side) for side in "lr"}

@@ -22,9 +22,9 @@ from gaitforge.collectors.humanoid.experts.features import (
 )
 from gaitforge.collectors.humanoid.experts.mocapact_expert import MOCAPACT, MocapactExpert
 from gaitforge.collectors.humanoid.observation import N_JOINTS, REF_STEPS
-from gaitforge.collectors.humanoid.rollout import ExpertPolicy
+from gaitforge.collectors.humanoid.rollout import ClipExpertPolicy
 from gaitforge.collectors.humanoid.walker import load_humanoid
-from gaitforge.collectors.policies import Memoryless, StoredObservation
+from gaitforge.collectors.policy import Memoryless, StoredObservation
 from gaitforge.common.errors import failures
 from gaitforge.common.optimiser_state import tensors_below
 from gaitforge.common.trust import UntrustedCodeError, is_trusted
@@ -108,14 +108,14 @@ class ResidualExpert(Memoryless):
 
 
 @dataclass(frozen=True)
-class Expert:
+class ClipExpert:
     """An expert of one snippet and its card."""
 
-    policy: ExpertPolicy
+    policy: ClipExpertPolicy
     card: dict[str, Any]
 
 
-def load_expert(source: str, snippet: Snippet) -> Expert:
+def load_expert(source: str, snippet: Snippet) -> ClipExpert:
     """The expert for a snippet.
 
     Args:
@@ -127,12 +127,12 @@ def load_expert(source: str, snippet: Snippet) -> Expert:
         ValueError: it is missing, of another snippet or damaged.
     """
     if source == PD:
-        return Expert(PDExpert(), {"snippet": snippet.name, "law": asdict(PDLaw())})
+        return ClipExpert(PDExpert(), {"snippet": snippet.name, "law": asdict(PDLaw())})
     if source.startswith(MOCAPACT):
         if not is_trusted(source):  # its files are pickles, which are programs
             raise UntrustedCodeError(source)
         folder = source.removeprefix(MOCAPACT)
-        return Expert(MocapactExpert(Path(folder), snippet), {"snippet": snippet.name})
+        return ClipExpert(MocapactExpert(Path(folder), snippet), {"snippet": snippet.name})
     path = Path(source)
     if path.suffix != ".safetensors":
         path = path / snippet.name / WEIGHTS
@@ -149,4 +149,4 @@ def load_expert(source: str, snippet: Snippet) -> Expert:
         tracked, law = card["snippet"], PDLaw(**card["law"])
     if tracked != snippet.name:
         raise ValueError(f"expert {path} tracks snippet {tracked}, not {snippet.name}")
-    return Expert(ResidualExpert(law, weights, f"expert {path}", digest), card)
+    return ClipExpert(ResidualExpert(law, weights, f"expert {path}", digest), card)

@@ -14,7 +14,7 @@ from gaitforge.collectors.humanoid.observation import (
     OBSERVATION_SLICES,
     REF_STEPS,
 )
-from gaitforge.collectors.humanoid.walker import END_EFFECTORS, Humanoid
+from gaitforge.collectors.humanoid.walker import END_EFFECTORS, CmuHumanoid
 from gaitforge.collectors.rotations import rotate_inverse
 from gaitforge.datasets.schema import consecutive_slices
 
@@ -55,7 +55,7 @@ class BatchState:
     clip_time: np.ndarray
 
 
-def batch_features(humanoid: Humanoid, state: BatchState, reference: TrackedPoses) -> np.ndarray:
+def batch_features(humanoid: CmuHumanoid, state: BatchState, reference: TrackedPoses) -> np.ndarray:
     """(N, FEATURE_DIM) float32: the same numbers from a batch's state."""
     poses, count = state.poses, len(state.poses)
     root_pos, root_quat = poses.qpos[:, :3], poses.qpos[:, 3:7]

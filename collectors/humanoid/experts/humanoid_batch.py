@@ -18,14 +18,14 @@ from gaitforge.collectors.humanoid.experts.features import BatchState, batch_fea
 from gaitforge.collectors.humanoid.kinematics import TrackedPoses, read_pose
 from gaitforge.collectors.humanoid.observation import N_JOINTS
 from gaitforge.collectors.humanoid.rewards import comic_reward, tracking_error
-from gaitforge.collectors.humanoid.walker import SUBSTEPS, Humanoid
+from gaitforge.collectors.humanoid.walker import SUBSTEPS, CmuHumanoid
 
 _STATE = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 _NO_ACTUATION = int(mujoco.mjtDisableBit.mjDSBL_ACTUATION)
 
 
 @dataclass(frozen=True)
-class BatchStep:
+class HumanoidStep:
     """Outcome of a control step, each (N,); terminated: error beyond `TERMINATION_ERROR`."""
 
     reward: np.ndarray
@@ -38,7 +38,12 @@ class TrackingBatch:
     """N humanoids that track one snippet of a clip, each at its own frame."""
 
     def __init__(
-        self, humanoid: Humanoid, clip: ReferenceClip, snippet: Snippet, number: int, threads: int
+        self,
+        humanoid: CmuHumanoid,
+        clip: ReferenceClip,
+        snippet: Snippet,
+        number: int,
+        threads: int,
     ):
         self.snippet, self.number = snippet, number
         self._humanoid, self._reference = humanoid, clip.poses
@@ -62,7 +67,7 @@ class TrackingBatch:
             read_pose(self._humanoid, data, self._poses, row)
             self.frame[row] = frame
 
-    def step(self, action: np.ndarray) -> BatchStep:
+    def step(self, action: np.ndarray) -> HumanoidStep:
         """Advance all by 0.03 s under actions (N, 56), clipped to [-1, 1].
 
         A humanoid at the snippet's end stays there until it is reset.
@@ -74,7 +79,7 @@ class TrackingBatch:
         reference = self._reference.at(self.frame)
         error = tracking_error(self._poses, reference)
         terminated = error > TERMINATION_ERROR
-        return BatchStep(
+        return HumanoidStep(
             reward=comic_reward(self._poses, reference, error),
             error=error,
             terminated=terminated,
@@ -107,7 +112,7 @@ class TrackingBatch:
             read_pose(self._humanoid, data, self._poses, row)
 
 
-def _start_states(humanoid: Humanoid, frames: TrackedPoses) -> np.ndarray:
+def _start_states(humanoid: CmuHumanoid, frames: TrackedPoses) -> np.ndarray:
     """(T, S) integration states; as in dm_control, warm-started without actuation."""
     resting = copy.copy(humanoid.model)
     resting.opt.disableflags |= _NO_ACTUATION

@@ -15,7 +15,7 @@ import numpy as np
 from gaitforge.collectors.humanoid.clips.snippets import Snippet
 from gaitforge.collectors.humanoid.observation import OBSERVATION_SLICES
 from gaitforge.collectors.humanoid.walker import PREFIX
-from gaitforge.collectors.policies import Memoryless, StoredObservation
+from gaitforge.collectors.policy import Memoryless, StoredObservation
 
 MOCAPACT = "mocapact:"
 """Prefix of an expert's name, before the folder of MoCapAct's experts."""

@@ -20,7 +20,7 @@ from tensordict import TensorDict
 from gaitforge.collectors.experts import ppo_checkpoint as checkpoint
 from gaitforge.collectors.experts.ppo_algorithm import (
     PPOSettings,
-    Update,
+    PpoUpdate,
     make_algorithm,
     run_updates,
 )
@@ -175,7 +175,7 @@ def train_residual(
     }
 
 
-def _summary(task: ResidualTask, done: Update) -> dict[str, Any]:
+def _summary(task: ResidualTask, done: PpoUpdate) -> dict[str, Any]:
     finished, task.finished = np.array(task.finished).reshape(-1, 2), []
     mean = finished.mean(axis=0).tolist() if len(finished) else [None, None]
     return done.summary | {"normalised_return": mean[0], "normalised_length": mean[1]}

@@ -29,7 +29,7 @@ from gaitforge.collectors.modelling.describing.shapes import (
     width,
     with_feet_and_knees,
 )
-from gaitforge.collectors.physics.contract.robot_check import RobotFindings, check_robot
+from gaitforge.collectors.physics.checks.robot_check import RobotFindings, check_robot
 from gaitforge.collectors.physics.mujoco.model import build_model
 from gaitforge.collectors.robots.kinematics import standing_height_m
 from gaitforge.collectors.robots.robot import (

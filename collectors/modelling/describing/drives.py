@@ -13,7 +13,7 @@ from gaitforge.collectors.modelling.describing.notes import (
     joints_of,
     shown,
 )
-from gaitforge.collectors.physics.contract.robot_check import standing_load
+from gaitforge.collectors.physics.checks.robot_check import standing_load
 from gaitforge.collectors.physics.mujoco.stiffness import joint_inertia, stiffness
 from gaitforge.collectors.physics.mujoco.urdf import FRICTION_SPEED_RADS
 from gaitforge.collectors.robots.robot import N_JOINTS, N_LEGS, RobotCard

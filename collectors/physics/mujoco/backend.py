@@ -7,7 +7,7 @@ import mujoco
 import numpy as np
 from mujoco.rollout import Rollout
 
-from gaitforge.collectors.compiling import compiled
+from gaitforge.collectors.exact_kernels import compiled
 from gaitforge.collectors.physics.interface import RobotStart
 from gaitforge.collectors.physics.mujoco.host import HostBackend
 from gaitforge.collectors.physics.mujoco.model import build_model

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import mujoco
 import numpy as np
 
-from gaitforge.collectors.compiling import compiled
+from gaitforge.collectors.exact_kernels import compiled
 from gaitforge.collectors.physics.interface import PhysicsBackend, PhysicsState, RobotStart
 from gaitforge.collectors.physics.mujoco.model import sensor_slices, write_barriers, write_tile
 from gaitforge.collectors.robots.robot import N_JOINTS, RobotCard

@@ -15,7 +15,7 @@ from gaitforge.datasets.formats.d4rl.d4rl_notes import unpack_metadata
 from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter, ExportOptions
 from gaitforge.datasets.formats.transfer.imported import imported_metadata
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.selection.selection import EpisodeSelection
 from gaitforge.datasets.storage.about import read_about
 
 
@@ -40,7 +40,7 @@ class D4rlExporter(Exporter):
     Options = D4rlExportOptions
     reading: ClassVar = {"keep_next": True}
 
-    def check(self, selection: Selection, destination: Path) -> None:
+    def check(self, selection: EpisodeSelection, destination: Path) -> None:
         """See `protocol.Exporter`."""
         check_fields(selection, "a D4RL file", ("obs", "action", "reward"))
         schema = selection.schema
@@ -53,7 +53,7 @@ class D4rlExporter(Exporter):
             raise DatasetError(f"two fields {problem}: {listed(keys)}")
         check_room(selection, destination)
 
-    def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
+    def write(self, selection: EpisodeSelection, temporary: Path, advance: Advance) -> Carried:
         """See `protocol.Exporter`."""
         schema, (ends, cut_off) = selection.schema, _end_flags(selection)
         keys, metadata = layout.keys_of(schema), imported_metadata(selection, "d4rl")
@@ -112,7 +112,7 @@ class D4rlExporter(Exporter):
         return Carried(tuple(kept), tuple(left), tuple(notes))
 
 
-def _end_flags(selection: Selection) -> tuple[dict[str, np.ndarray], int]:
+def _end_flags(selection: EpisodeSelection) -> tuple[dict[str, np.ndarray], int]:
     """Key -> (E,) whether the flag is set at an episode's end; a cut-off end is a time-out.
 
     Also gives the number of such ends.

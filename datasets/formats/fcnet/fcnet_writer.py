@@ -11,7 +11,7 @@ from gaitforge.datasets.formats.fcnet import fcnet_schema as layout
 from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter
 from gaitforge.datasets.schema import Field, Schema
 from gaitforge.datasets.selection.actions import CLEAN
-from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.selection.selection import EpisodeSelection
 
 _EXACT = ("float16", "float32")
 _MAX_LENGTH = np.iinfo(np.int32).max
@@ -25,7 +25,7 @@ class FcnetExporter(Exporter):
 
     actions = CLEAN
 
-    def check(self, selection: Selection, destination: Path) -> None:
+    def check(self, selection: EpisodeSelection, destination: Path) -> None:
         """See `protocol.Exporter`."""
         check_fields(selection, "FCNet's layout", ("obs", "action"))
         schema, address = selection.schema, selection.store.address
@@ -45,7 +45,7 @@ class FcnetExporter(Exporter):
         if selection.lengths.max() > _MAX_LENGTH:
             raise DatasetError("FCNet's maps count the steps of an episode in 32 bits")
 
-    def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
+    def write(self, selection: EpisodeSelection, temporary: Path, advance: Advance) -> Carried:
         """See `protocol.Exporter`."""
         temporary.mkdir()
         obs = selection.schema.field("obs")

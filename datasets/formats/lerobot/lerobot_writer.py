@@ -21,7 +21,7 @@ from gaitforge.datasets.formats.parquet_rows import to_arrow, to_lists
 from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter, ExportOptions
 from gaitforge.datasets.formats.readme import README, readme
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.selection.selection import EpisodeSelection
 
 _LOAD = """from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
@@ -57,7 +57,7 @@ class LerobotExporter(Exporter):
     Options = LerobotExportOptions
     _name = ""
 
-    def check(self, selection: Selection, destination: Path) -> None:
+    def check(self, selection: EpisodeSelection, destination: Path) -> None:
         """See `protocol.Exporter`."""
         self._name = destination.name
         for each in selection.schema.fields:
@@ -65,7 +65,7 @@ class LerobotExporter(Exporter):
                 most = f"a LeRobot feature has at most {layout.MOST_AXES} axes"
                 raise DatasetError(f"field {each.name}: {most}, not {len(each.shape)}")
 
-    def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
+    def write(self, selection: EpisodeSelection, temporary: Path, advance: Advance) -> Carried:
         """See `protocol.Exporter`."""
         schema, options = selection.schema, self._options
         names, file_bytes = schema.names("step"), options.file_mb * 2**20
@@ -115,7 +115,7 @@ class _Frames:
         tasks: descriptions by task index; fps: frames a second.
     """
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: EpisodeSelection) -> None:
         table = selection.episodes()
         descriptions = _task_descriptions(table, selection.schema.group_by)
         self.tasks = sorted(set(descriptions))
@@ -249,7 +249,7 @@ def _write_tasks(path: Path, tasks: list[str]) -> None:
     pq.write_table(table.replace_schema_metadata({"pandas": json.dumps(pandas)}), path)
 
 
-def _info(selection: Selection, tasks: int, fps: float, file_mb: int) -> dict[str, Any]:
+def _info(selection: EpisodeSelection, tasks: int, fps: float, file_mb: int) -> dict[str, Any]:
     schema = selection.schema
     return {
         "codebase_version": layout.VERSION,
@@ -273,7 +273,7 @@ def _write_json(path: Path, tree: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(tree, indent=1, allow_nan=False), encoding="utf-8")
 
 
-def _write_notes(root: Path, selection: Selection) -> None:
+def _write_notes(root: Path, selection: EpisodeSelection) -> None:
     """The notes: the schema; the catalog with the fields per episode."""
     _write_json(root / layout.SCHEMA_NOTE, selection.schema.to_json())
     catalog = selection.episodes().drop_columns(["part", "start"])

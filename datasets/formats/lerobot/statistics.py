@@ -10,7 +10,7 @@ import numpy as np
 
 from gaitforge.datasets.analysis.quantiles import channel_quantiles, row_quantiles
 from gaitforge.datasets.analysis.statistics import ChannelStatistics, channel_statistics
-from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.selection.selection import EpisodeSelection
 
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 _LEVELS = np.array(list(QUANTILES.values()))
@@ -20,7 +20,7 @@ Stats = dict[str, np.ndarray]
 """Name -> (*shape), (1,) for a scalar; the count is (1,)."""
 
 
-def field_stats(selection: Selection, field: str) -> Stats:
+def field_stats(selection: EpisodeSelection, field: str) -> Stats:
     """Statistics of a field over a selection's rows."""
     statistics = channel_statistics(selection, field, "threads")
     quantiles = channel_quantiles(selection, field, _LEVELS.tolist(), "threads")

@@ -22,7 +22,7 @@ from gaitforge.datasets.formats.minari.minari_schema import NOTES, most_steps, s
 from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter, ExportOptions
 from gaitforge.datasets.formats.readme import README, readme
 from gaitforge.datasets.schema import Field
-from gaitforge.datasets.selection.selection import Selection, final_of
+from gaitforge.datasets.selection.selection import EpisodeSelection, final_of
 from gaitforge.datasets.storage.about import read_about
 
 NEEDED = ("obs", "action", "reward")
@@ -59,7 +59,7 @@ class MinariExporter(Exporter):
         super().__init__(options)
         self._id = ""
 
-    def check(self, selection: Selection, destination: Path) -> None:
+    def check(self, selection: EpisodeSelection, destination: Path) -> None:
         """See `protocol.Exporter`."""
         from minari.dataset.minari_dataset import DATASET_ID_RE
 
@@ -81,7 +81,7 @@ class MinariExporter(Exporter):
         for _ in _seeds(selection, selection.rows):
             pass
 
-    def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
+    def write(self, selection: EpisodeSelection, temporary: Path, advance: Advance) -> Carried:
         """See `protocol.Exporter`."""
         minari = minari_library()
         from minari.dataset.minari_storage import MinariStorage
@@ -136,7 +136,7 @@ class MinariExporter(Exporter):
         return Carried(tuple(kept), tuple(left), tuple(notes))
 
 
-def _about(selection: Selection, options: MinariExportOptions) -> dict[str, Any]:
+def _about(selection: EpisodeSelection, options: MinariExportOptions) -> dict[str, Any]:
     """Minari's metadata of who made the dataset: the options, else what the store says."""
     about = read_about(selection.store)
     people = [options.author] if options.author else about.authors
@@ -157,7 +157,7 @@ class _Episodes:
         kept_schema: the schema of what is written.
     """
 
-    def __init__(self, selection: Selection, advance: Advance) -> None:
+    def __init__(self, selection: EpisodeSelection, advance: Advance) -> None:
         self._selection = selection
         self._advance = advance
         self.columns = pa.schema(
@@ -211,14 +211,14 @@ class _Episodes:
 
 
 def _catalog_rows(
-    selection: Selection, rows: np.ndarray, names: Sequence[str]
+    selection: EpisodeSelection, rows: np.ndarray, names: Sequence[str]
 ) -> Iterator[pa.Table]:
     """Some columns of the catalog's rows, a bounded number at a time."""
     for first in range(0, len(rows), _ROWS):
         yield selection.catalog.rows(rows[first : first + _ROWS], names)
 
 
-def _seeds(selection: Selection, rows: np.ndarray) -> Iterator[int | None]:
+def _seeds(selection: EpisodeSelection, rows: np.ndarray) -> Iterator[int | None]:
     """The seeds of some episodes; DatasetError for a large one that is not a seed."""
     large = [LARGE_SEED] if LARGE_SEED in selection.catalog.column_names else []
     for table in _catalog_rows(selection, rows, ["seed", *large]):

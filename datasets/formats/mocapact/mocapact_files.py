@@ -34,7 +34,7 @@ class Rollouts:
     """
 
     path: Path
-    snippet: layout.Snippet
+    snippet: layout.MocapactSnippet
     columns: Mapping[str, np.ndarray]
     note_rows: np.ndarray | None = None
 
@@ -68,7 +68,7 @@ def read_contents(path: Path) -> FileContents | None:
     """All but the arrays of the rollouts; None for a file without a snippet."""
     with open_hdf5(path) as opened, damage_named(path):
         file = CheckedFile(path, opened)
-        groups = {name: layout.Snippet.parse(name) for name in file.names()}
+        groups = {name: layout.MocapactSnippet.parse(name) for name in file.names()}
         snippets = sorted(each for each in groups.values() if each is not None)
         if not snippets:
             return None
@@ -178,7 +178,7 @@ def _observable_widths(file: CheckedFile) -> dict[str, int]:
     return widths
 
 
-def _read_metrics(file: CheckedFile, snippet: layout.Snippet) -> Rollouts:
+def _read_metrics(file: CheckedFile, snippet: layout.MocapactSnippet) -> Rollouts:
     """A snippet's rollouts: those from its start, then those from random points."""
     path = file.path
     columns: dict[str, list[np.ndarray]] = {}

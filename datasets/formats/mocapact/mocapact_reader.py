@@ -88,7 +88,7 @@ class MocapactImporter(Importer):
         names = next(filter(None, map(top_names, paths)), None)
         if names is None:  # no other format has files of HDF5 alone in a folder
             return source.is_dir() and bool(paths)
-        return any(keys.Snippet.parse(name) for name in names)
+        return any(keys.MocapactSnippet.parse(name) for name in names)
 
     def read_part(self, part: Span) -> PartInput:
         """See `protocol.Importer`."""
@@ -201,7 +201,7 @@ class MocapactImporter(Importer):
         return Carried(tuple(kept), tuple(left), notes)
 
 
-def _first_id(file_identity: str, snippet: keys.Snippet) -> int:
+def _first_id(file_identity: str, snippet: keys.MocapactSnippet) -> int:
     """The id of a snippet's first rollout, independent of the other files.
 
     So no file is imported twice when a folder has grown since its import.

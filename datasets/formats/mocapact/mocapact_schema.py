@@ -104,7 +104,7 @@ def clip_of(name: str) -> str:
 
 
 @dataclass(frozen=True, order=True)
-class Snippet:
+class MocapactSnippet:
     """Frames `start` to `end` of a clip, which one expert tracks.
 
     Attributes:
@@ -121,7 +121,7 @@ class Snippet:
         return f"{self.clip}-{self.start}-{self.end}"
 
     @classmethod
-    def parse(cls, name: str) -> "Snippet | None":
+    def parse(cls, name: str) -> "MocapactSnippet | None":
         """The snippet of a group's name; None for another group."""
         match = _SNIPPET.fullmatch(name)
         return cls(match["clip"], int(match["start"]), int(match["end"])) if match else None

@@ -14,7 +14,7 @@ from gaitforge.datasets.formats.hdf5 import write_notes
 from gaitforge.datasets.formats.mocapact import mocapact_schema as keys
 from gaitforge.datasets.formats.protocol import Advance, Carried, Exporter, ExportOptions
 from gaitforge.datasets.schema import Schema
-from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.selection.selection import EpisodeSelection
 
 CLIP_COLUMNS = ("clip", "snippet_start", "snippet_end", "random_start")
 _DIMENSIONS = {"obs": 1, "action": 1, "reward": 0, "final_obs": 1}
@@ -41,7 +41,7 @@ class MocapactExporter(Exporter):
 
     Options = MocapactExportOptions
 
-    def check(self, selection: Selection, destination: Path) -> None:
+    def check(self, selection: EpisodeSelection, destination: Path) -> None:
         """See `protocol.Exporter`."""
         self._one_file = destination.suffix in keys.SUFFIXES
         schema = selection.schema
@@ -56,7 +56,7 @@ class MocapactExporter(Exporter):
         _Plan(selection)
         check_room(selection, destination)
 
-    def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
+    def write(self, selection: EpisodeSelection, temporary: Path, advance: Advance) -> Carried:
         """See `protocol.Exporter`."""
         content, plan = _Content(selection.schema), _Plan(selection)
         if not self._one_file:
@@ -137,11 +137,11 @@ class _Plan:
         notes: assumptions.
     """
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: EpisodeSelection) -> None:
         table = selection.episodes()
         self.snippets, random, self.notes = _snippets(selection, table)
         for each in set(self.snippets):
-            if keys.Snippet.parse(each.name) != each:
+            if keys.MocapactSnippet.parse(each.name) != each:
                 problem = f"no frames are {each.start} to {each.end}; count from 0"
                 raise DatasetError(f"clip {keys.clip_of(each.clip)}: {problem}")
         order = _numbers(table, "rollout")
@@ -163,8 +163,8 @@ class _Plan:
 
 
 def _snippets(
-    selection: Selection, table: pa.Table
-) -> tuple[list[keys.Snippet], np.ndarray, list[str]]:
+    selection: EpisodeSelection, table: pa.Table
+) -> tuple[list[keys.MocapactSnippet], np.ndarray, list[str]]:
     """(E,) snippets, (E,) whether they start at a random point, and assumptions.
 
     Episodes without these columns in the catalog go by their skill.
@@ -190,7 +190,9 @@ def _snippets(
             f"{len(unknown)} of {len(rows)} episodes have no {listed(lacking)} in the catalog: "
             "their skill is taken as their clip, of one snippet as long as the longest of them"
         )
-    snippets = [keys.Snippet(keys.clip_name(str(clip)), start, end) for clip, start, end, _ in rows]
+    snippets = [
+        keys.MocapactSnippet(keys.clip_name(str(clip)), start, end) for clip, start, end, _ in rows
+    ]
     return snippets, np.array([bool(row[3]) for row in rows]), notes
 
 
@@ -203,10 +205,12 @@ def _numbers(table: pa.Table, name: str) -> np.ndarray:
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def _numbered(snippets: list[keys.Snippet], random: np.ndarray, order: np.ndarray) -> np.ndarray:
+def _numbered(
+    snippets: list[keys.MocapactSnippet], random: np.ndarray, order: np.ndarray
+) -> np.ndarray:
     """(E,) number of each rollout in its snippet: those from the start first, then by `order`."""
     numbers = np.empty(len(snippets), np.int64)
-    following: dict[keys.Snippet, int] = {}
+    following: dict[keys.MocapactSnippet, int] = {}
     for episode in np.lexsort((order, random)).tolist():
         numbers[episode] = following.get(snippets[episode], 0)
         following[snippets[episode]] = int(numbers[episode]) + 1
@@ -290,7 +294,7 @@ class _Files(ExitStack):
 
 
 def _write_notes(
-    group: h5py.Group, selection: Selection, plan: _Plan, episodes: np.ndarray
+    group: h5py.Group, selection: EpisodeSelection, plan: _Plan, episodes: np.ndarray
 ) -> None:
     write_notes(group, selection.with_rows(selection.rows[episodes]))
     names = np.array([plan.rollout(episode).encode() for episode in episodes], "S")
@@ -299,7 +303,7 @@ def _write_notes(
 
 def _write_metrics(file: h5py.File, plan: _Plan, episodes: np.ndarray) -> None:
     """Metrics and early terminations of a file's snippets, and the most rollouts of each start."""
-    of_snippet: dict[keys.Snippet, list[int]] = {}
+    of_snippet: dict[keys.MocapactSnippet, list[int]] = {}
     for episode in episodes.tolist():
         of_snippet.setdefault(plan.snippets[episode], []).append(episode)
     starts = {False: keys.START_METRICS, True: keys.RANDOM_METRICS}

@@ -20,7 +20,7 @@ from gaitforge.datasets.formats.sources import tiling_slices
 from gaitforge.datasets.formats.transfer.imported import imported_metadata
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.saved import load_selection
-from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.selection.selection import EpisodeSelection
 from gaitforge.datasets.storage.about import read_about
 
 _GYM_TYPE = 2
@@ -57,7 +57,7 @@ class RobomimicExporter(Exporter):
 
     Options = RobomimicExportOptions
 
-    def check(self, selection: Selection, destination: Path) -> None:
+    def check(self, selection: EpisodeSelection, destination: Path) -> None:
         """See `protocol.Exporter`."""
         check_fields(selection, "a robomimic file", ("obs", "action", "reward"))
         self._keys = keys.keys_of(selection.schema, self._nested)
@@ -74,7 +74,7 @@ class RobomimicExporter(Exporter):
     def _nested(self) -> bool:
         return self._options.layout == "isaaclab"
 
-    def _filter_keys(self, selection: Selection) -> dict[str, np.ndarray]:
+    def _filter_keys(self, selection: EpisodeSelection) -> dict[str, np.ndarray]:
         """Filter key -> its episodes, as numbers in the selection."""
         masks: dict[str, np.ndarray] = {}
         if share := self._options.held_out:
@@ -89,7 +89,7 @@ class RobomimicExporter(Exporter):
             raise DatasetError(f"filter key {listed(empty)}: none of its episodes is exported")
         return episodes
 
-    def write(self, selection: Selection, temporary: Path, advance: Advance) -> Carried:
+    def write(self, selection: EpisodeSelection, temporary: Path, advance: Advance) -> Carried:
         """See `protocol.Exporter`."""
         schema, metadata = selection.schema, imported_metadata(selection, "robomimic")
         names = ("terminated", "success", "seed")

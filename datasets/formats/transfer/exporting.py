@@ -26,13 +26,13 @@ from gaitforge.datasets.selection.actions import (
     holds_executed,
     stores_executed,
 )
-from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.selection.selection import EpisodeSelection
 from gaitforge.datasets.storage.s3.bucket import is_bucket_url
 
 
 def export_selection(
     name: str,
-    selection: Selection,
+    selection: EpisodeSelection,
     destination: str | os.PathLike[str],
     options: Mapping[str, Any] | None = None,
     begin: Begin = no_progress,
@@ -92,7 +92,7 @@ def _verify(
     name: str,
     exporter: Exporter,
     notes: bool,
-    selection: Selection,
+    selection: EpisodeSelection,
     temporary: Path,
     destination: str | os.PathLike[str],
 ) -> None:
@@ -105,7 +105,7 @@ def _verify(
         raise DatasetError(f"{what}: {problem}") from error
 
 
-def _actions_note(selection: Selection) -> list[str]:
+def _actions_note(selection: EpisodeSelection) -> list[str]:
     """Which actions were written, where the store tells executed ones from others."""
     words = actions_in_words(selection.schema)
     if not words:

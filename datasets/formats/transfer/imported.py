@@ -25,7 +25,7 @@ from gaitforge.datasets.formats.protocol import Importer
 from gaitforge.datasets.formats.sources import CONTENT_DIGITS
 from gaitforge.datasets.layout import IMPORTS
 from gaitforge.datasets.selection.saved import load_selection
-from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.selection.selection import EpisodeSelection
 from gaitforge.datasets.storage.s3.bucket import Bucket, is_bucket_url, local_folder
 
 _DIGITS, _DIGEST_BYTES = 16, 32
@@ -91,7 +91,7 @@ class ImportedSource:
         return f"{self.content[:_DIGITS]}.json"
 
 
-def imported_metadata(selection: Selection, format_name: str) -> list[bytes]:
+def imported_metadata(selection: EpisodeSelection, format_name: str) -> list[bytes]:
     """The different `Importer.metadata` of the sources that a selection's episodes are from.
 
     Raises DatasetError for damaged ones.

@@ -34,7 +34,7 @@ from gaitforge.datasets.formats.checks import refuse
 from gaitforge.datasets.formats.protocol import Advance, Begin, Importer, Report, no_progress
 from gaitforge.datasets.formats.recognising import recognised_as
 from gaitforge.datasets.formats.sources import field_bytes
-from gaitforge.datasets.formats.transfer import staging
+from gaitforge.datasets.formats.transfer import import_folders as staging
 from gaitforge.datasets.formats.transfer.imported import ImportedSource, save_selections
 from gaitforge.datasets.formats.transfer.not_finite import read_finite
 from gaitforge.datasets.layout import CATALOG, PARTS, ROOT_FILE

@@ -21,7 +21,7 @@ from gaitforge.datasets.formats.blocks import blocks
 from gaitforge.datasets.formats.protocol import Exporter
 from gaitforge.datasets.formats.sources import Span
 from gaitforge.datasets.schema import Field
-from gaitforge.datasets.selection.selection import Selection
+from gaitforge.datasets.selection.selection import EpisodeSelection
 
 Arrays = Mapping[str, np.ndarray]
 Sums = dict[str, np.ndarray]
@@ -29,7 +29,7 @@ Sums = dict[str, np.ndarray]
 
 
 def verify_export(
-    name: str, exporter: Exporter, notes: bool, selection: Selection, written: Path
+    name: str, exporter: Exporter, notes: bool, selection: EpisodeSelection, written: Path
 ) -> None:
     """Compare what the `exporter` of format `name` has written with the selection.
 
@@ -75,7 +75,7 @@ def verify_export(
 
 
 def _selected(
-    selection: Selection, fields: Mapping[str, Field], exporter: Exporter
+    selection: EpisodeSelection, fields: Mapping[str, Field], exporter: Exporter
 ) -> Iterator[tuple[Arrays, Span]]:
     """The selection's blocks with those fields that the reader's dtypes hold exactly."""
     schema = selection.schema
@@ -130,7 +130,7 @@ def _catalog_rows(episodes: Any, group_by: Sequence[str]) -> pa.Table:
     return episode_table(episodes, "", group_by).drop_columns(["part", "start"])
 
 
-def _differing_columns(selection: Selection, tables: list[pa.Table]) -> list[str]:
+def _differing_columns(selection: EpisodeSelection, tables: list[pa.Table]) -> list[str]:
     """Columns of the catalog that differ, whatever the order of the rows."""
     rows = selection.episodes().drop_columns(["part", "start"])
     ours = _catalog_rows(rows, selection.schema.group_by)

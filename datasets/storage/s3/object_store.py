@@ -37,7 +37,7 @@ from gaitforge.datasets.storage.contents import field_folders, store_files, used
 from gaitforge.datasets.storage.root import RootRecord, plain_plan, read_root, write_skeleton
 from gaitforge.datasets.storage.s3.bucket import Bucket, Listed
 from gaitforge.datasets.storage.shards import ArrayReader
-from gaitforge.datasets.storage.store import Store
+from gaitforge.datasets.storage.store import PartStore
 from gaitforge.datasets.storage.tags import Tag, read_tag
 
 GRACE_S = 24 * 3600.0
@@ -48,7 +48,7 @@ PARALLEL_REQUESTS = 8
 _ROOT_FILES = (ROOT_FILE, f"{PARTS}/{ROOT_FILE}")
 
 
-class RemoteStore(Store):
+class BucketStore(PartStore):
     """A dataset on object storage at `url`; `path` is the local mirror."""
 
     def __init__(
@@ -83,7 +83,7 @@ class RemoteStore(Store):
     def open(
         cls, path: str | os.PathLike[str], tag: str | None = None, cache: Path | None = None
     ) -> Self:
-        """Open the store at the URL `path`; as `Store.open`, and `cache` as in `create`."""
+        """Open the store at the URL `path`; as `PartStore.open`, and `cache` as in `create`."""
         bucket = Bucket(str(path))
         mirror = cache or bucket.mirror
         for key in _ROOT_FILES:
@@ -107,17 +107,17 @@ class RemoteStore(Store):
         _refresh(self._bucket, self.path, anew)
 
     def children(self, folder: str = "") -> list[str]:
-        """As `Store.children`, of the storage and not of the mirror."""
+        """As `PartStore.children`, of the storage and not of the mirror."""
         return self._bucket.children(folder)
 
     def object_sizes(self, stem: str) -> dict[str, int]:
-        """As `Store.object_sizes`, of the storage and not of the mirror."""
+        """As `PartStore.object_sizes`, of the storage and not of the mirror."""
         prefix = f"{PARTS}/{stem}/"
         listing = self._bucket.list(prefix)
         return {key.removeprefix(prefix): each.size for key, each in listing.items()}
 
     def object_sha256(self, stem: str, name: str) -> str:
-        """As `Store.object_sha256`, of the storage and not of the mirror."""
+        """As `PartStore.object_sha256`, of the storage and not of the mirror."""
         content = self._bucket.read(f"{PARTS}/{stem}/{name}") or b""
         return hashlib.sha256(content).hexdigest()
 
@@ -128,12 +128,12 @@ class RemoteStore(Store):
         episodes: Mapping[str, Sequence[Any] | np.ndarray] | pa.Table,
         per_episode: Mapping[str, npt.ArrayLike] | None = None,
     ) -> PartRecord:
-        """As `Store.write_part`; written to a temporary folder and then uploaded."""
+        """As `PartStore.write_part`; written to a temporary folder and then uploaded."""
         self.check_writable()
         if part_id in self.parts():
             return self.files.find(part_id).record
         with tempfile.TemporaryDirectory(prefix="gaitforge-part-") as folder:
-            scratch = Store.create(Path(folder, "store.zarr"), self.schema)
+            scratch = PartStore.create(Path(folder, "store.zarr"), self.schema)
             scratch.address = f"{self.url} through {scratch.path}"
             scratch.write_part(part_id, steps, episodes, per_episode)
             _send_objects(self._bucket, scratch, part_id)
@@ -142,7 +142,7 @@ class RemoteStore(Store):
         return self.files.find(part_id).record
 
     def tag(self, name: str) -> Tag:
-        """As `Store.tag`; of two writers of one name, one succeeds."""
+        """As `PartStore.tag`; of two writers of one name, one succeeds."""
         tag = super().tag(name)
         path = self.path / TAGS / f"{name}.json"
         created = self._bucket.create_equal(f"{TAGS}/{path.name}", path.read_bytes())
@@ -181,7 +181,7 @@ class RemoteStore(Store):
         return removed
 
     def array_reader(self, catalog: Catalog, part_id: str, field: str) -> ArrayReader:
-        """As `Store.array_reader`; fetches the array's objects that the mirror lacks."""
+        """As `PartStore.array_reader`; fetches the array's objects that the mirror lacks."""
         self.schema.field(field)
         manifest, location = catalog.manifests[part_id], catalog.locations[part_id]
         names = [name for name in manifest.objects if name.startswith(f"{field}/")]
@@ -204,7 +204,7 @@ class RemoteStore(Store):
         return super().array_reader(catalog, part_id, field)
 
 
-def push_store(store: Store, url: str) -> list[str]:
+def push_store(store: PartStore, url: str) -> list[str]:
     """Copy a local store to a URL, as `contents.store_files` lists it; what is there is not sent.
 
     All objects are sent before the first part is committed, so that readers see few intermediate
@@ -215,7 +215,7 @@ def push_store(store: Store, url: str) -> list[str]:
     """
     store.check_local("push a local store")
     edits = store.log.names()
-    target = RemoteStore.create(url, store.schema, store.plan)
+    target = BucketStore.create(url, store.schema, store.plan)
     edits_there = target.log.names()
     if edits_there != edits[: len(edits_there)]:
         raise DatasetError(f"{target.url} has other edits; push to a new address")
@@ -233,7 +233,7 @@ def push_store(store: Store, url: str) -> list[str]:
     return stems
 
 
-def _send_objects(bucket: Bucket, source: Store, stem: str) -> None:
+def _send_objects(bucket: Bucket, source: PartStore, stem: str) -> None:
     """Upload the objects of one of a local store's part folders, or compare existing ones.
 
     Raises DatasetError if one exists with other content or cannot be read here.
@@ -254,7 +254,7 @@ def _send_objects(bucket: Bucket, source: Store, stem: str) -> None:
         _refuse_commit(bucket, stem, f"object {name} is there with other content")
 
 
-def _commit_part(bucket: Bucket, source: Store, stem: str) -> None:
+def _commit_part(bucket: Bucket, source: PartStore, stem: str) -> None:
     """Commit the uploaded objects, unless another writer has; DatasetError if one is absent."""
     there = bucket.list(f"{PARTS}/{stem}/")
     for name in sorted(source.files.manifest(stem).objects):

@@ -33,7 +33,7 @@ from gaitforge.flows.runners.slurm.commands import (
     submit,
     submit_command,
 )
-from gaitforge.flows.runners.slurm.script import SlurmSettings, Work, batch_script
+from gaitforge.flows.runners.slurm.script import JobWork, SlurmSettings, batch_script
 from gaitforge.flows.stages.collect import collect, prepare
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.flows.tasks.registry import collection_plan
@@ -106,7 +106,7 @@ def _submit_array(
         parts = tuple(tuple(left[k : k + size]) for k in range(0, len(left), size))
         # A task of more parts may need several runs of the time limit.
         requeues = min(TRAIN_REQUEUES, COLLECT_REQUEUES * ceil(size / asked))
-        work = Work("gaitforge-collect", len(parts), known.array_tasks > 1, True, requeues)
+        work = JobWork("gaitforge-collect", len(parts), known.array_tasks > 1, True, requeues)
         draft = jobs.Job(
             jobs.jobs_folder(store), "", "collect", str(store), 0.0, settings.partition, (), parts
         )
@@ -145,7 +145,7 @@ def _missing(
 def submit_work(
     draft: jobs.Job,
     record: dict[str, object],
-    work: Work,
+    work: JobWork,
     settings: SlurmSettings,
     afterwards: Callable[[], object] = lambda: None,
     after: Sequence[str] = (),

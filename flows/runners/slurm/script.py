@@ -167,7 +167,7 @@ def limit_s(time: str) -> int:
 
 
 @dataclass(frozen=True)
-class Work:
+class JobWork:
     """Work of a job.
 
     Attributes:
@@ -183,7 +183,7 @@ class Work:
     requeues: int
 
 
-def batch_script(folder: Path, work: Work, settings: SlurmSettings, sha256: str) -> str:
+def batch_script(folder: Path, work: JobWork, settings: SlurmSettings, sha256: str) -> str:
     """The text of a job's script; ValueError if Pyxis cannot mount its folders.
 
     Args:
@@ -215,7 +215,7 @@ def _processes(settings: SlurmSettings) -> int:
     return settings.nodes * max(1, settings.gpus)
 
 
-def _directives(work: Work, settings: SlurmSettings) -> list[str]:
+def _directives(work: JobWork, settings: SlurmSettings) -> list[str]:
     processes = max(1, settings.gpus)
     options = [
         f"job-name={_NOT_JOB.sub('-', work.name)}",

@@ -30,7 +30,7 @@ print(mujoco.__version__, mujoco.__file__, sep="\\n")
 
 
 @dataclass(frozen=True)
-class Run:
+class VersionRun:
     """A command that a version of MuJoCo has done: its exit code and what it printed."""
 
     version: str
@@ -95,7 +95,9 @@ def recorded_mujoco(wanted: str) -> Path | None:
     return folder
 
 
-def run_recorded(store: Store, words: Sequence[str], only: str = "") -> tuple[str, list[Run]]:
+def run_recorded(
+    store: Store, words: Sequence[str], only: str = ""
+) -> tuple[str, list[VersionRun]]:
     """Run a command once for each version of MuJoCo that made a store, but this environment's.
 
     Args:
@@ -115,7 +117,7 @@ def run_recorded(store: Store, words: Sequence[str], only: str = "") -> tuple[st
     for wanted, folder in folders.items():
         if folder is not None:
             code, output = run_with(folder, [*line, "--simulator-version", wanted], capture=True)
-            runs.append(Run(wanted, code, output))
+            runs.append(VersionRun(wanted, code, output))
     return here, runs
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from gaitforge.common.extensions import called, function_key, named_function
 from gaitforge.datasets import Field, Schema, Selection
-from gaitforge.datasets.catalog.edits import added_field, edited
+from gaitforge.datasets.catalog.edit_log import added_field, edited
 from gaitforge.datasets.edits.operations import REWARD
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.tasks.interface import PartData, Simulation

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gaitforge.learners.compiling import compiled
+from gaitforge.learners.fast_kernels import compiled
 
 Array = np.ndarray
 

@@ -14,7 +14,7 @@ from gaitforge.learners.training.update import Updater
 CONFIG = "config.json"
 
 
-class RunFiles:
+class TrainingFiles:
     """Writes a run's folder, on rank 0; ValueError if it cannot be written."""
 
     def __init__(self, run_dir: Path, card: Mapping[str, object], last_step: int) -> None:

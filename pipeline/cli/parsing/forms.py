@@ -18,7 +18,7 @@ from gaitforge.collectors.simulators import backend_names
 from gaitforge.datasets.formats import format_names
 from gaitforge.flows.runners.dask_clusters import DaskSettings
 from gaitforge.flows.runners.slurm.script import SlurmForm
-from gaitforge.learners.deploy.onnx_policy import PROGRAMS
+from gaitforge.learners.export.onnx_policy import PROGRAMS
 from gaitforge.learners.models.registry import model_names
 from gaitforge.learners.training.objectives import OBJECTIVES
 from gaitforge.pipeline.cli.parsing.runners import runner_names

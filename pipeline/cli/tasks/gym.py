@@ -14,7 +14,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
     option_values,
 )
 from gaitforge.pipeline.cli.parsing.values import names, positive
-from gaitforge.pipeline.cli.work import Work, work
+from gaitforge.pipeline.cli.work import CommandWork, work
 from gaitforge.pipeline.tables import show
 
 _SHIPPED = ("medium", "expert")
@@ -92,7 +92,7 @@ def _of_env(name: str, text: str, metavar: str) -> AddTo:
     flag("--physics", "store the simulator's positions and velocities"),
     "--processes --seed --mix-versions --json",
 )
-def _collect(arguments: argparse.Namespace) -> Work:
+def _collect(arguments: argparse.Namespace) -> CommandWork:
     """Collect episodes of trained policies, or their replay buffer."""
     from gaitforge.collectors.gym.checking import notes
     from gaitforge.collectors.gym.data import MEDIUM_REPLAY

@@ -20,7 +20,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
 )
 from gaitforge.pipeline.cli.parsing.reading import uses
 from gaitforge.pipeline.cli.parsing.values import names, positive, whole
-from gaitforge.pipeline.cli.work import Result, Work, work
+from gaitforge.pipeline.cli.work import CommandWork, Result, work
 from gaitforge.pipeline.tables import show
 
 if TYPE_CHECKING:
@@ -102,11 +102,11 @@ def _snippets(arguments: argparse.Namespace) -> "list[Snippet]":
     setting("humanoids=256"),
     "--json",
 )
-def _train_expert(arguments: argparse.Namespace) -> Work:
+def _train_expert(arguments: argparse.Namespace) -> CommandWork:
     """Train an expert per snippet, a stage each."""
     from gaitforge.collectors.humanoid.experts.train_residual import ResidualTrainingConfig
     from gaitforge.flows.stages.humanoid_experts import card_file, train_humanoid_expert
-    from gaitforge.flows.stages.staging import Stage
+    from gaitforge.flows.stages.stage import Stage
 
     config = planned(ResidualTrainingConfig(), arguments, "steps", "seed", "threads")
     reference, out, snippets = arguments.reference, arguments.out, _snippets(arguments)
@@ -132,7 +132,7 @@ def _train_expert(arguments: argparse.Namespace) -> Work:
         )
         for snippet in snippets
     ]
-    return Work(out, stages, result, arguments.words)
+    return CommandWork(out, stages, result, arguments.words)
 
 
 @work(
@@ -145,7 +145,7 @@ def _train_expert(arguments: argparse.Namespace) -> Work:
     option("--action-noise", "standard deviation of the noise on actions (default: 0.1)", float),
     "--processes --seed --mix-versions --json",
 )
-def _collect(arguments: argparse.Namespace) -> Work:
+def _collect(arguments: argparse.Namespace) -> CommandWork:
     """Collect rollouts of experts, one part per snippet."""
     from gaitforge.collectors.humanoid.experts.experts import PD
     from gaitforge.collectors.humanoid.snippet_grid import SnippetGrid

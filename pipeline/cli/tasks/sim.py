@@ -39,7 +39,7 @@ def _check(arguments: argparse.Namespace) -> Callable[[], int]:
 
 def _run_checks(arguments: argparse.Namespace) -> int:
     from gaitforge.collectors.physics import availability
-    from gaitforge.collectors.physics.contract.checks import CHECKS, run_checks
+    from gaitforge.collectors.physics.checks.contract import CHECKS, run_checks
 
     backend = availability(arguments.sim)
     if not backend.available:

@@ -18,7 +18,7 @@ _RESERVED = "select keyword_name from duckdb_keywords() where keyword_category =
 
 
 @dataclass(frozen=True)
-class Column:
+class ChartColumn:
     """A column as codes (uint8, one per episode): its bins or values, then others, then missing.
 
     Attributes:
@@ -39,7 +39,7 @@ class Column:
     missing: str = ""
 
 
-def binned(name: str, values: pa.Array) -> Column:
+def binned(name: str, values: pa.Array) -> ChartColumn:
     """The codes of a catalog column: text, true or false, whole or other numbers."""
     sql = f'"{name}"' if name.lower() in _reserved() or name[0].isdecimal() else name
     if pa.types.is_string(values.type):
@@ -60,7 +60,7 @@ def binned(name: str, values: pa.Array) -> Column:
     )
     texts = tuple(_literal(each) for each in (distinct if few else edges).tolist())
     bins, single = ((), texts) if few else (texts, ())
-    return Column(name, sql, codes, bins, single, missing="" if valid.all() else missing)
+    return ChartColumn(name, sql, codes, bins, single, missing="" if valid.all() else missing)
 
 
 @cache
@@ -69,7 +69,7 @@ def _reserved() -> frozenset[str]:
         return frozenset(word for (word,) in connection.execute(_RESERVED).fetchall())
 
 
-def _named(name: str, sql: str, values: pa.Array) -> Column:
+def _named(name: str, sql: str, values: pa.Array) -> ChartColumn:
     coded = values.dictionary_encode()
     names = coded.dictionary.to_pylist()
     counts = np.bincount(np.asarray(coded.indices.drop_null()), minlength=len(names))
@@ -81,7 +81,7 @@ def _named(name: str, sql: str, values: pa.Array) -> Column:
     to_code = np.array([*of_name, len(kept) + others], np.uint8)
     codes = to_code[np.asarray(coded.indices.fill_null(len(names)))]
     missing = f"{sql} is null" if values.null_count else ""
-    return Column(name, sql, codes, (), tuple(kept), text=True, others=others, missing=missing)
+    return ChartColumn(name, sql, codes, (), tuple(kept), text=True, others=others, missing=missing)
 
 
 def bin_edges(low: float, high: float) -> np.ndarray:

@@ -25,7 +25,7 @@ from gaitforge.collectors.experts.expert import (
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.collectors.modelling.varying import vary_robots
-from gaitforge.collectors.policies import Observation
+from gaitforge.collectors.policy import Observation
 from gaitforge.collectors.robots.batch import RobotBatch
 from gaitforge.collectors.robots.gait import GaitReference
 from gaitforge.collectors.robots.robot import N_JOINTS

@@ -28,7 +28,7 @@ from gaitforge.collectors.experts.imported.networks import Arrays
 from gaitforge.collectors.experts.imported.policy import ImportedPolicy
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.observations import OBS_DIM, POLICY_SLICES, PRIVILEGED_DIM
-from gaitforge.collectors.policies import Observation
+from gaitforge.collectors.policy import Observation
 from gaitforge.collectors.robots.commands import N_COMMANDS
 from gaitforge.collectors.robots.robot import N_JOINTS
 from gaitforge.collectors.scenarios.terrains import make_tile, tile_heights

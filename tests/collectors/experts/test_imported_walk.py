@@ -13,7 +13,7 @@ from gaitforge.collectors.experts.imported.layout import parse_layout
 from gaitforge.collectors.experts.imported.networks import Arrays
 from gaitforge.collectors.experts.imported.policy import ImportedPolicy
 from gaitforge.collectors.legged.observations import POLICY_SLICES
-from gaitforge.collectors.policies import Observation
+from gaitforge.collectors.policy import Observation
 from gaitforge.collectors.robots.commands import C
 from gaitforge.collectors.robots.robot import N_JOINTS
 

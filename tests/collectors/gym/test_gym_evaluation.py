@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gaitforge.collectors.gym.batch import TaskBatch
 from gaitforge.collectors.gym.gym_evaluation import evaluate, evaluation_seeds
 from gaitforge.collectors.gym.tasks import find_task, make_environment
-from gaitforge.collectors.policies import StoredObservation
+from gaitforge.collectors.policy import StoredObservation
 
 pytest.importorskip("gymnasium")
 

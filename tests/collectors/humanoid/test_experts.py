@@ -18,9 +18,9 @@ from gaitforge.collectors.humanoid.environment import TrackingEnvironment
 from gaitforge.collectors.humanoid.experts.experts import PD, WEIGHTS, PDExpert, PDLaw, load_expert
 from gaitforge.collectors.humanoid.experts.features import FEATURE_DIM, FEATURE_SLICES
 from gaitforge.collectors.humanoid.observation import OBS_DIM, REF_STEPS
-from gaitforge.collectors.humanoid.rollout import EpisodeSpec, run_episode
+from gaitforge.collectors.humanoid.rollout import ClipEpisode, run_episode
 from gaitforge.collectors.humanoid.walker import load_humanoid
-from gaitforge.collectors.policies import StoredObservation
+from gaitforge.collectors.policy import StoredObservation
 from gaitforge.common.trust import UntrustedCodeError, trusting
 from tests.collectors.humanoid.conftest import SNIPPETS
 
@@ -64,7 +64,7 @@ def observations(environment: TrackingEnvironment) -> StoredObservation:
 
 @pytest.mark.slow
 def test_tracking_the_reference_beats_going_limp(environment: TrackingEnvironment) -> None:
-    spec = EpisodeSpec(index=0, snippet=0, frame=0)
+    spec = ClipEpisode(index=0, snippet=0, frame=0)
     tracked, limp = (run_episode(environment, each, spec) for each in (PDExpert(), Limp()))
     assert tracked.normalised_length == 1.0
     assert not tracked.terminated

@@ -14,7 +14,7 @@ from gaitforge.collectors.humanoid.experts.experts import PDExpert
 from gaitforge.collectors.humanoid.experts.features import observed_features
 from gaitforge.collectors.humanoid.experts.humanoid_batch import TrackingBatch
 from gaitforge.collectors.humanoid.walker import load_humanoid
-from gaitforge.collectors.policies import StoredObservation
+from gaitforge.collectors.policy import StoredObservation
 from tests.collectors.humanoid.conftest import SNIPPETS
 
 STEP = 1

@@ -24,7 +24,7 @@ from gaitforge.collectors.legged.rollout import (
     run_episodes,
 )
 from gaitforge.collectors.physics.interface import RobotStart
-from gaitforge.collectors.policies import Policy
+from gaitforge.collectors.policy import Policy
 from gaitforge.collectors.robots.commands import COMMAND_NAMES
 from gaitforge.collectors.robots.robot import N_JOINTS
 from gaitforge.collectors.scenarios.passages import Passage

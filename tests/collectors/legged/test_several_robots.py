@@ -8,7 +8,7 @@ import pytest
 
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.modelling.varying import vary_robot
-from gaitforge.collectors.policies import Observation
+from gaitforge.collectors.policy import Observation
 from gaitforge.collectors.robots.robot import RobotCard, load_robot
 from tests.collectors.making import ROBOT, spec
 from tests.collectors.robots.robot_folders import robot_folder

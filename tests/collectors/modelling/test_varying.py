@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaitforge.collectors.modelling.varying import draw_factors, vary_robot, write_varied
-from gaitforge.collectors.physics.contract.robot_check import check_robot
+from gaitforge.collectors.physics.checks.robot_check import check_robot
 from gaitforge.collectors.physics.mujoco.model import build_model
 from gaitforge.collectors.robots.robot import VARIATION, RobotCard, RobotError, load_robot
 from gaitforge.collectors.timing import GRAVITY_MS2

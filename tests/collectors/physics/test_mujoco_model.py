@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gaitforge.collectors.physics import make_backend
-from gaitforge.collectors.physics.contract.robot_check import TRIAL_S, check_robot
+from gaitforge.collectors.physics.checks.robot_check import TRIAL_S, check_robot
 from gaitforge.collectors.physics.mujoco.model import build_model
 from gaitforge.collectors.physics.mujoco.stiffness import stiffness
 from gaitforge.collectors.robots.robot import RobotCard, RobotError, list_robots, load_robot

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaitforge.collectors.physics import availability
-from gaitforge.collectors.physics.contract.scene import (
+from gaitforge.collectors.physics.checks.scene import (
     DEFAULT_POSE,
     FIRM_STANCE,
     STANDING_HEIGHT_M,

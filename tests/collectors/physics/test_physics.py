@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gaitforge.collectors.physics import availability, make_backend
-from gaitforge.collectors.physics.contract.checks import CHECKS, run_check, run_checks
-from gaitforge.collectors.physics.contract.contact import throughput
-from gaitforge.collectors.physics.contract.scene import CheckFailed, Make
+from gaitforge.collectors.physics.checks.contact import throughput
+from gaitforge.collectors.physics.checks.contract import CHECKS, run_check, run_checks
+from gaitforge.collectors.physics.checks.scene import CheckFailed, Make
 from gaitforge.collectors.physics.interface import BackendUnavailable, PhysicsBackend
 from gaitforge.collectors.physics.isaacgym.process import PYTHON_VARIABLE
 from gaitforge.collectors.simulators import BACKENDS
@@ -153,7 +153,7 @@ def test_checking_goes_on_when_the_simulator_breaks_off(monkeypatch: pytest.Monk
         raise OSError("the worker is gone:\nlast words")
 
     checks = {"start": lost, "throughput": throughput}
-    monkeypatch.setattr("gaitforge.collectors.physics.contract.checks.CHECKS", checks)
+    monkeypatch.setattr("gaitforge.collectors.physics.checks.checks.CHECKS", checks)
     first, speed = run_checks("mujoco", robots=2)
     assert (first.passed, first.found) == (False, "the worker is gone: last words")
     assert speed.passed

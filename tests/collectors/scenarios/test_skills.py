@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gaitforge.collectors.legged.signals import signals
+from gaitforge.collectors.legged.step_signals import signals
 from gaitforge.collectors.robots.commands import NEUTRAL, C
 from gaitforge.collectors.robots.robot import N_JOINTS
 from gaitforge.collectors.scenarios.passages import Passage

@@ -17,7 +17,7 @@ from gaitforge.datasets import (
     open_store,
     save_split,
 )
-from gaitforge.datasets.analysis.card import card_record
+from gaitforge.datasets.analysis.card_content import card_record
 from gaitforge.datasets.edits.applying import apply_edits
 from gaitforge.datasets.edits.fields import add_field
 from gaitforge.datasets.formats.transfer.exporting import export_selection

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gaitforge.datasets import DatasetError, Selection, Store, open_store
-from gaitforge.datasets.formats.mocapact.mocapact_schema import Snippet, clip_name, clip_of
+from gaitforge.datasets.formats.mocapact.mocapact_schema import MocapactSnippet, clip_name, clip_of
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.format_stores import rollout_store
@@ -53,8 +53,8 @@ def test_skills_of_any_name_stay_apart(destination: str, notes: bool, tmp_path: 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.integers(0, 10**6))
 def test_a_clip_of_any_name_is_told_by_its_group(clip: str, frame: int) -> None:
-    snippet = Snippet(clip_name(clip), frame, 2 * frame)
-    assert Snippet.parse(snippet.name) == snippet
+    snippet = MocapactSnippet(clip_name(clip), frame, 2 * frame)
+    assert MocapactSnippet.parse(snippet.name) == snippet
     assert clip_of(snippet.clip) == clip
     assert not set(snippet.name) & {"/", "\0", "\n"}
     assert not snippet.name.startswith(".")

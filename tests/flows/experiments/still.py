@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gaitforge.collectors.policies import Memoryless, Observation
+from gaitforge.collectors.policy import Memoryless, Observation
 from gaitforge.collectors.robots.robot import N_JOINTS
 
 STILL = "tests.flows.experiments.still:Still"

@@ -17,7 +17,7 @@ from gaitforge.flows.experiments.reinforcement import ReinforcementPlan
 from gaitforge.flows.experiments.robustness import RobustnessPlan
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import write_record
-from gaitforge.flows.stages.staging import Stage, at_work, is_done
+from gaitforge.flows.stages.stage import Stage, at_work, is_done
 from gaitforge.flows.stages.status import EXPERIMENT, MEASUREMENT, REINFORCEMENT, ROBUSTNESS
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.legged import LeggedPlan

@@ -22,7 +22,7 @@ from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.progress import Advance, Reporter, Silent
 from gaitforge.flows.records.records import write_record
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.stages.staging import find_stage, is_done, run_stage
+from gaitforge.flows.stages.stage import find_stage, is_done, run_stage
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.learners.checkpoint import CHECKPOINT, load_policy, read_checkpoint
 from gaitforge.learners.models.registry import PRESETS
@@ -30,8 +30,8 @@ from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.training import pace
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.held_out import split_episodes
-from gaitforge.pipeline.experiments.choices import chosen_claim
-from gaitforge.pipeline.experiments.presets import experiment_preset
+from gaitforge.pipeline.presets.choices import chosen_claim
+from gaitforge.pipeline.presets.experiments import experiment_preset
 from gaitforge.pipeline.report.experiment import stages_of
 from tests.flows.making import COLLECT, Counting, Interrupting, Stop, run_experiment
 from tests.learners import making

@@ -17,8 +17,8 @@ from gaitforge.flows.experiments.names import check_stages, number_text
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.experiments.reinforcement import ReinforcementPlan, reinforcement_stages
 from gaitforge.flows.experiments.robustness import RobustnessPlan, robustness_stages
-from gaitforge.flows.runners.slurm.script import SlurmSettings, Work, batch_script
-from gaitforge.flows.stages.staging import Stage
+from gaitforge.flows.runners.slurm.script import JobWork, SlurmSettings, batch_script
+from gaitforge.flows.stages.stage import Stage
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.pipeline.report.experiment import stages_of
@@ -59,7 +59,7 @@ def listed(make: Callable[[], list[Stage]]) -> list[Stage]:
 
 
 def script_of(stage: Stage) -> str:
-    work = Work(f"gaitforge-{stage.name.replace(' ', '-')}", 1, False, False, 1)
+    work = JobWork(f"gaitforge-{stage.name.replace(' ', '-')}", 1, False, False, 1)
     return batch_script(Path("/a/jobs/b"), work, SlurmSettings(), "9f86d0")
 
 
@@ -97,7 +97,7 @@ def test_any_names_of_an_experiment_are_refused_or_stay_in_the_folder(
 @settings(deadline=None)
 @given(st.text(max_size=40))
 def test_a_jobs_name_is_one_word_of_its_own_line(name: str) -> None:
-    folder, plain = Path("/a/jobs/b"), Work("x", 1, False, False, 1)
+    folder, plain = Path("/a/jobs/b"), JobWork("x", 1, False, False, 1)
     script = batch_script(folder, replace(plain, name=name), SlurmSettings(), "9f86d0").splitlines()
     alike = batch_script(folder, plain, SlurmSettings(), "9f86d0").splitlines()
     changed = [k for k, pair in enumerate(zip(script, alike, strict=True)) if pair[0] != pair[1]]

@@ -15,7 +15,7 @@ from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.claim import Claim, claim, claimed
 from gaitforge.flows.experiments.plan import Corrections, DataSet, Experiment, asked_score
-from gaitforge.flows.experiments.runs import Run
+from gaitforge.flows.experiments.runs import LearnerRun
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import to_tree
@@ -28,8 +28,8 @@ from gaitforge.learners.models.registry import PRESETS as MODELS
 from gaitforge.learners.models.registry import preset as model_preset
 from gaitforge.learners.models.spaces import SPACES
 from gaitforge.learners.training.objectives import OBJECTIVES
-from gaitforge.pipeline.experiments.choices import chosen_claim
-from gaitforge.pipeline.experiments.presets import (
+from gaitforge.pipeline.presets.choices import chosen_claim
+from gaitforge.pipeline.presets.experiments import (
     PRESETS,
     collecting_preset,
     experiment_preset,
@@ -174,7 +174,7 @@ def test_the_number_of_episodes_takes_the_first_ones_and_refuses_more_than_there
     assert task is not None
     [data] = plan.data_sets()
     few, more, most = (
-        Run(plan, tmp_path, store, "hopper", task, data, "mlp", 0, value).select()
+        LearnerRun(plan, tmp_path, store, "hopper", task, data, "mlp", 0, value).select()
         for value in plan.values()
     )
     every = SelectPlan(where="quality = 'expert'").select(store)
@@ -319,5 +319,5 @@ def test_the_expert_that_collects_or_labels_scores_100(
 ) -> None:
     grid = EvaluationGrid(("flat",), ("stand",), (0,), episodes=1)
     where = LeggedEvaluation(grid=grid, robots=1, threads=1)
-    run = Run(plan, tmp_path, "none.zarr", "legged", where, DataSet(), "mlp", 0)
+    run = LearnerRun(plan, tmp_path, "none.zarr", "legged", where, DataSet(), "mlp", 0)
     assert run.referred(Silent())[1].source == expert

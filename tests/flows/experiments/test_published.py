@@ -19,7 +19,7 @@ from gaitforge.flows.experiments.published import (
 )
 from gaitforge.flows.experiments.robustness import RobustnessPlan
 from gaitforge.flows.stages.status import ROBUSTNESS
-from gaitforge.pipeline.experiments.presets import PRESETS, preset
+from gaitforge.pipeline.presets.experiments import PRESETS, preset
 from gaitforge.pipeline.report.results import verdict_rows
 
 SCORES = st.lists(st.integers(-50, 50).map(float), min_size=1, max_size=5)

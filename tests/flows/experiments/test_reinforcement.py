@@ -16,11 +16,11 @@ from gaitforge.flows.experiments.published import OPEN, Published
 from gaitforge.flows.experiments.reinforcement import ReinforcementPlan, reinforcement_stages
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record, to_tree, write_record
-from gaitforge.flows.stages.staging import find_stage, is_done, run_stages
+from gaitforge.flows.stages.stage import find_stage, is_done, run_stages
 from gaitforge.flows.stages.status import REINFORCEMENT
 from gaitforge.learners.models.registry import build_network, count_parameters, preset
 from gaitforge.learners.policy.tokens import TokenLayout
-from gaitforge.pipeline.experiments.presets import preset as shipped
+from gaitforge.pipeline.presets.experiments import preset as shipped
 from gaitforge.pipeline.report.experiment import PLAN_KINDS, stages_in
 from gaitforge.pipeline.report.kinds.reinforcement import write_page
 from tests.pipeline.command_line import call

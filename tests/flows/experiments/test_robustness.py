@@ -12,7 +12,7 @@ from gaitforge.flows.experiments.robustness import (
 )
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record, to_tree
-from gaitforge.flows.stages.staging import is_done, run_stages
+from gaitforge.flows.stages.stage import is_done, run_stages
 from gaitforge.flows.stages.status import ROBUSTNESS
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.pipeline.report.experiment import PLAN_KINDS

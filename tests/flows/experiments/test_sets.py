@@ -12,7 +12,7 @@ from gaitforge.flows.experiments.claim import Claim
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.stages.staging import is_done, run_stages
+from gaitforge.flows.stages.stage import is_done, run_stages
 from gaitforge.flows.stages.train import SelectPlan
 from gaitforge.flows.tasks.legged import legged_plan
 from gaitforge.pipeline.report.experiment import stages_of

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from gaitforge.datasets import Selection, open_store
 from gaitforge.learners.checkpoint import load_policy, policy_card
-from gaitforge.learners.deploy.control import LearnedPolicy
-from gaitforge.learners.deploy.export import ExportOptions, export_policy
-from gaitforge.learners.deploy.onnx_policy import OnnxPolicy
+from gaitforge.learners.control.control import LearnedPolicy
+from gaitforge.learners.export.export import PolicyExportOptions, export_policy
+from gaitforge.learners.export.onnx_policy import OnnxPolicy
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.policy.conditioning import LABELS, Condition
 from gaitforge.learners.policy.policy_network import PolicyNetwork
@@ -30,7 +30,7 @@ from gaitforge.learners.training.labels import (
     shown_windows,
 )
 from gaitforge.learners.training.train import train
-from tests.learners.deploy.exporting import FACTS
+from tests.learners.control.exporting import FACTS
 from tests.learners.making import SHORT, SMALL, Seen, make_policy, make_selection
 
 SCALE, ZERO = 30.0, -2.0
@@ -269,7 +269,9 @@ def test_guidance_scales_what_the_condition_changes(model: str) -> None:
 def test_an_export_takes_return_to_go_and_target(tmp_path: Path) -> None:
     network = make_policy(tokens="return", return_scale=SCALE, return_zero=ZERO, condition=SEVERAL)
     card = policy_card(network.eval(), preset("fcnet", SMALL["fcnet"])) | {"parameters": 1}
-    export_policy(network, card, FACTS, tmp_path / "out", ExportOptions(("onnx",), batch_size=2))
+    export_policy(
+        network, card, FACTS, tmp_path / "out", PolicyExportOptions(("onnx",), batch_size=2)
+    )
     exported = OnnxPolicy(tmp_path / "out", 3, return_target=0.6)
     assert exported.description["inputs"][:3] == ["observation", "return_to_go", "target"]
     learned = LearnedPolicy(network, 3, return_target=0.6)

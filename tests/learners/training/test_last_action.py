@@ -14,9 +14,9 @@ from gaitforge.datasets import Selection, open_store
 from gaitforge.datasets.formats.d4rl.tasks import TASKS
 from gaitforge.datasets.formats.transfer.importing import import_source
 from gaitforge.learners.checkpoint import load_policy, policy_card
-from gaitforge.learners.deploy.control import LearnedPolicy
-from gaitforge.learners.deploy.export import ExportOptions, export_policy
-from gaitforge.learners.deploy.onnx_policy import OnnxPolicy
+from gaitforge.learners.control.control import LearnedPolicy
+from gaitforge.learners.export.export import PolicyExportOptions, export_policy
+from gaitforge.learners.export.onnx_policy import OnnxPolicy
 from gaitforge.learners.models.registry import build_network, preset
 from gaitforge.learners.policy.gaussian import GaussianSpread
 from gaitforge.learners.policy.normalisation import Normaliser
@@ -25,7 +25,7 @@ from gaitforge.learners.policy.tokens import TokenLayout
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.held_out import held_out_error
 from gaitforge.learners.training.train import train
-from tests.learners.deploy.exporting import FACTS
+from tests.learners.control.exporting import FACTS
 from tests.learners.making import OBS_SLICES, SHORT, SMALL, Seen, make_policy
 
 KINDS = ("fcnet", "dt")
@@ -216,7 +216,7 @@ def legged_policy() -> tuple[PolicyNetwork, dict[str, Any], Any]:
 @pytest.mark.slow
 def test_an_exported_policy_keeps_it_as_a_part_of_its_state(tmp_path: Path) -> None:
     policy, card, facts = legged_policy()
-    result = export_policy(policy, card, facts, tmp_path / "out", ExportOptions(batch_size=2))
+    result = export_policy(policy, card, facts, tmp_path / "out", PolicyExportOptions(batch_size=2))
     assert max(result.errors.values()) <= 1e-5
     exported = OnnxPolicy(tmp_path / "out", num_robots=3, return_target=0.8)
     assert exported.description["observation"]["dim"] == 58

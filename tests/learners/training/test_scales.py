@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 
 from gaitforge.datasets import Field, Schema, Selection, Store
 from gaitforge.learners.checkpoint import CHECKPOINT, load_policy
-from gaitforge.learners.deploy.compiled_step import compiled_step
-from gaitforge.learners.deploy.export_formats import onnx_step, pt2_step, to_onnx, to_pt2, trace
-from gaitforge.learners.deploy.step_modules import PolicyStep
+from gaitforge.learners.control.compiled_step import compiled_step
+from gaitforge.learners.control.step_modules import PolicyStep
+from gaitforge.learners.export.export_formats import onnx_step, pt2_step, to_onnx, to_pt2, trace
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.policy.scales import LEAST, MOST
 from gaitforge.learners.training import building

@@ -10,7 +10,7 @@ import pytest
 from gaitforge.collectors.gym.batch import TaskBatch
 from gaitforge.collectors.gym.gym_evaluation import evaluate, evaluation_seeds
 from gaitforge.collectors.gym.tasks import find_task
-from gaitforge.collectors.policies import Memoryless, StoredObservation
+from gaitforge.collectors.policy import Memoryless, StoredObservation
 from gaitforge.common.trust import VARIABLE, trust, trusting
 from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Silent

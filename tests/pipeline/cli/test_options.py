@@ -14,8 +14,8 @@ from gaitforge.flows.progress import Reporter
 from gaitforge.pipeline.cli.main import build_parser, parsed
 from gaitforge.pipeline.cli.parsing.parser import Parser, command, flag, option
 from gaitforge.pipeline.cli.parsing.values import positive
-from gaitforge.pipeline.cli.work import Result, Work, single, work
-from gaitforge.pipeline.experiments.presets import experiment_preset
+from gaitforge.pipeline.cli.work import CommandWork, Result, single, work
+from gaitforge.pipeline.presets.experiments import experiment_preset
 from gaitforge.pipeline.serve import prefect_server
 from tests.pipeline.command_line import Run, assert_refused
 
@@ -134,7 +134,7 @@ def test_a_command_that_never_reads_an_option_refuses_it(
     @work(
         "", option("--mode", "which"), option("--size", "how large", positive, 3), flag("--b", "x")
     )
-    def plans(arguments: argparse.Namespace) -> Work:
+    def plans(arguments: argparse.Namespace) -> CommandWork:
         size = arguments.size if arguments.mode == "sized" else ""
 
         def run(_: Reporter) -> Result:

@@ -14,14 +14,14 @@ from gaitforge.collectors.gym.batch import TaskBatch
 from gaitforge.collectors.gym.gym_evaluation import evaluate
 from gaitforge.collectors.gym.gym_rollout import run_episode
 from gaitforge.collectors.gym.tasks import find_task
-from gaitforge.collectors.policies import StoredObservation
+from gaitforge.collectors.policy import StoredObservation
 from gaitforge.common.own_code import code_hash, module_version
 from gaitforge.common.trust import trusting
 from gaitforge.datasets import open_store
 from gaitforge.flows.experiments.claim import Claim
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.stages.staging import Stage, is_done, run_stage
+from gaitforge.flows.stages.stage import Stage, is_done, run_stage
 from gaitforge.flows.tasks.gym import DrawnPolicy
 from gaitforge.flows.tasks.gym_evaluation import GymEvaluation
 from gaitforge.flows.tasks.policy_source import named_source

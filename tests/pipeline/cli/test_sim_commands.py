@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gaitforge.collectors.physics.contract.checks import CHECKS
-from gaitforge.collectors.physics.contract.contact import throughput
-from gaitforge.collectors.physics.contract.scene import CheckFailed, Make
+from gaitforge.collectors.physics.checks.contact import throughput
+from gaitforge.collectors.physics.checks.contract import CHECKS
+from gaitforge.collectors.physics.checks.scene import CheckFailed, Make
 from gaitforge.collectors.physics.isaacgym.process import PYTHON_VARIABLE
 from gaitforge.collectors.simulators import BACKENDS
 from tests.pipeline.command_line import Run, assert_refused
@@ -30,7 +30,7 @@ def heavier(make: Make) -> str:
 def two_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only one check that passes, and the throughput."""
     few = {"free-fall": CHECKS["free-fall"], "throughput": throughput}
-    monkeypatch.setattr("gaitforge.collectors.physics.contract.checks.CHECKS", few)
+    monkeypatch.setattr("gaitforge.collectors.physics.checks.checks.CHECKS", few)
 
 
 def test_the_list_says_what_is_there_and_what_is_lacking(run: Run) -> None:
@@ -64,7 +64,7 @@ def test_a_check_is_a_line_with_what_was_measured(run: Run) -> None:
 
 def test_a_failed_check_is_named_and_ends_with_1(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     checks = {"weight": heavier, "throughput": throughput}
-    monkeypatch.setattr("gaitforge.collectors.physics.contract.checks.CHECKS", checks)
+    monkeypatch.setattr("gaitforge.collectors.physics.checks.checks.CHECKS", checks)
     code, out, _ = run("sim", "check", "mujoco", "--robots", "1")
     assert code == 1
     assert out.splitlines()[0].startswith("FAILED  weight")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gaitforge.datasets import Selection, Store, open_store
 from gaitforge.pipeline.report.card import selected, write_card
-from gaitforge.pipeline.report.explorer.columns import MOST_NAMES, Column, binned
+from gaitforge.pipeline.report.explorer.columns import MOST_NAMES, ChartColumn, binned
 from gaitforge.pipeline.report.explorer.page import explorer_of
 from tests.datasets.making import part_input, small_schema
 from tests.pipeline.command_line import call
@@ -44,7 +44,7 @@ columns = st.one_of(
 )
 
 
-def code_conditions(column: Column) -> list[str]:
+def code_conditions(column: ChartColumn) -> list[str]:
     """A condition for each code, as the page writes it."""
     values = [f"'{v.replace(chr(39), chr(39) * 2)}'" if column.text else v for v in column.values]
     found = [f"{column.sql} = {value}" for value in values]

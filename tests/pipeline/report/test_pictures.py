@@ -20,6 +20,7 @@ from gaitforge.collectors.robots.robot import N_JOINTS
 from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.datasets import open_store
+from gaitforge.pipeline.report.episode_pictures import draw_stored, stored_takes
 from gaitforge.pipeline.report.picture_files import (
     FADE_FRAMES,
     FRAME_PX,
@@ -38,7 +39,6 @@ from gaitforge.pipeline.report.pictures import (
     make_sheets,
     record_takes,
 )
-from gaitforge.pipeline.report.stored import draw_stored, stored_takes
 from tests.pipeline.command_line import call
 from tests.pipeline.report.run_folder import write_json
 

@@ -17,7 +17,7 @@ from gaitforge.pipeline.view import build
 from gaitforge.pipeline.view import page as page_module
 from gaitforge.pipeline.view.blocks import decoded
 from gaitforge.pipeline.view.page import page, write_page
-from gaitforge.pipeline.view.stored import spread_over_returns, stored_show
+from gaitforge.pipeline.view.stored_episodes import spread_over_returns, stored_show
 from tests.pipeline.command_line import Run, assert_refused
 from tests.pipeline.view.browser import CHROMIUM, browser
 

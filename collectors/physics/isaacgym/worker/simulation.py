@@ -22,7 +22,7 @@ def isaacgym_version() -> str:
     return f"{version.major}.{version.minor}"
 
 
-class Simulation:
+class WorkerSimulation:
     """The robots of a worker in the current world; memory is of `protocol.memory_bytes`."""
 
     def __init__(self, settings: "dict[str, Any]", memory: mmap.mmap):

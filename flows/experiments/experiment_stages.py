@@ -1,0 +1,387 @@
+"""The stages of an experiment.
+
+plan.json, stages/                what it is, and what is done
+legged.zarr, legged.card/         what it collects
+train/<run>/, pace/<set>-<learner>.json
+evaluate/<policy>.json            test/<run>.json    runs/<run>.json, a run's row
+episodes/<policy>.html            summary.json, wall.json, report.html
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gaitforge.collectors.experts.expert import drives_a_family, load_expert
+from gaitforge.collectors.robots.robot import load_robots
+from gaitforge.collectors.robots.stored_robots import SEVERAL
+from gaitforge.datasets import open_store
+from gaitforge.flows.experiments.claim import Claim
+from gaitforge.flows.experiments.names import check_apart, check_stages, file_name
+from gaitforge.flows.experiments.plan import Corrections, DataSet, Experiment
+from gaitforge.flows.experiments.runs import (
+    LEGGED,
+    LearnerRun,
+    driven_round,
+    driver,
+    expert_round,
+    tested_with,
+)
+from gaitforge.flows.experiments.summary import EXPERT_CARD, SUMMARY, write_summary
+from gaitforge.flows.progress import Reporter
+from gaitforge.flows.records.records import digest, write_record
+from gaitforge.flows.settings import with_named
+from gaitforge.flows.stages.evaluate import reference_files
+from gaitforge.flows.stages.overview import dataset_overview
+from gaitforge.flows.stages.stage import Stage, itself
+from gaitforge.flows.stages.train import TrainPlan
+from gaitforge.flows.tasks.evaluation import EvaluationPlan
+from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.flows.tasks.policy_source import EXPERT
+from gaitforge.flows.tasks.registry import evaluation_class, evaluation_of
+from gaitforge.learners.training.batches import training_columns, training_hash
+
+STORE = "legged.zarr"
+_REFERENCES = "evaluate expert"
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Writers of an experiment's pages.
+
+    Attributes:
+        card: card(store, reporter) writes `card_of(store)`.
+        episodes: episodes(store, page, reporter) writes a page of stored episodes.
+        policies: policies(out, names, reporter) writes `page_of(out, name)` of evaluations.
+        report: report(out, reporter) writes report.html.
+    """
+
+    card: Callable[[Path, Reporter], object]
+    episodes: Callable[[Path, Path, Reporter], object]
+    policies: Callable[[Path, Sequence[str], Reporter], object]
+    report: Callable[[Path, Reporter], object]
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A store, its task's name, and how policies that learn from it are evaluated."""
+
+    store: Path | str
+    task: str
+    evaluation: EvaluationPlan
+
+    def expert_key(self, experiment: Experiment) -> object:
+        """The expert that scores 100, as keys of stages have it: with a hash where it is a file.
+
+        It may be a user's class, whose code or `key` changes, or a run that is trained again. Where
+        it cannot be read, or the user does not trust it, it is only a name.
+        """
+        place = experiment.scoring_expert or self.evaluation.expert
+        if not (":" in place or Path(place).exists()):
+            return experiment.expert
+        with suppress(ValueError):
+            source = self.evaluation.source(place)
+            named = source.kind == EXPERT
+            weights = self.evaluation.expert_hash(place) if named else source.key()
+            return [experiment.expert, weights]
+        return experiment.expert
+
+
+@dataclass
+class _Listing:
+    """The stages of an experiment, as they are listed."""
+
+    claim: Claim
+    out: Path
+    pages: Pages
+    sources: Sequence[_Source]
+    stages: list[Stage] = field(default_factory=list)
+    shown: set[str] = field(default_factory=set)
+    experts: dict[str, object] = field(default_factory=dict)
+    """Task -> `_Source.expert_key`."""
+
+    @property
+    def experiment(self) -> Experiment:
+        return self.claim.experiment
+
+    def run(
+        self, source: _Source, data: DataSet, learner: str, seed: int, value: float | None = None
+    ) -> LearnerRun:
+        return LearnerRun(
+            self.experiment,
+            self.out,
+            source.store,
+            source.task,
+            source.evaluation,
+            data,
+            learner,
+            seed,
+            value,
+            several=len(self.sources) > 1,
+        )
+
+    def runs(self) -> list[LearnerRun]:
+        """All runs; seeds come last, so that every learner has been on every set before."""
+        return [
+            self.run(source, data, learner, seed, value)
+            for seed in self.experiment.seeds
+            for source in self.sources
+            for data in self.experiment.data_sets()
+            for value in self.experiment.values()
+            for learner in self.experiment.learners
+        ]
+
+    def add(self, name: str, **more: Any) -> str:
+        """Add a stage; by default it is done for the experiment as a whole. Returns its name."""
+        key = more.pop("key", None) or digest(self.experiment)
+        self.stages.append(Stage(name, key, **more))
+        return name
+
+
+def experiment_stages(claim: Claim, out: Path, pages: Pages) -> list[Stage]:
+    """The stages of an experiment, each after those whose results it reads.
+
+    Raises:
+        ValueError: a store of a task that is not simulated here, two of one task, or an empty set.
+    """
+    experiment = claim.experiment
+    listing = _Listing(claim, out, pages, list(_sources(claim, out)))
+    listing.experts |= {each.task: each.expert_key(experiment) for each in listing.sources}
+    runs = listing.runs()
+    _check_runs(experiment, runs)
+    data = _add_collection(listing)
+    if experiment.own_rounds:
+        _add_references(listing)
+    if experiment.corrections is not None:
+        data = _add_rounds(listing, experiment.corrections, runs, data)
+    if experiment.collect is not None:
+        store = out / STORE
+        outputs = (out / "dataset.json", out / EXPERT_CARD, card_of(store))
+        work = partial(_describe, experiment.collect.expert, store, out, pages)
+        page = outputs[-1]
+        listing.add("describe", run=work, outputs=outputs, after=data, page=page)
+    if not experiment.own_rounds:
+        _add_references(listing)
+        for run in runs:
+            _add_run(listing, run, data)
+    names = tuple(stage.name for stage in listing.stages)
+    key = digest([stage.key for stage in listing.stages])
+    work = partial(write_summary, claim.name, experiment, runs, out, tuple(listing.stages))
+    listing.add("compare", key=key, run=work, outputs=(out / SUMMARY,), after=names)
+    page = out / "report.html"
+    work = partial(pages.report, out)
+    listing.add("report", key=key, run=work, outputs=(page,), after=("compare",), page=page)
+    check_stages(listing.stages)
+    return listing.stages
+
+
+def _check_runs(experiment: Experiment, runs: Sequence[LearnerRun]) -> None:
+    """Raise ValueError if two runs would share a folder, a stage or a record."""
+    check_apart((run.name, run.described) for run in runs)
+    others = {run.name: run for run in runs}
+    # Files of one run beside its own, see `LearnerRun.score`: no other run may have such names.
+    beside = r"(-asked-\d+|-step-\d+|-train)"
+    for name, run in others.items():
+        match = re.fullmatch(f"(.+?){beside}", name)
+        if match and match[1] in others:
+            other = others[match[1]].described
+            raise ValueError(
+                f"{run.described} would be named {name}, as a file of {other}; rename one of them"
+            )
+
+
+def _sources(claim: Claim, out: Path) -> Iterator[_Source]:
+    experiment, tasks = claim.experiment, set[str]()
+    if experiment.collect is not None:
+        drawn = {"randomisation": experiment.collect.randomisation}
+        plan = with_named(evaluation_class(LEGGED)(), {**drawn, **experiment.evaluate})
+        yield _Source(out / STORE, LEGGED, plan)
+    for address in claim.stores:
+        store = open_store(address)
+        plan = evaluation_of(store)
+        if plan is None:
+            raise ValueError(
+                f"{address} is of {store.schema.robot or 'an unknown task'}, in which no policy "
+                "can be evaluated here"
+            )
+        task = LEGGED if plan.kind == LEGGED else _task_name(store.schema.robot or plan.kind)
+        if task in tasks:
+            raise ValueError(f"an experiment takes one store of each task, got two of {task}")
+        tasks.add(task)
+        source = _Source(address, task, with_named(plan, experiment.evaluate))
+        if plan.kind == LEGGED:
+            _check_robot(experiment, store.schema.robot, source)
+        for learner in experiment.learners:
+            config = experiment.config(learner, experiment.seeds[0])
+            TrainPlan(experiment.select, config).selection(address)
+        yield source
+
+
+def _task_name(text: str) -> str:
+    """The name of a task that a store names: a folder's, and not that of the legged task."""
+    return file_name(text if text != LEGGED else f"{text} ")
+
+
+def _check_robot(experiment: Experiment, robot: str, source: _Source) -> None:
+    """Raise ValueError if the expert that scores or labels drives another robot than learners."""
+    expert = experiment.scoring_expert or source.evaluation.expert
+    given = getattr(source.evaluation, "robot", "") or robot
+    if given == SEVERAL:
+        raise ValueError(f"{source.store} has several robots; name some: evaluate.robot=go1,go2")
+    if "," in expert or drives_a_family(load_expert(expert).weights):
+        LeggedPlan(expert=expert, robot=given).pairs()
+        return
+    driven = load_expert(expert).policy.robot.name
+    if any(card.name != driven for card in load_robots(given)):
+        raise ValueError(
+            f"expert {expert} drives {driven}, but the learners drive {given}; give an expert of "
+            "that robot"
+        )
+
+
+def _add_collection(listing: _Listing) -> tuple[str, ...]:
+    """Collect and show the episodes; returns the names of stages that later ones wait for."""
+    collect, out, store = listing.experiment.collect, listing.out, listing.out / STORE
+    if collect is None:
+        return ()
+    listing.add("collect", collection=partial(itself, collect), place=store)
+    page = page_of(out, "collected")
+    work = partial(listing.pages.episodes, store, page)
+    listing.add("show collected", run=work, outputs=(page,), after=("collect",), page=page)
+    return ("collect",)
+
+
+def _add_references(listing: _Listing) -> None:
+    """Evaluate the policies that score 0 and 100, where the task has no references."""
+    for source in listing.sources:
+        learner, seed = next(iter(listing.experiment.learners)), listing.experiment.seeds[0]
+        run = listing.run(source, DataSet(), learner, seed)
+        outputs = reference_files(source.evaluation, run.references_folder)
+        if outputs:
+            name = _REFERENCES if source.task == LEGGED else f"{_REFERENCES} of {source.task}"
+            key = digest([source.evaluation, listing.experts[source.task]])
+            listing.add(name, key=key, run=run.referred, outputs=outputs)
+
+
+def _add_rounds(
+    listing: _Listing, corrections: Corrections, runs: Sequence[LearnerRun], data: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Add the rounds, with the learner's own runs where it drives; as `_add_collection`."""
+    [source], own = listing.sources, listing.experiment.own_rounds
+    place = Path(source.store)
+    for k in range(1, corrections.rounds + 1):
+        if own:
+            _add_round(listing, runs, k - 1, data)
+        drives = driver(runs[0], k)
+        name = f"collect round-{k}"
+        if not own:
+            _add_training(listing, drives, data)
+            name = "collect corrections" if k == 1 else f"collect corrections-{k}"
+        driven = partial(driven_round, drives, corrections, k)
+        after = (f"train {drives.name}",)
+        data = (listing.add(name, collection=driven, place=place, after=after),)
+        if corrections.plain:
+            alone = partial(expert_round, drives, corrections, k)
+            data += (listing.add(f"collect plain-{k}", collection=alone, place=place),)
+    if own:
+        _add_round(listing, runs, corrections.rounds, data)
+    return data
+
+
+def _add_round(
+    listing: _Listing, runs: Sequence[LearnerRun], k: int, data: tuple[str, ...]
+) -> None:
+    for run in runs:
+        if run.data.rounds == k:
+            _add_run(listing, run, data)
+
+
+def _add_run(listing: _Listing, run: LearnerRun, data: tuple[str, ...]) -> None:
+    """Time, train, score and show a run."""
+    if listing.experiment.train_s is not None and run.seed == listing.experiment.seeds[0]:
+        key = digest([listing.experiment.train_s, run.config(), _data_key(run)])
+        work, outputs = run.measure, (run.pace,)
+        data += (listing.add(f"time {run.seeded}", key=key, run=work, outputs=outputs, after=data),)
+    trained = _add_training(listing, run, data)
+    expert = listing.experts[run.task]
+    key = digest([_train_key(run, expert), run.evaluation, expert, run.experiment.targets,
+                  run.experiment.curve, run.experiment.tested and _tested_with(run)])  # fmt: skip
+    references = [stage.name for stage in listing.stages if stage.name.startswith(_REFERENCES)]
+    after, outputs = (trained, *references), (run.record, run.evaluated)
+    name = f"evaluate {run.name}"
+    listing.add(name, key=key, run=run.score, outputs=outputs, after=after)
+    if run.task == LEGGED and run.learner not in listing.shown:
+        listing.shown.add(run.learner)
+        page = page_of(listing.out, run.name)
+        work = partial(listing.pages.policies, listing.out, (run.name,))
+        after = (name, *references)
+        listing.add(f"show {run.name}", key=key, run=work, outputs=(page,), after=after, page=page)
+
+
+def _add_training(listing: _Listing, run: LearnerRun, data: tuple[str, ...]) -> str:
+    paced = [f"time {run.seeded}"] if run.experiment.train_s is not None else []
+    names = {stage.name for stage in listing.stages}
+    return listing.add(
+        f"train {run.name}",
+        key=_train_key(run, listing.experts[run.task]),
+        run=run.train,
+        outputs=(run.folder / "checkpoint.json",),
+        after=(*data, *(name for name in paced if name in names)),
+        place=run.folder,
+        trains=True,
+        device=run.config().device,
+    )
+
+
+def _train_key(run: LearnerRun, expert: object) -> str:
+    scaled = run.experiment.targets and run.experiment.asked(run.learner) != (None,)
+    by = [run.evaluation, expert] if scaled else []
+    return digest([run.config().to_json(), run.experiment.train_s, _data_key(run), by])
+
+
+def _tested_with(run: LearnerRun) -> object:
+    """What the errors of a tested run depend on beside it; True, as before, for plain cloning."""
+    return tested_with(run.config()) or True
+
+
+def _data_key(run: LearnerRun) -> object:
+    """Key of what a run's training sees of its episodes."""
+    if not run.experiment.fixed:
+        return training_hash(run.config(), run.select().select(run.store))
+    corrections = run.experiment.corrections
+    rounds = corrections and replace(corrections, rounds=run.data.rounds or corrections.rounds)
+    plans: list[object] = [run.experiment.collect, rounds, run.experiment.select, run.data]
+    edits = _edits_seen(run)
+    return [*plans, edits] if edits else plans
+
+
+def _edits_seen(run: LearnerRun) -> list[str]:
+    """SHA-256 of the edits of a run's store that can change what its training sees."""
+    if run.experiment.collect is not None and not Path(run.store).exists():
+        return []  # it is not collected yet
+    columns = set(training_columns(run.config()))
+    narrowed = bool(run.experiment.select.where or run.data.condition)
+    return [
+        edit.sha256
+        for edit in open_store(run.store).edits()
+        if narrowed or edit.kind != "annotate" or columns.intersection(edit.columns)
+    ]
+
+
+def page_of(out: Path, name: str) -> Path:
+    """The page of the episodes of an evaluation, or of those that were collected."""
+    return out / "episodes" / f"{name}.html"
+
+
+def card_of(store: Path) -> Path:
+    """The page of a store's card."""
+    return store.with_name(f"{store.name}.card") / "card.html"
+
+
+def _describe(expert: str, store: Path, out: Path, pages: Pages, reporter: Reporter) -> None:
+    write_record(out / EXPERT_CARD, load_expert(expert).card)
+    write_record(out / "dataset.json", dataset_overview(store))
+    pages.card(store, reporter)

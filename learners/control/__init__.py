@@ -1,0 +1,1 @@
+"""Policies in control: the control loop, and control steps compiled for one CPU thread."""

@@ -1,0 +1,398 @@
+"""The compiled loops of `CompiledStep`: a control step of FCNet, the MLPs and Body Transformers.
+
+Arrays are float32, unless said, and contiguous in the last axis; inner loops run along that axis,
+so that the compiler vectorises them.
+
+Legend: N robots, Do observation, D token, A action, L layers, n context length, m modes; FCNet: d
+hidden channels, h decoder channels; others: F numbers of a channel that are remembered, V nodes, E
+embedding.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.polynomial import Chebyshev, Polynomial
+
+from gaitforge.learners.fast_kernels import compiled
+from gaitforge.learners.models.bot.compiled_attention import forward_loops
+
+Array = np.ndarray
+
+_HALF, _ONE = np.float32(0.5), np.float32(1.0)
+_EPSILON = np.float32(1e-5)  # nn.LayerNorm's default
+
+# gelu(a) = a / 2 + |a| G(|a|), G(a) = erf(a / sqrt(2)) / 2: a polynomial up to 5.5 and constant
+# beyond, where the difference is below 2e-8. The error of degree 20 is below that of float32.
+_GELU_LIMIT = np.float32(5.5)
+_GELU_DEGREE = 20
+_GELU_BLOCK = 4  # coefficients a pass
+
+
+def gelu_polynomial() -> Array:
+    """Coefficients of G in w = 2 |a| / limit - 1, highest power first; float32."""
+
+    def half_erf(points: Array) -> Array:
+        return np.array([0.5 * math.erf(a / math.sqrt(2.0)) for a in points])
+
+    fit = Chebyshev.interpolate(half_erf, _GELU_DEGREE, domain=[0.0, float(_GELU_LIMIT)])
+    powers = fit.convert(kind=Polynomial, domain=fit.domain, window=[-1.0, 1.0])
+    return powers.coef[::-1].astype(np.float32)
+
+
+@compiled(fastmath={"contract", "nsz"})
+def product(matrix: Array, x: Array, y: Array) -> None:
+    """Add x @ matrix to y, eight rows summed first, since rounding errors grow with each sum."""
+    rows, columns = matrix.shape
+    whole = rows - rows % 8
+    for i in range(0, whole, 8):
+        a, b, c, d = x[i], x[i + 1], x[i + 2], x[i + 3]
+        e, f, g, h = x[i + 4], x[i + 5], x[i + 6], x[i + 7]
+        for o in range(columns):
+            left = (matrix[i, o] * a + matrix[i + 1, o] * b) + (
+                matrix[i + 2, o] * c + matrix[i + 3, o] * d
+            )
+            right = (matrix[i + 4, o] * e + matrix[i + 5, o] * f) + (
+                matrix[i + 6, o] * g + matrix[i + 7, o] * h
+            )
+            y[o] += left + right
+    for i in range(whole, rows):
+        a = x[i]
+        for o in range(columns):
+            y[o] += matrix[i, o] * a
+
+
+@compiled()
+def affine(weights: Array, place: int, x: Array, y: Array) -> int:
+    """Compute y = x @ matrix + bias, both read from `place`; returns the place after them.
+
+    The matrix is stored as (inputs, outputs).
+    """
+    bias = place + x.size * y.size
+    for o in range(y.size):
+        y[o] = weights[bias + o]
+    product(weights[place:bias].reshape((x.size, y.size)), x, y)
+    return bias + y.size
+
+
+@compiled()
+def add(x: Array, y: Array) -> None:
+    """Add y to x, in place."""
+    for c in range(x.size):
+        x[c] += y[c]
+
+
+@compiled()
+def affine_rows(weights: Array, place: int, x: Array, y: Array) -> int:
+    """`affine` for each row of x and y."""
+    after = place
+    for row in range(len(x)):
+        after = affine(weights, place, x[row], y[row])
+    return after
+
+
+@compiled()
+def layer_norm(weights: Array, place: int, x: Array, y: Array) -> int:
+    """LayerNorm with scale and offset read from `place`; returns the place after them."""
+    size = x.size
+    mean = np.float32(0.0)
+    for c in range(size):
+        mean += x[c]
+    mean /= np.float32(size)
+    variance = np.float32(0.0)
+    for c in range(size):
+        variance += (x[c] - mean) * (x[c] - mean)
+    spread = _ONE / np.float32(math.sqrt(variance / np.float32(size) + _EPSILON))
+    scale, offset = weights[place : place + size], weights[place + size : place + 2 * size]
+    for c in range(size):
+        y[c] = (x[c] - mean) * spread * scale[c] + offset[c]
+    return place + 2 * size
+
+
+@compiled()
+def gelu(coefficients: Array, x: Array, w: Array, g: Array) -> None:
+    """The exact (erf) GELU of x, in place; w and g are scratch of at least x's size."""
+    for c in range(x.size):
+        w[c] = min(abs(x[c]), _GELU_LIMIT) * (np.float32(2.0) / _GELU_LIMIT) - _ONE
+        g[c] = coefficients[0]
+    for k in range(1, coefficients.size, _GELU_BLOCK):
+        p, q, r, s = coefficients[k], coefficients[k + 1], coefficients[k + 2], coefficients[k + 3]
+        for c in range(x.size):
+            g[c] = (((g[c] * w[c] + p) * w[c] + q) * w[c] + r) * w[c] + s
+    for c in range(x.size):
+        x[c] = _HALF * x[c] + abs(x[c]) * g[c]
+
+
+@compiled()
+def _spectral(
+    weights: Array,
+    place: int,
+    x: Array,
+    oldest: Array,
+    modes: Array,
+    turn: Array,
+    change: Array,
+    y: Array,
+) -> int:
+    """One step of a spectral block, x (d,) -> y (d,): x enters the window, `oldest` leaves it.
+
+    modes (2m, d) and turn float64, see `SpectralState`; change (d,) float64 scratch. The folded
+    readout (2m, d), imaginary parts negated, is read from `place`; returns the place after it.
+    """
+    m, size = turn.shape[1], x.size
+    readout = weights[place : place + 2 * m * size].reshape((2 * m, size))
+    for c in range(size):
+        change[c] = np.float64(x[c]) - oldest[c]
+        oldest[c] = x[c]
+        y[c] = np.float32(0.0)
+    for k in range(m):  # Eq. (13) of the paper
+        cos, sin = turn[0, k], turn[1, k]
+        for c in range(size):
+            re, im = modes[k, c] + change[c], modes[m + k, c]
+            modes[k, c] = re * cos - im * sin
+            modes[m + k, c] = re * sin + im * cos
+        for c in range(size):
+            y[c] += modes[k, c] * readout[k, c] + modes[m + k, c] * readout[m + k, c]
+    return place + 2 * m * size
+
+
+@compiled()
+def read_token(source: Array, weights: Array, obs: Array, condition: Array, token: Array) -> int:
+    """Compute the normalised token (D,) from obs (Do,); returns the place after mean, std, bound.
+
+    source (D,): the observation index of each token index; -1, -2, ... for the condition's numbers.
+    """
+    for i in range(token.size):
+        if source[i] < 0:
+            token[i] = condition[-1 - source[i]]
+        else:
+            value = (obs[source[i]] - weights[i]) / weights[token.size + i]
+            bound = weights[2 * token.size + i]
+            if value > bound:  # in this way NaN stays
+                value = bound
+            elif value < -bound:
+                value = -bound
+            token[i] = value
+    return 3 * token.size
+
+
+@compiled()
+def restore(weights: Array, place: int, action: Array) -> None:
+    """Turn normalised actions (A,) into the units of the data, in place."""
+    for i in range(action.size):
+        action[i] = weights[place + i] + action[i] * weights[place + action.size + i]
+
+
+@compiled(nogil=True, error_model="numpy")
+def fcnet_step(
+    obs: Array,
+    condition: Array,
+    network: tuple[Array, Array, Array, Array, int],
+    state: tuple[Array, Array],
+    slot: int,
+    action: Array,
+    first: int,
+    last: int,
+) -> None:
+    """One control step of the robots first..last: obs (N, Do) -> action (N, A) in data units.
+
+    Args:
+        condition: (N, C), for tokens that have one.
+        network: `source` of `read_token`; all weights in the order in which they are read (see
+            `compiled_step`); cos and sin of u_k (2, m); `gelu_polynomial`; h.
+        state: (N, n, L, d) the last n inputs of every spectral block; (N, L, 2m, d) their modes;
+            zeros at first.
+        slot: steps so far modulo n.
+    """
+    source, weights, turn, coefficients, h = network
+    layers, d = state[0].shape[2:]
+    scratch, change = np.empty((6, max(source.size, d, h)), np.float32), np.empty(d)
+    token, x = scratch[0, : source.size], scratch[1, :d]
+    normed, inner, w, g = scratch[2, :d], scratch[3, :d], scratch[4], scratch[5]
+    for robot in range(first, last):
+        ring, modes = state[0][robot], state[1][robot]
+        place = read_token(source, weights, obs[robot], condition[robot], token)
+        place = affine(weights, place, token, x)
+        for layer in range(layers):
+            place = layer_norm(weights, place, x, normed)
+            oldest = ring[slot, layer]
+            place = _spectral(weights, place, normed, oldest, modes[layer], turn, change, inner)
+            gelu(coefficients, inner, w, g)
+            add(x, inner)
+            place = layer_norm(weights, place, x, normed)
+            place = affine(weights, place, normed, inner)
+            gelu(coefficients, inner, w, g)
+            place = affine(weights, place, inner, normed)
+            add(x, normed)
+        hidden = scratch[2, :h]
+        place = affine(weights, place, x, hidden)
+        gelu(coefficients, hidden, w, g)
+        place = affine(weights, place, hidden, action[robot])
+        restore(weights, place, action[robot])
+
+
+@compiled()
+def _add_and_norm(weights: Array, place: int, x: Array, y: Array) -> int:
+    """Compute x = LayerNorm(x + y) for each row; returns the place after scale and offset."""
+    after = place
+    for row in range(len(x)):
+        add(y[row], x[row])
+        after = layer_norm(weights, place, y[row], x[row])
+    return after
+
+
+@compiled()
+def _remember(
+    token: Array, waves: tuple[Array, Array], ring: Array, sums: Array, slot: int, features: Array
+) -> None:
+    """One step of a network's memory: token (D,) -> features (F, D), as in `models.memory`.
+
+    Args:
+        waves: `SpectralMemory.enter` and `rotation`; empty for a stacked memory.
+        ring: (n, D) the last tokens; sums: (2m - 1, D) float64, their modes, or (0, D).
+        slot: steps so far modulo n.
+    """
+    enter, rotation = waves
+    size, steps = token.size, len(ring)
+    if len(sums) == 0:
+        ring[slot] = token
+        for age in range(steps):
+            features[age] = ring[(slot + 1 + age) % steps]
+        return
+    oldest = ring[slot]
+    for k in range(len(sums)):
+        phase = enter[k, slot]
+        for c in range(size):
+            sums[k, c] += phase * (np.float64(token[c]) - np.float64(oldest[c]))
+    ring[slot] = token
+    features[0] = token
+    mode = np.empty(size)
+    for k in range(len(sums)):
+        mode[:] = 0.0
+        for j in range(len(sums)):
+            part = rotation[slot, k, j]
+            if part != 0.0:
+                for c in range(size):
+                    mode[c] += part * sums[j, c]
+        for c in range(size):
+            features[1 + k, c] = np.float32(mode[c])
+
+
+@compiled()
+def _embed(weights: Array, place: int, features: Array, nodes: Array, x: Array) -> int:
+    """Tokens of the body's nodes, x (V, E), from features (F, D); returns the place after them.
+
+    nodes (D,): the node of each channel. Read from `place`: biases (V, E), maps (F x D, E).
+    """
+    width = x.shape[1]
+    for node in range(len(x)):
+        for c in range(width):
+            x[node, c] = weights[place + c]
+        place += width
+    for f in range(len(features)):
+        for i in range(features.shape[1]):
+            row, number = x[nodes[i]], features[f, i]
+            for c in range(width):
+                row[c] += number * weights[place + c]
+            place += width
+    return place
+
+
+@compiled(nogil=True, error_model="numpy")
+def dense_step(
+    obs: Array,
+    condition: Array,
+    network: tuple[Any, ...],
+    state: tuple[Array, Array],
+    slot: int,
+    action: Array,
+    first: int,
+    last: int,
+) -> None:
+    """One control step of an MLP as `fcnet_step`, with another `network` and `state`.
+
+    Args:
+        network: `source` and weights as there; waves as in `_remember`; nodes as in `_embed`, empty
+            for no body; `gelu_polynomial`, empty for ReLU; (layers, 2) the width of each linear map
+            and whether an activation follows; numbers F of a channel, V and E.
+        state: (N, n, D) and (N, 2m - 1, D) as in `_remember`.
+    """
+    source, weights, waves, nodes, coefficients, layers, sizes = network
+    numbers, v, e = sizes
+    features = np.empty((numbers, source.size), np.float32)
+    token, body = np.empty(source.size, np.float32), np.empty((v, e), np.float32)
+    widest = max(layers[:, 0].max(), 1)
+    scratch = np.empty((4, widest), np.float32)
+    for robot in range(first, last):
+        place = read_token(source, weights, obs[robot], condition[robot], token)
+        _remember(token, waves, state[0][robot], state[1][robot], slot, features)
+        x = features.reshape(-1)
+        if nodes.size:
+            place = _embed(weights, place, features, nodes, body)
+            x = body.reshape(-1)
+        for layer in range(len(layers)):
+            y = scratch[layer % 2, : layers[layer, 0]]
+            place = affine(weights, place, x, y)
+            if layers[layer, 1] and coefficients.size:
+                gelu(coefficients, y, scratch[2], scratch[3])
+            elif layers[layer, 1]:
+                for c in range(y.size):  # NaN stays
+                    y[c] = np.float32(0.0) if y[c] < 0 else y[c]
+            x = y
+        action[robot] = x
+        restore(weights, place, action[robot])
+
+
+@compiled(nogil=True, error_model="numpy")
+def bot_step(
+    obs: Array,
+    condition: Array,
+    network: tuple[Any, ...],
+    state: tuple[Array, Array],
+    slot: int,
+    action: Array,
+    first: int,
+    last: int,
+) -> None:
+    """One control step as `fcnet_step`, with another `network` and `state`.
+
+    Args:
+        network: `source` and weights as there; waves as in `_remember`; nodes (D,) of the token's
+            numbers and (A,) of the actions; starts (L, V + 1) and columns of the layers' masks as
+            in `forward_loops`, starts counted in the columns of all layers; E, heads, the
+            feed-forward width, and the numbers of a channel.
+        state: (N, n, D) and (N, 2m - 1, D) as in `_remember`.
+    """
+    source, weights, waves, token_nodes, action_nodes, starts, columns, sizes = network
+    e, heads, f, numbers = sizes
+    v, width = starts.shape[1] - 1, e // heads
+    token = np.empty(source.size, np.float32)
+    remembered = np.empty((numbers, source.size), np.float32)
+    x, y = np.empty((v, e), np.float32), np.empty((v, e), np.float32)
+    qkv, pooled = np.empty((v, 3 * e), np.float32), np.empty((v, e), np.float32)
+    hidden, shares = np.empty((v, f), np.float32), np.empty((1, heads * columns.size), np.float32)
+    parts, sums = qkv.reshape((1, 3 * v * heads, width)), pooled.reshape((1, v * heads, width))
+    for robot in range(first, last):
+        out = action[robot]
+        place = read_token(source, weights, obs[robot], condition[robot], token)
+        _remember(token, waves, state[0][robot], state[1][robot], slot, remembered)
+        place = _embed(weights, place, remembered, token_nodes, x)
+        for layer in range(len(starts)):
+            place = affine_rows(weights, place, x, qkv)
+            forward_loops(parts, starts[layer], columns, sums, shares, 0, 1)
+            place = affine_rows(weights, place, pooled, y)
+            place = _add_and_norm(weights, place, x, y)
+            place = affine_rows(weights, place, x, hidden)
+            for node in range(v):
+                for c in range(f):  # NaN stays
+                    hidden[node, c] = np.float32(0.0) if hidden[node, c] < 0 else hidden[node, c]
+            place = affine_rows(weights, place, hidden, y)
+            place = _add_and_norm(weights, place, x, y)
+        bias = place + out.size * e
+        for i in range(out.size):
+            features, total = x[action_nodes[i]], weights[bias + i]
+            for c in range(e):
+                total += features[c] * weights[place + c]
+            out[i] = total
+            place += e
+        restore(weights, bias + out.size, out)

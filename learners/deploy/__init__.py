@@ -1,1 +1,0 @@
-"""Policies in control: the control loop, compiled steps, exported files."""

@@ -1,0 +1,380 @@
+"""`gaitforge run`, `demo`, `pipeline`, `compare`, `dagger`, `report`: experiments in stages."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gaitforge.flows.records.part_records import store_address
+from gaitforge.flows.records.records import read_plan, read_record, reading_files
+from gaitforge.flows.stages.status import is_experiment, staged_kind
+from gaitforge.pipeline.cli.parsing.parser import (
+    CELL_FIELDS,
+    Option,
+    command,
+    flag,
+    option,
+    option_values,
+    setting,
+)
+from gaitforge.pipeline.cli.parsing.reading import ChosenValues
+from gaitforge.pipeline.cli.parsing.values import experts, names, numbers, positive
+from gaitforge.pipeline.cli.work import CommandWork, Result, check_options, work
+from gaitforge.pipeline.progress import own_reporter
+
+if TYPE_CHECKING:
+    from gaitforge.flows.experiments.plan import Experiment
+    from gaitforge.flows.stages.stage import Stage
+    from gaitforge.pipeline.report.experiment import PlanKind
+
+_DEMO_S = {
+    "collect": 107, "show collected": 2, "train first": 139, "collect corrections": 81,
+    "describe": 11, "train fcnet": 270, "train bot": 197, "train fcnet_rc": 306,
+    "train bot_rc": 200, "evaluate expert": 16, "evaluate fcnet": 20, "evaluate bot": 23,
+    "evaluate fcnet_rc": 15, "evaluate bot_rc": 23, "show fcnet": 7, "show bot": 8,
+    "show fcnet_rc": 5, "show bot_rc": 8, "report": 26,
+}  # fmt: skip
+"""Seconds of one core that the demo's stages took on the machine of docs/results/demo.md."""
+_CONFIG = ("objective", "steps", "batch_size", "device")
+_SAME = (
+    *("learners", "seeds", "parts", "expert", "episodes", "threads", "train_s", "where"),
+    "randomisation",
+)
+_CHOICES = {
+    **{name: name for name in (*_SAME, "rounds", "share", "stretch", "plain")},
+    **CELL_FIELDS,
+    "saved": "selection",
+}
+"""Key of `chosen_claim`'s `choices` -> argument of the command line."""
+
+_LEARNERS = option(
+    "--learners",
+    "of the experiment, or of gaitforge models (default: the experiment's)",
+    names,
+    metavar="NAME,NAME",
+)
+_SEEDS = option(
+    "--seeds", "random seeds, one run each, e.g. 0-2 (default: the experiment's)", numbers
+)
+_TRAIN_TIME = option(
+    "--train-time",
+    "seconds of training per run instead of --steps, each model with its own settings",
+    float,
+    metavar="SECONDS",
+    dest="train_s",
+)
+_EPISODES = option("--episodes", "episodes to evaluate per cell or task", positive)
+_PARTS = option("--parts", "of the collection, or to collect in a round", positive)
+_RANDOMISATION = option(
+    "--randomisation",
+    "of the episodes that are collected, and on which policies are evaluated: none, default, heavy "
+    "or a JSON file; single quantities by --set collect.randomisation.friction=0.1:0.3",
+    metavar="NAME|FILE",
+)
+_STAGE = option("--stage", 'do only this stage, e.g. "train fcnet"', metavar="NAME")
+_STORES = option("stores", "folder, or s3://bucket/prefix; of each task one", nargs="+")
+_CHOSEN: tuple[Option, ...] = (
+    _LEARNERS,
+    _SEEDS,
+    "--objective --steps --batch-size --device CELLS",
+    _EPISODES,
+    "--threads",
+)
+
+
+@work(
+    "gaitforge run d4rl hopper.zarr walker2d.zarr --out runs/d4rl --runner slurm\n"
+    "          gaitforge run legged-mixed mixed.zarr --out runs/mixed --seeds 0-4\n"
+    "          gaitforge run robustness runs/fcnet runs/bot --out runs/robust\n"
+    "          gaitforge run bot-rl --out runs/bot-rl --seeds 0\n"
+    "          gaitforge run fcnet-spectra legged.zarr --out runs/spectra\n"
+    "          gaitforge run runs/mixed",
+    option(
+        "what",
+        "a preset; a plan's file; or the folder of an experiment, which is resumed",
+        nargs="?",
+        default="",
+    ),
+    option(
+        "stores",
+        "stores to learn from: folders, or s3://bucket/prefix; with robustness, folders of "
+        "trained or exported policies",
+        nargs="*",
+    ),
+    option("--out", "output folder (not for an experiment's folder)", Path, metavar="FOLDER"),
+    *_CHOSEN,
+    _PARTS,
+    _RANDOMISATION,
+    "--expert --where --selection",
+    _TRAIN_TIME,
+    _STAGE,
+    option(
+        "--size",
+        "of a preset: small, for two cores, or the papers' (default: small)",
+        choices=("small", "full"),
+        default="small",
+    ),
+    option("--list", "show the presets", action="store_true", dest="list_presets"),
+    setting("learners.fcnet.steps=500"),
+    "--json",
+)
+def run_command(arguments: argparse.Namespace) -> CommandWork:
+    """Run or resume an experiment: learners on sets of episodes, scored in closed loop."""
+    from gaitforge.flows.experiments.claim import claimed
+    from gaitforge.flows.experiments.plan import Experiment
+    from gaitforge.pipeline.presets.experiments import PRESETS, preset
+    from gaitforge.pipeline.report.experiment import PLAN_KINDS
+
+    if arguments.list_presets:
+        rows = [
+            {"preset": name, "shows": each.shows, "hours of two cores": each.hours,
+             "sizes": "small, full" if each.full else "small"}
+            for name, each in PRESETS.items()
+        ]  # fmt: skip
+        shown = [
+            {**row, "hours of two cores": f"{row['hours of two cores'] or '-'}"} for row in rows
+        ]
+        return CommandWork(Path(), (), lambda _: Result(rows, shown), ())
+    if not arguments.what:
+        raise ValueError("name a preset, a plan or a folder; gaitforge run --list shows presets")
+    place, stores, out = Path(arguments.what), arguments.stores, arguments.out
+    shipped, kind = arguments.what in PRESETS, ""
+    if not shipped:
+        kind = str(read_plan(place)[1] or "") if place.is_file() else staged_kind(place)
+    if out is None and not (kind and place.is_dir()):
+        raise ValueError(f"{arguments.what} needs --out, the folder of its results")
+    if other := PLAN_KINDS.get(kind):
+        return _kind_work(arguments, other, other.claimed(place), out or place)
+    if kind or place.is_file():
+        claim = claimed(place)
+        stores = stores or (claim.stores if place.is_dir() else ())
+        return _work(arguments, claim.name, claim.experiment, stores, out or place)
+    plan = preset(arguments.what, arguments.size, stores)
+    if isinstance(plan, Experiment):
+        return _work(arguments, arguments.what, plan, stores, out or place)
+    kinds = [each for each in PLAN_KINDS.values() if isinstance(plan, each.plan)]
+    return _kind_work(arguments, kinds[0], plan, out or place)
+
+
+@work(
+    "gaitforge pipeline runs/walk --terrain flat,rough --skill run,stand --seeds 0-2",
+    option("out", "folder of the pipeline; a second call needs nothing else", Path),
+    option("--preset", "demo, or the size of another collection (default: demo)", metavar="NAME"),
+    option("--plan", "a plan's file, e.g. the plan.json of another pipeline", Path, metavar="FILE"),
+    *_CHOSEN,
+    _PARTS,
+    _RANDOMISATION,
+    "--expert",
+    _STAGE,
+    setting("learners.fcnet.steps=500"),
+    "--json",
+)
+def pipeline_command(arguments: argparse.Namespace) -> CommandWork:
+    """Collect, train, evaluate, compare and report by one plan; skip what is done."""
+    from gaitforge.flows.experiments.claim import Claim, claimed
+    from gaitforge.pipeline.presets.experiments import collecting_preset
+
+    out = arguments.out
+    if (arguments.stage or arguments.cancel) and not is_experiment(out):
+        raise ValueError(f"no experiment in {out}")
+    if arguments.plan and arguments.preset:
+        raise ValueError("give --plan or --preset, not both")
+    chosen = _choices(arguments) or arguments.settings or arguments.plan or arguments.preset
+    if is_experiment(out) and not chosen:
+        claim = claimed(out)
+    elif arguments.plan:
+        claim = claimed(arguments.plan)
+    else:
+        name = arguments.preset or "demo"
+        claim = Claim(name, collecting_preset(name))
+    return _work(arguments, claim.name, claim.experiment, claim.stores, out)
+
+
+@work(
+    "gaitforge demo --out runs/demo",
+    option("--out", "output folder", Path, Path("runs/demo")),
+    flag("--prefect", "run it as a Prefect flow"),
+    setting("learners.fcnet.steps=500"),
+    "--json",
+    runner=False,
+)
+def demo_command(arguments: argparse.Namespace) -> CommandWork:
+    """Run a small pipeline end to end: collect, train, evaluate, report."""
+    from gaitforge.pipeline.presets.experiments import DEMO, experiment_preset
+
+    arguments.runner = "prefect" if arguments.prefect else arguments.runner
+    return _work(arguments, DEMO, experiment_preset(DEMO), (), arguments.out, _DEMO_S)
+
+
+@work(
+    "gaitforge compare legged.zarr --models fcnet,transformer --steps 5000 --out runs/compare\n"
+    "          gaitforge compare hopper.zarr walker2d.zarr --suite d4rl --out runs/d4rl",
+    _STORES,
+    option("--suite", "learners and sets of another preset: d4rl or legged-mixed", metavar="NAME"),
+    option("--models", "the same as --learners", names, metavar="NAME,NAME", dest="learners"),
+    *_CHOSEN,
+    "--out --where --selection --expert",
+    _TRAIN_TIME,
+    _STAGE,
+    setting("learners.transformer.peak_lr=0.001"),
+    "--json",
+)
+def compare_command(arguments: argparse.Namespace) -> CommandWork:
+    """Train models with equal settings on the same episodes, or a suite's learners; evaluate."""
+    from gaitforge.pipeline.presets.experiments import COMPARE, experiment_preset
+
+    name = arguments.suite or COMPARE
+    return _work(arguments, name, experiment_preset(name), arguments.stores, arguments.out)
+
+
+@work(
+    "gaitforge dagger data/legged.zarr --rounds 3 --steps 3000 --out runs/dagger",
+    "store --out",
+    option("--rounds", "of collecting and training, after a first training (default: 3)", positive),
+    "--model --objective --steps --batch-size --device --share --stretch",
+    option(
+        "--labeller", "the expert: as --expert of collect", experts, metavar="NAME", dest="expert"
+    ),
+    _PARTS,
+    option("--plain", "learn from the expert alone, too", action=argparse.BooleanOptionalAction),
+    "CELLS --where",
+    _EPISODES,
+    "--threads",
+    _STAGE,
+    setting("settings.window_len=192"),
+    "--json",
+)
+def dagger_command(arguments: argparse.Namespace) -> CommandWork:
+    """Train in rounds, with an expert's corrections on the policy's own states."""
+    from gaitforge.pipeline.presets.experiments import DAGGER, experiment_preset
+
+    arguments.learners = (arguments.model,)
+    return _work(arguments, DAGGER, experiment_preset(DAGGER), (arguments.store,), arguments.out)
+
+
+def _choices(arguments: argparse.Namespace) -> ChosenValues:
+    """The values of the command line for `chosen_claim`, which reads those that it uses."""
+    timed = vars(arguments).get("train_s") is not None  # takes the place of the steps
+    settings = [name for name in _CONFIG if name in arguments]
+    names = [name for name in settings if not (timed and name == "steps")]
+    config = option_values(arguments, *names)
+    return ChosenValues(arguments, _CHOICES, **({"config": config} if config else {}))
+
+
+def _work(
+    arguments: argparse.Namespace,
+    name: str,
+    experiment: "Experiment",
+    stores: Sequence[Path | str],
+    out: Path,
+    seconds: Mapping[str, float] | None = None,
+) -> CommandWork:
+    """The stages of an experiment in `out`, which is claimed unless only a script is asked for."""
+    from gaitforge.flows.experiments.claim import claim
+    from gaitforge.flows.experiments.first_round import note_rounds
+    from gaitforge.pipeline.presets.choices import chosen_claim
+    from gaitforge.pipeline.report.experiment import stages_of
+
+    addresses = tuple(str(store_address(store)) for store in stores)
+    choices = _choices(arguments)
+    say = own_reporter().say
+    own_claim = chosen_claim(name, experiment, addresses, choices, arguments.settings, out, say)
+    stages = stages_of(own_claim, out)
+    check_options(arguments)
+    _check_stage(arguments, stages)
+    claim(own_claim, out, write=_begins(arguments))
+    if addresses and _begins(arguments):
+        note_rounds(own_claim.experiment, addresses[0])
+    return CommandWork(out, stages, partial(_result, out), ["run", str(out)], seconds or {})
+
+
+def _kind_work(
+    arguments: argparse.Namespace, kind: "PlanKind", plan: Any, out: Path
+) -> CommandWork:
+    """A plan of another kind than `Experiment`, with the values of the command line."""
+    from gaitforge.flows.settings import override, with_named
+    from gaitforge.pipeline.presets.experiments import PRESETS
+
+    if arguments.stores and arguments.what not in PRESETS:
+        raise ValueError(f"{arguments.what} has its stores or policies, got {arguments.stores[0]}")
+    for name, options in kind.shared.items():
+        own = option_values(arguments, *options)
+        plan = replace(plan, **{name: {k: {**v, **own} for k, v in getattr(plan, name).items()}})
+    if kind.picked and arguments.learners is not None:
+        every = getattr(plan, kind.picked)
+        plan = replace(plan, **{kind.picked: {n: every.get(n, {}) for n in arguments.learners}})
+    plan = override(with_named(plan, option_values(arguments, **kind.options)), arguments.settings)
+    for name, options in kind.shared.items():  # for tasks that a setting brought, too
+        own = option_values(arguments, *options)
+        plan = replace(plan, **{name: {k: {**own, **v} for k, v in getattr(plan, name).items()}})
+
+    def result(_: object) -> Result:
+        summary, page = read_record(out / "summary.json") or {}, out / "report.html"
+        lines = (f"page: {page}",)
+        with reading_files(out):
+            rows = kind.rows(summary)
+        return Result(summary, rows, lines, title=kind.name, about=out, pages=(page,))
+
+    stages = kind.stages_of(plan, out)
+    check_options(arguments)
+    _check_stage(arguments, stages)
+    kind.claim(plan, out, write=_begins(arguments))
+    return CommandWork(out, stages, result, ["run", str(out)])
+
+
+def _check_stage(arguments: argparse.Namespace, stages: Sequence["Stage"]) -> None:
+    """Raise ValueError for a --stage that there is none of, before a plan is written."""
+    from gaitforge.flows.stages.stage import find_stage
+
+    if getattr(arguments, "stage", None):
+        find_stage(stages, arguments.stage)
+
+
+def _begins(arguments: argparse.Namespace) -> bool:
+    """Whether a command does or submits work, for which its folder's plan is written."""
+    return not (getattr(arguments, "dry_run", False) or getattr(arguments, "cancel", False))
+
+
+def _result(out: Path, _: object) -> Result:
+    """The summary of a finished experiment."""
+    with reading_files(out):
+        return _summary_result(out)
+
+
+def _summary_result(out: Path) -> Result:
+    from gaitforge.pipeline.report.results import result_rows
+    from gaitforge.pipeline.report.run_files import read_sheets
+
+    summary, report = read_record(out / "summary.json") or {}, out / "report.html"
+    lines = []
+    if summary["dataset"]:
+        speed = f"{summary['collect']['steps_per_s']:,.0f} steps/s"
+        lines.append(f"\ncollected {summary['dataset']['steps']:,} steps at {speed}")
+    lines.append(f"{'' if lines else chr(10)}all of it in {summary['wall_s']:.0f} s")
+    sheets = [
+        f"### {sheet['policy']}: {sheet['alt']}\n![]({sheet['uri']})"
+        for sheet in read_sheets(out)[0]
+    ]
+    return Result(
+        summary,
+        result_rows(summary),
+        (*lines, f"page: {report}"),
+        title="results",
+        about=out,
+        texts={"pictures": "\n\n".join(sheets)} if sheets else {},
+        pages=(report,),
+    )
+
+
+@command("gaitforge report runs/demo", option("folder", "folder of an experiment", Path), "--trust")
+def report_command(arguments: argparse.Namespace) -> None:
+    """Write report.html from an experiment's files."""
+    from gaitforge.pipeline.report.experiment import PLAN_KINDS
+    from gaitforge.pipeline.report.report import write_report
+
+    if (kind := PLAN_KINDS.get(staged_kind(arguments.folder))) is not None:
+        print(kind.page(arguments.folder, own_reporter()))
+    else:
+        print(write_report(arguments.folder))
