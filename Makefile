@@ -74,7 +74,7 @@ setup-dev: $(DEV_STAMP) ## add what tests, lint and docs need, from requirements
 $(DEV_STAMP): export UV_COMPILE_BYTECODE := 1
 $(DEV_STAMP): $(STAMP) requirements-dev.lock | $(PLAYER)
 	$(call install_locked,requirements-dev.lock)
-	$(BIN)/python -m compileall -q common collectors datasets flows learners pipeline
+	$(BIN)/python -m compileall -q common collectors datasets flows learners pipeline plugins
 	@touch $(DEV_STAMP)
 
 demo: $(STAMP) $(PLAYER) ## collect, train, evaluate and report, small: runs/demo/report.html

@@ -1,8 +1,9 @@
 """Extensions of users and other packages: names of "module:name", and entry points.
 
-The groups of entry points are gaitforge.tasks, .models, .formats and .simulators. Installing a
-package is what makes its code trusted here; nothing of it is imported before somebody names it. Any
-other "module:name" is imported only if the user's command line named it (`trust`).
+The groups of entry points are gaitforge.tasks, .models, .formats, .simulators and .commands; the
+folders of plugins/ use them, too. Installing a package is what makes its code trusted here; nothing
+of it is imported before somebody names it. Any other "module:name" is imported only if the user's
+command line named it (`trust`).
 """
 
 import hashlib
@@ -42,12 +43,12 @@ class Extension:
 
 
 def extension_names(kind: str) -> list[str]:
-    """The names of other packages' "task", "model", "format" or "simulator", sorted."""
+    """The names of plug-ins' and other packages' "task", "model", "format" and so on, sorted."""
     return sorted(entry_points(group=f"gaitforge.{kind}s").names)
 
 
 def extension(kind: str, name: str) -> Extension | None:
-    """Another package's "task", "model", "format" or "simulator"; None if there is none.
+    """A plug-in's or another package's "task", "model" and so on; None if there is none.
 
     Raises:
         DatasetError: several packages have one of this name.

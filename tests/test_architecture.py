@@ -19,6 +19,8 @@ ALLOWED = {
     "learners": frozenset({"common", "datasets"}),
     "flows": frozenset({"common", "collectors", "learners", "datasets"}),
     "pipeline": frozenset({"common", "collectors", "learners", "datasets", "flows"}),
+    # The others know no plug-in: entry points lead to them. Nor do plug-ins know each other.
+    "plugins": frozenset({"common", "collectors", "learners", "datasets", "flows", "pipeline"}),
 }
 # Programs of a clone beside the product: they may import it, and nothing imports them but tests.
 OUTSIDE = ("benchmarks", "recipes")
@@ -72,6 +74,7 @@ LAZY = {
 # Modules that may import any module of ours inside a function.
 LAZY_IMPORTERS = {
     "gaitforge.pipeline.cli": "handlers load what they run: torch, MuJoCo; --help takes 0.1 s",
+    "gaitforge.plugins.mocapact.commands": "as those of pipeline.cli",
     "gaitforge.pipeline.report.experiment": "pages load matplotlib; few commands write one",
 }
 
@@ -138,6 +141,11 @@ def floor_of(module: str) -> str:
     return top if top in OUTSIDE else inside[0] if top == "gaitforge" and inside else ""
 
 
+def plugin_of(module: str) -> str:
+    """The plug-in that a module of gaitforge.plugins belongs to; empty for the folder itself."""
+    return ".".join(module.split(".")[2:3])
+
+
 def violations(module: str, source: str) -> list[str]:
     """Imports of a module that cross the floors, one line each."""
     package, floor = module.rpartition(".")[0], floor_of(module)
@@ -152,6 +160,8 @@ def violations(module: str, source: str) -> list[str]:
         if other in ALLOWED and other != floor and other not in may:
             allowed = ", ".join(sorted(may)) or "no other package of the project"
             found.append(f"{module} imports {name}; {floor} may import {allowed}")
+        if floor == other == "plugins" and plugin_of(module) != plugin_of(name):
+            found.append(f"{module} imports {name}; a plug-in imports no other one")
         if top == "tests":
             found.append(f"{module} imports {name}; only tests import tests")
         if top in FORBIDDEN_EVERYWHERE:
@@ -216,6 +226,7 @@ PATHS = {
     _module_name(path): path
     for package in (*ALLOWED, *OUTSIDE)
     for path in sorted((ROOT / package).rglob("*.py"))
+    if "tests" not in path.parts[len(ROOT.parts) :]  # of a plug-in, in its folder
 }
 FOLDERS = sorted({_module_name(path.parent / "__init__.py") for path in PATHS.values()})
 
@@ -330,6 +341,8 @@ def test_folders_hold_few_files() -> None:
         ("gaitforge.flows.stages.train", "from ...pipeline import settings"),
         ("gaitforge.pipeline.cli.main", "from tests import conftest"),
         ("gaitforge.pipeline.cli.main", "from benchmarks import store"),
+        ("gaitforge.pipeline.cli.main", "from gaitforge.plugins.mocapact import entries"),
+        ("gaitforge.plugins.mocapact.task", "from gaitforge.plugins.exchange import entries"),
         ("benchmarks.store", "from recipes.adroit import mppi"),
         ("benchmarks.store", "import datasets"),
         ("gaitforge.pipeline.cli.main", "import pickle"),
@@ -346,6 +359,7 @@ def test_the_check_sees_each_forbidden_arrow(module: str, source: str) -> None:
         (TORCH_BELOW[0], "import torch\nfrom gaitforge.datasets.storage.store import Store"),
         ("gaitforge.collectors.policy", "from gaitforge.datasets import Store\nimport torch"),
         ("benchmarks.store", "from benchmarks import harness\nfrom gaitforge.flows import train"),
+        ("gaitforge.plugins.mocapact.task", "from gaitforge.plugins.mocapact import entries"),
         (f"{ISAACGYM_WORKER}.world", "from isaacgym import gymapi"),
         (
             "gaitforge.learners.training.trainer",

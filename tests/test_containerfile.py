@@ -71,7 +71,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_what_belongs_to_the_project_is_copied_and_what_lies_beside_it_is_not() -> None:
-    packages = ("collectors", "common", "datasets", "flows", "learners", "pipeline")
+    packages = ("collectors", "common", "datasets", "flows", "learners", "pipeline", "plugins")
     files = [p.relative_to(ROOT) for each in packages for p in (ROOT / each).rglob("*.*")]
     kept = [path for path in files if not {"__pycache__", "node_modules"} & set(path.parts)]
     assert [path for path in kept if ignored(path)] == []

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.__main__ import build_parser as benchmarks_parser
 from gaitforge.collectors.legged.rewards import REWARDS
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
-from gaitforge.datasets.formats import FORMATS
+from gaitforge.datasets.formats import find_format, format_names
 from gaitforge.pipeline.cli.main import build_parser
 from recipes.adroit.__main__ import build_parser as adroit_parser
 
@@ -27,6 +27,7 @@ ROOMS = (
     "flows",
     "learners",
     "pipeline",
+    "plugins",
     "recipes",
 )
 PAGES = [path for where in ("*", "docs/**/*", "recipes/**/*") for path in ROOT.glob(f"{where}.md")]
@@ -94,7 +95,7 @@ def test_tables_have_a_column_for_every_cell():
 def test_extras_are_named_as_they_are_installed():
     """From a clone: no package index has a package of this name."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    named = {entry.extra for entry in FORMATS.values() if entry.extra}
+    named = {entry.extra for entry in map(find_format, format_names()) if entry.extra}
     for page in [*PAGES, *(code for room in ROOMS for code in (ROOT / room).rglob("*.py"))]:
         text = page.read_text()
         assert page.name == "CHANGELOG.md" or "gaitforge[" not in text, page

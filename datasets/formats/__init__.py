@@ -64,23 +64,6 @@ FORMATS: dict[str, FormatEntry] = {
         "FCNet's three memory maps, of quadrupeds and (import only) of D4RL's tasks",
         "folder of src_*.dat, tgt_*.dat, meta_*.dat",
     ),
-    "minari": _own(
-        "minari",
-        "Minari datasets, HDF5 or Arrow, through the minari library",
-        "folder, or the id of a local dataset",
-        needs=("minari", "gymnasium"),
-        extra="minari",
-    ),
-    "mocapact": _own(
-        "mocapact",
-        "MoCapAct's HDF5 of humanoid rollouts",
-        "file.hdf5, or a folder of them",
-        **_HDF5,
-    ),
-    "robomimic": _own(
-        "robomimic", "robomimic's HDF5, which Isaac Lab's recorder writes too", "file.hdf5", **_HDF5
-    ),
-    "lerobot": _own("lerobot", "LeRobot v3 (Parquet)", "folder"),
 }
 
 

@@ -24,7 +24,6 @@ LEGGED, LEGGED_POLICY = "legged", "legged-policy"
 TASKS = {
     LEGGED: "gaitforge.flows.tasks.legged:LeggedPlan",
     "gym": "gaitforge.flows.tasks.gym:GymPlan",
-    "humanoid": "gaitforge.flows.tasks.humanoid:HumanoidPlan",
     LEGGED_POLICY: "gaitforge.flows.tasks.legged_policy:LeggedPolicyPlan",
     "counterfactual": "gaitforge.flows.tasks.stored.counterfactual:CounterfactualPlan",
     "derive": "gaitforge.flows.tasks.stored.derive:DerivePlan",
@@ -83,7 +82,8 @@ def evaluation_of(store: "Store") -> "EvaluationPlan | None":
     """
     records = plan_records(store.address)
     untrusted: UntrustedCodeError | None = None
-    for kind in dict.fromkeys([*(each["kind"] for each in records), *TASKS]):
+    recorded = (record["kind"] for record in records)
+    for kind in dict.fromkeys([*recorded, *TASKS, *extension_names("task")]):
         try:
             with naming(store.address):
                 plan = evaluation_class(kind).of_store(store.schema)

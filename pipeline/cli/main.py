@@ -15,9 +15,9 @@ from importlib.metadata import version
 from gaitforge.common.interrupts import INTERRUPTED, Stopped, stop_signals
 from gaitforge.common.trust import trusting
 from gaitforge.flows.progress import leads
+from gaitforge.pipeline.cli.parsing.entries import CommandEntry, added_command, added_commands
 from gaitforge.pipeline.cli.parsing.parser import (
     WRONG_INPUT,
-    Command,
     Parser,
     add_command,
     command,
@@ -63,13 +63,12 @@ COMMANDS = {
     "publish": ("transfer", "push a store with its card to the Hugging Face Hub, in one commit"),
     "formats": ("transfer", "list the other projects' formats and their options"),
     "expert": ("expert", "list, train, average and film experts"),
-    "humanoid": ("tasks.humanoid", "motion tracking of the CMU humanoid (MoCapAct's task)"),
     "gym": ("tasks.gym", "Gymnasium's MuJoCo and Adroit tasks: collect D4RL-style data"),
     "robot": ("robot", "list and check robots"),
     "sim": ("tasks.sim", "list and check simulators"),
     "completion": ("main", "print a shell completion script"),
 }
-"""Name -> (module of this package with the `Command` called NAME_command, help)."""
+"""Name -> (module of this package with the `Command` NAME_command, help); plug-ins add others."""
 
 
 def build_parser(argv: Sequence[str] | None = None) -> Parser:
@@ -81,14 +80,23 @@ def build_parser(argv: Sequence[str] | None = None) -> Parser:
     )
     program.add_argument("--version", action="version", version=f"%(prog)s {version('gaitforge')}")
     commands = program.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (module, what) in COMMANDS.items():
-        parser = add_command(commands, name, what)
+    for name, entry in _entries().items():
+        parser = add_command(commands, name, entry.summary)
         if argv is None or name in argv[:1]:
-            own_command: Command = getattr(
-                import_module(f"gaitforge.pipeline.cli.{module}"), f"{name}_command"
-            )
-            own_command.fill(parser)
+            entry.load().fill(parser)
     return program
+
+
+def _entries() -> dict[str, CommandEntry]:
+    """The commands here, and those of plug-ins and other packages, by name."""
+    entries = {
+        name: CommandEntry(what, f"gaitforge.pipeline.cli.{module}:{name}_command")
+        for name, (module, what) in COMMANDS.items()
+    }
+    for name in added_commands():
+        if name not in entries:  # no package replaces a command of ours
+            entries[name] = added_command(name)
+    return entries
 
 
 def parsed(words: list[str]) -> argparse.Namespace:

@@ -31,10 +31,10 @@ def test_a_package_that_does_not_load_is_no_missing_one(
 
 def test_importing_the_humanoid_does_not_import_dm_control() -> None:
     program = (
-        "from gaitforge.collectors.humanoid import environment, snippet_grid;"
-        "from gaitforge.collectors.humanoid.clips import motions, reference;"
-        "from gaitforge.collectors.humanoid.experts import experts, humanoid_batch;"
-        "import gaitforge.pipeline.cli.tasks.humanoid, sys; "
+        "from gaitforge.plugins.mocapact.humanoid import environment, snippet_grid;"
+        "from gaitforge.plugins.mocapact.humanoid.clips import motions, reference;"
+        "from gaitforge.plugins.mocapact.humanoid.experts import experts, humanoid_batch;"
+        "import gaitforge.plugins.mocapact.commands, sys; "
         "print([m for m in ('dm_control', 'h5py', 'torch') if m in sys.modules])"
     )
     ran = subprocess.run(

@@ -85,8 +85,8 @@ def test_a_legged_plan_tells_the_ids_that_its_parts_have(tmp_path: Path) -> None
 
 def test_snippets_whose_names_begin_alike_have_ids_of_their_own(humanoid_reference: Path) -> None:
     pytest.importorskip("dm_control")
-    from gaitforge.collectors.humanoid.snippet_grid import MOST_EPISODES, SnippetGrid
-    from gaitforge.flows.tasks.humanoid import HumanoidPlan
+    from gaitforge.plugins.mocapact.humanoid.snippet_grid import MOST_EPISODES, SnippetGrid
+    from gaitforge.plugins.mocapact.task import HumanoidPlan
 
     names = ("step_00-5-25", "squat_00-0-20")
     every = {}

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gaitforge.collectors.humanoid.snippet_grid import humanoid_schema
 from gaitforge.collectors.legged.data import CollectionGrid
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.replaying import replay_environment, stored_episodes
@@ -23,6 +22,7 @@ from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.replay import replay
 from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.plugins.mocapact.humanoid.snippet_grid import humanoid_schema
 from tests.flows.gym_stores import make_gym_store
 from tests.pipeline.command_line import call
 

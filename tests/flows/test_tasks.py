@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
-from gaitforge.collectors.humanoid.snippet_grid import SnippetGrid
 from gaitforge.common.trust import trusting
 from gaitforge.datasets import create_store, open_store
 from gaitforge.flows.progress import Silent, no_progress
@@ -24,13 +23,14 @@ from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.replay import replay
 from gaitforge.flows.stages.status import collection_status
 from gaitforge.flows.tasks.gym import GymPlan
-from gaitforge.flows.tasks.humanoid import HumanoidPlan
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.flows.tasks.legged_policy import driven_by
 from gaitforge.flows.tasks.registry import TASKS, collection_plan, recorded_plan
 from gaitforge.flows.tasks.stored.counterfactual import CounterfactualPlan
 from gaitforge.flows.tasks.stored.derive import DerivePlan
 from gaitforge.flows.tasks.stored.relabel import RelabelPlan
+from gaitforge.plugins.mocapact.humanoid.snippet_grid import SnippetGrid
+from gaitforge.plugins.mocapact.task import HumanoidPlan
 from tests.collectors.gym.making import make_training
 from tests.flows.making import COLLECT, GRID, small_run
 

@@ -4,20 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.command_line import SMALL_MODEL, TINY_GRID, Outcome, Run, call
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    """run(*arguments) calls the command line and returns its outcome."""
-
-    def in_this_process(*arguments: str | Path) -> Outcome:
-        capfd.readouterr()
-        code = call(*arguments)
-        out, err = capfd.readouterr()
-        return Outcome(code, out, err)
-
-    return in_this_process
+from tests.pipeline.command_line import SMALL_MODEL, TINY_GRID, call
 
 
 @pytest.fixture(scope="session")

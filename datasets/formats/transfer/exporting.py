@@ -20,6 +20,7 @@ from gaitforge.datasets.formats import exporter_class, options_of
 from gaitforge.datasets.formats.protocol import Begin, Exporter, Report, no_progress
 from gaitforge.datasets.formats.sources import field_bytes
 from gaitforge.datasets.formats.transfer.verifying import verify_export
+from gaitforge.datasets.layout import check_outside_stores
 from gaitforge.datasets.selection.actions import (
     FINAL_OBS,
     actions_in_words,
@@ -119,7 +120,7 @@ def _actions_note(selection: EpisodeSelection) -> list[str]:
 def _check_free(target: Path, destination: str | os.PathLike[str]) -> None:
     if os.path.lexists(target):
         raise DatasetError(f"{destination} exists; give the path of a new file or folder")
-    files.check_outside_stores(target)
+    check_outside_stores(target)
 
 
 def _remove(temporary: Path) -> None:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gaitforge.datasets import DatasetError, open_store
-from gaitforge.datasets.formats import FORMATS
+from gaitforge.datasets.formats import find_format
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.format_stores import CASES, plain_store, random_episodes
@@ -97,7 +97,7 @@ REQUIRED = {
 def test_damaged_arrays(tmp_path: Path) -> None:
     """Every array of every HDF5 format, damaged in one of the ways, all of them in turn."""
     h5py = pytest.importorskip("h5py", reason="h5py is the extra hdf5")
-    for name in (each for each in REQUIRED if not FORMATS[each].missing):
+    for name in (each for each in REQUIRED if not find_format(each).missing):
         source = tmp_path / f"{name}.hdf5"
         store = CASES[name].make(tmp_path / name, [(3, "truncated"), (4, "terminated")])
         export_selection(name, store.select(), source, {"notes": False})
@@ -164,7 +164,7 @@ VALUES = (None, -1, "x", [[1]], {"a": 1}, 10**400, float("nan"))
 )
 def test_damaged_metadata(name: str, file: str, tmp_path: Path) -> None:
     """Keys removed, and replaced by values of every kind, in turn and two levels deep."""
-    if missing := FORMATS[name].missing:
+    if missing := find_format(name).missing:
         pytest.skip(f"{', '.join(missing)} not installed: extras")
     source = tmp_path / "source"
     store = plain_store(tmp_path / "s", [(3, "truncated"), (4, "terminated")])

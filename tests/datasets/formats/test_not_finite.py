@@ -12,8 +12,8 @@ from gaitforge.datasets import DatasetError, Selection, open_store
 from gaitforge.datasets.formats import sources
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
+from gaitforge.plugins.exchange.tests.lerobot_files import DATA, read
 from tests.datasets.formats.format_stores import CASES, random_episodes
-from tests.datasets.formats.lerobot_files import DATA, read
 
 EPISODES = random_episodes(6)
 

@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from gaitforge.datasets import DatasetError, open_store
-from gaitforge.datasets.formats import FORMATS
+from gaitforge.datasets.formats import find_format
 from gaitforge.datasets.formats.notes import check_notes
 from gaitforge.datasets.formats.sources import Span
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
-from tests.datasets.formats.lerobot_files import DATA, read
+from gaitforge.plugins.exchange.tests.lerobot_files import DATA, read
 from tests.datasets.making import small_store
 
 h5py = pytest.importorskip("h5py", reason="h5py is the extra hdf5")
@@ -183,7 +183,7 @@ EDITS: list[tuple[str, Callable[[Path], None], str]] = [
 def test_a_source_edited_beside_its_notes_is_refused_until_these_are_removed(
     name: str, edit: Callable[[Path], None], message: str, tmp_path: Path
 ) -> None:
-    if missing := FORMATS[name].missing:
+    if missing := find_format(name).missing:
         pytest.skip(f"{', '.join(missing)} not installed")
     export_selection(name, small_store(tmp_path / "store").select(), tmp_path / "out")
     edit(tmp_path / "out")

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gaitforge.collectors.humanoid.clips.reference import clip_lengths
 from gaitforge.datasets import DatasetError, open_store
 from gaitforge.datasets.edits.merge import merge_stores
-from gaitforge.datasets.formats import FORMATS
+from gaitforge.datasets.formats import find_format
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from gaitforge.datasets.storage.contents import store_files
+from gaitforge.plugins.mocapact.humanoid.clips.reference import clip_lengths
 from tests.datasets.formats.format_stores import CASES, random_episodes
 from tests.datasets.making import small_store
 
@@ -63,7 +63,7 @@ LEADS: dict[str, tuple[Callable[[Any, Path], None], str]] = {
 
 
 def exported(name: str, folder: Path) -> Path:
-    if missing := FORMATS[name].missing:
+    if missing := find_format(name).missing:
         pytest.skip(f"{', '.join(missing)} not installed")
     store = CASES[name].make(folder / "store", random_episodes(6))
     options = {} if name == "fcnet" else {"notes": False}

@@ -13,7 +13,7 @@ import pytest
 
 from gaitforge.datasets import DatasetError
 from gaitforge.datasets.doctor.data import source_data
-from gaitforge.datasets.formats import FORMATS
+from gaitforge.datasets.formats import find_format, format_names
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from tests.datasets.formats.format_stores import CASES, random_episodes
@@ -119,14 +119,14 @@ DAMAGES: dict[str, dict[str, Damage]] = {
 
 
 def test_every_format_is_tried() -> None:
-    assert DAMAGES.keys() == FORMATS.keys()
+    assert set(DAMAGES) == set(format_names())
 
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_the_reason_of_the_format_that_recognises_a_source_is_given(
     name: str, tmp_path: Path
 ) -> None:
-    if missing := FORMATS[name].missing:
+    if missing := find_format(name).missing:
         pytest.skip(f"{', '.join(missing)} not installed")
     store = CASES[name].make(tmp_path / "store", random_episodes(4))
     for case, damage in DAMAGES[name].items():

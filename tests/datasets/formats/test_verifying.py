@@ -8,7 +8,7 @@ import pytest
 
 from gaitforge.common.locks import exclusive_lock
 from gaitforge.datasets import DatasetError, Store
-from gaitforge.datasets.formats import FORMATS, exporter_class
+from gaitforge.datasets.formats import exporter_class, find_format
 from gaitforge.datasets.formats.fcnet.fcnet_writer import FcnetExporter
 from gaitforge.datasets.formats.protocol import Advance
 from gaitforge.datasets.formats.transfer.exporting import export_selection
@@ -78,7 +78,7 @@ def test_what_reads_back_otherwise_is_named(name: str, noted: bool, tmp_path: Pa
         compare(fewer)
 
 
-@pytest.mark.skipif(bool(FORMATS["mocapact"].missing), reason="h5py is the extra hdf5")
+@pytest.mark.skipif(bool(find_format("mocapact").missing), reason="h5py is the extra hdf5")
 @pytest.mark.parametrize("notes", [True, False])
 def test_episodes_in_another_order_are_compared(notes: bool, tmp_path: Path) -> None:
     store = rollout_store(tmp_path / "store", random_episodes(12))

@@ -16,12 +16,12 @@ import zarr
 from obstore.store import S3Store
 from zarr.storage import ObjectStore
 
+from conftest import BUCKET
 from gaitforge.datasets import DatasetError, Store, open_store
 from gaitforge.datasets.analysis.dask_arrays import UnitReader
 from gaitforge.datasets.dataset import RemoteStore
 from gaitforge.datasets.storage.s3.bucket import Bucket
 from gaitforge.datasets.storage.s3.object_store import push_store
-from tests.conftest import BUCKET
 from tests.datasets.making import (
     TWO_PARTS,
     fill_store,

@@ -50,8 +50,8 @@ def _lines(texts: str) -> list[str]:
 def _words(line: str, store: Path, tmp_path: Path, request: pytest.FixtureRequest) -> list[str]:
     places = {"store": str(store), "out": str(tmp_path / "out")}
     if "{clips}" in line:
-        from gaitforge.collectors.humanoid.clips.reference import clip_lengths
-        from gaitforge.collectors.humanoid.clips.snippets import cut_clip
+        from gaitforge.plugins.mocapact.humanoid.clips.reference import clip_lengths
+        from gaitforge.plugins.mocapact.humanoid.clips.snippets import cut_clip
 
         clips = request.getfixturevalue("humanoid_reference")
         snippet = cut_clip("step_00", clip_lengths(clips)["step_00"], 165, 33)[0].name

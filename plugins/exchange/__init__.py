@@ -1,0 +1,1 @@
+"""Other projects' dataset formats: LeRobot, Minari and robomimic."""

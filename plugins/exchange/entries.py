@@ -1,0 +1,28 @@
+"""What this plug-in brings, by the names of its entry points; loads none of its work."""
+
+from gaitforge.datasets.formats import FormatEntry
+
+_HERE = "gaitforge.plugins.exchange"
+
+LEROBOT = FormatEntry(
+    "LeRobot v3 (Parquet)",
+    "folder",
+    importer=f"{_HERE}.lerobot.lerobot_reader:LerobotImporter",
+    exporter=f"{_HERE}.lerobot.lerobot_writer:LerobotExporter",
+)
+MINARI = FormatEntry(
+    "Minari datasets, HDF5 or Arrow, through the minari library",
+    "folder, or the id of a local dataset",
+    importer=f"{_HERE}.minari.minari_reader:MinariImporter",
+    exporter=f"{_HERE}.minari.minari_writer:MinariExporter",
+    needs=("minari", "gymnasium"),
+    extra="minari",
+)
+ROBOMIMIC = FormatEntry(
+    "robomimic's HDF5, which Isaac Lab's recorder writes too",
+    "file.hdf5",
+    importer=f"{_HERE}.robomimic.robomimic_reader:RobomimicImporter",
+    exporter=f"{_HERE}.robomimic.robomimic_writer:RobomimicExporter",
+    needs=("h5py",),
+    extra="hdf5",
+)

@@ -1,0 +1,1 @@
+"""Tests of the plug-in; those that need dm_control are skipped without it."""

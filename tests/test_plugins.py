@@ -1,0 +1,92 @@
+"""A plug-in's folder and its entry points are all of it: the product works without them."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PLUGINS = sorted(path.parent.name for path in (ROOT / "plugins").glob("*/__init__.py"))
+TABLE = re.compile(r'^\[project\.entry-points\."gaitforge\.(\w+)"\]\n((?:.+\n)+)', re.M)
+METADATA = "from setuptools import build_meta as b; b.prepare_metadata_for_build_wheel('.')"
+"""Writes what an installation would tell of the folder: its entry points."""
+
+
+def entry_points(plugin: str) -> dict[str, list[str]]:
+    """Group -> the names that a plug-in brings."""
+    tables = TABLE.findall((ROOT / "pyproject.toml").read_text())
+    return {
+        group: re.findall(rf'^(\S+) = "gaitforge\.plugins\.{plugin}[.:]', lines, re.M)
+        for group, lines in tables
+    }
+
+
+def without(plugin: str, copy: Path) -> Path:
+    """A copy of the product without a plug-in, as its removal leaves it."""
+    folders = ("common", "collectors", "datasets", "flows", "learners", "pipeline", "plugins")
+    for name in folders:
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "gaitforge", copy / "gaitforge", symlinks=True)
+    shutil.rmtree(copy / "plugins" / plugin)
+    for name in ("README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    text = (ROOT / "pyproject.toml").read_text()
+    kept = [line for line in text.splitlines() if f'"gaitforge.plugins.{plugin}.' not in line]
+    (copy / "pyproject.toml").write_text("\n".join(kept) + "\n")
+    python(copy, "-c", METADATA)
+    return copy
+
+
+def python(copy: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(copy)}
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=copy, env=environment, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+def test_every_folder_is_a_plug_in_with_what_one_needs() -> None:
+    assert PLUGINS
+    for plugin in PLUGINS:
+        folder = ROOT / "plugins" / plugin
+        assert re.search(r"^    gaitforge ", (folder / "README.md").read_text(), re.M), plugin
+        assert list((folder / "tests").glob("test_*.py")), plugin
+        assert any(entry_points(plugin).values()), plugin
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_the_product_works_without_it(plugin: str, tmp_path: Path) -> None:
+    copy = without(plugin, tmp_path / "copy")
+    brings = entry_points(plugin)
+
+    def gaitforge(*words: str) -> subprocess.CompletedProcess[str]:
+        done = python(copy, "-m", "gaitforge", *words)
+        assert str(copy) not in done.stderr, done.stderr  # a traceback
+        return done
+
+    helped = gaitforge("--help")
+    assert helped.returncode == 0, helped.stderr
+    for name in brings.get("commands", []):
+        assert not re.search(rf"^    {name} ", helped.stdout, re.M)
+        assert gaitforge(name).returncode == 2
+    formats = json.loads(gaitforge("formats", "--json").stdout)
+    left = {entry["format"] for entry in formats}
+    assert left, "formats of others are there"
+    assert not left & set(brings.get("formats", []))
+    for name in brings.get("tasks", []):
+        refused = gaitforge("collect", "s.zarr", "--task", name)
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+        assert f"unknown task '{name}'" in refused.stderr
+    collected = gaitforge(
+        "collect", "s.zarr", "--set", "grid.parts=1", "--set", "grid.episodes_per_part=2",
+        "--threads", "1",
+    )  # fmt: skip
+    assert collected.returncode == 0, collected.stderr
+    trained = gaitforge("train", "s.zarr", "--model", "mlp", "--steps", "2", "--out", "run")
+    assert trained.returncode == 0, trained.stderr
