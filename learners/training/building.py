@@ -30,7 +30,7 @@ from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.labels import label_scale
 from gaitforge.learners.training.nonfinite import NonFiniteError
 from gaitforge.learners.training.objectives import OBJECTIVES, has_own_loss, value_class
-from gaitforge.learners.training.values.learner import ValueLearner
+from gaitforge.learners.training.value_learner import ValueLearner
 
 
 def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwork, dict[str, Any]]:

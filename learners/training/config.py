@@ -35,7 +35,7 @@ class TrainConfig:
             (return-conditioned behaviour cloning), or offline reinforcement learning; see
             `objectives`.
         values: settings of a value-based objective that differ from its defaults, such as
-            {"alpha": 1.0}; see `training.values`.
+            {"alpha": 1.0}; see the plug-in `offline_rl`.
         steps: optimiser steps.
         batch_size: windows per optimiser step, over all processes.
         window_len: control steps per window that are learned; a model may see fewer (its

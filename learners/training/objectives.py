@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gaitforge.common.extensions import Registered
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -42,36 +44,15 @@ class Objective:
     training: Mapping[str, Any] = field(default_factory=dict)
 
 
-_VALUES = "gaitforge.learners.training.values"
-# Rate and optimiser are from Table 3 of TD3+BC and appendix B of IQL; windows are the model's.
-_VALUE_TRAINING = {
-    "optimiser": "adam",
-    "peak_lr": 3e-4,
-    "warmup_fraction": 0.0,
-    "schedule": "constant",
-    "weight_decay": 0.0,
-    "betas": (0.9, 0.999),
-    "eps": 1e-8,
-    "grad_clip": None,
-    "executed_actions": True,  # rewards and next states follow from these
-}
-
-_REBRAC_TRAINING = _VALUE_TRAINING | {"peak_lr": 1e-3, "batch_size": 1024}
-# As many steps per batch as 256 windows of one step.
-_AWR_WINDOWS = {"window_len": 32, "batch_size": 8}
-
-OBJECTIVES: dict[str, Objective] = {
-    "bc": Objective("obs"),
-    "gaussian-bc": Objective("obs", gaussian=True),
-    "return": Objective("return"),
-    "td3-bc": Objective("obs", values=f"{_VALUES}.td3_bc:TD3BC", training=_VALUE_TRAINING),
-    "rebrac": Objective("obs", values=f"{_VALUES}.rebrac:ReBRAC", training=_REBRAC_TRAINING),
-    "cql": Objective("obs", values=f"{_VALUES}.cql:CQL", training=_VALUE_TRAINING),
-    "bear": Objective("obs", values=f"{_VALUES}.bear:BEAR", training=_VALUE_TRAINING),
-    "brac-v": Objective("obs", values=f"{_VALUES}.brac_v:BRACv", training=_VALUE_TRAINING),
-    "iql": Objective("obs", True, f"{_VALUES}.iql:IQL", _VALUE_TRAINING),
-    "awr": Objective("obs", True, f"{_VALUES}.awr:AWR", _VALUE_TRAINING | _AWR_WINDOWS),
-}
+OBJECTIVES: Mapping[str, Objective] = Registered(
+    "objective",
+    Objective,
+    {
+        "bc": Objective("obs"),
+        "gaussian-bc": Objective("obs", gaussian=True),
+        "return": Objective("return"),
+    },
+)
 
 
 def value_class(objective: str) -> Any:
@@ -79,7 +60,7 @@ def value_class(objective: str) -> Any:
     path = OBJECTIVES[objective].values
     if not path:
         return None
-    module, name = path.split(":")
+    module, name = path.split(":")  # of an entry in code, never of a file
     return getattr(import_module(module), name)
 
 

@@ -16,7 +16,7 @@ from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
 from gaitforge.learners.training.objectives import summed_loss
 from gaitforge.learners.training.optimisation import averaged_copy, make_optimiser
-from gaitforge.learners.training.values.learner import ValueLearner
+from gaitforge.learners.training.value_learner import ValueLearner
 
 
 @dataclass(frozen=True)

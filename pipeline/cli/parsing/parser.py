@@ -11,6 +11,7 @@ from typing import Any, NoReturn, TypeVar
 
 from gaitforge.collectors.simulators import BACKENDS
 from gaitforge.flows.settings import override
+from gaitforge.learners.training.objectives import OBJECTIVES
 from gaitforge.pipeline.cli.parsing.reading import GIVEN, noting, refuse_unread
 from gaitforge.pipeline.cli.parsing.values import (
     Number,
@@ -279,11 +280,7 @@ SHARED: dict[str, dict[str, Any]] = {
     "--steps": details("optimiser steps", positive),
     "--batch-size": details("windows per optimiser step, over all processes", positive),
     "--device": details("cpu or cuda", metavar="DEVICE"),
-    "--objective": details(
-        "bc, gaussian-bc, return, or with values: td3-bc, rebrac, cql, bear, brac-v, iql, awr "
-        "(default: bc)",
-        metavar="NAME",
-    ),
+    "--objective": details(f"{', '.join(OBJECTIVES)} (default: bc)", metavar="NAME"),
     "--checkpoint": details(
         "of a training run: last, best (the lowest validation loss), or step-N of those that "
         "--set config.keep_every=N kept",

@@ -24,7 +24,7 @@ from gaitforge.learners.training.building import build_policy, build_values
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
 from gaitforge.learners.training.update import Updater
-from gaitforge.learners.training.values.learner import Transitions
+from gaitforge.learners.training.value_learner import Transitions
 from tests.datasets.formats.peer_environment import peer_python, run_peer
 
 pytest.importorskip("gymnasium")
@@ -292,5 +292,5 @@ def _same_draws(monkeypatch: pytest.MonkeyPatch, noise: Tensor, uniform: Tensor)
     def randn(count: int, *shape: int, device: Any = None) -> Tensor:
         return noise[:count, None].expand(count, *shape)
 
-    monkeypatch.setattr("gaitforge.learners.training.values.squashed.torch.randn", randn)
+    monkeypatch.setattr("gaitforge.plugins.offline_rl.squashed.torch.randn", randn)
     monkeypatch.setattr(Tensor, "uniform_", lambda self, *_: self.copy_(uniform[:, None]))

@@ -23,9 +23,9 @@ from gaitforge.learners.training.distributed import Ranks
 from gaitforge.learners.training.objectives import OBJECTIVES
 from gaitforge.learners.training.train import train
 from gaitforge.learners.training.update import Updater
-from gaitforge.learners.training.values.awr import AWR, AWRSettings
-from gaitforge.learners.training.values.bear import BEAR
-from gaitforge.learners.training.values.td3_bc import TD3BC
+from gaitforge.plugins.offline_rl.awr import AWR, AWRSettings
+from gaitforge.plugins.offline_rl.bear import BEAR
+from gaitforge.plugins.offline_rl.td3_bc import TD3BC
 from tests.datasets.making import part_input
 from tests.learners.making import OBS_SLICES, SHORT, SMALL, make_selection
 from tests.learners.training.test_resume import after, ctrl_c

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from gaitforge.learners.training.values.cql import CQL, CQLSettings
-from gaitforge.learners.training.values.squashed import SquashedGaussian
+from gaitforge.plugins.offline_rl.cql import CQL, CQLSettings
+from gaitforge.plugins.offline_rl.squashed import SquashedGaussian
 
 
 def test_a_density_is_that_of_the_samples() -> None:

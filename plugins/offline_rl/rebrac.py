@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gaitforge.common.networks import Ensemble
-from gaitforge.learners.training.values.learner import Transitions
-from gaitforge.learners.training.values.td3_bc import TD3BC, TD3Settings
+from gaitforge.learners.training.value_learner import Transitions
+from gaitforge.plugins.offline_rl.td3_bc import TD3BC, TD3Settings
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gaitforge.common.networks import gaussian_nll
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.training.values.learner import Batch, ValueLearner, ValueSettings
+from gaitforge.learners.training.value_learner import Batch, ValueLearner, ValueSettings
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gaitforge.common.networks import follow
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.training.values.learner import (
+from gaitforge.learners.training.value_learner import (
     Batch,
     Transitions,
     ValueLearner,

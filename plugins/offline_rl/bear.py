@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from gaitforge.common.networks import Ensemble
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from gaitforge.learners.training.values.learner import Batch, ValueLearner, ValueSettings
-from gaitforge.learners.training.values.squashed import SquashedGaussian
+from gaitforge.learners.training.value_learner import Batch, ValueLearner, ValueSettings
+from gaitforge.plugins.offline_rl.squashed import SquashedGaussian
 
 
 @dataclass(frozen=True)
