@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import protocol
 
 if TYPE_CHECKING:
-    from simulation import Simulation
+    from simulation import WorkerSimulation
 
 PARENT_CHECK_S = 1.0
 
@@ -27,10 +27,10 @@ def main(settings_path: str) -> int:
         settings = json.load(file)
     try:
         # Imported here so that a failure is answered with its reason.
-        from simulation import Simulation, isaacgym_version
+        from simulation import WorkerSimulation, isaacgym_version
 
         memory = mmap.mmap(settings["memory_fd"], protocol.memory_bytes(settings["robots"]))
-        simulation = Simulation(settings, memory)
+        simulation = WorkerSimulation(settings, memory)
         hello = {"isaacgym": isaacgym_version(), "device": str(simulation.device)}
     except BaseException as error:
         return fail(settings, error)
@@ -38,7 +38,7 @@ def main(settings_path: str) -> int:
     return serve(simulation, settings)
 
 
-def serve(simulation: "Simulation", settings: "dict[str, Any]") -> int:
+def serve(simulation: "WorkerSimulation", settings: "dict[str, Any]") -> int:
     """Run commands; 0 after QUIT, 1 after a failure or the parent's end."""
     poll = select.poll()
     poll.register(settings["command_fd"], select.POLLIN)
