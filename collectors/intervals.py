@@ -11,8 +11,22 @@ Interval: TypeAlias = tuple[float, float]
 Z_95 = 1.959964
 _DEGREES = np.array([np.inf, 120, 60, 30, 20, 15, 12, 10, 8, 7, 6, 5, 4, 3, 2, 1])
 _T_95 = (
-    *(Z_95, 1.9799, 2.0003, 2.0423, 2.0860, 2.1314, 2.1788, 2.2281, 2.3060, 2.3646, 2.4469),
-    *(2.5706, 2.7764, 3.1824, 4.3027, 12.7062),
+    Z_95,
+    1.9799,
+    2.0003,
+    2.0423,
+    2.0860,
+    2.1314,
+    2.1788,
+    2.2281,
+    2.3060,
+    2.3646,
+    2.4469,
+    2.5706,
+    2.7764,
+    3.1824,
+    4.3027,
+    12.7062,
 )
 """Student's t by degrees of freedom: Abramowitz and Stegun (1964), Table 26.10."""
 
@@ -28,10 +42,13 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
 
 def success_interval(successes: int, episodes: int) -> Interval:
     """Wilson's score interval (1927), as in Brown, Cai and DasGupta (2001), Stat. Sci. 16."""
-    p, z2 = successes / episodes, Z_95**2 / episodes
-    centre, half = p + z2 / 2, float(np.sqrt(z2 * (p * (1 - p) + z2 / 4)))
+    p = successes / episodes
+    z2 = Z_95**2 / episodes
+    centre = p + z2 / 2
+    half = float(np.sqrt(z2 * (p * (1 - p) + z2 / 4)))
     # Clipped against rounding errors in the last bit.
-    low, high = min(p, (centre - half) / (1 + z2)), max(p, (centre + half) / (1 + z2))
+    low = min(p, (centre - half) / (1 + z2))
+    high = max(p, (centre + half) / (1 + z2))
     return max(0.0, low), min(1.0, high)
 
 

@@ -9,14 +9,16 @@ from gaitforge.collectors.exact_kernels import compiled, elementwise
 
 def rotate(quat: np.ndarray, vector: np.ndarray) -> np.ndarray:
     """Rotate body vectors (..., 3) into the world by unit quaternions (..., 4)."""
-    w, xyz = quat[..., :1], quat[..., 1:]
+    w = quat[..., :1]
+    xyz = quat[..., 1:]
     t = 2.0 * np.cross(xyz, vector)
     return vector + w * t + np.cross(xyz, t)
 
 
 def rotate_inverse(quat: np.ndarray, vector: np.ndarray) -> np.ndarray:
     """Rotate world vectors (..., 3) into the body frame."""
-    w, xyz = quat[..., :1], quat[..., 1:]
+    w = quat[..., :1]
+    xyz = quat[..., 1:]
     t = 2.0 * np.cross(xyz, vector)
     return vector - w * t + np.cross(xyz, t)
 
@@ -71,6 +73,8 @@ def lengths(vectors: np.ndarray) -> np.ndarray:
     norms = np.empty(vectors.shape[:2])
     for i in range(vectors.shape[0]):
         for k in range(vectors.shape[1]):
-            x, y, z = vectors[i, k, 0], vectors[i, k, 1], vectors[i, k, 2]
+            x = vectors[i, k, 0]
+            y = vectors[i, k, 1]
+            z = vectors[i, k, 2]
             norms[i, k] = sqrt(x * x + y * y + z * z)
     return norms

@@ -30,8 +30,11 @@ class TrainingFiles:
     def __init__(
         self, history: HistoryFile, every_s: float, notices: Notices, report: Report
     ) -> None:
-        self._history, self._every_s, self._notices = history, every_s, notices
-        self._saved, self._report = time.monotonic(), report
+        self._history = history
+        self._every_s = every_s
+        self._notices = notices
+        self._saved = time.monotonic()
+        self._report = report
 
     def append(self, row: dict[str, Any]) -> None:
         """Add a row to the history, and report it."""

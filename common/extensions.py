@@ -166,7 +166,8 @@ def function_key(name: str) -> str:
     Raises:
         ValueError: no such function, or one without a file.
     """
-    function, module = inspect.unwrap(named_function(name)), name.partition(":")[0]
+    function = inspect.unwrap(named_function(name))
+    module = name.partition(":")[0]
     if key := code_hash([module, getattr(function, "__module__", None) or module]):
         return key
     if (version := module_version(module)) != UNKNOWN:

@@ -31,7 +31,8 @@ class HistoryFile:
 
     def __init__(self, folder: Path, key: str, last_step: int) -> None:
         """Keep rows whose `key` is at most `last_step`; ValueError for another kind's rows."""
-        path, rows = folder / HISTORY, read_history(folder)
+        path = folder / HISTORY
+        rows = read_history(folder)
         if not all(key in row for row in rows):
             raise ValueError(f"{path} is of another kind of training; choose another folder")
         once = {row[key]: row for row in rows if row[key] <= last_step}

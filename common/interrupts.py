@@ -61,7 +61,8 @@ def stop_signals(
 
     Outside the main thread signals cannot be handled, and nothing is noted.
     """
-    notices, first = Notices(), 0.0
+    notices = Notices()
+    first = 0.0
     if threading.current_thread() is not threading.main_thread():
         yield notices
         return

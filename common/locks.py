@@ -71,7 +71,8 @@ def exclusive_lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
     is removed on release.
     """
     started = time.monotonic()
-    said, pause = started + SAY_S, _FIRST_POLL_S
+    said = started + SAY_S
+    pause = _FIRST_POLL_S
     while (lock := _take(path)) is None:
         if not wait:
             yield False

@@ -41,7 +41,8 @@ class Ensemble(nn.Module):
         x = torch.cat(inputs, dim=-1)[None]
         last = len(self.weights) - 1
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            weight, bias = weight[:members], bias[:members]
+            weight = weight[:members]
+            bias = bias[:members]
             x = x.expand(len(weight), -1, -1)
             if weight.shape[-1] == 1:  # products of matrix and vector are several times as fast
                 each = zip(x, weight[..., 0], strict=True)

@@ -22,9 +22,21 @@ from site import getsitepackages, getusersitepackages
 from gaitforge.common.files import sha256_file
 
 _COUNTED = {
-    *(".py", ".so", ".pyd"),
-    *(".xml", ".urdf", ".json", ".yaml", ".yml", ".toml", ".csv", ".txt"),
-    *(".npy", ".npz", ".onnx", ".safetensors"),
+    ".py",
+    ".so",
+    ".pyd",
+    ".xml",
+    ".urdf",
+    ".json",
+    ".yaml",
+    ".yml",
+    ".toml",
+    ".csv",
+    ".txt",
+    ".npy",
+    ".npz",
+    ".onnx",
+    ".safetensors",
 }
 """Endings of the files that count."""
 UNKNOWN = "unknown"
@@ -61,7 +73,8 @@ def code_hash(modules: Iterable[str]) -> str:
     """A hash of all own code that some modules are made of, see above; "" where there is none."""
     packages = {module.partition(".")[0] for module in modules}
     files: dict[str, Path] = {}
-    seen, left = set[str](), sorted(packages)
+    seen = set[str]()
+    left = sorted(packages)
     while left:
         package = left.pop()
         if package in seen:

@@ -42,10 +42,14 @@ class Selection(episodes.EpisodeSelection):
     """
 
     save = saved.save_selection
-    drop, annotate, trim = operations.drop, operations.annotate, operations.trim
-    statistics, quantiles = channel_statistics, channel_quantiles
+    drop = operations.drop
+    annotate = operations.annotate
+    trim = operations.trim
+    statistics = channel_statistics
+    quantiles = channel_quantiles
     spectral_energy = spectrum.spectral_energy
-    dask, to_xarray = selection_array, selection_dataset
+    dask = selection_array
+    to_xarray = selection_dataset
     materialise = copies.materialise
 
     @classmethod
@@ -74,7 +78,10 @@ class Selection(episodes.EpisodeSelection):
 class Store(local.PartStore):
     """A dataset on a local file system; `open_store` and `create_store` make one."""
 
-    about, verify, gc, compact = read_about, verify_store, remove_leftovers, compact_store
+    about = read_about
+    verify = verify_store
+    gc = remove_leftovers
+    compact = compact_store
 
     def select(self, **equals: Any) -> Selection:
         """Episodes whose columns have one of the given values; DatasetError lists what there is.
@@ -91,7 +98,8 @@ class Store(local.PartStore):
     def __repr__(self) -> str:
         version = f"tag {self.tag_name}, " if self.tag_name else ""
         try:
-            held, digest = self.select(), self.info().hash
+            held = self.select()
+            digest = self.info().hash
         except DatasetError as error:
             return f"{type(self).__name__}({self.address}: {error})"
         kinds = "".join(f"; {each}" for each in held.kinds())

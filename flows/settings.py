@@ -52,7 +52,8 @@ def with_named(plan: Plan, values: Mapping[str, object]) -> Plan:
     """
     paths = setting_paths(plan)
     if unknown := [name for name in values if name not in paths]:
-        owner, allowed = type(plan).__name__, ", ".join(sorted(paths))
+        owner = type(plan).__name__
+        allowed = ", ".join(sorted(paths))
         raise ValueError(f"{owner} has no setting '{unknown[0]}'; allowed: {allowed}")
     return _with_values(plan, {tuple(paths[name].split(".")): values[name] for name in values})
 
@@ -86,7 +87,8 @@ def setting_names(plan: Any, prefix: str = "") -> list[str]:
 
 def _replaced(plan: Any, path: Sequence[str], text: str, whole: str) -> Any:
     names = [field.name for field in fields(plan)]
-    head, rest = path[0], path[1:]
+    head = path[0]
+    rest = path[1:]
     if head not in names:
         raise ValueError(f"unknown setting '{whole}'; allowed: {', '.join(sorted(names))}")
     current = getattr(plan, head)
@@ -109,7 +111,8 @@ def _replaced(plan: Any, path: Sequence[str], text: str, whole: str) -> Any:
 def _with_entry(
     values: Mapping[str, object], path: Sequence[str], text: str, whole: str
 ) -> dict[str, object]:
-    head, rest = path[0], path[1:]
+    head = path[0]
+    rest = path[1:]
     if not rest:
         try:
             return {**values, head: json.loads(text)}

@@ -74,7 +74,8 @@ class RegistryNetworks:
         action_filter: float = 1.0,
     ) -> None:
         self._filter = action_filter
-        self.layout, self._act_dim = TokenLayout("obs", dict(slices["features"])), act_dim
+        self.layout = TokenLayout("obs", dict(slices["features"]))
+        self._act_dim = act_dim
         self.spec = _single_step(model, overrides, body_of(self.layout.slices, act_dim))
         end = self.layout.obs_dim
         seen = slices["critic"].items()
@@ -109,7 +110,8 @@ class RegistryNetworks:
 
     def policy(self, actor: "RegistryModel") -> PolicyNetwork:
         """The actor as a Gaussian policy, on the observation's and the action's own units."""
-        normaliser, distribution = actor.obs_normalizer, actor.distribution
+        normaliser = actor.obs_normalizer
+        distribution = actor.distribution
         assert isinstance(normaliser, EmpiricalNormalization), "`RegistryModel` has one"
         assert isinstance(distribution, GaussianDistribution), "`make_algorithm` gives one"
         std = distribution.std_param.detach().cpu()
@@ -118,7 +120,8 @@ class RegistryNetworks:
         above = log_std.clamp(min=MIN_LOG_STD + 1e-3) - MIN_LOG_STD
         with torch.no_grad():
             spread.unbounded.copy_(MIN_LOG_STD + above.expm1().log())
-        mean, scale = normaliser.mean.cpu(), (normaliser.std + normaliser.eps).cpu()
+        mean = normaliser.mean.cpu()
+        scale = (normaliser.std + normaliser.eps).cpu()
         return PolicyNetwork(
             copy.deepcopy(actor.mlp).cpu(),
             self.layout,

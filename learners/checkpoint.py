@@ -31,7 +31,8 @@ from gaitforge.learners.policy.tokens import Slices, TokenLayout
 from gaitforge.learners.run_files import KEPT
 
 FORMAT_VERSION = 5
-CHECKPOINT, BEST = KEPT["last"], KEPT["best"]
+CHECKPOINT = KEPT["last"]
+BEST = KEPT["best"]
 
 _POLICY = "policy"
 _AVERAGE = "average"
@@ -48,7 +49,8 @@ class Checkpoint(NamedTuple):
 
 def policy_card(policy: PolicyNetwork, spec: ModelSpec) -> dict[str, Any]:
     """The part of a card that `policy_from` reads."""
-    gaussian, bound = policy.gaussian, policy.obs_normaliser.bound
+    gaussian = policy.gaussian
+    bound = policy.obs_normaliser.bound
     return {
         "format_version": FORMAT_VERSION,
         "model": spec.to_json(),
@@ -132,7 +134,8 @@ def policy_from(tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> Polic
     """
     try:
         layout = TokenLayout(**card["tokens"])
-        act_dim, gaussian = card["act_dim"], card["gaussian"]
+        act_dim = card["act_dim"]
+        gaussian = card["gaussian"]
         network = build_network(spec_from_json(card["model"]), layout, act_dim)
         policy = PolicyNetwork(
             BoundedNetwork(network) if card["bounded"] else network,
@@ -213,7 +216,8 @@ def check_layout(layout: TokenLayout, obs_slices: Slices, owner: str) -> None:
     """Raise ValueError naming the first field whose place in the observation differs."""
     slices = {name: (int(start), int(stop)) for name, (start, stop) in obs_slices.items()}
     for name in sorted(layout.stored_slices.keys() | slices.keys()):
-        trained, offered = layout.stored_slices.get(name), slices.get(name)
+        trained = layout.stored_slices.get(name)
+        offered = slices.get(name)
         if trained != offered:
             raise ValueError(
                 f"{owner} was trained on another observation layout: {name} at "

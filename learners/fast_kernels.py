@@ -29,7 +29,8 @@ def _with_sources(function: Any) -> Any:
     Numba's cache sees changes of the function's own file and of the values of free variables, but
     not of the functions that it calls.
     """
-    code, names = function.__code__, function.__globals__
+    code = function.__code__
+    names = function.__globals__
     called = [getattr(names.get(name), "py_func", None) for name in code.co_names]
     sources = {_file_hash(__file__), _file_hash(code.co_filename)}
     sources |= {each for called_one in called if called_one for each in _sources(called_one)}

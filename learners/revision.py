@@ -7,7 +7,8 @@ from pathlib import Path
 def git_revision() -> str:
     """The commit this program runs from, or "unknown" outside a checkout."""
     try:
-        command, here = ["git", "rev-parse", "HEAD"], Path(__file__).parent
+        command = ["git", "rev-parse", "HEAD"]
+        here = Path(__file__).parent
         commit = subprocess.check_output(command, cwd=here, stderr=subprocess.DEVNULL, text=True)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

@@ -60,7 +60,9 @@ class _Lines:
     """A line every few seconds, for log files."""
 
     def __init__(self, name: str, total: int, unit: str, done: int):
-        self._name, self._total, self._unit = name, total, unit
+        self._name = name
+        self._total = total
+        self._unit = unit
         self._first = self._done = done
         self._note = ""
         self._started = self._shown = time.monotonic()

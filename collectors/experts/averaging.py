@@ -60,7 +60,8 @@ def _with_inputs_of(
     W (x - m) / s + b = W (r / s) (x - n) / r + b + W (n - m) / s, with the reference's n and r.
     """
     wide = {key: value.astype(np.float64) for key, value in weights.items()}
-    mean, std = wide["mean"].ravel(), wide["std"].ravel()
+    mean = wide["mean"].ravel()
+    std = wide["std"].ravel()
     other_mean, other_std = (reference[key].astype(np.float64).ravel() for key in ("mean", "std"))
     first = wide["layer0.weight"]
     return wide | {

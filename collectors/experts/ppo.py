@@ -42,10 +42,18 @@ from gaitforge.common.files import write_bytes_durably
 from gaitforge.common.machine import default_threads
 from gaitforge.common.ranges import Range
 
-WEIGHTS, KEPT = "expert.safetensors", "kept"
+WEIGHTS = "expert.safetensors"
+KEPT = "kept"
 _FIXED = (
-    *("robot", "robots", "hidden", "horizon", "terrains", "skills"),
-    *("model", "model_overrides", "action_filter_hz"),
+    "robot",
+    "robots",
+    "hidden",
+    "horizon",
+    "terrains",
+    "skills",
+    "model",
+    "model_overrides",
+    "action_filter_hz",
 )
 """Settings that must not change when a training resumes."""
 _FIRST_LEVELS = 4
@@ -153,7 +161,8 @@ def train_expert(
         algorithm = ppo_algorithm.make_algorithm(config, task, networks)
         progress, extra = checkpoint.load_training(out, asdict(config), _FIXED, algorithm)
         if extra:
-            levels, successes = extra["levels"].numpy(), extra["successes"].numpy()
+            levels = extra["levels"].numpy()
+            successes = extra["successes"].numpy()
             task.begin(progress.iteration, levels, successes)
         elif config.start_from:
             weights = load_trained(config.start_from).weights
@@ -188,7 +197,8 @@ class _Training:
 
     def set_stage(self) -> None:
         """Set what changes as the training goes on: whether the actor learns, and the speeds."""
-        config, done = self.config, self.progress
+        config = self.config
+        done = self.progress
         alone = config.critic_updates if config.start_from else 0
         self.algorithm.get_policy().requires_grad_(done.iteration >= alone)
         widened = done.steps / max(1, config.full_speed_steps)
@@ -197,7 +207,8 @@ class _Training:
     def row(self, update: PpoUpdate) -> dict[str, Any]:
         """The row of the history; saves the half-trained expert to `kept` if it is due."""
         self.set_stage()
-        every, steps = self.config.keep_every, self.progress.steps
+        every = self.config.keep_every
+        steps = self.progress.steps
         if every and steps // every > self._kept:
             self._kept = steps // every
             name = str(steps) if self.networks else f"{steps}.safetensors"
@@ -210,7 +221,8 @@ class _Training:
     def save(self) -> None:
         """Write the weights to ship, then the checkpoint."""
         self._write(self.place)
-        task, names = self.task, ("levels", "successes")
+        task = self.task
+        names = ("levels", "successes")
         curriculum = {name: torch.from_numpy(getattr(task, name)) for name in names}
         config = asdict(self.config)
         checkpoint.save_training(self.out, config, self.algorithm, self.progress, curriculum)
@@ -225,7 +237,8 @@ class _Training:
 
     def card(self) -> dict[str, Any]:
         """Card of the expert or policy, without the table of its evaluation."""
-        config, done = self.config, self.progress
+        config = self.config
+        done = self.progress
         return {
             "robot": config.robot,
             "skills": list(config.skills or SKILL_SHARES),
@@ -242,7 +255,8 @@ def _summary(config: ExpertTrainingConfig, task: ExpertTask, done: PpoUpdate) ->
 
     "cells" has {"terrain/skill": [success, survival, episodes]}, "levels" {skill: mean level}.
     """
-    finished, task.finished = task.finished, []
+    finished = task.finished
+    task.finished = []
     cells: dict[str, list[tuple[bool, bool]]] = {}
     for episode in finished:
         ended = episode["success"], episode["survived"]

@@ -21,7 +21,8 @@ from gaitforge.common.errors import listed
 from gaitforge.common.machine import why_no_gpu
 from gaitforge.common.ranges import NotNegative, Positive, Range, check_ranges
 
-FEATURES, CRITIC = "features", "critic"
+FEATURES = "features"
+CRITIC = "critic"
 """Groups of observations: what the actor sees, and what the critic sees beside it."""
 _DEVICES = ("cpu", "cuda")
 
@@ -197,9 +198,11 @@ def make_algorithm(config: PPOSettings, task: Any, networks: Networks | None = N
         "activation": "elu",
         "obs_normalization": True,
     }
-    actor, critic = {**network}, {**network}
+    actor = {**network}
+    critic = {**network}
     if networks is not None:
-        actor, critic = {"class_name": networks.actor}, {"class_name": networks.critic}
+        actor = {"class_name": networks.actor}
+        critic = {"class_name": networks.critic}
     distribution = {
         "class_name": "rsl_rl.modules.distribution.GaussianDistribution",
         "init_std": config.initial_std,

@@ -60,7 +60,8 @@ def set_actor(algorithm: PPO, weights: Mapping[str, np.ndarray]) -> None:
     Its normaliser continues as after `_STARTED_COUNT` observations.
     """
     network = algorithm.get_policy()
-    normaliser, layers = network.obs_normalizer, linear_layers(network)
+    normaliser = network.obs_normalizer
+    layers = linear_layers(network)
     assert isinstance(normaliser, EmpiricalNormalization), "experts are trained with one"
     std = torch.from_numpy(weights["std"]).reshape(1, -1) - normaliser.eps
     places = {"mean": normaliser._mean}

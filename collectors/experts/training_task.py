@@ -113,7 +113,8 @@ class ExpertTask:
     ):
         scope = scope or TrainingScope()
         self._terrains, self._skills = tuple(scope.terrains), tuple(scope.skills)
-        self._skill_shares, self._blind = scope.skills, scope.blind
+        self._skill_shares = scope.skills
+        self._blind = scope.blind
         self._filter = scope.action_filter
         self.num_envs = robots
         self.num_actions = N_JOINTS
@@ -127,7 +128,8 @@ class ExpertTask:
         self._bodies = None
         if len(bodies) > 1:
             self._bodies = np.stack([body_vector(robot) for robot in rows])
-        self._seed, self._tracking_weight = seed, tracking_weight
+        self._seed = seed
+        self._tracking_weight = tracking_weight
         shares = np.array(list(scope.terrains.values()))
         quota = np.floor(np.cumsum(shares) * robots + 1e-9)
         places = np.minimum(np.searchsorted(quota, np.arange(robots), "right"), len(shares) - 1)
@@ -199,7 +201,8 @@ class ExpertTask:
             price -= self._tracking_weight * CONTROL_DT_S * track_linear_velocity(self._env.view)
         reward = torch.from_numpy((transition.reward - price).astype(np.float32))
         extras = {"time_outs": torch.from_numpy(timed_out.astype(np.float32))}
-        observations, ended = self.get_observations(), torch.from_numpy(done.astype(np.int64))
+        observations = self.get_observations()
+        ended = torch.from_numpy(done.astype(np.int64))
         return observations, reward, ended, extras
 
     def skill_levels(self) -> dict[str, float]:
@@ -219,7 +222,8 @@ class ExpertTask:
     def _look(self, observation: Observation) -> None:
         robots = self._env.robots
         if self._blind:
-            self._features, self._reference = observation.policy, 0.0
+            self._features = observation.policy
+            self._reference = 0.0
             self._state = observation.privileged
             return
         seen = expert_features(observation, robots, self._gait, self._bodies)
@@ -249,7 +253,8 @@ class ExpertTask:
         specs = []
         for index in ids.tolist():
             terrain = self._terrain[index]
-            row, weights = self._terrains.index(terrain), self._skill_shares
+            row = self._terrains.index(terrain)
+            weights = self._skill_shares
             skills = [name for name in self._skills if ALL_SKILLS[name].commanded_on(terrain)]
             failures = 1.0 - self.successes[row]
             shares = np.array(
@@ -269,7 +274,8 @@ class ExpertTask:
     def _finish(self, ids: np.ndarray, terminated: np.ndarray) -> None:
         """Record ended full episodes and move their robots up or down a level."""
         for index in ids.tolist():
-            spec, fell = self._env.specs[index], bool(terminated[index])
+            spec = self._env.specs[index]
+            fell = bool(terminated[index])
             if spec is None or (not fell and self._env.step_count[index] < EPISODE_STEPS):
                 continue
             track = self._env.track(index)

@@ -137,7 +137,8 @@ class TaskBatch:
             result.reward[row] = reward
             result.terminated[row] = terminated
             result.truncated[row] = truncated
-            result.success[row], result.success_known[row] = success or False, success is not None
+            result.success[row] = success or False
+            result.success_known[row] = success is not None
 
     def _see(self, index: int, obs: np.ndarray, reward: float) -> None:
         """Keep an environment's observation and reward; ValueError for one that is not finite."""

@@ -8,7 +8,8 @@ from gaitforge.collectors.gym.batch import TaskBatch
 from gaitforge.collectors.gym.tasks import find_task
 from gaitforge.common.errors import listed
 
-_SEED, _STEPS = 0, 20
+_SEED = 0
+_STEPS = 20
 
 
 def notes(env_id: str) -> list[str]:

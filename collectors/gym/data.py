@@ -28,7 +28,10 @@ from gaitforge.datasets import Field, Schema
 from gaitforge.datasets.formats.sources import catalog_columns
 from gaitforge.datasets.schema import TASK_AND_QUALITY
 
-RANDOM, MEDIUM, MEDIUM_REPLAY, EXPERT = "random", "medium", "medium-replay", "expert"
+RANDOM = "random"
+MEDIUM = "medium"
+MEDIUM_REPLAY = "medium-replay"
+EXPERT = "expert"
 QUALITIES = (RANDOM, MEDIUM, MEDIUM_REPLAY, EXPERT)
 """D4RL's sets; its medium-expert is the selection of two of them."""
 
@@ -54,7 +57,8 @@ def gym_schema(env: TaskBatch, recipe: Recipe | None, physics: bool) -> Schema:
     if recipe is not None:
         returns = {"random": recipe.random_return, "expert": recipe.expert_return}
         attributes["reference_returns"] = returns
-    coded, density = "-1 and 1 are the ends of the actuator's range", "the action"
+    coded = "-1 and 1 are the ends of the actuator's range"
+    density = "the action"
     if env.choices:
         attributes["choices"] = list(env.choices)
         coded = "of each discrete action's choices 1 for the one taken, -1 for the others"
@@ -104,9 +108,11 @@ def open_replay(folder: Path, env: str, rows: int = 0) -> ReplayReader:
     training = read_training(folder)
     recipe = read_recipe(folder) if (folder / RECIPE).is_file() else None
     if training is not None:
-        of, trained = training.config["env"], training.steps
+        of = training.config["env"]
+        trained = training.steps
     elif recipe is not None:
-        of, trained = recipe.env, recipe.replay_rows
+        of = recipe.env
+        trained = recipe.replay_rows
     else:
         raise ValueError(f"no training in {folder}, and no replay buffer; {_TRAIN}")
     if of != env:
@@ -124,7 +130,8 @@ def open_replay(folder: Path, env: str, rows: int = 0) -> ReplayReader:
 def replayed_episodes(reader: ReplayReader, first: int, stop: int) -> list[Episode]:
     """Episodes [first, stop) of the replay buffer; their success is unknown."""
     spans = reader.episodes(reader.rows)
-    starts, stops = spans.starts[first:stop], (spans.starts + spans.lengths)[first:stop]
+    starts = spans.starts[first:stop]
+    stops = (spans.starts + spans.lengths)[first:stop]
     rows = reader.read(int(starts[0]), int(stops[-1]))
     episodes = []
     for k, (begin, end) in enumerate(zip(starts - starts[0], stops - starts[0], strict=True)):

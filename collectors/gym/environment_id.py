@@ -15,7 +15,9 @@ from gaitforge.common.trust import UntrustedCodeError, check_trusted, is_trusted
 
 SETTINGS = ("max_steps", "success", "wrapper", "make.NAME", "reset.NAME")
 
-TERMINATED, TRUNCATED, REWARDED = "terminated", "truncated", "rewarded"
+TERMINATED = "terminated"
+TRUNCATED = "truncated"
+REWARDED = "rewarded"
 """Rules of success that need nothing from `info`."""
 
 Values = tuple[tuple[str, Any], ...]
@@ -82,7 +84,8 @@ class EnvironmentId:
             ValueError: an unknown setting, or a value that does not fit.
         """
         place, *words = re.split(r",(?=[\w.]+=)", text)
-        max_steps, success = 0, ""
+        max_steps = 0
+        success = ""
         wrappers: list[str] = []
         values: dict[str, dict[str, Any]] = {"make": {}, "reset": {}}
         for word in words:

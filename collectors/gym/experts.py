@@ -105,7 +105,9 @@ class GymExpert(Memoryless):
     """
 
     def __init__(self, name: str, task: GymTask, weights: dict[str, np.ndarray], digest: str):
-        self.name, self.task, self.hash = name, task, digest
+        self.name = name
+        self.task = task
+        self.hash = digest
         try:
             self._layers = {
                 layer: (weights[f"{layer}.weight"].T.copy(), weights[f"{layer}.bias"])
@@ -117,7 +119,8 @@ class GymExpert(Memoryless):
         first, second, mean, log_std = shapes.values()
         if not (first[1] == second[0] and second[1] == mean[0] and mean == log_std):
             raise ValueError(f"policy {name}: its tensors do not fit together, {shapes}")
-        self.obs_dim, self.act_dim = first[0], mean[1]
+        self.obs_dim = first[0]
+        self.act_dim = mean[1]
 
     def parameters(self) -> int:
         """Number of trained parameters."""
@@ -166,7 +169,8 @@ class GymExpert(Memoryless):
 class RandomPolicy(Memoryless):
     """Uniform actions in [-1, 1], D4RL's random policy; the seed is that of `act`."""
 
-    name, hash = "random", ""
+    name = "random"
+    hash = ""
 
     def __init__(self, act_dim: int, seed: int = 0) -> None:
         self._act_dim = act_dim

@@ -60,7 +60,8 @@ class Flattening:
         self._parts: list[Part] = []
         left_out: list[str] = []
         for path, leaf in _leaves(space):
-            key, size = _name(path), _size(leaf)
+            key = _name(path)
+            size = _size(leaf)
             if size is None:
                 left_out.append(f"{key} ({type(leaf).__name__})")
             elif size > LARGEST:
@@ -131,7 +132,8 @@ class ActionCode:
         """The environment's action of a vector (A,)."""
         space = self._space
         if not self.choices:
-            low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+            low = space.low.astype(np.float64)
+            high = space.high.astype(np.float64)
             values = (high + low) / 2 + (high - low) / 2 * np.reshape(action, space.shape)
             if np.issubdtype(space.dtype, np.integer):
                 values = np.round(values)

@@ -232,7 +232,8 @@ def make_environment(task: GymTask) -> Any:
 def _own_environment(gymnasium: Any, settings: EnvironmentId, horizon: int) -> Any:
     """An environment with its wrappers, its observations and actions as vectors."""
     settings.check_trusted()
-    name, arguments = settings.place, dict(settings.make)
+    name = settings.place
+    arguments = dict(settings.make)
     maker, spec = _made_by(settings)
     if spec is None:
         env = gymnasium.wrappers.TimeLimit(_made(settings, maker, **arguments), horizon)

@@ -69,7 +69,8 @@ def legged_schema(
     With several robots, joints are named by `PLACES`, and the attributes hold every robot; they
     also hold a single robot that is not shipped.
     """
-    several, robot = len(robots) > 1, robots[0]
+    several = len(robots) > 1
+    robot = robots[0]
     joints = PLACES if several else robot.joint_names
     scales = {each.action_scale_rad for each in robots}
     attributes: dict[str, Any] = {"joint_names": list(joints)}
@@ -169,7 +170,8 @@ class CollectionGrid:
         seeds = np.random.SeedSequence([0xC0, self.seed, int(number)]).generate_state(
             self.episodes_per_part, np.uint64
         )
-        unique, halved = int(tag, 16) << 32, (seeds >> np.uint64(1)).tolist()
+        unique = int(tag, 16) << 32
+        halved = (seeds >> np.uint64(1)).tolist()
         return [self._spec(first + i, seed, unique) for i, seed in enumerate(halved)]
 
     def _spec(self, index: int, seed: int, unique: int) -> EpisodeSpec:
@@ -235,7 +237,8 @@ def _row(
     expert: tuple[str, str],
     names: Sequence[str],
 ) -> dict[str, object]:
-    spec, draws = result.spec, result.draws
+    spec = result.spec
+    draws = result.draws
     assert result.record is not None, "parts are made of recorded episodes"
     command = result.record.obs[:, slice(*POLICY_SLICES["command"])].mean(axis=0)
     passage = draws.passage or OPEN_GROUND

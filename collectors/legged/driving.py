@@ -30,7 +30,9 @@ class Driver:
     """
 
     def __init__(self, policy: Policy, robots: int, share: float, stretch: int):
-        self._policy, self._share, self._stretch = policy, share, stretch
+        self._policy = policy
+        self._share = share
+        self._stretch = stretch
         self._driven = np.zeros((robots, EPISODE_STEPS), dtype=bool)
         self._rows = np.arange(robots)
 

@@ -53,8 +53,10 @@ _PUSH_TURN = np.pi * (3.0 - np.sqrt(5.0))
 """The golden angle, by which each further push is turned from the one before."""
 _SENSOR_NOISE = indices("sensor_noise")
 _NOISE_WIDTHS = [stop - start for start, stop in observations.NOISE_SLICES.values()]
-_PATCH, _PATCH_FRICTION = DRAW_INDEX["patch_start_m"], DRAW_INDEX["patch_friction"]
-_DELAY, _INTERVAL = DRAW_INDEX["observation_delay_steps"], DRAW_INDEX["push_interval_s"]
+_PATCH = DRAW_INDEX["patch_start_m"]
+_PATCH_FRICTION = DRAW_INDEX["patch_friction"]
+_DELAY = DRAW_INDEX["observation_delay_steps"]
+_INTERVAL = DRAW_INDEX["push_interval_s"]
 _PASSAGE_KINDS = {"none": 0.0, "bar": -1.0, "walls": 1.0}
 
 
@@ -144,7 +146,8 @@ class LeggedEnvironment:
             drawn = replace(drawn, draws=self.physics.realised(drawn.draws))
             tile = make_tile(spec.terrain, spec.level, drawn.terrain_variant)
             self.terrain.set(index, tile)
-            self.specs[index], self.episode_draws[index] = spec, drawn
+            self.specs[index] = spec
+            self.episode_draws[index] = drawn
             self.target_command[index] = drawn.command
             self._draws[index] = standardised(drawn.draws)
             noise = np.repeat(drawn.draws[_SENSOR_NOISE], _NOISE_WIDTHS).astype(np.float32)
@@ -165,7 +168,8 @@ class LeggedEnvironment:
             height += float(tile_heights(tile, footprint).max()) + START_CLEARANCE_M
             base_pos = np.array([*drawn.offset_xy, height])
             quat = from_yaw(np.array(drawn.yaw))
-            self.track_origin[index], self.track_yaw[index] = drawn.offset_xy, drawn.yaw
+            self.track_origin[index] = drawn.offset_xy
+            self.track_yaw[index] = drawn.yaw
             passage = drawn.passage or OPEN_GROUND
             kind = _PASSAGE_KINDS[passage.kind]
             self._passage[index] = kind, passage.start_m, passage.end_m, passage.opening_m
@@ -255,7 +259,8 @@ class LeggedEnvironment:
     def track(self, index: int) -> Track:
         """The signals of robot `index`'s episode so far."""
         values = self._signals[index, : self.step_count[index]].copy()
-        drawn, spec = self.episode_draws[index], self.specs[index]
+        drawn = self.episode_draws[index]
+        spec = self.specs[index]
         passage = drawn.passage if drawn else None
         command = self.target_command[index].copy()
         noise = spec.action_noise if spec else 0.0
@@ -335,7 +340,8 @@ class LeggedEnvironment:
         """Measured values, laid out by `NOISE_SLICES`, as the robots' sensors show them now."""
         if not self._delay.any():
             return values
-        slots, step = self._measured.shape[1], self.step_count
+        slots = self._measured.shape[1]
+        step = self.step_count
         self._measured[self._rows, step % slots] = np.concatenate(values, axis=1)
         late = self._measured[self._rows, np.maximum(step - self._delay, 0) % slots]
         return [late[:, start:stop] for start, stop in observations.NOISE_SLICES.values()]
@@ -355,7 +361,8 @@ class LeggedEnvironment:
                 off = np.abs(self.physics.realised(ends) - ends)[changed]
                 if (off > _REALISED_WITHIN).any():
                     worst = changed[int(off.argmax())]
-                    name, value = DRAWS[worst].name, ends[worst]
+                    name = DRAWS[worst].name
+                    value = ends[worst]
                     raise ValueError(f"{self.physics.name} cannot realise {name} {value:g}")
 
     def _privileged(

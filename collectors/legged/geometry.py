@@ -72,7 +72,8 @@ class Geometry:
             foot_offset: (N, 4, 3) feet relative to the trunk, world frame, m.
             side: (4,) 1 for left legs, -1 for right ones.
         """
-        cos, sin = self.heading[:, :1], self.heading[:, 1:]
+        cos = self.heading[:, :1]
+        sin = self.heading[:, 1:]
         across = -sin * foot_offset[..., 0] + cos * foot_offset[..., 1]
         return (across * side).sum(axis=1) / 2
 
@@ -97,8 +98,10 @@ def on_track(
     """
     places = np.empty((len(yaw), 3))
     for i in range(len(yaw)):
-        x, y = base_pos[i, 0] - origin[i, 0], base_pos[i, 1] - origin[i, 1]
-        c, s = cos(track_yaw[i]), sin(track_yaw[i])
+        x = base_pos[i, 0] - origin[i, 0]
+        y = base_pos[i, 1] - origin[i, 1]
+        c = cos(track_yaw[i])
+        s = sin(track_yaw[i])
         places[i] = c * x + s * y, c * y - s * x, wrapped(yaw[i] - track_yaw[i])
     return places
 
@@ -116,7 +119,8 @@ def _scan_ground(
     The grid is symmetric, so the sums (N, 3) decouple: of heights, and of heights times x and
     times y.
     """
-    scan, sums = np.empty((len(base_pos), N_SCAN)), np.zeros((len(base_pos), 3))
+    scan = np.empty((len(base_pos), N_SCAN))
+    sums = np.zeros((len(base_pos), 3))
     for i in range(len(base_pos)):
         c, s = heading[i]
         for k in range(N_SCAN):
@@ -160,16 +164,23 @@ def _turn_velocities(
     Returns gravity, lin_vel_body, velocity_heading, yaw and heading of `Geometry`.
     """
     n = len(quat)
-    yaw, heading = np.empty(n), np.empty((n, 2))
-    gravity, lin_vel_body, velocity_heading = np.empty((n, 3)), np.empty((n, 3)), np.empty((n, 3))
+    yaw = np.empty(n)
+    heading = np.empty((n, 2))
+    gravity = np.empty((n, 3))
+    lin_vel_body = np.empty((n, 3))
+    velocity_heading = np.empty((n, 3))
     for i in range(n):
         w, x, y, z = quat[i]
         yaw[i] = heading_angle(w, x, y, z)
         c, s = heading[i] = cos(yaw[i]), sin(yaw[i])
-        gx, gy, gz = 2.0 * (w * y - x * z), -2.0 * (w * x + y * z), 2.0 * (x * x + y * y) - 1.0
+        gx = 2.0 * (w * y - x * z)
+        gy = -2.0 * (w * x + y * z)
+        gz = 2.0 * (x * x + y * y) - 1.0
         gravity[i] = gx, gy, gz
         vx, vy, vz = lin_vel_world[i]
-        tx, ty, tz = 2.0 * (y * vz - z * vy), 2.0 * (z * vx - x * vz), 2.0 * (x * vy - y * vx)
+        tx = 2.0 * (y * vz - z * vy)
+        ty = 2.0 * (z * vx - x * vz)
+        tz = 2.0 * (x * vy - y * vx)
         lin_vel_body[i, 0] = vx - w * tx + (y * tz - z * ty)
         lin_vel_body[i, 1] = vy - w * ty + (z * tx - x * tz)
         lin_vel_body[i, 2] = vz - w * tz + (x * ty - y * tx)
@@ -190,7 +201,10 @@ def _lean(slope: np.ndarray, attitude: np.ndarray) -> np.ndarray:
         # sign: rounding must leave no y of 1e-8 where there is no slope across.
         y = -np.sign(across) * sqrt(max(1.0 - x * x - z * z, 0.0))
         pitch, roll = attitude[i]
-        sp, cp, sr, cr = sin(pitch), cos(pitch), sin(roll), cos(roll)
+        sp = sin(pitch)
+        cp = cos(pitch)
+        sr = sin(roll)
+        cr = cos(roll)
         x, z = cp * x - sp * z, sp * x + cp * z
         desired[i] = x, cr * y + sr * z, -sr * y + cr * z
     return desired

@@ -117,7 +117,8 @@ def replay_environment(
             simulators or versions, a simulator that does not replay bit for bit, or one whose
             version here differs.
     """
-    schema, address = selection.store.schema, selection.store.address
+    schema = selection.store.schema
+    address = selection.store.address
     check_whole(selection)
     if "obs" not in schema.names() or schema.field("obs").slices != POLICY_SLICES:
         raise ValueError(f"{address} does not hold episodes of the legged task")
@@ -202,9 +203,11 @@ def by_robot(selection: Selection) -> list[Selection]:
 
 def stored_episodes(selection: Selection) -> list[StoredEpisode]:
     """The episodes of a selection, read into memory."""
-    rows, fields = selection.episodes().to_pylist(), ("obs", "action", "reward", "final_obs")
+    rows = selection.episodes().to_pylist()
+    fields = ("obs", "action", "reward", "final_obs")
     obs, action, reward, final_obs = (selection.read(field) for field in fields)
-    stops, is_executed = np.cumsum(selection.lengths), holds_executed(selection.schema)
+    stops = np.cumsum(selection.lengths)
+    is_executed = holds_executed(selection.schema)
     steps = [slice(stop - row["length"], stop) for row, stop in zip(rows, stops, strict=True)]
     return [
         StoredEpisode(row, obs[own], action[own], reward[own], final_obs[k], is_executed)
@@ -225,7 +228,8 @@ def replayed(
     `run_episodes`.
     """
     stored = {each.row["episode"]: each for each in episodes}
-    policy, specs = Executed(env, stored), [each.spec(noise=False) for each in episodes]
+    policy = Executed(env, stored)
+    specs = [each.spec(noise=False) for each in episodes]
     results = run_episodes(env, policy, specs, record=True, progress=progress, measures=measures)
     for result in results:
         episode = stored[result.spec.index]
@@ -238,7 +242,8 @@ class Executed(Memoryless):
     name = "replay"
 
     def __init__(self, env: LeggedEnvironment, stored: Mapping[int, StoredEpisode]):
-        self._env, self._stored = env, stored
+        self._env = env
+        self._stored = stored
         shape = (env.num_robots, env.episode_steps, N_JOINTS)
         self._actions = np.zeros(shape, dtype=np.float32)
         self._rows = np.arange(env.num_robots)

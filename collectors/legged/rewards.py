@@ -109,7 +109,8 @@ def action_rate(view: StepView) -> np.ndarray:
 
 def foot_slip(view: StepView) -> np.ndarray:
     """Sum of squared horizontal speeds of the feet on the ground."""
-    x, y = view.state.foot_vel[..., 0], view.state.foot_vel[..., 1]
+    x = view.state.foot_vel[..., 0]
+    y = view.state.foot_vel[..., 1]
     return ((x * x + y * y) * view.foot_contact).sum(axis=1)
 
 

@@ -79,7 +79,9 @@ class _Slots:
         specs: Sequence[EpisodeSpec],
         driver: Driver | None,
     ):
-        self._env, self._policy, self._driver = env, policy, driver
+        self._env = env
+        self._policy = policy
+        self._driver = driver
         self._waiting = iter(specs)
         self.running = np.zeros(env.num_robots, dtype=bool)
 
@@ -91,7 +93,8 @@ class _Slots:
         pairs = list(zip(ids.tolist(), self._waiting, strict=False)) if len(ids) else []
         if not pairs:
             return
-        started, specs = np.array([index for index, _ in pairs]), [spec for _, spec in pairs]
+        started = np.array([index for index, _ in pairs])
+        specs = [spec for _, spec in pairs]
         self._env.reset(started, specs)
         self._policy.reset(started)
         if self._driver is not None:
@@ -199,7 +202,8 @@ def _result(
     recorder: _Recorder | None,
     observation: Observation,
 ) -> EpisodeResult:
-    spec, draws = env.specs[index], env.episode_draws[index]
+    spec = env.specs[index]
+    draws = env.episode_draws[index]
     if spec is None or draws is None:
         raise RuntimeError(f"robot {index} ended an episode that it never started")
     length = int(env.step_count[index])

@@ -98,9 +98,12 @@ def set_inertial(
 ) -> None:
     """Set a body's mass in kg, its centre (3,) and the inertia (3, 3) about it, in its frame."""
     body.explicitinertial = True
-    body.mass, body.ipos, body.iquat = mass, centre, [1.0, 0.0, 0.0, 0.0]
+    body.mass = mass
+    body.ipos = centre
+    body.iquat = [1.0, 0.0, 0.0, 0.0]
     body.ialt.type = mujoco.mjtOrientation.mjORIENTATION_QUAT
-    rows, columns = (0, 1, 2, 0, 0, 1), (0, 1, 2, 1, 2, 2)
+    rows = (0, 1, 2, 0, 0, 1)
+    columns = (0, 1, 2, 1, 2, 2)
     body.inertia = np.zeros(3)
     body.fullinertia = inertia[rows, columns]
 

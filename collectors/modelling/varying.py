@@ -93,7 +93,8 @@ def vary_robot(robot: RobotCard, seed: int, index: int, out: Path) -> RobotCard:
 def write_varied(robot: RobotCard, factors: Factors, name: str, folder: Path) -> RobotCard:
     """Write card and MJCF of a body with these factors into a folder, and load it."""
     spec = mujoco.MjSpec.from_file(str(robot.mjcf_path))
-    parts, size = _parts(robot, factors), factors["size"]
+    parts = _parts(robot, factors)
+    size = factors["size"]
     heavier = stretch_robot(spec, robot.trunk_body, parts, dict.fromkeys(robot.foot_geoms, size))
     legs = replace(robot, **_offsets(robot, parts))
     longer = legs.leg_length_m / robot.leg_length_m
@@ -130,7 +131,8 @@ def write_varied(robot: RobotCard, factors: Factors, name: str, folder: Path) ->
 
 def _parts(robot: RobotCard, factors: Factors) -> dict[str, Stretch]:
     """Stretches of the trunk and of the part below each joint."""
-    size, density = factors["size"], factors["mass"]
+    size = factors["size"]
+    density = factors["mass"]
     trunk = size * np.diag([factors[f"trunk_{each}"] for each in ("length", "width", "height")])
     parts = {robot.trunk_body: Stretch(trunk, density * factors["trunk_mass"])}
     for leg in range(N_LEGS):

@@ -76,10 +76,12 @@ class PhysicsState:
         """Show robot `index` at a start: no contact, no torque, joints and feet (4, 3) at rest."""
         for each in fields(self):
             getattr(self, each.name)[index] = 0.0
-        self.base_pos[index], self.base_quat[index] = start.base_pos, start.base_quat
+        self.base_pos[index] = start.base_pos
+        self.base_quat[index] = start.base_quat
         self.base_lin_vel_world[index] = start.base_vel[:3]
         self.base_ang_vel_body[index] = start.base_vel[3:]
-        self.joint_pos[index], self.foot_pos[index] = start.joint_pos, foot_pos
+        self.joint_pos[index] = start.joint_pos
+        self.foot_pos[index] = foot_pos
 
 
 class PhysicsBackend(Protocol):

@@ -45,7 +45,8 @@ def draw_shot(robot: RobotCard, shot: Shot, width_px: int, height_px: int) -> np
     """(F, height_px, width_px, 3) uint8."""
     size = (width_px * SUPERSAMPLING, height_px * SUPERSAMPLING)
     model = _build(robot, shot, size)
-    data, ghost = mujoco.MjData(model), mujoco.MjData(model)
+    data = mujoco.MjData(model)
+    ghost = mujoco.MjData(model)
     qpos = [int(model.joint(name).qposadr[0]) for name in robot.joint_names]
     frames = []
     with mujoco.Renderer(model, size[1], size[0]) as renderer:
@@ -72,7 +73,8 @@ def _pose(model: mujoco.MjModel, data: mujoco.MjData, qpos: list[int], state: np
 
 def _add_ghost(model: mujoco.MjModel, data: mujoco.MjData, scene: mujoco.MjvScene) -> None:
     """Add a second, translucent robot to a scene."""
-    first, category = scene.ngeom, int(mujoco.mjtCatBit.mjCAT_DYNAMIC)
+    first = scene.ngeom
+    category = int(mujoco.mjtCatBit.mjCAT_DYNAMIC)
     mujoco.mjv_addGeoms(model, data, mujoco.MjvOption(), mujoco.MjvPerturb(), category, scene)
     for geom in scene.geoms[first : scene.ngeom]:
         geom.rgba[:] = [*_unit(colours.GHOST), _GHOST_ALPHA]
@@ -121,7 +123,8 @@ def _show_robot(spec: mujoco.MjSpec) -> None:
 
 def _colour_robot(spec: mujoco.MjSpec, robot: RobotCard) -> None:
     for geom in spec.geoms:
-        geom.rgba, geom.material = [*_unit(colours.TRUNK), 1.0], ""
+        geom.rgba = [*_unit(colours.TRUNK), 1.0]
+        geom.material = ""
     for leg in range(N_LEGS):
         thigh = spec.joint(robot.joint_names[JOINTS_PER_LEG * leg + 1]).parent
         colour = colours.LEFT_LEGS if robot.leg_signs[leg, 1] > 0 else colours.RIGHT_LEGS
@@ -149,7 +152,9 @@ def _add_backdrop(spec: mujoco.MjSpec) -> None:
         castshadow=True,
     )
     light = spec.visual.headlight
-    light.ambient, light.diffuse, light.specular = [0.38] * 3, [0.22] * 3, [0.0] * 3
+    light.ambient = [0.38] * 3
+    light.diffuse = [0.22] * 3
+    light.specular = [0.0] * 3
     spec.stat.extent = 1.0  # the unit of fog and shadow sizes
     spec.visual.map.fogstart, spec.visual.map.fogend = _FOG_M
     spec.visual.map.shadowclip = _SHADOW_HALF_WIDTH_M
@@ -158,7 +163,8 @@ def _add_backdrop(spec: mujoco.MjSpec) -> None:
 
 
 def _add_ground(spec: mujoco.MjSpec, shot: Shot) -> None:
-    low, high = float(shot["heights"].min()), float(shot["heights"].max())
+    low = float(shot["heights"].min())
+    high = float(shot["heights"].max())
     relief = max(high - low, 0.01)
     rows, columns = shot["heights"].shape
     half = np.array([columns - 1, rows - 1]) * float(shot["resolution_m"]) / 2
@@ -190,7 +196,8 @@ def _add_ground(spec: mujoco.MjSpec, shot: Shot) -> None:
 
 def _place_sun(data: mujoco.MjData, pos: np.ndarray, yaw: float) -> None:
     """Shine from above and behind, near the viewer: the shadow map covers a few metres only."""
-    c, s = np.cos(yaw), np.sin(yaw)
+    c = np.cos(yaw)
+    s = np.sin(yaw)
     x, y, z = _SUN
     direction = np.array([c * x - s * y, s * x + c * y, z]) / np.linalg.norm(_SUN)
     data.light_xdir[0] = direction

@@ -44,7 +44,8 @@ def draw(shots: Sequence[Shot], width_px: int, height_px: int) -> list[np.ndarra
     limit_s = START_LIMIT_S + FRAME_LIMIT_S * sum(len(shot.steps) for shot in shots)
     failures = []
     with tempfile.TemporaryDirectory(prefix="gaitforge-") as folder:
-        request, answer = Path(folder, "request.npz"), Path(folder, "answer.npz")
+        request = Path(folder, "request.npz")
+        answer = Path(folder, "answer.npz")
         _write_shots(request, shots, width_px, height_px)
         for backend in (choice,) if choice else OPENGL_BACKENDS:
             failure = _run(backend, request, answer, limit_s)
@@ -65,7 +66,8 @@ def _write_shots(path: Path, shots: Sequence[Shot], width_px: int, height_px: in
         "size_px": np.array([width_px, height_px]),
     }
     for k, shot in enumerate(shots):
-        scene, steps = shot.scene, shot.steps
+        scene = shot.scene
+        steps = shot.steps
         barriers = [(*b.centre_m, *b.half_size_m, b.yaw_rad) for b in scene.barriers]
         fields = {
             "state": scene.state[steps],

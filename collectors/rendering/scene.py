@@ -67,7 +67,8 @@ def scene_of(result: EpisodeResult, robot: RobotCard) -> Scene:
     """The scene of a recorded episode; ValueError if it was not recorded."""
     if result.record is None:
         raise ValueError(f"episode {result.spec.index} was not recorded; there is nothing to draw")
-    spec, draws = result.spec, result.draws
+    spec = result.spec
+    draws = result.draws
     tile = make_tile(spec.terrain, spec.level, draws.terrain_variant)
     return drawn_scene(robot, result.record.state, tile, draws)
 

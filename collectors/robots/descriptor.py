@@ -13,12 +13,21 @@ from gaitforge.collectors.rotations import wrapped
 from gaitforge.collectors.timing import GRAVITY_MS2
 from gaitforge.datasets.schema import consecutive_slices
 
-_MIDDLE_LENGTH_M, _MIDDLE_MASS_KG = 0.5, 25.0
+_MIDDLE_LENGTH_M = 0.5
+_MIDDLE_MASS_KG = 25.0
 """Aliengo's leg length and mass, for scaling."""
 _LENGTHS = (
-    *("body_front_thigh_m", "body_front_calf_m", "body_rear_thigh_m", "body_rear_calf_m"),
-    *("body_trunk_half_length_m", "body_trunk_half_width_m", "body_trunk_half_height_m"),
-    *("body_hip_x_m", "body_hip_y_m", "body_foot_y_m", "body_nominal_height_m"),
+    "body_front_thigh_m",
+    "body_front_calf_m",
+    "body_rear_thigh_m",
+    "body_rear_calf_m",
+    "body_trunk_half_length_m",
+    "body_trunk_half_width_m",
+    "body_trunk_half_height_m",
+    "body_hip_x_m",
+    "body_hip_y_m",
+    "body_foot_y_m",
+    "body_nominal_height_m",
 )
 _DRIVES = tuple(
     f"body_{joint}_{what}" for what in ("kp", "kd", "torque") for joint in JOINTS_OF_A_LEG
@@ -29,17 +38,22 @@ DESCRIPTOR_NAMES = ("body_mass_kg", *_LENGTHS, *_DRIVES, *_BENDS)
 Nm; knees: -1 where they bend backwards, +1 where forwards."""
 _DRIVE_UNITS = ("Nm/rad", "Nms/rad", "Nm")
 DESCRIPTOR_UNITS = (
-    *("kg", *["m"] * len(_LENGTHS)),
+    "kg",
+    *["m"] * len(_LENGTHS),
     *(unit for unit in _DRIVE_UNITS for _ in JOINTS_OF_A_LEG),
-    *("1", "1"),
+    "1",
+    "1",
 )
 
 
 def descriptor(robot: RobotCard) -> np.ndarray:
     """(DESCRIPTOR_DIM,) float64 in the order of DESCRIPTOR_NAMES, SI units."""
-    links, hips, feet = robot.link_lengths_m, robot.hip_offset_m, robot.feet_below_m
+    links = robot.link_lengths_m
+    hips = robot.hip_offset_m
+    feet = robot.feet_below_m
     leg = slice(0, JOINTS_PER_LEG)
-    front, rear = 0, 2
+    front = 0
+    rear = 2
     return np.array(
         [
             robot.mass_kg,
@@ -66,7 +80,8 @@ def body_vector(robot: RobotCard) -> np.ndarray:
     over Aliengo's, of gains and torque limits over weight times leg length (with the time
     sqrt(leg length / g)); angles in rad; signs.
     """
-    leg, moment = robot.leg_length_m, robot.weight_n * robot.leg_length_m
+    leg = robot.leg_length_m
+    moment = robot.weight_n * robot.leg_length_m
     values = descriptor(robot)
     lengths = values[5:12]  # the trunk's half length and all lengths after it
     time_s = np.sqrt(leg / GRAVITY_MS2)

@@ -17,10 +17,16 @@ from gaitforge.collectors.robots.robot import RobotCard
 from gaitforge.collectors.timing import CONTROL_DT_S
 
 # numba needs plain integers.
-_VEL_X, _VEL_Y, _YAW_RATE = int(C.VEL_X), int(C.VEL_Y), int(C.YAW_RATE)
-_HEIGHT, _STANCE_WIDTH = int(C.BODY_HEIGHT), int(C.STANCE_WIDTH)
-_STANCE_LENGTH, _SWING_HEIGHT = int(C.STANCE_LENGTH), int(C.SWING_HEIGHT)
-_FREQUENCY, _DUTY, _LOCOMOTE = int(C.GAIT_FREQUENCY), int(C.GAIT_DUTY), int(C.LOCOMOTE)
+_VEL_X = int(C.VEL_X)
+_VEL_Y = int(C.VEL_Y)
+_YAW_RATE = int(C.YAW_RATE)
+_HEIGHT = int(C.BODY_HEIGHT)
+_STANCE_WIDTH = int(C.STANCE_WIDTH)
+_STANCE_LENGTH = int(C.STANCE_LENGTH)
+_SWING_HEIGHT = int(C.SWING_HEIGHT)
+_FREQUENCY = int(C.GAIT_FREQUENCY)
+_DUTY = int(C.GAIT_DUTY)
+_LOCOMOTE = int(C.LOCOMOTE)
 
 
 def leg_phases(command: np.ndarray, clock: np.ndarray) -> np.ndarray:
@@ -28,7 +34,9 @@ def leg_phases(command: np.ndarray, clock: np.ndarray) -> np.ndarray:
 
     Offsets (p + o + b, o, b, p) as in walk-these-ways; p, o, b: phase, offset and bound commands.
     """
-    p, o, b = command[:, C.GAIT_PHASE], command[:, C.GAIT_OFFSET], command[:, C.GAIT_BOUND]
+    p = command[:, C.GAIT_PHASE]
+    o = command[:, C.GAIT_OFFSET]
+    b = command[:, C.GAIT_BOUND]
     offsets = np.stack([p + o + b, o, b, p], axis=1)
     cycles = clock[..., None] + offsets
     return cycles - np.floor(cycles)
@@ -44,15 +52,19 @@ class GaitReference:
         self._lower, self._upper, self._torque_limit, self._kp, self._kd = (
             np.stack([getattr(robot, key) for robot in robots])
             for key in (
-                *("joint_lower_rad", "joint_upper_rad", "torque_limit_nm"),
-                *("kp_nm_per_rad", "kd_nms_per_rad"),
+                "joint_lower_rad",
+                "joint_upper_rad",
+                "torque_limit_nm",
+                "kp_nm_per_rad",
+                "kd_nms_per_rad",
             )
         )
 
     def joint_targets(self, command: np.ndarray, clock: np.ndarray) -> np.ndarray:
         """PD targets of commands (N, 16) at clocks (N,); they carry the weight and lead motion."""
         clocks = np.stack([clock, clock + command[:, C.GAIT_FREQUENCY] * CONTROL_DT_S])
-        phase, tilt = leg_phases(command, clocks), _tilt(command)
+        phase = leg_phases(command, clocks)
+        tilt = _tilt(command)
         feet, load = _place_feet(command, phase, tilt, self._signs, self._sizes)
         poses = self._kinematics.joint_positions(feet).reshape(2, len(command), -1)
         pose, next_pose = np.clip(poses, self._lower, self._upper)
@@ -104,11 +116,14 @@ def _place_feet(
 
     Loads are the weight in N on each foot at the first phase. Sizes (R, 4): see `_sizes`.
     """
-    feet, load = np.empty((2, len(command), 4, 3)), np.empty((len(command), 4))
+    feet = np.empty((2, len(command), 4, 3))
+    load = np.empty((len(command), 4))
     for i in range(len(command)):
         nominal_height_m, foot_radius_m, middle_x, weight_n = sizes[i % len(sizes)]
         row = command[i]
-        duty, moving, yaw_rate = row[_DUTY], row[_LOCOMOTE], row[_YAW_RATE]
+        duty = row[_DUTY]
+        moving = row[_LOCOMOTE]
+        yaw_rate = row[_YAW_RATE]
         stance_s = duty / max(row[_FREQUENCY], 1e-6)
         height = nominal_height_m + row[_HEIGHT]
         for leg in range(4):
@@ -120,13 +135,16 @@ def _place_feet(
             for moment in range(2):
                 phase = phases[moment, i, leg]
                 # Share of the stance's travel: +1/2 at touch-down, -1/2 at lift-off.
-                ahead, lift = 0.5 - phase / duty, 0.0
+                ahead = 0.5 - phase / duty
+                lift = 0.0
                 if phase >= duty:
                     swing = min(max((phase - duty) / max(1.0 - duty, 1e-6), 0.0), 1.0)
                     ahead = -0.5 * cos(pi * swing)
                     lift = 0.5 - 0.5 * cos(2 * pi * swing)
-                ahead, lift = moving * ahead, moving * lift
+                ahead = moving * ahead
+                lift = moving * lift
                 z = lift * row[_SWING_HEIGHT] + foot_radius_m - height
-                x, y = rest_x + ahead * travel_x, rest_y + ahead * travel_y
+                x = rest_x + ahead * travel_x
+                y = rest_y + ahead * travel_y
                 feet[moment, i, leg] = _to_trunk(tilt[i], x, y, z)
     return feet, load

@@ -31,15 +31,20 @@ class LegKinematics:
         self._signs = of("joint_signs").reshape(-1, N_LEGS, JOINTS_PER_LEG)
         # Angles of a leg's parts are signs * joints + zeros.
         self._zeros = np.zeros(self._signs.shape)
-        thigh, calf = of("link_angles_rad")[..., 0], of("link_angles_rad")[..., 1]
+        thigh = of("link_angles_rad")[..., 0]
+        calf = of("link_angles_rad")[..., 1]
         turns = np.round(of("knee_bend_rad") / (2 * np.pi))
-        self._zeros[..., 1], self._zeros[..., 2] = thigh, calf - thigh - 2 * np.pi * turns
+        self._zeros[..., 1] = thigh
+        self._zeros[..., 2] = calf - thigh - 2 * np.pi * turns
 
     def foot_positions(self, joint_pos: np.ndarray) -> np.ndarray:
         """(N, 12) joint angles to (N, 4, 3) foot centres in the trunk frame."""
         q = joint_pos.reshape(-1, *self._signs.shape) * self._signs + self._zeros
-        hip, thigh, knee = q[..., 0], q[..., 1], q[..., 1] + q[..., 2]
-        upper, lower = self._links[..., 0], self._links[..., 1]
+        hip = q[..., 0]
+        thigh = q[..., 1]
+        knee = q[..., 1] + q[..., 2]
+        upper = self._links[..., 0]
+        lower = self._links[..., 1]
         x = -upper * sine(thigh) - lower * sine(knee) + self._shift[..., 0]
         drop = -upper * cosine(thigh) - lower * cosine(knee) + self._shift[..., 1]
         y = self._side * cosine(hip) - drop * sine(hip)
@@ -93,14 +98,21 @@ def _unturned(
     for i in range(feet.shape[0]):
         r = i % len(hips)
         for leg in range(feet.shape[1]):
-            side, upper, lower = sides[r, leg], links[r, leg, 0], links[r, leg, 1]
-            x, y = feet[i, leg, 0] - hips[r, leg, 0], feet[i, leg, 1] - hips[r, leg, 1]
-            x, z = x - shifts[r, leg, 0], feet[i, leg, 2] - hips[r, leg, 2]
+            side = sides[r, leg]
+            upper = links[r, leg, 0]
+            lower = links[r, leg, 1]
+            x = feet[i, leg, 0] - hips[r, leg, 0]
+            y = feet[i, leg, 1] - hips[r, leg, 1]
+            x = x - shifts[r, leg, 0]
+            z = feet[i, leg, 2] - hips[r, leg, 2]
             drop = -sqrt(max(y * y + z * z - side * side, 1e-6))
             below = drop - shifts[r, leg, 1]
             bend = (x * x + below * below - upper * upper - lower * lower) / (2 * upper * lower)
-            place[0, i, leg], place[1, i, leg], place[2, i, leg] = x, y, z
-            place[3, i, leg], place[4, i, leg] = drop, below
+            place[0, i, leg] = x
+            place[1, i, leg] = y
+            place[2, i, leg] = z
+            place[3, i, leg] = drop
+            place[4, i, leg] = below
             place[5, i, leg] = min(max(bend, -1.0), 1.0)
     return place
 
@@ -137,7 +149,10 @@ def _rise_gradient(
             hip = sign[0] * joints[i, leg, 0]
             pitch = sign[1] * joints[i, leg, 1] + zeros[r, leg, 1]
             knee = pitch + (sign[2] * joints[i, leg, 2] + zeros[r, leg, 2])
-            sin_hip, cos_hip, sin_knee, cos_knee = sin(hip), cos(hip), sin(knee), cos(knee)
+            sin_hip = sin(hip)
+            cos_hip = cos(hip)
+            sin_knee = sin(knee)
+            cos_knee = cos(knee)
             # From the thigh joint, then from the hip joint.
             x = -upper * sin(pitch) - lower * sin_knee
             below = -upper * cos(pitch) - lower * cos_knee

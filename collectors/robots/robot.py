@@ -128,7 +128,8 @@ class RobotCard:
     @property
     def leg_length_m(self) -> float:
         """Mean length of a straight front and rear leg, thigh joint to foot."""
-        front, rear = self.link_lengths_m[0].sum(), self.link_lengths_m[2].sum()
+        front = self.link_lengths_m[0].sum()
+        rear = self.link_lengths_m[2].sum()
         return float((front + rear) / 2)
 
     @property
@@ -378,7 +379,8 @@ def mirrored(key: str, front_left: np.ndarray) -> np.ndarray:
 def _check_pose(card: RobotCard) -> None:
     """Check limits, default pose and leg lengths against each other."""
     for i, joint in enumerate(card.joint_names):
-        low, high = card.joint_lower_rad[i], card.joint_upper_rad[i]
+        low = card.joint_lower_rad[i]
+        high = card.joint_upper_rad[i]
         default = card.default_joint_pos_rad[i]
         if low >= high:
             raise card.wrong(

@@ -45,7 +45,8 @@ def stored_robot(attributes: Mapping[str, Any], name: str) -> RobotCard:
     if not record:
         return load_robot(name)
     try:
-        card, mjcf = {**record["card"], "name": name, "mjcf": "robot.xml"}, str(record["mjcf"])
+        card = {**record["card"], "name": name, "mjcf": "robot.xml"}
+        mjcf = str(record["mjcf"])
     except (TypeError, KeyError):
         raise RobotError(f"the store's robot '{name}' lacks its card or MJCF") from None
     text = json.dumps(card, sort_keys=True)

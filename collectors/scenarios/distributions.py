@@ -101,7 +101,8 @@ class Distribution:
             value = min(max(value, low), high)
         else:
             normal = NormalDist(*self.numbers[:2])
-            first, last = normal.cdf(low), normal.cdf(high)
+            first = normal.cdf(low)
+            last = normal.cdf(high)
             # A range far in the tail has no probability left to divide.
             share = min(max(first + unit * (last - first), 1e-300), 1 - 1e-16)
             value = min(max(normal.inv_cdf(share), low), high)

@@ -112,7 +112,8 @@ def place_barriers(
     across = np.linspace(-0.3, 0.3, 5)
     grid = np.stack(np.meshgrid(along, across), axis=-1).reshape(-1, 2)
     ground = float(tile_heights(tile, to_world(grid, origin, yaw)).mean())
-    middle, half_depth = passage.start_m + passage.depth_m / 2, passage.depth_m / 2
+    middle = passage.start_m + passage.depth_m / 2
+    half_depth = passage.depth_m / 2
 
     def box(across_m: float, half_width: float, low: float, high: float) -> Barrier:
         x, y = to_world(np.array([[middle, across_m]]), origin, yaw)[0]
@@ -137,7 +138,8 @@ def steer(command: np.ndarray, across_m: np.ndarray, heading_rad: np.ndarray) ->
         heading_rad: (N,) heading relative to the track.
     """
     command = command.copy()
-    side, turn = MAX_STEER_SIDE_MS, MAX_STEER_TURN_RADS
+    side = MAX_STEER_SIDE_MS
+    turn = MAX_STEER_TURN_RADS
     command[:, C.VEL_Y] = np.clip(-STEER_SIDE_PER_S * across_m, -side, side)
     command[:, C.YAW_RATE] = np.clip(-STEER_TURN_PER_S * heading_rad, -turn, turn)
     return command

@@ -16,7 +16,9 @@ from gaitforge.collectors.scenarios.distributions import Distribution
 from gaitforge.collectors.scenarios.quantities import QUANTITIES, Quantity
 from gaitforge.common.errors import failures
 
-NOMINAL, DEFAULT_NAME, HEAVY = "none", "default", "heavy"
+NOMINAL = "none"
+DEFAULT_NAME = "default"
+HEAVY = "heavy"
 """Presets. In place of a distribution `none` is the quantity's nominal value."""
 PRESET = "preset"
 Written = Mapping[str, str | float]
@@ -57,7 +59,8 @@ def indices(name: str) -> slice:
 
 COM_OFFSET = slice(DRAW_INDEX["com_offset_x_m"], DRAW_INDEX["com_offset_z_m"] + 1)
 PAYLOAD_AT = slice(DRAW_INDEX["payload_x_m"], DRAW_INDEX["payload_z_m"] + 1)
-JOINT_OFFSET, JOINT_STRENGTH = indices("joint_offset_rad"), indices("joint_strength")
+JOINT_OFFSET = indices("joint_offset_rad")
+JOINT_STRENGTH = indices("joint_strength")
 
 _NOMINAL = np.array([draw.quantity.nominal for draw in DRAWS])
 _LOW = np.array([draw.default.low for draw in DRAWS[:N_STANDARD]])
@@ -127,14 +130,17 @@ class Randomisation:
         """Draw -> unit and range over robots, as schemas hold them; if changed, more of it."""
         tree: dict[str, dict[str, object]] = {}
         for name in self.names:
-            draw, text = DRAWS[DRAW_INDEX[name]], dict[str, str]()
+            draw = DRAWS[DRAW_INDEX[name]]
+            text = dict[str, str]()
             if name in self.changed:
                 meaning = draw.quantity.meaning.format(draw.label.replace("_", " "))
                 text |= {"distribution": str(self.changed[name]), "meaning": meaning}
             ends = [self._of(draw, robot) for robot in robots]
-            low, high = min(each.low for each in ends), max(each.high for each in ends)
+            low = min(each.low for each in ends)
+            high = max(each.high for each in ends)
             if draw.quantity.whole:
-                low, high = int(low), int(high)
+                low = int(low)
+                high = int(high)
             tree[name] = {"unit": draw.quantity.unit, "low": low, "high": high, **text}
         return tree
 
@@ -151,7 +157,8 @@ class Randomisation:
         """
         units = rng.random(N_STANDARD)
         low, high, whole, others = self._table(robot)
-        values, standard = low.copy(), slice(N_STANDARD)
+        values = low.copy()
+        standard = slice(N_STANDARD)
         span = high[standard] - low[standard]
         whole_values = np.floor(low[standard] + units * (span + 1.0))
         values[standard] = np.where(whole, whole_values, low[standard] + units * span)

@@ -58,7 +58,8 @@ class Track:
         """Whether the whole trunk left the passage at its far end, without leaving the track."""
         if self.passage is None:
             return False
-        along, across = self.values[:, S.ALONG], self.values[:, S.ACROSS]
+        along = self.values[:, S.ALONG]
+        across = self.values[:, S.ACROSS]
         out = self.passage.end_m + self.trunk_half_length_m
         inside = (along > self.passage.start_m) & (along < self.passage.end_m)
         wide = TRACK_HALF_WIDTH_M if self.passage.kind == "bar" else self.passage.opening_m / 2

@@ -144,7 +144,8 @@ STAND = Skill(
 
 def _rush(track: Track) -> bool:
     """Reaches 80 % of the speed within 2 v / a + 0.5 s and walks 70 % of the distance."""
-    speed, accel = track.command[C.VEL_X], track.command[C.ACCEL_LIMIT]
+    speed = track.command[C.VEL_X]
+    accel = track.command[C.ACCEL_LIMIT]
     deadline = round((2 * speed / accel + 0.5) / CONTROL_DT_S)
     window = np.convolve(track.values[:, S.VEL_X], np.full(5, 0.2), mode="valid")
     # A mean over five steps counts for the last of them.

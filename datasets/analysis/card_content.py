@@ -40,7 +40,8 @@ def card_record(
     each field's name after its statistics. DatasetError for an empty selection, windows longer than
     its episodes, or a damaged or missing object.
     """
-    store, robots = selection.store, _groups(selection, "robot")
+    store = selection.store
+    robots = _groups(selection, "robot")
     return {
         "card_version": CARD_VERSION,
         "name": PurePosixPath(store.full_address).name,
@@ -98,7 +99,8 @@ def histogram(
     else:
         if bottom == top:
             margin = max(0.5, abs(top) * 1e-3)
-            bottom, top = bottom - margin, top + margin
+            bottom = bottom - margin
+            top = top + margin
         edges = np.linspace(bottom, top, BINS + 1)
     counts, _ = np.histogram(values, edges)
     if len(values):
@@ -118,7 +120,8 @@ def _draws(selection: EpisodeSelection) -> Iterator[dict[str, object]]:
         if name not in selection.catalog.column_names:
             continue
         values = _numbers(selection, name)
-        low, high = float(draw["low"]), float(draw["high"])
+        low = float(draw["low"])
+        high = float(draw["high"])
         outside = int(((values < low) | (values > high)).sum())
         limits = {"unit": draw.get("unit", "1"), "low": low, "high": high, "outside": outside}
         yield {"name": name, **limits, **histogram(values, low, high)}
@@ -149,7 +152,8 @@ def _parts(selection: EpisodeSelection) -> Iterator[dict[str, object]]:
     """The parts of the selection, with the selected episodes and steps of each."""
     first = 0
     for part_id, rows in selection.rows_by_part():
-        manifest, stop = selection.catalog.manifests[part_id], first + len(rows)
+        manifest = selection.catalog.manifests[part_id]
+        stop = first + len(rows)
         yield {
             "part": part_id,
             "folder": selection.catalog.locations[part_id].folder,

@@ -50,7 +50,8 @@ class UnitReader:
         return self._selection.unit_rows(self._units[number])[1]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        store, runs = self._selection.store, part_runs(self._selection)
+        store = self._selection.store
+        runs = part_runs(self._selection)
         place = type(store), store.full_address, store.tag_name
         chosen = self._selection.hash_over([self._field], ()), self._selection.actions
         return _reopened, (place, runs, *chosen, self._field)
@@ -70,11 +71,9 @@ def selection_array(selection: EpisodeSelection, field: str) -> "da.Array":
     else:
         rows = [unit.stop - unit.first for unit in units]
     reader = UnitReader(selection, field)
-    name, shape, dtype = (
-        f"{field}-{selection.hash_over([field], ())}",
-        described.shape,
-        np.dtype(described.dtype),
-    )
+    name = f"{field}-{selection.hash_over([field], ())}"
+    shape = described.shape
+    dtype = np.dtype(described.dtype)
     return unit_blocks(_read_block, name, rows, dtype, shape, reader=reader)
 
 

@@ -52,7 +52,8 @@ def row_quantiles(rows: np.ndarray, quantiles: np.ndarray) -> np.ndarray:
     above = np.minimum(below + 1, len(rows) - 1)
     ordered = np.partition(rows, np.union1d(below, above), axis=0)
     low, high = (ordered[each].astype(np.float64) for each in (below, above))
-    share, gap = (position - below).reshape(-1, *[1] * (rows.ndim - 1)), high - low
+    share = (position - below).reshape(-1, *[1] * (rows.ndim - 1))
+    gap = high - low
     return np.where(share < 0.5, low + gap * share, high - gap * (1 - share))
 
 

@@ -108,7 +108,8 @@ def block_spectra(
 def _of_unit(
     frequency_hz: np.ndarray, n: int, rows: np.ndarray, lengths: np.ndarray
 ) -> SpectralEnergy:
-    starts, counts = np.cumsum(lengths) - lengths, lengths // n
+    starts = np.cumsum(lengths) - lengths
+    counts = lengths // n
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     firsts = np.repeat(starts, counts) + within * n
     energy = np.zeros((n // 2 + 1, *rows.shape[1:]))

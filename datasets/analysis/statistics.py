@@ -55,7 +55,8 @@ class ChannelStatistics:
         mean = self.mean + gap * (other.count / count)
         between = np.square(gap) * (self.count * other.count / count)
         squares = self.squares + other.squares + between
-        low, high = np.minimum(self.min, other.min), np.maximum(self.max, other.max)
+        low = np.minimum(self.min, other.min)
+        high = np.maximum(self.max, other.max)
         return ChannelStatistics(count, mean, squares, low, high)
 
 

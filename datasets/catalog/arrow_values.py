@@ -23,7 +23,8 @@ def array_to_numpy(array: pa.Array) -> np.ndarray:
     buffer = array.buffers()[1]
     if buffer is None:
         return np.zeros(0, _DTYPES.get(array.type, np.bool_))
-    start, stop = array.offset, array.offset + len(array)
+    start = array.offset
+    stop = array.offset + len(array)
     if pa.types.is_boolean(array.type):
         bits = np.frombuffer(buffer, np.uint8)
         return np.unpackbits(bits, count=stop, bitorder="little")[start:].astype(bool)

@@ -108,7 +108,8 @@ class Catalog:
     """
 
     def __init__(self, pieces: Sequence[Piece], group_by: tuple[str, str]) -> None:
-        self._pieces, self._group_by = list(pieces), group_by
+        self._pieces = list(pieces)
+        self._group_by = group_by
         self.manifests = {piece.manifest.part_id: piece.manifest for piece in pieces}
         self.locations = {piece.manifest.part_id: piece.location for piece in pieces}
         stops = np.cumsum([piece.manifest.episodes for piece in pieces], dtype=np.int64).tolist()
@@ -235,7 +236,8 @@ class Catalog:
     def rows(self, rows: np.ndarray | None, names: Sequence[str] | None = None) -> pa.Table:
         """The given rows and columns (None: all) in plain types."""
         columns = self.column_names if names is None else list(names)
-        numbers, taken = None if rows is None else pa.array(rows), []
+        numbers = None if rows is None else pa.array(rows)
+        taken = []
         for name in columns:  # one by one: all columns of millions of episodes take gigabytes
             column = self._column(name)
             taken.append(column if numbers is None else column.take(numbers))
@@ -341,7 +343,8 @@ def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     `np.unique` sorts: seconds for millions of rows.
     """
     if len(values) and values.dtype.kind in "bi":
-        low, high = int(values.min()), int(values.max())
+        low = int(values.min())
+        high = int(values.max())
         if high - low <= len(values):
             shifted = values.astype(np.int64, copy=False) - low
             is_present = np.bincount(shifted) > 0

@@ -55,7 +55,8 @@ class CatalogFolder:
     def __init__(self, root: Path, schema: Schema, address: str) -> None:
         self._root = root
         self._address = address
-        self._schema_hash, self._group_by = schema.hash, schema.group_by
+        self._schema_hash = schema.hash
+        self._group_by = schema.group_by
         self._tables: dict[str, tuple[Stamp, CommittedFile]] = {}
         self._manifests: dict[str, tuple[Stamp, Manifest]] = {}
         self._index: CatalogIndex | None = None
@@ -77,12 +78,14 @@ class CatalogFolder:
         A compaction adds the merged file before it removes the others, but one directory listing
         made meanwhile may show neither. Two equal listings cannot: parts never come back.
         """
-        stems, folder = self._stems(), self._root / CATALOG
+        stems = self._stems()
+        folder = self._root / CATALOG
         while True:
             stamps: dict[str, Stamp] = {}
             with suppress(FileNotFoundError):
                 stamps = {stem: _stamp_of(f"{folder}/{stem}{SUFFIX}") for stem in stems}
-            before, stems = stems, self._stems()
+            before = stems
+            stems = self._stems()
             if stems == before == list(stamps):
                 return stamps
 
@@ -140,7 +143,8 @@ class CatalogFolder:
 
     def _catalog_at(self, stamps: Mapping[str, Stamp]) -> Catalog:
         if self._catalog is None or stamps != self._catalog_stamps:
-            self._catalog, self._catalog_stamps = self._read_all(stamps), stamps
+            self._catalog = self._read_all(stamps)
+            self._catalog_stamps = stamps
         return self._catalog
 
     def _read_all(self, stamps: Mapping[str, Stamp]) -> Catalog:

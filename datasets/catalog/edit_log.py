@@ -136,8 +136,10 @@ class EditedRows:
 
     def numbers(self, edit: Edit) -> np.ndarray:
         """Row numbers of the catalog that an edit touches; DatasetError for an absent part."""
-        encoded, bounds = edit.rows.column("part").combine_chunks().dictionary_encode(), []
-        codes, parts = encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
+        encoded = edit.rows.column("part").combine_chunks().dictionary_encode()
+        bounds = []
+        codes = encoded.indices.to_numpy()
+        parts = encoded.dictionary.to_pylist()
         for part_id in parts:
             if part_id not in self.catalog.part_bounds:
                 raise DatasetError(f"edit {edit.number}: part {part_id} is absent")

@@ -102,7 +102,8 @@ def glossary(schema: Schema, columns: pa.Schema) -> list[ColumnMeaning]:
     """The catalog's columns of a store, in order; one that nobody described has no meaning."""
     attributes = schema.attributes
     draws: Mapping[str, Any] = attributes.get(RANDOMISATION, {})
-    names, units = attributes.get("command_names", []), attributes.get("command_units", [])
+    names = attributes.get("command_names", [])
+    units = attributes.get("command_units", [])
     commands = {f"command_{name}": unit for name, unit in zip(names, units, strict=False)}
     bodies: Mapping[str, str] = attributes.get("descriptor", {})
     entries = []
@@ -127,7 +128,8 @@ def glossary(schema: Schema, columns: pa.Schema) -> list[ColumnMeaning]:
 
 def _draw(name: str, schema: Schema) -> str:
     if name.startswith("joint_offset_"):
-        joints, number = schema.attributes.get("joint_names", []), name.split("_")[2]
+        joints = schema.attributes.get("joint_names", [])
+        number = name.split("_")[2]
         is_joint = number.isdecimal() and int(number) < len(joints)
         joint = joints[int(number)] if is_joint else f"joint {number}"
         return f"added to the position target of {joint}"

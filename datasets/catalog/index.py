@@ -69,7 +69,8 @@ class CatalogIndex:
     """An open index file; its rows stay the same when another one replaces it."""
 
     def __init__(self, path: Path, read: ReadFile) -> None:
-        self._path, self._read = path, read
+        self._path = path
+        self._read = read
         self.damage = f"the catalog index {path} is damaged; delete it, and it is rebuilt"
         self._lock = threading.Lock()
         try:
@@ -117,7 +118,8 @@ class CatalogIndex:
 
     def files(self) -> dict[str, CommittedFile]:
         """Stem -> the copied catalog file."""
-        files, first = {}, 0
+        files = {}
+        first = 0
         for stem, tree in zip(self.stamps, self._manifests, strict=True):
             manifest = Manifest.from_json({**tree, "objects": {}})
             objects, arrays = (LaterParsed(tree[name]) for name in PARSED_LATER)
@@ -159,7 +161,8 @@ class CatalogIndex:
 
     def _is_whole(self, name: str) -> bool:
         """Whether a column's bytes are those that were written."""
-        metadata, place = self._file.metadata, self.schema.get_field_index(name)
+        metadata = self._file.metadata
+        place = self.schema.get_field_index(name)
         sums = self._sums[place :: metadata.num_columns].tolist()
         chunks = (_chunk(metadata, group, place) for group in range(metadata.num_row_groups))
         return sums == [google_crc32c.value(self._content[chunk]) for chunk in chunks]
@@ -190,7 +193,8 @@ def build_index(
         ):
             ahead = threads.map(read, stems[:FILES_AT_ONCE])
             for stop in range(FILES_AT_ONCE, len(stems) + FILES_AT_ONCE, FILES_AT_ONCE):
-                group, ahead = list(ahead), threads.map(read, stems[stop : stop + FILES_AT_ONCE])
+                group = list(ahead)
+                ahead = threads.map(read, stems[stop : stop + FILES_AT_ONCE])
                 for tree in (manifest.to_json() for manifest, _ in group):
                     later = {name: json.dumps(tree[name]) for name in PARSED_LATER}
                     manifests.append(tree | later)
@@ -213,13 +217,15 @@ def _joined(schema: pa.Schema, tables: Iterable[pa.Table]) -> pa.Table:
 
 def sums_and_end(written: BinaryIO) -> bytes:
     """The bytes after the Parquet file in an index; leaves the file at its end."""
-    metadata, sums = pq.read_metadata(written), list[int]()
+    metadata = pq.read_metadata(written)
+    sums = list[int]()
     for place in product(range(metadata.num_row_groups), range(metadata.num_columns)):
         chunk = _chunk(metadata, *place)
         written.seek(chunk.start)
         sums.append(google_crc32c.value(written.read(chunk.stop - chunk.start)))
     written.seek(-metadata.serialized_size - 8, os.SEEK_END)  # see `_footer_start`
-    footer, behind = written.read(), np.array(sums, "<u4").tobytes()
+    footer = written.read()
+    behind = np.array(sums, "<u4").tobytes()
     return behind + END.pack(len(sums), google_crc32c.value(footer + behind))
 
 

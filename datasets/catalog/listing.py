@@ -40,7 +40,8 @@ def episode_id(name: str) -> int:
 
 def episode_row(catalog: Catalog, name: str, address: str) -> int:
     """The catalog's row of the episode with a name or id; DatasetError for none or several."""
-    target, ids = episode_id(name), catalog.numbers("episode")[catalog.shown]
+    target = episode_id(name)
+    ids = catalog.numbers("episode")[catalog.shown]
     rows = catalog.shown[ids == target]
     if len(rows) == 1:
         return int(rows[0])

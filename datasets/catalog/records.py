@@ -11,7 +11,8 @@ class Records(Sequence[Record]):
     """`count` rows; `make(first, stop)` makes some of them."""
 
     def __init__(self, count: int, make: Callable[[int, int], list[Record]]) -> None:
-        self._count, self._make = count, make
+        self._count = count
+        self._make = make
 
     def __len__(self) -> int:
         return self._count

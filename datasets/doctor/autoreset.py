@@ -23,17 +23,21 @@ _JUMP = 3.0
 _ORDINARY = 1.5
 """The same of a way from an episode to the next that is no reset."""
 
-_LEAST, _LEAST_GUESSED = 2, 5
+_LEAST = 2
+_LEAST_GUESSED = 5
 """Fewest episodes that show a fault, by equal observations, and by the sizes of steps alone."""
 
-_LEAST_COMPARED, _LARGER, _MOSTLY = 8, 1.4, 0.7
+_LEAST_COMPARED = 8
+_LARGER = 1.4
+_MOSTLY = 0.7
 """Fewest episodes whose last steps are compared with the ones before, the least median factor
 between the two, and the least share in which it exceeds 1."""
 
 _ZEROS = 0.3
 """Share of rewards that are 0 above which a first reward of 0 says nothing."""
 
-_SHARE, _MOST = 0.2, 0.6
+_SHARE = 0.2
+_MOST = 0.6
 """The least share of all episodes: by equal observations, and by sizes alone."""
 
 _SHOWN = 3
@@ -152,7 +156,8 @@ def _equal_to_others(values: np.ndarray, others: np.ndarray) -> tuple[np.ndarray
 
     Also whether the row occurs once in each, as observations of many digits do.
     """
-    ours, theirs = _keys(values), _keys(others)
+    ours = _keys(values)
+    theirs = _keys(others)
     rows_of: dict[bytes, list[int]] = {}
     for row, key in enumerate(theirs):
         rows_of.setdefault(key, []).append(row)

@@ -21,7 +21,8 @@ _LARGEST = 30.0
 _SAMPLE_STEPS = 1 << 16
 """Steps of the first span from which the median changes are taken."""
 
-_LARGE, _FAR = 3.0, 2.2
+_LARGE = 3.0
+_FAR = 2.2
 """A seam is a step of at least this size, and so many times that of its neighbours and of nine
 tenths of its episode's steps. Without seams, 671,000 steps of legged robots and ten tasks of
 Gymnasium under random actions reach 2.5 and 1.9."""
@@ -115,7 +116,8 @@ class BoundaryCollector:
         if not self._parts:
             return None
         joined = {name: np.concatenate(parts) for name, parts in self._parts.items()}
-        count, usual = len(joined["rows"]), np.maximum(joined["usual"], 1e-9)
+        count = len(joined["rows"])
+        usual = np.maximum(joined["usual"], 1e-9)
         entry = np.full(count, np.inf)
         scale = (self._scales or {}).get("obs")
         entry[1:] = _size(scale, joined["first"][1:], joined["last"][:-1]) / usual[1:]
@@ -165,7 +167,8 @@ def _step_sizes(
     scales: dict[str, tuple[np.ndarray, np.ndarray]], arrays: Arrays, steps: int
 ) -> np.ndarray:
     """(T,) float32 size of the step from each row to the next."""
-    total, channels = np.zeros(steps, np.float32), 0
+    total = np.zeros(steps, np.float32)
+    channels = 0
     for name, scale in scales.items():
         values = flattened(arrays[name])
         total[:-1] += len(scale[0]) * _size(scale, values[1:], values[:-1])
@@ -181,7 +184,8 @@ def _size(
         return np.zeros(len(after), np.float32)
     moving, inverse = scale
     if len(moving) < after.shape[1]:
-        after, before = after[:, moving], before[:, moving]
+        after = after[:, moving]
+        before = before[:, moving]
     with np.errstate(invalid="ignore", over="ignore"):
         change = np.abs(after - before) * inverse
     np.nan_to_num(change, copy=False, nan=0.0)
@@ -205,7 +209,8 @@ def _seams(
     """
     stops = np.cumsum(lengths)
     cuts: list[np.ndarray] = []
-    pieces, inner = lengths, sizes.copy()
+    pieces = lengths
+    inner = sizes.copy()
     new = _seam_rows(pieces, inner, usual)
     while len(new):
         cuts.append(new)

@@ -78,7 +78,8 @@ def constant(m: Measures) -> Iterator[Finding]:
     of the task, or contacts that did not occur (as in Ant).
     """
     for name, field in m.fields.items():
-        low, high = field["low"].min(axis=0), field["high"].max(axis=0)
+        low = field["low"].min(axis=0)
+        high = field["high"].max(axis=0)
         size = np.maximum(np.abs(low), np.abs(high))
         still = high - low <= _TOLERANCE * size
         described = m.schema.field(name)
@@ -126,8 +127,10 @@ def at_limits(m: Measures) -> Iterator[Finding]:
     """Actions that are at their extremes for much of the time; not of a switch with two values."""
     if "action" not in m.fields:
         return
-    field, steps = m.fields["action"], int(m.columns["length"].sum())
-    low, high = field["low"].min(axis=0), field["high"].max(axis=0)
+    field = m.fields["action"]
+    steps = int(m.columns["length"].sum())
+    low = field["low"].min(axis=0)
+    high = field["high"].max(axis=0)
     at = np.where(field["low"] == low, field["at_low"], 0).sum(axis=0)
     at += np.where(field["high"] == high, field["at_high"], 0).sum(axis=0)
     shares = np.where((low == high) | (at == steps), 0.0, at / max(1, steps))
@@ -188,7 +191,8 @@ def statistics(m: Measures, stated: Mapping[str, Mapping[str, Any]]) -> Iterator
         for key in ("min", "max", "mean", "std"):
             if key not in stated[name]:
                 continue
-            values, actual = np.ravel(stated[name][key]), np.ravel(getattr(own, key))
+            values = np.ravel(stated[name][key])
+            actual = np.ravel(getattr(own, key))
             if len(values) != len(actual):
                 text = f"{key} of {name} has {len(values)} values for {len(actual)} channels"
                 yield Finding("statistics", "error", text, 1, remedy="export")

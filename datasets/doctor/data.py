@@ -35,8 +35,19 @@ _TILE = "terrain_variant"
 """Column of episodes that the viewer can play: of the legged task."""
 
 _COLUMNS = (
-    *("episode", "length", "seed", "return", "success", "terminated", "truncated"),
-    *("action_noise", "split", "expert", "expert_hash", "robot", _TILE),
+    "episode",
+    "length",
+    "seed",
+    "return",
+    "success",
+    "terminated",
+    "truncated",
+    "action_noise",
+    "split",
+    "expert",
+    "expert_hash",
+    "robot",
+    _TILE,
 )
 _IDS = 400
 """Episodes of one command: their ids stay below the 10,000 characters of a condition."""
@@ -87,7 +98,8 @@ class Data:
 
     def commands(self, finding: Finding, ids: Sequence[int]) -> list[str]:
         """The commands that take a finding about these episodes away, or note it."""
-        store, source = self.store, shlex.quote(self.address)
+        store = self.store
+        source = shlex.quote(self.address)
         settings = "".join(f" --set {shlex.quote(each)}" for each in self.settings)
         first = f"gaitforge import {self.format} {source} {store}{settings}"
         if finding.remedy == "verify":  # an import would be refused for the reason in the text
@@ -101,7 +113,9 @@ class Data:
 
     def _edits(self, finding: Finding, ids: Sequence[int]) -> list[str]:
         """The commands for a store."""
-        name, store, remedy = finding.name, self.store, finding.remedy
+        name = finding.name
+        store = self.store
+        remedy = finding.remedy
         if remedy == "limitations" or not ids:
             line = shlex.quote(f"{name}: {finding.text}")
             return [f"gaitforge card {store} --add-limitation {line}"]
@@ -132,7 +146,8 @@ def catalog_columns(episodes: Any, group_by: Sequence[str]) -> Columns:
 
 def store_data(selection: EpisodeSelection) -> Data:
     """A selection of a store."""
-    schema, names = selection.schema, _examined(selection.schema)
+    schema = selection.schema
+    names = _examined(selection.schema)
     columns = catalog_columns(selection.episodes(), schema.group_by)
 
     def read(span: Span) -> tuple[Arrays, Columns]:
@@ -157,7 +172,8 @@ def source_data(
         DatasetError: no reader or several take it, or the one asked for refuses it.
     """
     name, importer = _opened(source, [name] if name else format_names(), options)
-    schema, names = importer.schema, _examined(importer.schema)
+    schema = importer.schema
+    names = _examined(importer.schema)
 
     def read(span: Span) -> tuple[Arrays, Columns]:
         with not_finite_allowed():

@@ -10,7 +10,8 @@ from gaitforge.datasets.doctor.measures import Measures, roughness
 _LEAST = 8
 """Fewest episodes of a kind, or with a flag, that say what is usual."""
 
-_ROUGHER, _IDLER = 5.0, 0.05
+_ROUGHER = 5.0
+_IDLER = 0.05
 """Factors of the median. Noise, levels and falls change the roughness by up to 3."""
 
 _BALANCE = 20
@@ -74,8 +75,10 @@ def seeds(m: Measures) -> Iterator[Finding]:
 
 def endings(m: Measures) -> Iterator[Finding]:
     """Terminal and success flags that contradict lengths or rewards."""
-    length, columns = m.columns["length"], m.columns
-    ended, cut = columns["terminated"].astype(bool), columns["truncated"].astype(bool)
+    length = m.columns["length"]
+    columns = m.columns
+    ended = columns["terminated"].astype(bool)
+    cut = columns["truncated"].astype(bool)
     late = ended & ~cut & (length == length.max(initial=0))
     if late.sum() >= max(_LEAST, 0.5 * ended.sum()) and not (cut & (length == length.max())).any():
         text = f"terminal at {length.max()} steps, the longest there is: a time limit looks so"
@@ -86,11 +89,13 @@ def endings(m: Measures) -> Iterator[Finding]:
     reward = m.fields.get("reward")
     if reward is None or reward["low"].shape[1] != 1:
         return
-    low, high = reward["low"].min(), reward["high"].max()
+    low = reward["low"].min()
+    high = reward["high"].max()
     one, other = ((reward[e] == v) * reward[f"at_{e}"] for e, v in (("low", low), ("high", high)))
     if low == high or one.sum() + other.sum() != length.sum():
         return  # a dense reward does not show success
-    success, reached = columns["success"].astype(bool), reward["high"][:, 0] == high
+    success = columns["success"].astype(bool)
+    reached = reward["high"][:, 0] == high
     text = f"success, but the reward is never {high:g}, its other value"
     yield from of_episodes("success-without-reward", "error", text, m.rows[success & ~reached])
     if success.any():
@@ -108,7 +113,9 @@ def returns(m: Measures) -> Iterator[Finding]:
     reward = m.fields.get("reward")
     if reward is None or reward["low"].shape[1] != 1:
         return
-    stated, total, length = m.columns["return"], reward["sum"], m.columns["length"]
+    stated = m.columns["return"]
+    total = reward["sum"]
+    length = m.columns["length"]
     largest = np.maximum(np.abs(reward["low"]), np.abs(reward["high"]))[:, 0].astype(np.float64)
     sizes = np.maximum(length * largest, 1e-9)
     wrong = ~(np.abs(stated - total) <= (length + 1) * np.finfo(np.float32).eps * sizes)
@@ -159,7 +166,8 @@ def odd_ones(m: Measures) -> Iterator[Finding]:
     rough = roughness(action)
     moves = (action["moves"] / spread).mean(axis=1)
     what = m.schema.group_by[1]
-    long, cells = m.columns["length"] > 2, m.codes(what)
+    long = m.columns["length"] > 2
+    cells = m.codes(what)
     flags = np.zeros((2, len(m.rows)), bool)
     for cell in np.unique(cells):
         own = np.flatnonzero((cells == cell) & long)

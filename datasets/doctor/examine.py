@@ -68,7 +68,9 @@ def examine(
     Steps that the data's reader refuses are a finding too; the other ones are examined all the
     same. Memory: two spans (`sources.PART_BYTES`), and about 50 bytes a channel and episode.
     """
-    collector, labels, findings = Collector(data.stated), LabelSlabs(), list[Finding]()
+    collector = Collector(data.stated)
+    labels = LabelSlabs()
+    findings = list[Finding]()
     boundaries = BoundaryCollector(data.schema)
     quaternions = QuaternionCollector(data.schema)
     with ThreadPoolExecutor(1) as pool:  # reads the next span meanwhile

@@ -18,7 +18,8 @@ _KEPT = 1024
 _QUANTILES = (0.2, 0.4, 0.6, 0.8)
 """Where the planes lie, along random directions, among the first observations."""
 
-_NEAR, _FAR = 0.05, 1.0
+_NEAR = 0.05
+_FAR = 1.0
 """Root mean square differences of channels in standard deviations: near observations, and
 actions that are as far apart as any two; independent ones are 1.4 apart on average."""
 
@@ -41,13 +42,16 @@ class LabelSlabs:
     def add(self, rows: np.ndarray, lengths: np.ndarray, arrays: Arrays) -> None:
         """See episodes `rows` of the data, whose steps lie end to end in `arrays`."""
         if {"obs", "action"} <= arrays.keys():
-            obs, action = flattened(arrays["obs"]), flattened(arrays["action"])
+            obs = flattened(arrays["obs"])
+            action = flattened(arrays["action"])
             self._add(obs, action, rows.repeat(lengths))
 
     def _add(self, obs: np.ndarray, action: np.ndarray, episode: np.ndarray) -> None:
         keep = np.isfinite(obs).all(axis=1) & np.isfinite(action).all(axis=1)
         if not keep.all():
-            obs, action, episode = obs[keep], action[keep], episode[keep]
+            obs = obs[keep]
+            action = action[keep]
+            episode = episode[keep]
         if not len(obs):
             return
         if not self._planes:
@@ -104,7 +108,8 @@ class LabelSlabs:
 
 def _deviations(values: np.ndarray) -> np.ndarray:
     """(C,) standard deviations of (T, C); of nearly constant channels their size, or 1."""
-    deviations, size = values.std(axis=0), np.abs(values).max(axis=0)
+    deviations = values.std(axis=0)
+    size = np.abs(values).max(axis=0)
     return np.where(deviations > _CONSTANT * size, deviations, np.maximum(size, 1.0))
 
 

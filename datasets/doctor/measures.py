@@ -77,7 +77,8 @@ class Collector:
                 for key, value in measured(flat[steps], lengths[first:stop], name).items():
                     self._fields[name][key].append(value)
                 if name in self._stated:
-                    own, before = ChannelStatistics.of(flat[steps]), self._statistics.get(name)
+                    own = ChannelStatistics.of(flat[steps])
+                    before = self._statistics.get(name)
                     self._statistics[name] = own if before is None else before.merge(own)
 
     def measures(self, schema: Schema) -> Measures:
@@ -133,7 +134,8 @@ def measured(rows: np.ndarray, lengths: np.ndarray, name: str) -> dict[str, np.n
     still[stops - 1] = False
     size = np.abs(steps)
     inner = np.maximum(lengths - 1, 1)[:, None]
-    low, high = np.minimum.reduceat(rows, starts), np.maximum.reduceat(rows, starts)
+    low = np.minimum.reduceat(rows, starts)
+    high = np.maximum.reduceat(rows, starts)
     found = {
         "low": low,
         "high": high,
@@ -174,7 +176,8 @@ def runs(still: np.ndarray) -> np.ndarray:
     candidates = np.flatnonzero(still.sum(axis=0) >= FROZEN_STEPS)
     run[:, np.setdiff1d(np.arange(still.shape[1]), candidates)] = False
     if len(candidates):
-        each, have = run[:, candidates], 1
+        each = run[:, candidates]
+        have = 1
         while have < FROZEN_STEPS:
             each[:-have] &= each[have:].copy()
             each[-have:] = False

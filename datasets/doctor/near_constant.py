@@ -30,8 +30,10 @@ def nearly_constant(m: Measures) -> Iterator[Finding]:
 
 
 def _of_field(m: Measures, name: str) -> Iterator[Finding]:
-    field, steps = m.fields[name], int(m.columns["length"].sum())
-    low, high = field["low"].min(axis=0), field["high"].max(axis=0)
+    field = m.fields[name]
+    steps = int(m.columns["length"].sum())
+    low = field["low"].min(axis=0)
+    high = field["high"].max(axis=0)
     size = np.maximum(np.abs(low), np.abs(high))
     away = field["away"].sum(axis=0)
     same = (field["usual"] == field["usual"][:1]).all(axis=0)
@@ -50,10 +52,12 @@ def _of_field(m: Measures, name: str) -> Iterator[Finding]:
 
 
 def _rarely(field: dict[str, np.ndarray], channel: int, steps: int) -> str:
-    usual, away = field["usual"][0, channel], field["away"][:, channel].sum()
+    usual = field["usual"][0, channel]
+    away = field["away"][:, channel].sum()
     return f"is {usual:.4g} but in {away:,} of {steps:,} steps; normalised, these are very large"
 
 
 def _barely(field: dict[str, np.ndarray], channel: int, _: int) -> str:
-    low, high = field["low"][:, channel].min(), field["high"][:, channel].max()
+    low = field["low"][:, channel].min()
+    high = field["high"][:, channel].max()
     return f"changes by only {high - low:.2g} around {(low + high) / 2:.4g}"

@@ -35,17 +35,21 @@ _NOISY = 0.2
 """The same where the name says so: noise may have been added."""
 
 _SAMPLE_STEPS = 1 << 13
-_AGREES, _DIFFERS = 0.15, 3.0
+_AGREES = 0.15
+_DIFFERS = 3.0
 """Mean distance from projected gravity that is agreement, and the factor by which the other order's
 is larger. Isaac Lab's noise on gravity is 0.05."""
 
 _CLEAR_DIFFERENCE = 0.02
-_UPRIGHT, _DOMINANT = 0.85, 5.0
+_UPRIGHT = 0.85
+_DOMINANT = 5.0
 _NEAR_ONE = 0.9
 _FEW = 0.05
 """Share of the episodes of a source that may look otherwise: a robot that lies on its back does."""
 
-_PEAK, _SAME, _OTHER = 0.7, 0.15, 0.5
+_PEAK = 0.7
+_SAME = 0.15
+_OTHER = 0.5
 
 
 @dataclasses.dataclass
@@ -205,10 +209,14 @@ def _is_rotation(described: Field, sample: np.ndarray, start: int) -> bool:
 
 def _place(described: Field, start: int) -> str:
     """Name of four channels: of their slice, or of the slice or field and their numbers."""
-    name, first, width = described.name, 0, int(np.prod(described.shape, dtype=int))
+    name = described.name
+    first = 0
+    width = int(np.prod(described.shape, dtype=int))
     for part, part_first, part_width in _named_parts(described):
         if part_first <= start and start + 4 <= part_first + part_width:
-            name, first, width = part, part_first, part_width
+            name = part
+            first = part_first
+            width = part_width
     if width == 4:
         return name
     return f"{name}[{start - first}:{start - first + 4}]"
@@ -273,7 +281,8 @@ def _down(wxyz: np.ndarray) -> np.ndarray:
 def _decided(errors: np.ndarray) -> np.ndarray:
     """(E,) the order whose gravity (E, 2) agrees where the other one's does not."""
     least = errors.argmin(axis=1)
-    low, high = errors.min(axis=1), errors.max(axis=1)
+    low = errors.min(axis=1)
+    high = errors.max(axis=1)
     with np.errstate(invalid="ignore"):
         sure = (low < _AGREES) & (high > _DIFFERS * low) & (high - low > _CLEAR_DIFFERENCE)
     return np.where(sure & np.isfinite(high), least, _UNKNOWN)
@@ -287,7 +296,9 @@ def _orders(block: QuaternionChannels, sources: np.ndarray) -> tuple[np.ndarray,
     if not block.upright:
         return by_gravity, ""
     squares = np.concatenate(block.squares)
-    first, third, last = squares[:, 0], squares[:, 2], squares[:, 3]
+    first = squares[:, 0]
+    third = squares[:, 2]
+    last = squares[:, 3]
     wxyz = (first > _DOMINANT * third) & (first + last > _UPRIGHT)
     xyzw = (third > _DOMINANT * first) & (third + last > _UPRIGHT)
     # (0, 0, 0, 1) is no turn in xyzw, and half a turn about the vertical in wxyz. Where headings

@@ -66,7 +66,8 @@ class Share:
 
 def lineage(store: PartStore) -> dict[str, Any]:
     """The record of a source store in the plan of a store made from it."""
-    info, name = store.info(), Path(store.full_address).name
+    info = store.info()
+    name = Path(store.full_address).name
     sizes = {"hash": info.hash, "episodes": info.episodes, "steps": info.steps}
     return {"store": name, **sizes, "plan": store.plan}
 
@@ -159,7 +160,8 @@ def _has_plan(path: Path, plan: Mapping[str, Any]) -> bool:
 
 def _link_part(source: PartStore, target: PartStore, stem: str) -> None:
     """Put a part's folder and catalog file in place; not flushed, as `assemble` does it once."""
-    committed, folder = target.files.path(stem), target.path / PARTS / stem
+    committed = target.files.path(stem)
+    folder = target.path / PARTS / stem
     if committed.exists() and _is_whole(target, stem):
         return  # linked before, or the same part of the other store
     committed.unlink(missing_ok=True)

@@ -21,7 +21,8 @@ from gaitforge.datasets.storage.store import PartStore
 Cuts = Mapping[int, Sequence[int]]
 """Id of an episode -> the steps that begin a new one, ascending, from 1 on."""
 
-CUT_FROM, CUT_STEP = "cut_from", "cut_step"
+CUT_FROM = "cut_from"
+CUT_STEP = "cut_step"
 """Columns of pieces: the episode that was cut, and the first step in it; -1 for whole episodes."""
 
 _NUMBER_BITS = 32

@@ -43,7 +43,8 @@ def difference(first: PartStore, second: PartStore) -> Difference:
 
     DatasetError if a part of one name has other content: they are not versions of one store.
     """
-    a, b = first.catalog(), second.catalog()
+    a = first.catalog()
+    b = second.catalog()
     shared = [part_id for part_id in a.manifests if part_id in b.manifests]
     for part_id in shared:
         if a.manifests[part_id].content_hash != b.manifests[part_id].content_hash:
@@ -51,9 +52,11 @@ def difference(first: PartStore, second: PartStore) -> Difference:
                 f"part {part_id} has other content in {second.address} than in {first.address}: "
                 "they are not versions of one dataset"
             )
-    rows_a, rows_b = _rows(a, shared), _rows(b, shared)
+    rows_a = _rows(a, shared)
+    rows_b = _rows(b, shared)
     both = a.is_shown[rows_a] & b.is_shown[rows_b]
-    kept_a, kept_b = rows_a[both], rows_b[both]
+    kept_a = rows_a[both]
+    kept_b = rows_b[both]
     columns = changed_columns(a, b, kept_a, kept_b)
     changed = np.any([np.zeros(len(kept_b), bool), *columns.values()], axis=0)
     dropped = np.setdiff1d(a.shown, kept_a, assume_unique=True)

@@ -50,7 +50,9 @@ def add_field(
     overlay = store.overlay(folder)
     [field] = overlay.schema.fields
     check_new_field(store, field, folder)
-    edits, catalog, computed = store.edits(), store.catalog(), overlay.collected()
+    edits = store.edits()
+    catalog = store.catalog()
+    computed = overlay.collected()
     for part_id, manifest in catalog.manifests.items():
         there = computed.manifests.get(part_id)
         if there is None or (there.steps, there.episodes) != (manifest.steps, manifest.episodes):
@@ -58,7 +60,8 @@ def add_field(
     parts = {part_id: computed.manifests[part_id].content_hash for part_id in catalog.manifests}
     if catalog.fields.get(field.name) == AddedField(field, folder, parts):
         return None
-    episodes, columns = np.zeros(0, np.int64), dict[str, pa.Array]()
+    episodes = np.zeros(0, np.int64)
+    columns = dict[str, pa.Array]()
     if field.name == REWARD:
         episodes = np.arange(catalog.num_rows)
         columns["return"] = pa.array(_returns(EpisodeSelection(store, catalog, episodes), overlay))
@@ -70,12 +73,14 @@ def add_field(
 
 def _returns(episodes: EpisodeSelection, overlay: PartStore) -> np.ndarray:
     """(E,) float64 sums of the new rewards over each episode's remaining steps."""
-    sums, computed = [np.zeros(0)], overlay.collected()
+    sums = [np.zeros(0)]
+    computed = overlay.collected()
     for part_id, (first, stop) in episodes.catalog.part_bounds.items():
         rewards = np.zeros(computed.manifests[part_id].steps, np.float32)
         with overlay.array_reader(computed, part_id, REWARD) as reader:
             reader.read_runs([(0, len(rewards))], rewards)
-        starts, lengths = episodes.starts[first:stop], episodes.lengths[first:stop]
+        starts = episodes.starts[first:stop]
+        lengths = episodes.lengths[first:stop]
         bounds = np.stack([starts, starts + lengths], axis=1).reshape(-1)
         padded = np.append(rewards.astype(np.float64), 0.0)  # the last end may be the array's
         sums.append(np.add.reduceat(padded, bounds)[::2])

@@ -35,14 +35,16 @@ def merge_stores(
 
 
 def _check_fit(first: PartStore, second: PartStore) -> None:
-    ours, theirs = first.schema, second.schema
+    ours = first.schema
+    theirs = second.schema
     if ours.hash != theirs.hash or ours.group_by != theirs.group_by:
         what = ours.differences(theirs) or "in their step or grouping"
         raise DatasetError(
             f"{first.address} and {second.address} have different schemas, {what}; only stores of "
             "one schema can be merged"
         )
-    a, b = first.catalog(), second.catalog()
+    a = first.catalog()
+    b = second.catalog()
     common_schema([a.schema, b.schema])
     shared = [part_id for part_id in a.manifests if part_id in b.manifests]
     if other := [

@@ -92,7 +92,8 @@ def trim(
     shorter = selection.with_rows(selection.rows[changes])
     left = left[changes]
     cut = head + left < shorter.lengths
-    catalog, rows = shorter.catalog, shorter.rows
+    catalog = shorter.catalog
+    rows = shorter.rows
     settings = {"head": head, "tail": tail, "length": length}
     columns = {
         "start": pa.array(shorter.starts + head),
@@ -111,7 +112,8 @@ def whole_episode_fields(schema: Schema) -> list[str]:
 
 def rows_of(selection: EpisodeSelection, columns: Mapping[str, pa.Array]) -> pa.Table:
     """The rows of an edit of the selected episodes that sets `columns`."""
-    parts, rows = [pa.nulls(0, pa.string())], [np.zeros(0, np.int64)]
+    parts = [pa.nulls(0, pa.string())]
+    rows = [np.zeros(0, np.int64)]
     for part_id, each in selection.rows_by_part():
         parts.append(pa.array([part_id] * len(each), pa.string()))
         rows.append(each)
@@ -143,7 +145,8 @@ def _returns(selection: EpisodeSelection, head: int, left: np.ndarray) -> np.nda
         return np.zeros(len(selection))  # a recording without rewards, as LeRobot's often are
     if REWARD not in schema.names("step") or schema.field(REWARD).shape:
         raise DatasetError(f"trimming needs a scalar step field {REWARD!r}, to sum the return")
-    sums, whole = np.empty(len(selection)), np.empty(len(selection))
+    sums = np.empty(len(selection))
+    whole = np.empty(len(selection))
     for unit in selection.units():
         rows = slice(unit.first, unit.stop)
         rewards = selection.read_unit(REWARD, unit).astype(np.float64)

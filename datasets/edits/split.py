@@ -43,7 +43,8 @@ def split_by_fractions(
     if not all(0.0 < each <= 1.0 for each in values) or abs(sum(values) - 1.0) > 1e-6:
         raise DatasetError(f"fractions must be positive and sum to 1, not {listed(values)}")
     sides: dict[str, AnySelection] = {}
-    rest, used = selection, 0.0
+    rest = selection
+    used = 0.0
     for name, fraction in reversed(list(fractions.items())[1:]):
         used += fraction
         # All episodes below the bound, less those on the sides before.
@@ -64,7 +65,8 @@ def split_by_column(selection: AnySelection, column: str) -> dict[str, AnySelect
     if pa.types.is_floating(kind):
         raise DatasetError(f"column {column} has type {kind}; split by text or whole numbers")
     codes, values = catalog.codes(column)
-    row_codes, sides = codes[selection.rows], dict[str, AnySelection]()
+    row_codes = codes[selection.rows]
+    sides = dict[str, AnySelection]()
     for code in np.unique(row_codes).tolist():
         name = "none" if values[code] is None else str(values[code])
         sides[name] = selection.with_rows(selection.rows[row_codes == code])

@@ -50,7 +50,8 @@ class FormatEntry:
 
 
 def _own(name: str, summary: str, layout: str, **packages: Any) -> FormatEntry:
-    path, prefix = f"gaitforge.datasets.formats.{name}.{name}", name.capitalize()
+    path = f"gaitforge.datasets.formats.{name}.{name}"
+    prefix = name.capitalize()
     classes = f"{path}_reader:{prefix}Importer", f"{path}_writer:{prefix}Exporter"
     return FormatEntry(summary, layout, *classes, **packages)
 

@@ -9,9 +9,11 @@ import struct
 
 import pyarrow as pa
 
-_DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
+_DICTIONARY_BATCH = 2
+_RECORD_BATCH = 3
 """Kinds of a message's header that hold buffers."""
-_KIND, _HEADER = 1, 2
+_KIND = 1
+_HEADER = 2
 """Places of fields in the table Message."""
 _DATA = 1
 """Place of the record batch in the table DictionaryBatch."""

@@ -27,7 +27,8 @@ class Block(Span):
 
 def blocks(selection: EpisodeSelection) -> Iterator[Block]:
     """The selection's blocks in order."""
-    fields, step = selection.schema.fields, 0
+    fields = selection.schema.fields
+    step = 0
     for unit in selection.units():
         for span in cut_spans(selection.lengths[unit.first : unit.stop], fields):
             first = unit.first + span.first
@@ -40,7 +41,8 @@ def check_fields(selection: EpisodeSelection, what: str, needed: Sequence[str]) 
 
     Fields named `final_*` are needed an episode; `what` names the format: "a D4RL file".
     """
-    schema, address = selection.schema, selection.store.address
+    schema = selection.schema
+    address = selection.store.address
     held = {(each.name, each.per) for each in schema.fields}
     per = {name: "episode" if name.startswith("final_") else "step" for name in needed}
     missing = [name for name in needed if (name, per[name]) not in held]

@@ -13,12 +13,20 @@ import pyarrow as pa
 
 from gaitforge.common.errors import DatasetError, first_line
 
-_PICKLE_START, _NEWEST_PICKLE = 0x80, 5
+_PICKLE_START = 0x80
+_NEWEST_PICKLE = 5
 """A pickle of protocol 2 or newer starts with this byte and the protocol."""
 
 _FAULTS = (
-    *(OSError, RuntimeError, LookupError, ValueError, TypeError, AttributeError),
-    *(AssertionError, MemoryError, pa.ArrowException),
+    OSError,
+    RuntimeError,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    MemoryError,
+    pa.ArrowException,
 )
 """What libraries raise on damaged files."""
 

@@ -33,7 +33,8 @@ from gaitforge.datasets.formats.sources import stored_dtype
 from gaitforge.datasets.schema import Schema
 from gaitforge.datasets.selection.selection import EpisodeSelection, final_of
 
-SCHEMA_NOTE, EPISODES_NOTE = "schema", "episodes"
+SCHEMA_NOTE = "schema"
+EPISODES_NOTE = "episodes"
 
 _LINKS = {h5l.TYPE_SOFT: "a soft link", h5l.TYPE_EXTERNAL: "an external link"}
 
@@ -156,7 +157,8 @@ class Hdf5Importer(Importer):
     """Reads one file, which stays open; `_open` sets what the base class names."""
 
     def __init__(self, source: str, options: Any) -> None:
-        self._path, self._options = Path(source), options
+        self._path = Path(source)
+        self._options = options
         self._file = open_hdf5(self._path)
         with ExitStack() as undo, checks.damage_named(self._path):
             undo.callback(self._file.close)

@@ -19,7 +19,8 @@ import numpy as np
 
 from gaitforge.common.sizes import is_plausible
 
-_DEFLATE, _SHUFFLE = h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE
+_DEFLATE = h5py.h5z.FILTER_DEFLATE
+_SHUFFLE = h5py.h5z.FILTER_SHUFFLE
 _FLETCHER32 = h5py.h5z.FILTER_FLETCHER32
 _KNOWN = ([_DEFLATE], [_SHUFFLE, _DEFLATE])
 _FILTERS = (_DEFLATE, _SHUFFLE, _FLETCHER32, h5py.h5z.FILTER_SZIP, h5py.h5z.FILTER_LZF)
@@ -136,7 +137,8 @@ def _inflated(packed: bytes, size: int) -> bytes:
 
 def check_chunks(dataset: h5py.Dataset, first: int, stop: int) -> None:
     """ImplausibleSizeError if HDF5 would inflate a chunk of the rows beyond its stated size."""
-    filters, chunks = _filters(dataset.id.get_create_plist()), dataset.chunks
+    filters = _filters(dataset.id.get_create_plist())
+    chunks = dataset.chunks
     if chunks is None or _DEFLATE not in filters:
         return
     skipped = 1 << filters.index(_DEFLATE)

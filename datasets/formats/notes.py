@@ -86,7 +86,8 @@ def _summation_error(rewards: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     Algorithms, 2002, section 4.2), and perhaps before they were rounded to their dtype.
     """
     size = episode_returns(np.abs(rewards.astype(np.float64)), lengths)
-    relative, smallest = lengths * float(np.finfo(np.float32).eps), 0.0
+    relative = lengths * float(np.finfo(np.float32).eps)
+    smallest = 0.0
     if rewards.dtype.kind == "f":
         rounding = np.finfo(rewards.dtype)
         relative = relative + float(rounding.eps)

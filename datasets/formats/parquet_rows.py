@@ -52,13 +52,15 @@ class ParquetRows:
         if stop > self.num_rows:
             refuse(self.path, "", f"rows {first} to {stop - 1} are wanted of {self.num_rows}")
         groups = np.flatnonzero((self._ends[1:] > first) & (self._ends[:-1] < stop)).tolist()
-        batches, row = [], int(self._ends[groups[0]]) if groups else 0
+        batches = []
+        row = int(self._ends[groups[0]]) if groups else 0
         try:
             with pq.ParquetFile(
                 self.path.absolute(), metadata=self._metadata, buffer_size=_BUFFER_BYTES
             ) as file:
                 for batch in file.iter_batches(BATCH_ROWS, groups, list(columns)):
-                    low, high = max(first - row, 0), min(stop - row, batch.num_rows)
+                    low = max(first - row, 0)
+                    high = min(stop - row, batch.num_rows)
                     if low < high:
                         batches.append(batch.slice(low, high - low))
                     row += batch.num_rows

@@ -138,7 +138,8 @@ class Importer(ABC):
 
     def catalog(self, part: Span, **columns: Any) -> dict[str, Any]:
         """The catalog's columns of a part; see `catalog_columns`."""
-        first, group_by = part.first, self.schema.group_by
+        first = part.first
+        group_by = self.schema.group_by
         return catalog_columns(first, part.lengths, self.identity, group_by, **columns)
 
     @property

@@ -39,7 +39,8 @@ def readme(selection: EpisodeSelection, name: str, load: str, tags: tuple[str, .
     Args:
         load: lines of Python that load it.
     """
-    about, schema = read_about(selection.store), selection.schema
+    about = read_about(selection.store)
+    schema = selection.schema
     lines = [front_matter(about, name, len(selection), tags), f"# {plain(name)}", ""]
     lines += [plain(about.description), ""] if about.description else []
     lines += [
@@ -47,7 +48,10 @@ def readme(selection: EpisodeSelection, name: str, load: str, tags: tuple[str, .
         f"{schema.control_dt_s:g} s; robot {plain(schema.robot)}. Written by gaitforge from a "
         f"selection with the hash `{selection.hash}`.",
         "",
-        *("```python", load, "```", ""),
+        "```python",
+        load,
+        "```",
+        "",
     ]
     if words := actions_in_words(schema):
         lines += [f"Actions: {words}.", ""]

@@ -71,7 +71,8 @@ def content_digests(files: Sequence[Path]) -> list[str]:
 
 def _block_digest(job: tuple[Path, int]) -> str:
     path, at = job
-    digest, left = hashlib.sha256(), _HASH_BLOCK
+    digest = hashlib.sha256()
+    left = _HASH_BLOCK
     with open(path, "rb") as stream:
         stream.seek(at)
         while left and (content := stream.read(min(left, _HASH_READ))):
@@ -132,11 +133,14 @@ def cut_spans(lengths: np.ndarray, fields: Iterable[Field]) -> list[Span]:
     """
     most_steps = max(1, min(SHARD_STEPS, PART_BYTES // max(1, field_bytes(fields))))
     ends = np.cumsum(lengths, dtype=np.int64)
-    spans, first, before = [], 0, 0
+    spans = []
+    first = 0
+    before = 0
     while first < len(lengths):
         stop = max(first + 1, int(np.searchsorted(ends, before + most_steps, side="right")))
         spans.append(Span(np.asarray(lengths[first:stop], np.int64), first, before))
-        first, before = stop, int(ends[stop - 1])
+        first = stop
+        before = int(ends[stop - 1])
     return spans
 
 
@@ -148,7 +152,8 @@ def cut_parts(
     DatasetError names source and key, and ends with `advice` on how to get shorter episodes.
     """
     longest = int(np.argmax(lengths))
-    needed, most = field_bytes(fields, int(lengths[longest])) / 1e6, EPISODE_BYTES / 1e6
+    needed = field_bytes(fields, int(lengths[longest])) / 1e6
+    most = EPISODE_BYTES / 1e6
     if needed > most:
         problem = f"episode {longest} of {lengths[longest]} steps takes {needed:,.0f} MB"
         refuse(source, key, f"{problem}, and at most {most:,.0f} MB are read at once; {advice}")

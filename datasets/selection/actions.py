@@ -11,11 +11,14 @@ from dataclasses import replace
 from gaitforge.common.errors import DatasetError
 from gaitforge.datasets.schema import Schema
 
-ACTION, OBS, FINAL_OBS = "action", "obs", "final_obs"
+ACTION = "action"
+OBS = "obs"
+FINAL_OBS = "final_obs"
 LAST_ACTION = "last_action"
 """Slice of `obs` with the action that was executed in the step before."""
 
-CLEAN, EXECUTED = "clean", "executed"
+CLEAN = "clean"
+EXECUTED = "executed"
 WORDS = ("", CLEAN, EXECUTED)
 """Choices of actions; by default (empty) executed ones where the schema tells them."""
 
@@ -98,7 +101,8 @@ def chosen_place(schema: Schema, actions: Actions, address: str) -> Place | None
 
 def _checked_place(schema: Schema, place: Place) -> Place:
     start, stop = place
-    shape, width = schema.field(ACTION).shape, schema.field(OBS).shape
+    shape = schema.field(ACTION).shape
+    width = schema.field(OBS).shape
     if shape != (stop - start,) or len(width) != 1 or not 0 <= start < stop <= width[0]:
         raise DatasetError(f"executed_actions {place} is no place for {shape}")
     return start, stop

@@ -14,7 +14,9 @@ import numpy as np
 
 from gaitforge.common.errors import DatasetError
 
-CUT_OFF, TRUNCATED, TERMINATED = 0, 1, 2
+CUT_OFF = 0
+TRUNCATED = 1
+TERMINATED = 2
 """Values of `ending`."""
 
 

@@ -58,7 +58,8 @@ class Unit:
 
 def final_of(schema: Schema, name: str) -> str | None:
     """The step field whose value after the last step an episode field `final_<it>` holds."""
-    final, step = schema.field(name), name.removeprefix("final_")
+    final = schema.field(name)
+    step = name.removeprefix("final_")
     if step == name or step not in schema.names("step"):
         return None
     field = schema.field(step)
@@ -76,7 +77,10 @@ class EpisodeSelection:
     def __init__(
         self, store: PartStore, catalog: Catalog, rows: np.ndarray, actions: Actions = ""
     ) -> None:
-        self.store, self.catalog, self.rows, self.actions = store, catalog, rows, actions
+        self.store = store
+        self.catalog = catalog
+        self.rows = rows
+        self.actions = actions
         self.rows.flags.writeable = False
 
     def __len__(self) -> int:
@@ -261,7 +265,8 @@ class EpisodeSelection:
 
     def listed(self, limit: int = 0, sort: str = "", show: Sequence[str] = ()) -> Records:
         """As `listing`, for any number of episodes: their dicts are made when they are read."""
-        rows, by = self.rows, sort.split()[:1]
+        rows = self.rows
+        by = sort.split()[:1]
         if by:
             rows = listing.sorted_rows(self.catalog, rows, sort)
         rows = rows[:limit] if limit else rows
@@ -321,7 +326,8 @@ class EpisodeSelection:
         """All values of one field: (steps, *shape), or (episodes, *shape) for an episode field."""
         described = self.schema.field(field)
         total = self.steps if described.per == "step" else len(self)
-        out, filled = np.empty((total, *described.shape), described.dtype), 0
+        out = np.empty((total, *described.shape), described.dtype)
+        filled = 0
         for unit in self.units():
             count = int(self._field_rows(field, unit)[1].sum())
             self.read_unit(field, unit, out[filled : filled + count])

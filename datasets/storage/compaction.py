@@ -49,7 +49,8 @@ def compact_store(store: PartStore, target_steps: int = SHARD_STEPS) -> list[Par
 def _groups(store: PartStore, target_steps: int) -> list[list[str]]:
     """Catalog files (by stem) to merge with each other."""
     groups: list[list[str]] = [[]]
-    steps, columns = 0, pa.schema([])
+    steps = 0
+    columns = pa.schema([])
     for stem in used_stems(store):
         manifest = store.files.manifest(stem)
         if manifest.steps > target_steps // 2:
@@ -58,7 +59,8 @@ def _groups(store: PartStore, target_steps: int) -> list[list[str]]:
         schema = store.files.columns(stem)
         if not groups[-1] or schema != columns or steps + manifest.steps > target_steps:
             groups.append([])
-            steps, columns = 0, schema
+            steps = 0
+            columns = schema
         groups[-1].append(stem)
         steps += manifest.steps
     return [group for group in groups if len(group) > 1]

@@ -28,7 +28,8 @@ class EditLog:
     """The edits of the store at `root`, read again only when their files change."""
 
     def __init__(self, root: Path, address: str) -> None:
-        self._root, self._address = root, address
+        self._root = root
+        self._address = address
         self._read: dict[str, tuple[tuple[int, int], Edit]] = {}
         self._last: tuple[Edit, ...] = ()
 

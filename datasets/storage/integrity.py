@@ -78,7 +78,8 @@ def remove_leftovers(store: PartStore) -> list[str]:
 
 
 def _remove_uncommitted(store: PartStore) -> list[str]:
-    staging, parts = store.path / layout.STAGING, store.path / layout.PARTS
+    staging = store.path / layout.STAGING
+    parts = store.path / layout.PARTS
     staged = {path.name.removesuffix(".lock").removesuffix(".parquet") for path in visible(staging)}
     present = {path.name for path in visible(parts) if path.is_dir()}
     removed: list[str] = []
@@ -262,7 +263,8 @@ def _overlay_faults(store: PartStore) -> Iterator[str]:
         fields = [added_field(edit) for edit in store.log.load() if edit.kind == "field"]
         folders = overlay_folders(store)
     except DatasetError:  # reported by _edit_faults
-        fields, folders = [], [path.name for path in visible(store.path / layout.OVERLAYS)]
+        fields = []
+        folders = [path.name for path in visible(store.path / layout.OVERLAYS)]
     for folder in folders:
         try:
             overlay = store.overlay(folder)

@@ -117,8 +117,10 @@ def write_arrays(
     )
     for name, array in arrays.items():
         field = schema.field(name)
-        rows, itemsize = len(array), array.dtype.itemsize
-        shard, rows_last = shard_rows(field, rows), (*range(1, array.ndim), 0)
+        rows = len(array)
+        itemsize = array.dtype.itemsize
+        shard = shard_rows(field, rows)
+        rows_last = (*range(1, array.ndim), 0)
         blosc_codec = BloscCodec(typesize=itemsize, cname="zstd", clevel=3, shuffle="shuffle")
         stored = group.create_array(
             name,

@@ -44,7 +44,8 @@ class ArrayLayout:
         try:
             tree = json.loads(metadata)
             [codec] = tree["codecs"]
-            sharding, grid = codec["configuration"], tree["chunk_grid"]["configuration"]
+            sharding = codec["configuration"]
+            grid = tree["chunk_grid"]["configuration"]
             names = [each["name"] for each in sharding["codecs"]]
             row_shape = tuple(tree["shape"][1:])
             dtype = np.dtype(tree["data_type"]).newbyteorder("<")
@@ -92,8 +93,11 @@ class ArrayReader:
         from numcodecs import blosc  # pyright: ignore[reportAttributeAccessIssue] (compiled)
 
         self._decompress = blosc.decompress
-        self._folder, self._label = folder, label
-        self._layout, self._sizes, self._first_row = layout, sizes, first_row
+        self._folder = folder
+        self._label = label
+        self._layout = layout
+        self._sizes = sizes
+        self._first_row = first_row
         self._shard = self._descriptor = self._chunk = -1
         self._index: list[list[int]] = []
         self._decoded = np.empty((*layout.row_shape, layout.chunk_rows), layout.dtype)
@@ -114,7 +118,8 @@ class ArrayReader:
         size = self._layout.chunk_rows
         filled = 0
         for begin, stop in runs:
-            start, end = begin + self._first_row, stop + self._first_row
+            start = begin + self._first_row
+            end = stop + self._first_row
             while start < end:
                 chunk, low = divmod(start, size)
                 count = min(size - low, end - start)
@@ -172,7 +177,8 @@ class ArrayReader:
         stored = self._stored[:length]
         if os.preadv(self._descriptor, [stored.data], offset) != length:
             raise self._fault(shard, f"{what} is cut short")
-        content, recorded = stored[:-CRC_BYTES], stored[-CRC_BYTES:].tobytes()
+        content = stored[:-CRC_BYTES]
+        recorded = stored[-CRC_BYTES:].tobytes()
         if struct.pack("<I", google_crc32c.value(content)) != recorded:
             raise self._fault(shard, f"{what} fails its CRC32C")
         return content

@@ -85,7 +85,8 @@ class PartStore:
         # pyarrow takes a relative path with a colon in its first component for a URL.
         self.path = path.absolute()
         self.address = address or str(path)
-        self.schema, self.plan = record.schema, record.plan
+        self.schema = record.schema
+        self.plan = record.plan
         self.tag_name = tag.name if tag else None
         self.files = CatalogFolder(self.path, record.schema, self.address)
         self.log = EditLog(self.path, self.address)
@@ -251,7 +252,8 @@ class PartStore:
 
     def info(self) -> StoreInfo:
         """The store's hash and sizes; reads no array."""
-        edits, catalog = self.edits(), self.catalog()
+        edits = self.edits()
+        catalog = self.catalog()
         manifests = list(catalog.manifests.values())
         places = catalog.locations.items()
         sizes = {each.folder: catalog.manifests[part_id].stored_bytes for part_id, each in places}
@@ -285,7 +287,8 @@ class PartStore:
     def tag(self, name: str) -> Tag:
         """Name the committed parts as a version; DatasetError for the name of another version."""
         self.check_writable()
-        catalog, info = self.catalog(), self.info()
+        catalog = self.catalog()
+        info = self.info()
         parts = {part_id: each.content_hash for part_id, each in catalog.manifests.items()}
         edits = tuple(edit.sha256 for edit in self.edits())
         tag = Tag(name, info.hash, info.steps, info.episodes, parts, edits)
@@ -334,7 +337,8 @@ class PartStore:
 
     def _located(self, catalog: Catalog, part_id: str) -> tuple[Manifest, Location]:
         """A part's record and place; reads the catalog again if a merge removed its folder."""
-        manifest, location = catalog.manifests[part_id], catalog.locations[part_id]
+        manifest = catalog.manifests[part_id]
+        location = catalog.locations[part_id]
         if not (self.path / PARTS / location.folder).is_dir():
             latest = self.files.catalog()
             merged = latest.manifests.get(part_id)

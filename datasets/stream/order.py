@@ -15,7 +15,9 @@ from gaitforge.datasets.hashing import hashed
 ORDER_VERSION = 2
 """To be raised when the same (seed, epoch) gives another order; part of a stream's state."""
 
-_PHASE, _UNIT, _WINDOW = 1, 2, 3
+_PHASE = 1
+_UNIT = 2
+_WINDOW = 3
 
 
 @dataclass(frozen=True)

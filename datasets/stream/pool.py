@@ -136,7 +136,8 @@ class SelectionSource:
 
     def ending(self) -> np.ndarray:
         """(E,) how episodes ended."""
-        catalog, rows = self.selection.catalog, self.selection.rows
+        catalog = self.selection.catalog
+        rows = self.selection.rows
         flags = [catalog.numbers(name)[rows] for name in ("terminated", "truncated")]
         return endings(*flags)
 
@@ -178,7 +179,9 @@ class PoolReader:
     def __init__(
         self, source: SelectionSource, columns: Mapping[str, StreamedColumn], pool_rows: int
     ) -> None:
-        self._source, self._columns, self._pool_rows = source, columns, pool_rows
+        self._source = source
+        self._columns = columns
+        self._pool_rows = pool_rows
         self._pools: dict[int, _Pool] = {}
 
     def prepare(self, slot: int, units: tuple[int, ...]) -> tuple[Steps, Sequence[Task]]:
@@ -215,7 +218,8 @@ class PoolReader:
         return slice(row, row + int(lengths.sum()))
 
     def _fill(self, pool: _Pool, number: int, name: str, rows: slice) -> None:
-        unit, selection = self._source.units[number], self._source.selection
+        unit = self._source.units[number]
+        selection = self._source.selection
         target = pool.steps.columns[name][rows]
         if name == RETURN_TO_GO:
             starts, lengths = selection.unit_rows(unit)

@@ -178,7 +178,9 @@ class WindowStream:
 
     def _current_order(self) -> EpochOrder:
         if self._order is None or self._order[0] != self._epoch:
-            seed, source, schedule = self.config.seed, self._source, self._schedule
+            seed = self.config.seed
+            source = self._source
+            schedule = self._schedule
             order = epoch_order(
                 source.episode_ids,
                 source.lengths,
@@ -194,7 +196,8 @@ class WindowStream:
 
     def _bounds(self, cursor: int) -> list[tuple[int, int]]:
         """Global window ranges of the batches from `cursor` to the end of the epoch."""
-        ranks, batch = self.config.world_size, self.config.batch_size * self.config.world_size
+        ranks = self.config.world_size
+        batch = self.config.batch_size * self.config.world_size
         total = len(self._current_order())
         starts = list(range(cursor, total, batch))
         rest = (total - cursor) % batch
@@ -233,13 +236,16 @@ class WindowStream:
                 del batch  # otherwise this generator keeps its memory from being reused
 
     def _begin(self, epoch: int) -> None:
-        self._epoch, self._first, self._cursor = epoch, 0, 0
+        self._epoch = epoch
+        self._first = 0
+        self._cursor = 0
 
     def _batches(
         self, order: EpochOrder, bounds: list[tuple[int, int]]
     ) -> Generator[Batch, None, None]:
         """Gather this rank's batches while the next pool is being read."""
-        step, rank = self.config.world_size, self.config.rank
+        step = self.config.world_size
+        rank = self.config.rank
         with PoolsAhead(order, self._prepared_reader(order), self.config.workers) as pools:
             for start, stop in bounds:
                 first = start + rank
@@ -275,7 +281,8 @@ class WindowStream:
         before = np.minimum(windows.offset, self.config.prefix_len)
         column = self._source.lengths[episode] - 1 - (windows.offset - before)
         row = np.flatnonzero(column < before + windows.length)
-        column, terminated = column[row], self._ending[episode[row]] == TERMINATED
+        column = column[row]
+        terminated = self._ending[episode[row]] == TERMINATED
         into["last"][:] = into["terminal"][:] = False
         into["last"][row, column] = True
         into["terminal"][row, column] = terminated

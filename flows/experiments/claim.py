@@ -138,7 +138,8 @@ def check_grown(old: Claim, new: Claim, out: Path) -> None:
         if _with_one_round(old) != _with_one_round(new):
             raise other_experiment(out, "other settings")
         return
-    was, now = old.experiment, new.experiment
+    was = old.experiment
+    now = new.experiment
     for kind in ("learners", "sets", "seeds"):
         check_kept(out, kind, getattr(was, kind), getattr(now, kind))
     if was.vary.keys() != now.vary.keys():

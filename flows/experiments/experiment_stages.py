@@ -194,7 +194,8 @@ def _check_runs(experiment: Experiment, runs: Sequence[LearnerRun]) -> None:
 
 
 def _sources(claim: Claim, out: Path) -> Iterator[_Source]:
-    experiment, tasks = claim.experiment, set[str]()
+    experiment = claim.experiment
+    tasks = set[str]()
     if experiment.collect is not None:
         drawn = {"randomisation": experiment.collect.randomisation}
         plan = with_named(evaluation_class(LEGGED)(), {**drawn, **experiment.evaluate})
@@ -244,7 +245,9 @@ def _check_robot(experiment: Experiment, robot: str, source: _Source) -> None:
 
 def _add_collection(listing: _Listing) -> tuple[str, ...]:
     """Collect and show the episodes; returns the names of stages that later ones wait for."""
-    collect, out, store = listing.experiment.collect, listing.out, listing.out / STORE
+    collect = listing.experiment.collect
+    out = listing.out
+    store = listing.out / STORE
     if collect is None:
         return ()
     listing.add("collect", collection=partial(itself, collect), place=store)
@@ -257,7 +260,8 @@ def _add_collection(listing: _Listing) -> tuple[str, ...]:
 def _add_references(listing: _Listing) -> None:
     """Evaluate the policies that score 0 and 100, where the task has no references."""
     for source in listing.sources:
-        learner, seed = next(iter(listing.experiment.learners)), listing.experiment.seeds[0]
+        learner = next(iter(listing.experiment.learners))
+        seed = listing.experiment.seeds[0]
         run = listing.run(source, DataSet(), learner, seed)
         outputs = reference_files(source.evaluation, run.references_folder)
         if outputs:
@@ -303,14 +307,16 @@ def _add_run(listing: _Listing, run: LearnerRun, data: tuple[str, ...]) -> None:
     """Time, train, score and show a run."""
     if listing.experiment.train_s is not None and run.seed == listing.experiment.seeds[0]:
         key = digest([listing.experiment.train_s, run.config(), _data_key(run)])
-        work, outputs = run.measure, (run.pace,)
+        work = run.measure
+        outputs = (run.pace,)
         data += (listing.add(f"time {run.seeded}", key=key, run=work, outputs=outputs, after=data),)
     trained = _add_training(listing, run, data)
     expert = listing.experts[run.task]
     key = digest([_train_key(run, expert), run.evaluation, expert, run.experiment.targets,
                   run.experiment.curve, run.experiment.tested and _tested_with(run)])  # fmt: skip
     references = [stage.name for stage in listing.stages if stage.name.startswith(_REFERENCES)]
-    after, outputs = (trained, *references), (run.record, run.evaluated)
+    after = (trained, *references)
+    outputs = (run.record, run.evaluated)
     name = f"evaluate {run.name}"
     listing.add(name, key=key, run=run.score, outputs=outputs, after=after)
     if run.task == LEGGED and run.learner not in listing.shown:

@@ -14,7 +14,8 @@ from gaitforge.flows.records.records import digest, read_record, write_record
 
 _ROUNDS = "rounds-"
 """Beginning of the names of files in a store's records that tell its rounds' plain parts."""
-_NOBODY, _ITSELF = "", "itself"
+_NOBODY = ""
+_ITSELF = "itself"
 _DEMONSTRATORS = {
     _NOBODY: "policy_hash is null or policy_hash = ''",
     _ITSELF: "policy_hash = expert_hash",

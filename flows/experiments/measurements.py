@@ -98,7 +98,8 @@ def check_grown(old: MeasurementPlan, new: MeasurementPlan, out: Path) -> None:
             raise other_experiment(out, f"another number of {name}")
     check_kept(out, "stores", old.stores, new.stores)
     for name in old.measures.keys() & new.measures.keys():
-        was, now = old.measure(name), new.measure(name)
+        was = old.measure(name)
+        now = new.measure(name)
         for setting in to_tree(was).keys() - set(was.axes):
             if to_tree(was)[setting] != to_tree(now)[setting]:
                 raise other_experiment(out, f"another {setting} of {name}")
@@ -115,7 +116,8 @@ def measurement_stages(
     stages: list[Stage] = []
     timed = any(plan.measure(name).timed for name in plan.measures)
     for name, point in plan.points():
-        measure, title = plan.measure(name), _title(name, point)
+        measure = plan.measure(name)
+        title = _title(name, point)
         stores = plan.stores if measure.reads_stores else ()
         hashes = [open_store(store).info().hash for store in stores]
         settings = {k: v for k, v in to_tree(measure).items() if k not in measure.axes}
@@ -164,7 +166,8 @@ def _write_summary(plan: MeasurementPlan, out: Path, reporter: Reporter) -> None
             for row in group
             for repeat, figure in enumerate(row["figures"])
         ]
-        first, less = group[0], plan.measure(group[0]["measure"]).less_is_better
+        first = group[0]
+        less = plan.measure(group[0]["measure"]).less_is_better
         for row in verdicts(plan.published, runs, "figure", less_is_better=less):
             place = f"{first['title'].lower()}, {first['unit']}: {first['axis']}"
             told.append({"set": place, **row})

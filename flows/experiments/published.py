@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-HOLDS, FAILS, OPEN = "holds here", "does not hold here", "cannot be told"
+HOLDS = "holds here"
+FAILS = "does not hold here"
+OPEN = "cannot be told"
 CHANCE = 0.05
 _MOST_SPLITS = 200_000
 Row = Mapping[str, Any]

@@ -40,8 +40,13 @@ _FREE = ("device", "threads")
 _POINTS = 60
 """Most points of a run's learning curve."""
 _MEASURES = (
-    *("return", "success", "survival", "vx_error"),
-    *("train_s", "steps_per_s", "latency_us_median"),
+    "return",
+    "success",
+    "survival",
+    "vx_error",
+    "train_s",
+    "steps_per_s",
+    "latency_us_median",
 )
 
 
@@ -148,7 +153,8 @@ class ReinforcementRun:
         from gaitforge.flows.stages.gym_experts import run_gym_ppo
         from gaitforge.flows.stages.legged.expert_training import run_expert_training
 
-        config, folder = self.config, self.folder(out)
+        config = self.config
+        folder = self.folder(out)
         folder.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(config, GymPPOConfig):
             run_gym_ppo(config, folder, reporter)
@@ -165,7 +171,8 @@ class ReinforcementRun:
 
     def row(self, out: Path) -> dict[str, Any]:
         """Its numbers in the summary."""
-        record, history = needed(self.evaluated(out)), read_history(self.folder(out))
+        record = needed(self.evaluated(out))
+        history = read_history(self.folder(out))
         if not history:
             raise ValueError(f"{self.folder(out)} has no history; run the experiment again")
         steps, rates = np.array([[row["steps"], row["steps_per_s"]] for row in history]).T
@@ -195,7 +202,8 @@ def reinforcement_stages(
     """
     stages: list[Stage] = []
     for run in plan.runs():
-        train, policy = f"train {run.name}", run.folder(out) / POLICY
+        train = f"train {run.name}"
+        policy = run.folder(out) / POLICY
         key = digest(to_tree(run.config))
         outputs = (policy / "checkpoint.json", run.folder(out) / HISTORY)
         work = partial(run.train, out)
@@ -220,7 +228,8 @@ def check_grown(old: ReinforcementPlan, new: ReinforcementPlan, out: Path) -> No
         check_kept(out, kind, getattr(old, kind), getattr(new, kind))
     runs = {run.name: run for run in new.runs()}
     for run in old.runs():
-        was, now = to_tree(run.config), to_tree(runs[run.name].config)
+        was = to_tree(run.config)
+        now = to_tree(runs[run.name].config)
         changed = [name for name in was if name not in _FREE and was[name] != now.get(name)]
         if changed:
             raise other_experiment(out, f"another {', '.join(changed)} of {run.described}")
@@ -233,7 +242,8 @@ def _evaluate(run: ReinforcementRun, policy: Path, path: Path, reporter: Reporte
 
 def _write_summary(plan: ReinforcementPlan, out: Path, reporter: Reporter) -> None:
     rows = [run.row(out) for run in plan.runs()]
-    results, told = [], []
+    results = []
+    told = []
     for task in plan.tasks:
         of_task = [row for row in rows if row["task"] == task]
         told += [{"set": task, **row} for row in verdicts(plan.published, of_task, "return")]

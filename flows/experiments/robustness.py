@@ -25,7 +25,8 @@ from gaitforge.flows.stages.status import ROBUSTNESS
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.policy_source import PolicySource, named_source
 
-DEFAULT, TERRAIN = "default", "terrain"
+DEFAULT = "default"
+TERRAIN = "terrain"
 _AT_ONCE: Mapping[str, Mapping[str, str]] = {
     "payload_kg": {"payload_z_m": "0.08"},  # on the back
     "push_speed_ms": {"push_chance": "1"},
@@ -92,7 +93,8 @@ class RobustnessPlan:
 
     def evaluations(self) -> Iterator[tuple[str, float | str, LeggedEvaluation]]:
         """Each condition: quantity, value, and how policies are evaluated; the default first."""
-        plan, grid = self.evaluation, self.evaluation.grid
+        plan = self.evaluation
+        grid = self.evaluation.grid
         yield DEFAULT, "", plan
         for name, values in self.conditions.items():
             for value in values:
@@ -174,7 +176,8 @@ def _evaluate(
 
 
 def _write_summary(plan: RobustnessPlan, out: Path, reporter: Reporter) -> None:
-    rows, limits = [], []
+    rows = []
+    limits = []
     for source in plan.sources():
         own = []
         for quantity, value, _ in plan.evaluations():

@@ -47,8 +47,13 @@ Row = dict[str, Any]
 
 LEGGED = "legged"
 SCORED = (
-    *("return_", "success", "survival", "length", "episodes"),
-    *("latency_us_median", "latency_us_p99"),
+    "return_",
+    "success",
+    "survival",
+    "length",
+    "episodes",
+    "latency_us_median",
+    "latency_us_p99",
 )
 """An evaluation's numbers that a row has."""
 
@@ -168,7 +173,8 @@ class LearnerRun:
 
     def train(self, reporter: Reporter) -> None:
         """Train, or resume that; see `run_training`."""
-        config, select = self.config(), self.select()
+        config = self.config()
+        select = self.select()
         if self.experiment.train_s is not None:
             config = replace(config, steps=self.measure(reporter).steps)
         if self.data.rounds:  # each training passes over its data as often as the first
@@ -206,7 +212,9 @@ class LearnerRun:
         Raises:
             ValueError: the training has not finished.
         """
-        trained, config, asked = finished_result(self.folder), self.config(), self._asked()
+        trained = finished_result(self.folder)
+        config = self.config()
+        asked = self._asked()
         best = 0.0
         if asked != (None,):
             returns = episode_returns(self.selects().select(self.store))
@@ -247,7 +255,8 @@ class LearnerRun:
 
     def referred(self, reporter: Reporter) -> tuple[EvaluationPlan, References]:
         """The evaluation with the references that scores need, and these."""
-        folder, expert = self.references_folder, self.experiment.scoring_expert
+        folder = self.references_folder
+        expert = self.experiment.scoring_expert
         with naming(self.out / PLAN):
             return with_references(self.evaluation, folder, reporter, expert)
 
@@ -287,7 +296,8 @@ class LearnerRun:
         """Errors on the held-out episodes and on about as many others; None where not tested."""
         if not self.experiment.tested:
             return {"test_mse": None, "train_mse": None}
-        held_out, rest = self.held_out, self._split.train
+        held_out = self.held_out
+        rest = self._split.train
         learned = rest.with_rows(rest.rows[:: max(1, len(rest) // len(held_out))])
         return {
             "test_mse": self._error(held_out, self.name, reporter),
@@ -349,7 +359,8 @@ def evaluations(out: Path) -> Path:
 
 def driver(run: LearnerRun, k: int) -> LearnerRun:
     """The run whose policy drives in round k, trained on all episodes before it."""
-    corrections, data = run.experiment.corrections, DataSet(f"round-{k - 1}", rounds=k - 1)
+    corrections = run.experiment.corrections
+    data = DataSet(f"round-{k - 1}", rounds=k - 1)
     if corrections is not None and corrections.driver:
         return replace(run, data=replace(data, name=""), learner=FIRST, seed=0, value=None)
     [learner], [seed] = run.experiment.learners, run.experiment.seeds
@@ -358,7 +369,8 @@ def driver(run: LearnerRun, k: int) -> LearnerRun:
 
 def driven_round(run: LearnerRun, corrections: Corrections, k: int) -> LeggedPolicyPlan:
     """The plan of round k. Raises ValueError while the policy that drives is missing."""
-    plan, folder = expert_round(run, corrections, k), str(driver(run, k).folder)
+    plan = expert_round(run, corrections, k)
+    folder = str(driver(run, k).folder)
     turns = {"share": corrections.share, "stretch": corrections.stretch}
     return driven_by(plan, folder, plan.expert, **turns)
 
@@ -377,7 +389,8 @@ def round_on_store(corrections: Corrections, store: Path | str, k: int) -> Legge
     plan = corrections.collect
     grid = replace(plan.grid, seed=plan.grid.seed + k - 1)
     schema = open_store(store).schema
-    names, half = schema.names(), schema.field("obs").dtype == "float16"
+    names = schema.names()
+    half = schema.field("obs").dtype == "float16"
     form = StoredForm("state" in names, "privileged" in names, half)
     randomisation = stored_randomisation(schema).written()
     return replace(plan, grid=grid, form=form, randomisation=randomisation)

@@ -45,17 +45,26 @@ from gaitforge.flows.records.records import (
 )
 from gaitforge.flows.stages.stage import Stage, seconds_in_all, stage_seconds
 
-SUMMARY, WALL, EXPERT_CARD = "summary.json", "wall.json", "expert.json"
+SUMMARY = "summary.json"
+WALL = "wall.json"
+EXPERT_CARD = "expert.json"
 EXPERT = "expert"
 GROUPINGS = {
-    **{"cells": ("terrain", "skill", "level"), "terrains": ("terrain",), "skills": ("skill",)},
+    "cells": ("terrain", "skill", "level"),
+    "terrains": ("terrain",),
+    "skills": ("skill",),
     "robots": ("robot",),
 }
 _OUTCOMES = ("return", "success", "survival")
 _LATENCIES = ("latency_us_median", "latency_us_p99")
 _MEASURES = (
-    *("score", *_OUTCOMES, "return_fraction", "train_s", "validation_loss"),
-    *("test_mse", "train_mse"),
+    "score",
+    *_OUTCOMES,
+    "return_fraction",
+    "train_s",
+    "validation_loss",
+    "test_mse",
+    "train_mse",
     *_LATENCIES,
 )
 _INTERVALS = ("return_ci95", "success_ci95", "return_fraction_ci95")
@@ -171,7 +180,8 @@ def with_page(
 
     ValueError if names of stages or of their files are none, or come twice.
     """
-    names, key = tuple(stage.name for stage in stages), digest([each.key for each in stages])
+    names = tuple(stage.name for stage in stages)
+    key = digest([each.key for each in stages])
     page = out / "report.html"
     every = [
         *stages,
@@ -267,7 +277,8 @@ def _one_a_set(runs: Sequence[LearnerRun]) -> list[LearnerRun]:
 
 def _described(run: LearnerRun, reporter: Reporter) -> Row:
     """A set: where its episodes are, how many, and how they score."""
-    selection, info = run.selects().select(run.store), open_store(run.store).info()
+    selection = run.selects().select(run.store)
+    info = open_store(run.store).info()
     row: Row = {
         "task": run.task,
         "set": run.data.name,

@@ -19,8 +19,10 @@ from gaitforge.learners.models.bot.body_attention import AttentionMask, compiled
 
 PAPER_SPARSITY = 0.908
 """Share of zeros in the mask of MoCapAct's humanoid (Section 5.4)."""
-NUMPY_DENSE, NUMPY_MASKED = "dense NumPy", "masked NumPy"
-TORCH_DENSE, COMPILED = "dense torch", "masked compiled"
+NUMPY_DENSE = "dense NumPy"
+NUMPY_MASKED = "masked NumPy"
+TORCH_DENSE = "dense torch"
+COMPILED = "masked compiled"
 
 
 def random_mask(nodes: int, rng: np.random.Generator, sparsity: float = PAPER_SPARSITY) -> Any:

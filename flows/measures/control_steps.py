@@ -74,8 +74,14 @@ class ControlStep(Measure):
     axes: ClassVar[tuple[str, ...]] = ("n_layers", "hidden_dim", "context_len")
 
     networks: tuple[str, ...] = (
-        *("fcnet-legged", "transformer-legged", "retnet-legged", "dt-legged"),
-        *("history-mlp-legged", "mlp-legged", "bot-hard", "flow"),
+        "fcnet-legged",
+        "transformer-legged",
+        "retnet-legged",
+        "dt-legged",
+        "history-mlp-legged",
+        "mlp-legged",
+        "bot-hard",
+        "flow",
     )
     scaled: tuple[str, ...] = ("fcnet-legged", "transformer-legged")
     n_layers: tuple[int, ...] = (2, 4, 8)
@@ -108,7 +114,8 @@ class ControlStep(Measure):
         runtimes = RUNTIMES if self.exported and has_onnx() else (TORCH, COMPILED)
         with tempfile.TemporaryDirectory() as folder:
             for model in self._models(point):
-                spec, space = sized(model, *point), SPACES[model_preset(model).space]
+                spec = sized(model, *point)
+                space = SPACES[model_preset(model).space]
                 policy = untrained_policy(spec, space).eval()
                 shape = self.steps, space.layout.obs_dim
                 seen = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)

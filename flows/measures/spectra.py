@@ -14,8 +14,10 @@ from gaitforge.flows.measures.interface import Measure, Point, Series
 from gaitforge.flows.progress import Advance
 from gaitforge.learners.models.fcnet.spectral_basis import paper_modes
 
-LOWEST, OTHERS = "lowest modes", "all other modes"
-ACCELERATION, HARMONIC = "constant angular acceleration", "simple harmonic motion"
+LOWEST = "lowest modes"
+OTHERS = "all other modes"
+ACCELERATION = "constant angular acceleration"
+HARMONIC = "simple harmonic motion"
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ class Spectra(Measure):
         self, point: Point, repeats: int, stores: Sequence[str], advance: Advance
     ) -> Iterator[Series]:
         """The lowest modes and the others; a repeat is a random motion, or a part of episodes."""
-        name, n = point[0], int(point[1] or 0)
+        name = point[0]
+        n = int(point[1] or 0)
         if name in (ACCELERATION, HARMONIC):
             spectra = [_motion(name, n, seed) for seed in range(repeats)]
         else:
@@ -120,7 +123,8 @@ def _motion(name: str, n: int, seed: int) -> dict[str, Any]:
     The formulas are those of Section 2.2; the paper gives no constants. Here: angles and rates up
     to 1 rad and 1 rad/s, accelerations of 0.5 to 2 rad/s²; 0.5 to 2 Hz.
     """
-    rng, time_s = np.random.default_rng(seed), CONTROL_DT_S * np.arange(n)
+    rng = np.random.default_rng(seed)
+    time_s = CONTROL_DT_S * np.arange(n)
     start, rate = rng.uniform(-1, 1, 2)
     if name == ACCELERATION:
         angle = start + rate * time_s + rng.uniform(0.5, 2) * time_s**2 / 2

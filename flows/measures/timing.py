@@ -61,5 +61,6 @@ def untrained_policy(spec: ModelSpec, space: Space, seed: int = 0) -> PolicyNetw
     """A policy with random weights and identity normalisers."""
     torch.manual_seed(seed)
     network = build_network(spec, space.layout, space.act_dim)
-    obs, action = Normaliser.identity(space.layout.obs_dim), Normaliser.identity(space.act_dim)
+    obs = Normaliser.identity(space.layout.obs_dim)
+    action = Normaliser.identity(space.act_dim)
     return PolicyNetwork(network, space.layout, obs, action)

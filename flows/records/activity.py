@@ -27,7 +27,8 @@ from gaitforge.flows.records.logs import log_event, short
 from gaitforge.flows.records.part_records import PartCollected
 from gaitforge.flows.records.plans import read_fields
 
-ACTIVE, FAILED = "active", "failed"
+ACTIVE = "active"
+FAILED = "failed"
 HEARTBEAT_S = 2.0
 STALE_S = SILENT_S
 """Age of a dead or hanging process's heartbeat; compressing and writing a part takes less."""
@@ -145,7 +146,8 @@ class PartActivity:
             _replace_file(self._path, self._beat.to_tree())
 
     def _keep_failure(self, text: str) -> None:
-        beat, folder = self._beat, self._records / FAILED
+        beat = self._beat
+        folder = self._records / FAILED
         failure = Failure(beat.part, text, beat.host, beat.pid, time.time())
         with suppress(OSError):
             number = min(len(list(folder.glob(f"{beat.part}-*.json"))) + 1, MAX_FAILURES)

@@ -163,7 +163,8 @@ def plan_records(store_path: Path | str) -> list[PlanRecord]:
 def collection_rate(records: Sequence[PartCollected]) -> float:
     """Steps a second over the time in which any of the parts was in work."""
     timed = [record for record in records if record.ended > record.started]
-    busy, reached = 0.0, 0.0
+    busy = 0.0
+    reached = 0.0
     for record in sorted(timed, key=lambda r: r.started):
         busy += max(0.0, record.ended - max(record.started, reached))
         reached = max(reached, record.ended)

@@ -53,7 +53,8 @@ def check_value(kind: Any, value: object, where: str) -> None:
 
 
 def _value(kind: Any, tree: object, where: str) -> Any:
-    origin, arguments = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    arguments = get_args(kind)
     if is_dataclass(kind):
         return _dataclass(kind, tree, where)
     if kind in (Any, object):

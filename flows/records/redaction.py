@@ -14,16 +14,43 @@ _SECRET_VARIABLE = re.compile(r"SECRET|TOKEN|PASSW|CREDENTIAL|_KEY(_|$)|AUTH", r
 _NAME_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 """Parts of a name: DB_PASS, db-pass and dbPass have two."""
 _SECRETS = {
-    *("passwords", "passcode", "pwd", "secrets"),
-    *("credential", "credentials", "creds", "authorization", "accesskey", "secretkey"),
-    *("privatekey", "cookie", "jwt"),
+    "passwords",
+    "passcode",
+    "pwd",
+    "secrets",
+    "credential",
+    "credentials",
+    "creds",
+    "authorization",
+    "accesskey",
+    "secretkey",
+    "privatekey",
+    "cookie",
+    "jwt",
 }
 _SECRET_ENDS = ("password", "passwd", "passphrase", "secret", "token", "apikey")
 _SECRETS_OF_SOMETHING = {"pass", "pw", "auth", "sig", "signature"}
 """Last parts that name a secret only behind another part: "pass: 3" may count passes."""
 _KEYS = {
-    *("api", "access", "secret", "private", "account", "encryption", "signing", "auth", "service"),
-    *("shared", "master", "deploy", "storage", "client", "app", "session", "webhook", "ssh", "aws"),
+    "api",
+    "access",
+    "secret",
+    "private",
+    "account",
+    "encryption",
+    "signing",
+    "auth",
+    "service",
+    "shared",
+    "master",
+    "deploy",
+    "storage",
+    "client",
+    "app",
+    "session",
+    "webhook",
+    "ssh",
+    "aws",
 }
 """What a key is of that is a secret: a sort key is none."""
 _UNIMPORTANT = {"value", "string", "text", "env", "base", "b", "hex", "json", "header"}
@@ -92,7 +119,8 @@ def is_secret_name(name: str, alone: bool = True) -> bool:
         parts.pop()
     if not parts:
         return False
-    last, before = parts[-1], parts[:-1]
+    last = parts[-1]
+    before = parts[:-1]
     if last == "key":
         return bool(_KEYS.intersection(before)) or (bool(before) and name.isupper())
     if last in _SECRETS_OF_SOMETHING:
@@ -112,8 +140,13 @@ def _environment_secrets() -> Iterator[str]:
         form
         for value in values
         for form in (
-            *(value, " ".join(value.split()), repr(value)[1:-1]),
-            *(json.dumps(value)[1:-1], quote(value, safe=""), quote(value), quote_plus(value)),
+            value,
+            " ".join(value.split()),
+            repr(value)[1:-1],
+            json.dumps(value)[1:-1],
+            quote(value, safe=""),
+            quote(value),
+            quote_plus(value),
         )
     }
     yield from sorted(forms - {""}, key=len, reverse=True)  # one may hold another
@@ -121,7 +154,8 @@ def _environment_secrets() -> Iterator[str]:
 
 def _without_named(text: str) -> str:
     """A text with the values masked that stand beside the name of a secret."""
-    pieces, done = list[str](), 0
+    pieces = list[str]()
+    done = 0
     while (value := _next_named(text, done)) is not None:
         begin, end = value
         pieces += [text[done:begin], MASK]
@@ -141,12 +175,14 @@ def _next_named(text: str, begin: int) -> tuple[int, int] | None:
 
 def _value_of(text: str, match: re.Match[str]) -> tuple[int, int] | None:
     """Begin and end of the value beside a name; None where it is no secret."""
-    before, name = match["before"] or "", match["name"]
+    before = match["before"] or ""
+    name = match["name"]
     if not is_secret_name(name, alone=bool(before)):
         return None
     if match["equals"].isspace() and before != "--":  # prose: "the password is"
         return None
-    begin, quotation = match.end(), match["quote"]
+    begin = match.end()
+    quotation = match["quote"]
     if quotation:
         closing = re.compile(r"(?<!\\)" + re.escape(match["slashes"] + quotation))
         end = closing.search(text, begin)
@@ -168,7 +204,8 @@ def _not_empty(text: str, begin: int, end: int) -> tuple[int, int] | None:
 
 def _url_without_password(match: re.Match[str]) -> str:
     """A URL without its password, or the token in its user's place."""
-    rest, scheme = match["rest"], match["scheme"].lower()
+    rest = match["rest"]
+    scheme = match["scheme"].lower()
     before_quote = rest.split('"', 1)[0]
     at = before_quote.rfind("@") if "@" in before_quote else rest.rfind("@")
     userinfo = rest[:at]

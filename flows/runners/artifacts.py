@@ -76,11 +76,16 @@ class _ProgressBar:
     """A progress artifact; no longer updated once the server does not answer."""
 
     def __init__(self, name: str, total: int, unit: str, done: int):
-        self._name, self._unit = name, unit
-        self._total, self._done, self._before = max(total, 1), done, done
+        self._name = name
+        self._unit = unit
+        self._total = max(total, 1)
+        self._done = done
+        self._before = done
         self._lock, self._started = threading.Lock(), time.monotonic()
-        self._updated, self._answers = self._started, True
-        create, key = artifacts.create_progress_artifact, artifact_key(name)
+        self._updated = self._started
+        self._answers = True
+        create = artifacts.create_progress_artifact
+        key = artifact_key(name)
         self._id = self._try(lambda: create(self._share(), key=key, description=name))
 
     def advance(self, n: int, note: str) -> None:
@@ -160,7 +165,8 @@ def show_view(source: Path | str) -> None:
     """A link to a page that plays a store's or an evaluation's episodes, or else its command."""
     # An evaluation.json is named after its run.
     place = Path(source).parent if str(source).endswith(".json") else source
-    description, address = "episodes to play in the browser", view_address(source)
+    description = "episodes to play in the browser"
+    address = view_address(source)
     if address is None:
         show_markdown("episodes", f"`gaitforge view {source}`", description, place)
     else:
@@ -195,7 +201,8 @@ class TrainingTable:
     """
 
     def __init__(self, shown: Reporter, run: Path):
-        self._shown, self._run = shown, run
+        self._shown = shown
+        self._run = run
 
     @contextmanager
     def step(self, name: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:

@@ -51,10 +51,12 @@ def run_dask(
         ValueError: as `dask_client`, what a part's `collect_part` raised, or the cluster was lost.
     """
     address = store_path if isinstance(store_path, str) else str(store_path.resolve())
-    collection, records = prepare(plan, address, parts), list[PartCollected]()
+    collection = prepare(plan, address, parts)
+    records = list[PartCollected]()
     with collection.progress(reporter) as advance:
         if missing := collection.missing:
-            work, follow = partial(make_part, plan, address), collection.followed(advance)
+            work = partial(make_part, plan, address)
+            follow = collection.followed(advance)
             settings = settings or DaskSettings()
             with nullcontext(client) if client else dask_client(settings, len(missing)) as workers:
                 records = run_parts(workers, work, missing, follow, settings.worker_deaths)

@@ -146,7 +146,8 @@ def _connected(distributed: Any, settings: DaskSettings) -> "Client":
     try:
         # First a client that is not Dask's default: a default that cannot connect stays the
         # default, and later Dask computations of this process would wait for it.
-        address, limit_s = settings.scheduler, settings.connect_s
+        address = settings.scheduler
+        limit_s = settings.connect_s
         # A client with a malformed address fails a second time, with a traceback, when it is freed.
         distributed.comm.resolve_address(address)
         distributed.Client(address, timeout=limit_s, set_as_default=False).close()

@@ -27,7 +27,8 @@ def run_stages_on_dask(
     Raises:
         ValueError: as `run_dask`, and what a stage raises.
     """
-    out, result = out.absolute(), None
+    out = out.absolute()
+    result = None
     left = [stage for stage in stages if not is_done(out, stage)]
     if not left:
         return None

@@ -128,7 +128,8 @@ def run_from_a_program(reporter: Reporter) -> Iterator[None]:
             first_start() if starts_one else nullcontext(),
             get_client(sync_client=True) as client,
         ):
-            error, address = client.api_healthcheck(), redacted(str(client.api_url))
+            error = client.api_healthcheck()
+            address = redacted(str(client.api_url))
     except RuntimeError as failure:
         raise ValueError(f"no Prefect server could be started: {failure}") from failure
     if error is not None:
@@ -140,7 +141,8 @@ def run_from_a_program(reporter: Reporter) -> Iterator[None]:
     levels = [(handler, handler.level) for handler in consoles]
     for handler in consoles:
         handler.setLevel(logging.CRITICAL)
-    token, lost = _reporter.set(reporter), False
+    token = _reporter.set(reporter)
+    lost = False
     try:
         yield
     except NO_SERVER as error:
@@ -216,7 +218,8 @@ class WrongInputInOneLine(logging.Filter):
         if error is self._last:  # of the task, and now of its flow
             return False
         self._last = error
-        record.msg, record.args = " ".join(str(error).split()), ()
+        record.msg = " ".join(str(error).split())
+        record.args = ()
         record.exc_info = record.exc_text = None
         return True
 

@@ -80,7 +80,10 @@ def follow_job(job: jobs.Job, wait: bool) -> None:
     Raises:
         ValueError: with `wait`, the job did not succeed.
     """
-    logger, shown, offset, done = get_run_logger(), "", 0, 0
+    logger = get_run_logger()
+    shown = ""
+    offset = 0
+    done = 0
     log = job.folder / jobs.log_name(0)
     with shown_progress().step(f"{job.kind} job {job.id}", len(job.tasks), "task") as advance:
         while True:
@@ -90,7 +93,8 @@ def follow_job(job: jobs.Job, wait: bool) -> None:
                 logger.warning(f"job {job.id}: {error}; asking again")
                 time.sleep(POLL_S)
                 continue
-            state, note = jobs.job_state(tasks), _note(tasks)
+            state = jobs.job_state(tasks)
+            note = _note(tasks)
             if note != shown:
                 shown = note
                 logger.info(f"job {job.id}: {note}")

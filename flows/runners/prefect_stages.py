@@ -95,7 +95,8 @@ def run_in_flow(out: Path, stages: Sequence[Stage], dask: DaskSettings | None = 
         What the last stage returns, see `run_stage`.
     """
     left = [stage for stage in stages if not stage.key or not is_done(out, stage)]
-    result, most = None, None if any(stage.collection for stage in left) else 1
+    result = None
+    most = None if any(stage.collection for stage in left) else 1
     with dask_client(dask, most) if dask and left else nullcontext() as client:
         for stage in left:
             if len(stages) == 1:
@@ -216,7 +217,8 @@ def collect_parts(
         plan = plan.with_workers(1)  # a cluster of its own only where asked for
     with _collecting(address, reporter), ExitStack() as own:
         collection = stage_collect.prepare(plan, address, parts)
-        missing, records = len(collection.missing), list[PartCollected]()
+        missing = len(collection.missing)
+        records = list[PartCollected]()
         if client is None and missing and plan.parallelism == "processes" and plan.workers > 1:
             client = own.enter_context(dask_client(DaskSettings(workers=plan.workers), missing))
         with collection.progress(reporter) as advance:
@@ -270,7 +272,8 @@ def _collecting(store: Path | str, reporter: Reporter) -> AbstractContextManager
 def _in_tasks(
     collection: stage_collect.Collection, client: Any, follow: Callable[[list[PartCollected]], None]
 ) -> list[PartCollected]:
-    stopped, plan = threading.Event(), collection.plan
+    stopped = threading.Event()
+    plan = collection.plan
     at_once = min(plan.workers, len(collection.missing))
     shared = {"client": client, "threads": plan.workers // at_once, "stopped": stopped}
     if client is not None:

@@ -17,7 +17,8 @@ from gaitforge.flows.records.records import digest, write_record
 PAGES_URL = "GAITFORGE_PAGES_URL"
 """Environment variable of served flows: the server's address."""
 
-PAGE, VIEW = "page", "view"
+PAGE = "page"
+VIEW = "view"
 
 
 def pages_folder() -> Path:

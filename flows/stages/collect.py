@@ -254,7 +254,8 @@ def _collect_share(
 def _collect_in_processes(
     collection: Collection, workers: int, advance: Advance
 ) -> list[PartCollected]:
-    missing, open_parts = collection.missing, set(collection.missing)
+    missing = collection.missing
+    open_parts = set(collection.missing)
     follow = collection.followed(advance)
     earlier = read_failures(records_folder(collection.store))
 

@@ -49,7 +49,8 @@ def dataset_plan(address: Path | str) -> dict[str, Any]:
     """
     store = open_store(address)
     hashes = content_hashes(store)
-    plans, planned = [], set[str]()
+    plans = []
+    planned = set[str]()
     for record in plan_records(store.address):
         new = dict.fromkeys(record["parts"])  # plans may share parts: the first one makes them
         parts = [part for part in new if part in hashes and part not in planned]
@@ -73,7 +74,8 @@ def read_dataset_plan(path: Path, where: str = "") -> list[tuple[CollectionPlan,
             or policy's file that is missing or differs.
     """
     record = _read(path)
-    collections, listed = [], set[str]()
+    collections = []
+    listed = set[str]()
     for each in record.plans:
         with naming(path):
             plan = collection_plan(each.kind, each.plan)
@@ -90,7 +92,8 @@ def read_dataset_plan(path: Path, where: str = "") -> list[tuple[CollectionPlan,
 
 def differing_parts(path: Path, store: Store, parts: Sequence[str]) -> list[str]:
     """The parts of a store whose content is not what a dataset's plan says."""
-    hashes, made = _read(path).parts, content_hashes(store)
+    hashes = _read(path).parts
+    made = content_hashes(store)
     return [part for part in parts if made.get(part) != hashes[part]]
 
 

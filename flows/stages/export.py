@@ -25,8 +25,12 @@ from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.run_files import KEPT
 
 JOINT_ARRAYS = (
-    *("default_joint_pos_rad", "joint_lower_rad", "joint_upper_rad"),
-    *("kp_nm_per_rad", "kd_nms_per_rad", "torque_limit_nm"),
+    "default_joint_pos_rad",
+    "joint_lower_rad",
+    "joint_upper_rad",
+    "kp_nm_per_rad",
+    "kd_nms_per_rad",
+    "torque_limit_nm",
 )
 
 

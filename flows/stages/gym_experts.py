@@ -57,7 +57,8 @@ def _finished(config: TrainingSettings, out: Path) -> dict[str, Any] | None:
 def _train(
     config: TrainingSettings, out: Path, reporter: Reporter, learner: type[Learner]
 ) -> dict[str, Any]:
-    done, note = trained_gym_steps(out), ""
+    done = trained_gym_steps(out)
+    note = ""
     with reporter.step(f"train {config.env}", config.steps, "step", done) as advance:
 
         def report(summary: Row) -> None:
@@ -81,7 +82,8 @@ def run_gym_ppo(config: GymPPOConfig, out: Path, reporter: Reporter) -> PolicyEv
             `train_gym_ppo`.
         Stopped: (a KeyboardInterrupt) by a signal, after saving a checkpoint.
     """
-    plan, done = GymEvaluation(env=config.env), trained_steps(out)
+    plan = GymEvaluation(env=config.env)
+    done = trained_steps(out)
     with training_lock(out):
         with reporter.step(f"train {config.env}", config.steps, "step", done) as advance:
             show = from_totals(advance, done)

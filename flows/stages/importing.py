@@ -53,7 +53,8 @@ def run_import(
             does not fit, in one line that names file and key; nothing was imported.
     """
     options = plan_from_tree(importer_class(plan.format).Options, dict(plan.options))
-    what, workers = (plan.format, source, store, asdict(options)), plan.workers
+    what = (plan.format, source, store, asdict(options))
+    workers = plan.workers
     with begun_later(reporter, "import") as begin:
         report = import_source(*what, begin, workers=workers, drop_nan=plan.drop_nan)
     findings = quick_findings(open_store(store).select())

@@ -130,7 +130,8 @@ def _differences(store: Store, part: str, data: PartData) -> Iterator[ReplayFaul
         if i >= len(selection):
             yield ReplayFault(part, episode, "is not in the store")
         else:
-            row, again = table.slice(i, 1).to_pylist()[0], data.catalog
+            row = table.slice(i, 1).to_pylist()[0]
+            again = data.catalog
             if row["simulator_version"] != (version := again["simulator_version"][i]):
                 raise ValueError(
                     f"{store.path} was made by {row['simulator']} {row['simulator_version']}; "

@@ -195,7 +195,8 @@ def stage_seconds(out: Path, stages: Sequence[Stage]) -> list[dict[str, Any]]:
 
 def seconds_in_all(runs: Sequence[Mapping[str, Any]]) -> float:
     """The seconds in which some stage ran; those of several at a time count once."""
-    total, until = 0.0, 0.0
+    total = 0.0
+    until = 0.0
     for run in sorted(runs, key=lambda run: run["started"]):
         end = run["started"] + run["seconds"]
         total += max(0.0, end - max(until, run["started"]))
@@ -248,8 +249,10 @@ def _read_state(out: Path, stage: Stage) -> _StageState:
 @contextmanager
 def _recorded(out: Path, stage: Stage) -> Iterator[None]:
     started = time.monotonic()
-    path, before = _record(out, stage), _read_state(out, stage)
-    done, fault = False, ""
+    path = _record(out, stage)
+    before = _read_state(out, stage)
+    done = False
+    fault = ""
     try:
         with at_work(out, [stage]):
             yield

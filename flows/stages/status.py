@@ -29,12 +29,15 @@ RECENT_PARTS = 10
 QUIET_S = 60.0
 """A training run that wrote nothing for this long, or for five history rows, has stopped."""
 
-EXPERIMENT, ROBUSTNESS, REINFORCEMENT = "experiment", "robustness", "reinforcement"
+EXPERIMENT = "experiment"
+ROBUSTNESS = "robustness"
+REINFORCEMENT = "reinforcement"
 MEASUREMENT = "measurement"
 KINDS = (EXPERIMENT, ROBUSTNESS, REINFORCEMENT, MEASUREMENT)
 """Kinds of plans in stages: the `kind` in their plan.json."""
 
-RUN_CONFIG, RUN_CHECKPOINT = "config.json", "checkpoint.json"
+RUN_CONFIG = "config.json"
+RUN_CHECKPOINT = "checkpoint.json"
 _RUN_FILES = (RUN_CONFIG, HISTORY, RUN_CHECKPOINT)
 _JOBS = "jobs"
 
@@ -204,7 +207,8 @@ def collection_status(store_path: Path | str) -> CollectionStatus:
     # Before the catalog: a part that is committed in between counts as committed.
     beats = read_active(records)
     store = datasets.open_store(store_path)
-    info, committed = store.info(), set(store.parts())
+    info = store.info()
+    committed = set(store.parts())
     planned = _planned(plan_records(store_path))
     missing = {part: steps for part, steps in planned.items() if part not in committed}
     open_beats = [beat for beat in beats if beat.part not in committed]
@@ -284,7 +288,8 @@ def _settings(run_dir: Path) -> _Settings:
     path = run_dir / RUN_CONFIG
     values = (read_record(path) or {}).get("train_config")
     if values is None:
-        path, values = run_dir / PLAN, _planned_config(run_dir)
+        path = run_dir / PLAN
+        values = _planned_config(run_dir)
     return read_fields(_Settings, values, path)
 
 

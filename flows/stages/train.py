@@ -133,7 +133,8 @@ def run_training(
 
 
 def _write_plan(plan: TrainPlan, store_path: Path | str, selection: Selection, out: Path) -> None:
-    version, evaluation = selection.store.info(), evaluation_of(selection.store)
+    version = selection.store.info()
+    evaluation = evaluation_of(selection.store)
     record = {
         "plan": plan,
         "store": Path(store_path).name,

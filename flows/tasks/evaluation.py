@@ -260,7 +260,8 @@ class EvaluationPlan(ABC):
 
     def driven(self, source: PolicySource, network: PolicyNetwork, robots: int) -> LearnedPolicy:
         """A trained network as a policy for a number of robots."""
-        target, references = self.return_target, self.known_references()
+        target = self.return_target
+        references = self.known_references()
         targets = dict.fromkeys(network.condition.labels, target)
         if references is not None:
             expert = references.hundred - network.return_at(0.0)
@@ -298,7 +299,8 @@ def measured(
     latency_us: tuple[float, float],
 ) -> PolicyEvaluation:
     """The record of a plan's episodes."""
-    rows, references = [cell.row(source.name) for cell in cells], plan.known_references()
+    rows = [cell.row(source.name) for cell in cells]
+    references = plan.known_references()
     counted = [row for row, cell in zip(rows, cells, strict=True) if not cell.beside]
     means = {name: float(np.mean([row[name] for row in counted])) for name in _MEANS}
     return_ = means.pop("return")

@@ -209,7 +209,8 @@ class GymPlan(CollectionPlan):
         parts: dict[str, GymPart] = {}
         for quality in self.qualities:
             if quality == data.MEDIUM_REPLAY:
-                made_by, cut = self._replay_hash(), self._replay_parts()
+                made_by = self._replay_hash()
+                cut = self._replay_parts()
             else:
                 known = quality == data.RANDOM  # without an environment, which may be slow to make
                 made_by = RandomPolicy.hash if known else self.actor(quality).hash
@@ -287,7 +288,8 @@ class GymPlan(CollectionPlan):
             steps += length
             if steps >= REPLAY_PART_STEPS or episode == len(lengths):
                 yield steps, first, episode
-                first, steps = episode, 0
+                first = episode
+                steps = 0
 
 
 class GymSimulation(Simulation):
@@ -298,9 +300,11 @@ class GymSimulation(Simulation):
 
     def roll_out(self, part: str, schema: Schema, advance: Advance) -> PartData:
         """See `Simulation.roll_out`."""
-        plan, planned = self._plan, self._plan.only(part).parts()[part]
+        plan = self._plan
+        planned = self._plan.only(part).parts()[part]
         recipe = plan.recipe()
-        quality, expert = planned.quality, planned.expert_hash
+        quality = planned.quality
+        expert = planned.expert_hash
         episodes = self._episodes(planned, lambda steps: advance(steps, quality))
         catalog = data.part_catalog(episodes, plan.task, recipe, quality, expert, part)
         return PartData(*joined_arrays(episodes, schema, data.INFOS), catalog)
@@ -311,12 +315,14 @@ class GymSimulation(Simulation):
 
     def _episodes(self, part: GymPart, advance: Callable[[int], None]) -> list[Episode]:
         if part.quality == data.MEDIUM_REPLAY:
-            reader, executed = self._plan.replay_reader(), self._env.executed
+            reader = self._plan.replay_reader()
+            executed = self._env.executed
             episodes = data.replayed_episodes(reader, part.first, part.stop)
             advance(part.steps)
             return [replace(each, action=executed(each.action)) for each in episodes]
         actor = self._plan.actor(part.quality)
-        episodes, steps = [], 0
+        episodes = []
+        steps = 0
         drawn = self._plan.seed, data.QUALITIES.index(part.quality), part.number, part.steps
         while steps < part.steps:
             seed = int(hashed(*drawn, len(episodes))) >> 2

@@ -174,7 +174,8 @@ class LeggedSimulation(Simulation):
     """
 
     def __init__(self, plan: LeggedPlan, threads: int):
-        self._plan, self._threads = plan, threads
+        self._plan = plan
+        self._threads = threads
         # Full waves: a last wave of a few episodes would leave the other robots idle.
         waves = ceil(plan.grid.episodes_per_part / plan.robots)
         self._robots = ceil(plan.grid.episodes_per_part / waves)
@@ -202,9 +203,11 @@ class LeggedSimulation(Simulation):
         if self._named(part) != self._opened:
             self.env.close()
             self._open(part)
-        policy, physics = self.policy, self.env.physics
+        policy = self.policy
+        physics = self.env.physics
         if self.acting is not None:
-            policy, self.driver = self.acting(self.env), None
+            policy = self.acting(self.env)
+            self.driver = None
         episodes = run_episodes(
             self.env,
             policy,
@@ -217,7 +220,8 @@ class LeggedSimulation(Simulation):
         results = list(episodes)
         alone = len(self._pairs) == 1
         own = self._plan.actor_hash() if alone else load_expert(self._opened[1]).hash
-        simulator, expert = (physics.name, physics.version), (policy.name, own)
+        simulator = (physics.name, physics.version)
+        expert = (policy.name, own)
         several = len({robot.name for robot, _ in self._pairs}) > 1
         names = self._randomisation.names
         catalog = data.part_catalog(results, self.env.robot, simulator, expert, several, names)

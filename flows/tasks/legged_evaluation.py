@@ -111,7 +111,8 @@ class LeggedEvaluation(EvaluationPlan):
         self, source: PolicySource, advance: Callable[[int], None]
     ) -> tuple[list[Cell], int]:
         """See `EvaluationPlan.roll_out`."""
-        cells, parameters = [], 0
+        cells = []
+        parameters = 0
         for name, plan in self.each_robot().items():
             mine, parameters = plan.roll_out(source, advance)
             cells += [replace(cell, where={"robot": name, **cell.where}) for cell in mine]

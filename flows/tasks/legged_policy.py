@@ -112,13 +112,17 @@ class LeggedPolicySimulation(LeggedSimulation):
         Catalog columns beside those of `LeggedPlan`: policy and policy_hash, policy_share and
         policy_stretch as `driven_steps` takes them, and policy_steps, the steps that it drove.
         """
-        plan, source, robots = self._plan, self._plan.source, self.env.num_robots
+        plan = self._plan
+        source = self._plan.source
+        robots = self.env.num_robots
         # Loaded for each part: what a policy remembers of earlier parts would change this one.
         policy, _ = plan.driver(robots)
         if plan.expert:
-            self.driver, share = Driver(policy, robots, plan.share, plan.stretch), plan.share
+            self.driver = Driver(policy, robots, plan.share, plan.stretch)
+            share = plan.share
         else:
-            self.policy, share = policy, 1.0
+            self.policy = policy
+            share = 1.0
         data = super().roll_out(part, schema, advance)
         same = {"policy": policy.name, "policy_hash": source.weights_hash()}
         same |= {"policy_share": share, "policy_stretch": plan.stretch}

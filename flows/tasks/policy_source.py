@@ -16,7 +16,11 @@ from gaitforge.learners.checkpoint import checkpoint_path, load_policy, policy_f
 from gaitforge.learners.export.onnx_policy import is_exported_policy, read_description
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 
-RUN, EXPORTED, ONNX, CLASS, EXPERT = "run", "exported", "onnx", "class", "expert"
+RUN = "run"
+EXPORTED = "exported"
+ONNX = "onnx"
+CLASS = "class"
+EXPERT = "expert"
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,8 @@ class PolicySource:
             ValueError: no such policy, or an expert, which only its task knows.
         """
         if self.kind == CLASS:
-            code, own = function_key(self.place), self.own_key()
+            code = function_key(self.place)
+            own = self.own_key()
             return digest([code, own]) if own else code
         if self.kind == ONNX:
             return sha256_file(self.folder)[:16]

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from gaitforge.datasets import Store
     from gaitforge.flows.tasks.evaluation import EvaluationPlan
 
-LEGGED, LEGGED_POLICY = "legged", "legged-policy"
+LEGGED = "legged"
+LEGGED_POLICY = "legged-policy"
 TASKS = {
     LEGGED: "gaitforge.flows.tasks.legged:LeggedPlan",
     "gym": "gaitforge.flows.tasks.gym:GymPlan",

@@ -44,13 +44,15 @@ def _remember(parts: Array, turn: Array, start: int, keys: Array, values: Array)
     keys: (H, w, S); values: (H, S, w).
     """
     tokens, _, heads, width = parts.shape
-    half, scale = width // 2, np.float32(1.0 / math.sqrt(width))
+    half = width // 2
+    scale = np.float32(1.0 / math.sqrt(width))
     for token in range(tokens):
         for head in range(heads):
             for which in range(2):
                 x = parts[token, which, head]
                 for c in range(half):
-                    a, b = x[c], x[half + c]
+                    a = x[c]
+                    b = x[half + c]
                     x[c] = a * turn[0, c] - b * turn[1, c]
                     x[half + c] = b * turn[0, c] + a * turn[1, c]
             for c in range(width):
@@ -68,7 +70,8 @@ def _attend(
     for head in range(heads):
         share[:] = hidden
         product(keys[head], query[head], share)
-        largest, total = np.float32(-np.inf), np.float32(0.0)
+        largest = np.float32(-np.inf)
+        total = np.float32(0.0)
         for s in range(share.size):
             largest = max(largest, share[s])
         for s in range(share.size):
@@ -108,18 +111,27 @@ def transformer_step(
     """One control step as `fcnet_step`; for `network` and `state` see the module."""
     source, weights, coefficients, bounds, frequencies = network
     layers, heads, width, slots = state[0].shape[1:]
-    k, d = len(bounds) - 1, heads * width
+    k = len(bounds) - 1
+    d = heads * width
     slot = clock % (slots // k)
     angles = clock * frequencies
     turn = np.empty((2, angles.size), np.float32)
     turn[0], turn[1] = np.cos(angles), np.sin(angles)
-    token, rows = np.empty(source.size, np.float32), np.empty((3, k, d), np.float32)
-    hidden, share = np.empty((k, slots), np.float32), np.empty(slots, np.float32)
-    qkv, wide = np.empty((k, 3 * d), np.float32), np.empty((k, 4 * d), np.float32)
-    parts, scratch = qkv.reshape((k, 3, heads, width)), np.empty((2, 4 * d), np.float32)
-    x, y, pooled = rows[0], rows[1], rows[2]
+    token = np.empty(source.size, np.float32)
+    rows = np.empty((3, k, d), np.float32)
+    hidden = np.empty((k, slots), np.float32)
+    share = np.empty(slots, np.float32)
+    qkv = np.empty((k, 3 * d), np.float32)
+    wide = np.empty((k, 4 * d), np.float32)
+    parts = qkv.reshape((k, 3, heads, width))
+    scratch = np.empty((2, 4 * d), np.float32)
+    x = rows[0]
+    y = rows[1]
+    pooled = rows[2]
     for robot in range(first, last):
-        keys, values, ages = state[0][robot], state[1][robot], state[2]
+        keys = state[0][robot]
+        values = state[1][robot]
+        ages = state[2]
         ages[robot] += 1
         _hide(slot, ages[robot], hidden)
         place = read_token(source, weights, obs[robot], condition[robot], token)

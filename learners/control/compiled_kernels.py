@@ -19,7 +19,8 @@ from gaitforge.learners.models.bot.compiled_attention import forward_loops
 
 Array = np.ndarray
 
-_HALF, _ONE = np.float32(0.5), np.float32(1.0)
+_HALF = np.float32(0.5)
+_ONE = np.float32(1.0)
 _EPSILON = np.float32(1e-5)  # nn.LayerNorm's default
 
 # gelu(a) = a / 2 + |a| G(|a|), G(a) = erf(a / sqrt(2)) / 2: a polynomial up to 5.5 and constant
@@ -46,8 +47,14 @@ def product(matrix: Array, x: Array, y: Array) -> None:
     rows, columns = matrix.shape
     whole = rows - rows % 8
     for i in range(0, whole, 8):
-        a, b, c, d = x[i], x[i + 1], x[i + 2], x[i + 3]
-        e, f, g, h = x[i + 4], x[i + 5], x[i + 6], x[i + 7]
+        a = x[i]
+        b = x[i + 1]
+        c = x[i + 2]
+        d = x[i + 3]
+        e = x[i + 4]
+        f = x[i + 5]
+        g = x[i + 6]
+        h = x[i + 7]
         for o in range(columns):
             left = (matrix[i, o] * a + matrix[i + 1, o] * b) + (
                 matrix[i + 2, o] * c + matrix[i + 3, o] * d
@@ -103,7 +110,8 @@ def layer_norm(weights: Array, place: int, x: Array, y: Array) -> int:
     for c in range(size):
         variance += (x[c] - mean) * (x[c] - mean)
     spread = _ONE / np.float32(math.sqrt(variance / np.float32(size) + _EPSILON))
-    scale, offset = weights[place : place + size], weights[place + size : place + 2 * size]
+    scale = weights[place : place + size]
+    offset = weights[place + size : place + 2 * size]
     for c in range(size):
         y[c] = (x[c] - mean) * spread * scale[c] + offset[c]
     return place + 2 * size
@@ -116,7 +124,10 @@ def gelu(coefficients: Array, x: Array, w: Array, g: Array) -> None:
         w[c] = min(abs(x[c]), _GELU_LIMIT) * (np.float32(2.0) / _GELU_LIMIT) - _ONE
         g[c] = coefficients[0]
     for k in range(1, coefficients.size, _GELU_BLOCK):
-        p, q, r, s = coefficients[k], coefficients[k + 1], coefficients[k + 2], coefficients[k + 3]
+        p = coefficients[k]
+        q = coefficients[k + 1]
+        r = coefficients[k + 2]
+        s = coefficients[k + 3]
         for c in range(x.size):
             g[c] = (((g[c] * w[c] + p) * w[c] + q) * w[c] + r) * w[c] + s
     for c in range(x.size):
@@ -139,16 +150,19 @@ def _spectral(
     modes (2m, d) and turn float64, see `SpectralState`; change (d,) float64 scratch. The folded
     readout (2m, d), imaginary parts negated, is read from `place`; returns the place after it.
     """
-    m, size = turn.shape[1], x.size
+    m = turn.shape[1]
+    size = x.size
     readout = weights[place : place + 2 * m * size].reshape((2 * m, size))
     for c in range(size):
         change[c] = np.float64(x[c]) - oldest[c]
         oldest[c] = x[c]
         y[c] = np.float32(0.0)
     for k in range(m):  # Eq. (13) of the paper
-        cos, sin = turn[0, k], turn[1, k]
+        cos = turn[0, k]
+        sin = turn[1, k]
         for c in range(size):
-            re, im = modes[k, c] + change[c], modes[m + k, c]
+            re = modes[k, c] + change[c]
+            im = modes[m + k, c]
             modes[k, c] = re * cos - im * sin
             modes[m + k, c] = re * sin + im * cos
         for c in range(size):
@@ -206,11 +220,17 @@ def fcnet_step(
     """
     source, weights, turn, coefficients, h = network
     layers, d = state[0].shape[2:]
-    scratch, change = np.empty((6, max(source.size, d, h)), np.float32), np.empty(d)
-    token, x = scratch[0, : source.size], scratch[1, :d]
-    normed, inner, w, g = scratch[2, :d], scratch[3, :d], scratch[4], scratch[5]
+    scratch = np.empty((6, max(source.size, d, h)), np.float32)
+    change = np.empty(d)
+    token = scratch[0, : source.size]
+    x = scratch[1, :d]
+    normed = scratch[2, :d]
+    inner = scratch[3, :d]
+    w = scratch[4]
+    g = scratch[5]
     for robot in range(first, last):
-        ring, modes = state[0][robot], state[1][robot]
+        ring = state[0][robot]
+        modes = state[1][robot]
         place = read_token(source, weights, obs[robot], condition[robot], token)
         place = affine(weights, place, token, x)
         for layer in range(layers):
@@ -253,7 +273,8 @@ def _remember(
         slot: steps so far modulo n.
     """
     enter, rotation = waves
-    size, steps = token.size, len(ring)
+    size = token.size
+    steps = len(ring)
     if len(sums) == 0:
         ring[slot] = token
         for age in range(steps):
@@ -291,7 +312,8 @@ def _embed(weights: Array, place: int, features: Array, nodes: Array, x: Array) 
         place += width
     for f in range(len(features)):
         for i in range(features.shape[1]):
-            row, number = x[nodes[i]], features[f, i]
+            row = x[nodes[i]]
+            number = features[f, i]
             for c in range(width):
                 row[c] += number * weights[place + c]
             place += width
@@ -320,7 +342,8 @@ def dense_step(
     source, weights, waves, nodes, coefficients, layers, sizes = network
     numbers, v, e = sizes
     features = np.empty((numbers, source.size), np.float32)
-    token, body = np.empty(source.size, np.float32), np.empty((v, e), np.float32)
+    token = np.empty(source.size, np.float32)
+    body = np.empty((v, e), np.float32)
     widest = max(layers[:, 0].max(), 1)
     scratch = np.empty((4, widest), np.float32)
     for robot in range(first, last):
@@ -365,13 +388,18 @@ def bot_step(
     """
     source, weights, waves, token_nodes, action_nodes, starts, columns, sizes = network
     e, heads, f, numbers = sizes
-    v, width = starts.shape[1] - 1, e // heads
+    v = starts.shape[1] - 1
+    width = e // heads
     token = np.empty(source.size, np.float32)
     remembered = np.empty((numbers, source.size), np.float32)
-    x, y = np.empty((v, e), np.float32), np.empty((v, e), np.float32)
-    qkv, pooled = np.empty((v, 3 * e), np.float32), np.empty((v, e), np.float32)
-    hidden, shares = np.empty((v, f), np.float32), np.empty((1, heads * columns.size), np.float32)
-    parts, sums = qkv.reshape((1, 3 * v * heads, width)), pooled.reshape((1, v * heads, width))
+    x = np.empty((v, e), np.float32)
+    y = np.empty((v, e), np.float32)
+    qkv = np.empty((v, 3 * e), np.float32)
+    pooled = np.empty((v, e), np.float32)
+    hidden = np.empty((v, f), np.float32)
+    shares = np.empty((1, heads * columns.size), np.float32)
+    parts = qkv.reshape((1, 3 * v * heads, width))
+    sums = pooled.reshape((1, v * heads, width))
     for robot in range(first, last):
         out = action[robot]
         place = read_token(source, weights, obs[robot], condition[robot], token)
@@ -390,7 +418,8 @@ def bot_step(
             place = _add_and_norm(weights, place, x, y)
         bias = place + out.size * e
         for i in range(out.size):
-            features, total = x[action_nodes[i]], weights[bias + i]
+            features = x[action_nodes[i]]
+            total = weights[bias + i]
             for c in range(e):
                 total += features[c] * weights[place + c]
             out[i] = total

@@ -48,7 +48,10 @@ class CompiledStep:
         period: int,
     ) -> None:
         """Compile, which takes seconds the first time; later the code is read from disk."""
-        self._kernel, self._network, self._state, self._period = kernel, network, state, period
+        self._kernel = kernel
+        self._network = network
+        self._state = state
+        self._period = period
         self._slot = 0
         robots = len(state[0])
         self._shape = robots, policy.act_dim
@@ -115,7 +118,10 @@ def compiled_step(policy: PolicyNetwork, num_robots: int) -> CompiledStep | None
 
 def _fcnet(policy: PolicyNetwork, network: FCNet, robots: int) -> CompiledStep:
     config = network.config
-    d, h, n, m = config.hidden_dim, config.decoder_dim, config.context_len, config.n_modes
+    d = config.hidden_dim
+    h = config.decoder_dim
+    n = config.context_len
+    m = config.n_modes
     parts = _linear(network.encoder)
     for layer in network.layers:
         parts += [layer.spectral_norm.weight, layer.spectral_norm.bias]
@@ -135,8 +141,10 @@ def _fcnet(policy: PolicyNetwork, network: FCNet, robots: int) -> CompiledStep:
 
 
 def _bot(policy: PolicyNetwork, network: BoT, robots: int) -> CompiledStep:
-    config, graph = network.config, network.graph
-    v, e = len(graph.nodes), config.embed_dim
+    config = network.config
+    graph = network.graph
+    v = len(graph.nodes)
+    e = config.embed_dim
     (weight, bias), last = network.tokenizer.maps(), network.detokenizer.maps()
     parts: list[Any] = [bias if network.position is None else bias + network.position, weight]
     layer: Any
@@ -170,10 +178,14 @@ def _bot(policy: PolicyNetwork, network: BoT, robots: int) -> CompiledStep:
 
 
 def _dense(policy: PolicyNetwork, network: HistoryMLP | BodyMLP, robots: int) -> CompiledStep:
-    nodes, gelu, v, e = np.empty(0, np.int64), gelu_polynomial(), 0, 0
+    nodes = np.empty(0, np.int64)
+    gelu = gelu_polynomial()
+    v = 0
+    e = 0
     parts: list[Any] = []
     if isinstance(network, BodyMLP):
-        nodes, gelu = node_of_index(network.graph.observations).numpy(), np.empty(0, np.float32)
+        nodes = node_of_index(network.graph.observations).numpy()
+        gelu = np.empty(0, np.float32)
         parts += [network.tokenizer.bias, network.tokenizer.weight]
         v, e = network.tokenizer.bias.shape
         linears: list[Any] = [network.hidden[0], network.hidden[2], network.hidden[4]]
@@ -187,7 +199,8 @@ def _dense(policy: PolicyNetwork, network: HistoryMLP | BodyMLP, robots: int) ->
     chosen = network.chosen if isinstance(network, BodyMLP) else None
     source, weights = _source_and_weights(policy, chosen, parts)
     widths = [[each.out_features, on] for each, on in zip(linears, active, strict=True)]
-    layers, sizes = np.array(widths, np.int64), (network.memory.numbers, int(v), int(e))
+    layers = np.array(widths, np.int64)
+    sizes = (network.memory.numbers, int(v), int(e))
     constants = (source, weights, _waves(network.memory), nodes, gelu, layers, sizes)
     state = _memory_state(network, robots)
     return CompiledStep(policy, dense_step, constants, state, network.memory.steps)
@@ -196,9 +209,11 @@ def _dense(policy: PolicyNetwork, network: HistoryMLP | BodyMLP, robots: int) ->
 def _causal(
     policy: PolicyNetwork, network: CausalNetwork, trunk: CausalTrunk, robots: int
 ) -> CompiledStep:
-    widths, parts = (policy.layout.dim,), list[Tensor]()
+    widths = (policy.layout.dim,)
+    parts = list[Tensor]()
     if isinstance(network, DecisionTransformer):
-        widths, norm = network.widths, network.embedding_norm
+        widths = network.widths
+        norm = network.embedding_norm
         for each in (network.embed_action, network.embed_return, network.embed_state):
             parts += [*_linear(each), norm.weight, norm.bias]
     else:
@@ -210,7 +225,8 @@ def _causal(
         parts += [*_linear(block.widen), *_linear(block.narrow)]
     parts += [trunk.last_norm.weight, trunk.last_norm.bias, *_linear(network.decoder)]
     source, weights = _source_and_weights(policy, None, parts)
-    w, slots = trunk.head_dim, trunk.context_len * trunk.tokens_per_step
+    w = trunk.head_dim
+    slots = trunk.context_len * trunk.tokens_per_step
     frequencies = rotary_frequencies(w, torch.device("cpu"))[w // 2 :].numpy().copy()
     constants = source, weights, gelu_polynomial(), np.cumsum([0, *widths]), frequencies
     shape = robots, len(trunk.blocks), trunk.last_norm.weight.numel() // w
@@ -232,7 +248,8 @@ def _waves(memory: StackedMemory | SpectralMemory) -> tuple[np.ndarray, np.ndarr
 
 def _memory_state(network: HistoryNetwork, robots: int) -> tuple[np.ndarray, np.ndarray]:
     """Last tokens and modes of a number of robots, before their first step."""
-    memory, width = network.memory, network.width
+    memory = network.memory
+    width = network.width
     modes = 2 * memory.n_modes - 1 if isinstance(memory, SpectralMemory) else 0
     ring = np.zeros((robots, memory.steps, width), np.float32)
     return ring, np.zeros((robots, modes, width))
@@ -249,7 +266,9 @@ def _source_and_weights(
     source = _token_source(policy.layout)
     if channels is not None:
         source = source[channels.numpy()]
-    seen, obs, action = source.clip(min=0), policy.obs_normaliser, policy.action_normaliser
+    seen = source.clip(min=0)
+    obs = policy.obs_normaliser
+    action = policy.action_normaliser
     inputs = [each[seen] for each in (obs.mean, obs.std, obs.limits())]
     parts = [*inputs, *parts, action.mean, action.std]
     numbers = [part.detach().numpy().astype(np.float32, order="C").ravel() for part in parts]

@@ -131,7 +131,8 @@ class LearnedPolicy:
         self._reset_every = reset_every
         self._age = np.zeros(num_robots, dtype=np.int64)
         self._limit = action_limit
-        self._layout, self._guidance = network.layout, guidance
+        self._layout = network.layout
+        self._guidance = guidance
         self._condition = network.condition if network.conditioned else None
         self._share = network.share
         self._asked = {name: np.full(num_robots, each, np.float32) for name, each in asked.items()}

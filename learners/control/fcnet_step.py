@@ -54,7 +54,8 @@ class DecoderStep(nn.Module):
         super().__init__()
         first, self.activation, self.last = decoder
         assert isinstance(first, nn.Linear)
-        d, w2 = first.weight.detach(), narrow.weight.detach()
+        d = first.weight.detach()
+        w2 = narrow.weight.detach()
         self.of_y = _linear(d, first.bias.detach() + d @ narrow.bias.detach())
         self.of_inside = _linear((d.double() @ w2.double()).to(d.dtype))
 
@@ -75,14 +76,17 @@ class FCNetStep(nn.Module):
         super().__init__()
         config = network.config
         layers = list(network.layers)
-        n, m, self.width = config.context_len, config.n_modes, config.hidden_dim
+        n = config.context_len
+        m = config.n_modes
+        self.width = config.hidden_dim
         self.batch_size = batch_size
         self.encoder = network.encoder
         self.layers: Any = nn.ModuleList(FourierStep(layer) for layer in layers)
         self.decoder = DecoderStep(layers[-1].ffn[2], network.decoder)
 
         r = torch.cat([layer.spectral.readout().detach() for layer in layers], dim=1)
-        real, imag = r[:m], r[m:]
+        real = r[:m]
+        imag = r[m:]
         products = torch.stack([torch.cat([real, -imag]), torch.cat([imag, real])])
         self.register_buffer("readout", products.repeat(1, 1, batch_size))
         leave, change = _phase_tables(m, n)
@@ -105,7 +109,10 @@ class FCNetStep(nn.Module):
         past = self.leave.index_select(0, slot).mm(modes)
         if self.batch_size > 1:
             past = past.view(self.batch_size, -1)
-        x, y, inside, entered = self.encoder(token), token, token, []
+        x = self.encoder(token)
+        y = token
+        inside = token
+        entered = []
         for layer, part in zip(self.layers, past.split(self.width, dim=1), strict=True):
             each, y, inside = layer(x, part)
             entered.append(each)

@@ -89,7 +89,8 @@ def _programs(
     """File -> content, and format -> error."""
     answers = formats.make_known_answers(policy, options.batch_size, _CHECKED_STEPS)
     program = formats.trace(module)
-    contents, errors = {}, {}
+    contents = {}
+    errors = {}
     for name, (what, write, step_of) in formats.FORMATS.items():
         if name in options.formats:
             content = write(program, module, model_properties(metadata))

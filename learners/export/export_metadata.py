@@ -84,7 +84,8 @@ def policy_metadata(
             f"{len(facts.joint_names)}"
         )
     loop = asdict(facts)
-    observation, command = loop.pop("observation"), loop.pop("command")
+    observation = loop.pop("observation")
+    command = loop.pop("command")
     targets = module.targets
     returns = {
         "expert_return": policy.return_at(1.0),
@@ -116,7 +117,8 @@ def model_properties(metadata: Mapping[str, Any]) -> dict[str, object]:
     run_path to action_scale are the names that mjlab's runtimes read; `gaitforge` holds the whole
     description.
     """
-    control, source = metadata["control"], metadata["source"]
+    control = metadata["control"]
+    source = metadata["source"]
     fields = metadata["observation"]["fields"]
     return {
         "run_path": source.get("run", ""),

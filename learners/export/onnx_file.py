@@ -37,7 +37,9 @@ class OnnxFile:
                 f"{path} has the inputs {', '.join(inputs)}; allowed: one, the observation. Give a "
                 "policy with a memory as module:Class"
             )
-        self.name, self._path, self._input = path.stem, path, inputs[0]
+        self.name = path.stem
+        self._path = path
+        self._input = inputs[0]
 
     def reset(self, ids: np.ndarray) -> None:
         """Nothing to forget."""

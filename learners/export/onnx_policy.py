@@ -178,7 +178,8 @@ class _Group:
         inputs = {"observation": self._observation, **self._targets}
         outputs = {"action": self._action}
         for each, current, following in zip(self._state, now, after, strict=True):
-            inputs[each["input"]], outputs[each["output"]] = current, following
+            inputs[each["input"]] = current
+            outputs[each["output"]] = following
         binding = session.io_binding()
         for bind, arrays in ((binding.bind_input, inputs), (binding.bind_output, outputs)):
             for name, array in arrays.items():

@@ -89,8 +89,11 @@ class FlowPolicy(HistoryNetwork):
     def __init__(self, config: FlowConfig, token_dim: int, act_dim: int) -> None:
         memory = make_memory(config.history_kind, config.context_len, config.n_modes)
         super().__init__(memory, token_dim)
-        self.chunk, self.act_dim, self.steps = config.chunk, act_dim, config.steps
-        width, size = config.hidden_dim, config.chunk * act_dim
+        self.chunk = config.chunk
+        self.act_dim = act_dim
+        self.steps = config.steps
+        width = config.hidden_dim
+        size = config.chunk * act_dim
         # Two parts of an MLP's first layer: the history's part is the same in all Euler steps.
         self.history_in = nn.Linear(memory.numbers * token_dim, width)
         self.chunk_in = nn.Linear(size + 1, width, bias=False)
@@ -140,7 +143,8 @@ class FlowPolicy(HistoryNetwork):
         ahead = (last - steps)[:, None]
         valid = after <= ahead
         chunk = actions[rows[:, None], steps[:, None] + after.minimum(ahead)].flatten(1)
-        noise, time = torch.randn_like(chunk), torch.rand_like(chunk[:, :1])
+        noise = torch.randn_like(chunk)
+        time = torch.rand_like(chunk[:, :1])
         context = self.history_in(self.remembered(self.histories(tokens)[rows, steps]))
         end = self.path_end(context, torch.lerp(noise, chunk, time), time).float()
         error = (end - chunk).square().unflatten(-1, (self.chunk, -1)).mean(-1)

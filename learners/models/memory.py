@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from gaitforge.common.errors import listed
 
-STACKED, SPECTRAL = "stacked", "spectral"
+STACKED = "stacked"
+SPECTRAL = "spectral"
 HISTORY_KINDS = (STACKED, SPECTRAL)
 
 
@@ -89,7 +90,9 @@ class SpectralMemory(nn.Module):
 
     def __init__(self, steps: int, n_modes: int) -> None:
         super().__init__()
-        self.steps, self.n_modes, self.numbers = steps, n_modes, 2 * n_modes
+        self.steps = steps
+        self.n_modes = n_modes
+        self.numbers = 2 * n_modes
         places = torch.arange(steps, dtype=torch.float64)
         angles = 2 * math.pi / steps * torch.outer(torch.arange(n_modes), places)
         scale = torch.full((n_modes, 1), math.sqrt(2.0 / steps), dtype=torch.float64)
@@ -145,7 +148,8 @@ def _rotations(angles: Tensor, scale: Tensor) -> Tensor:
     and sin(a tau) = sin(a s) cos(a slot) - cos(a s) sin(a slot).
     """
     m, n = angles.shape
-    cos, sin = scale * angles.cos(), scale * angles.sin()
+    cos = scale * angles.cos()
+    sin = scale * angles.sin()
     rotations = torch.zeros(n, 2 * m - 1, 2 * m - 1, dtype=torch.float64)
     for k in range(m):
         rotations[:, k, k] = cos[k]

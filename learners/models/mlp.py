@@ -90,7 +90,8 @@ class HistoryMLP(HistoryNetwork):
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """(B, T, D) -> (B, T, A) for any T."""
-        steps, few = self.memory.steps, mask is not None and 2 * mask.sum() < mask.numel()
+        steps = self.memory.steps
+        few = mask is not None and 2 * mask.sum() < mask.numel()
         if steps == 1 or few or isinstance(self.memory, SpectralMemory):
             return super().forward(tokens, mask)
         # A convolution gives the same result without copying each token n times.

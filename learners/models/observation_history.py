@@ -34,7 +34,8 @@ class HistoryNetwork(nn.Module, ABC):
 
     def histories(self, tokens: Tensor) -> Tensor:
         """The last n tokens of every step, oldest first: (B, T, D) -> (B, T, n x width)."""
-        tokens, steps = self.narrowed(tokens), self.memory.steps
+        tokens = self.narrowed(tokens)
+        steps = self.memory.steps
         if steps == 1:
             return tokens
         padded = functional.pad(tokens, (0, 0, steps - 1, 0))

@@ -214,7 +214,9 @@ PRESETS: dict[str, ModelPreset] = {
         "transformer", 258_708, {"hidden_dim": 72}, training=ATTENTION_WINDOWS
     ),
     "transformer-legged": ModelPreset(
-        *("transformer", 803_980, {"hidden_dim": 128}),
+        "transformer",
+        803_980,
+        {"hidden_dim": 128},
         training=TRANSFORMER_TRAINING | {"batch_size": 1024},
     ),
     "dt": ModelPreset("dt", 259_068, {"hidden_dim": 72}, "legged-return", "return"),
@@ -222,7 +224,11 @@ PRESETS: dict[str, ModelPreset] = {
     "retnet": ModelPreset("retnet", 256_980, {"hidden_dim": 72}, training=ATTENTION_WINDOWS),
     "retnet-legged": ModelPreset("retnet", 800_908, {"hidden_dim": 128}),
     "dt-retnet": ModelPreset(
-        *("dt-retnet", 257_340, {"hidden_dim": 72}, "legged-return", "return"),
+        "dt-retnet",
+        257_340,
+        {"hidden_dim": 72},
+        "legged-return",
+        "return",
         training=ATTENTION_WINDOWS,
     ),
     "dt-retnet-legged": ModelPreset(
@@ -292,7 +298,8 @@ def preset(name: str, overrides: Mapping[str, Any] | None = None) -> ModelSpec:
 
     Raises ValueError for an unknown preset or setting, or an invalid value.
     """
-    entry, values = model_preset(name), dict(overrides or {})
+    entry = model_preset(name)
+    values = dict(overrides or {})
     defaults = default_settings(entry.kind)
     for key in values:
         if key not in defaults:

@@ -164,7 +164,8 @@ class RetentionTrunk(nn.Module):
     def __init__(self, config: RetNetConfig, tokens_per_step: int) -> None:
         super().__init__()
         self.tokens_per_step = tokens_per_step
-        self.n_heads, self.head_dim = config.n_heads, config.hidden_dim // config.n_heads
+        self.n_heads = config.n_heads
+        self.head_dim = config.hidden_dim // config.n_heads
         self.layers: Any = nn.ModuleList(
             RetentionLayer(config.hidden_dim, config.n_heads) for _ in range(config.n_layers)
         )
@@ -174,7 +175,8 @@ class RetentionTrunk(nn.Module):
         """(B, T, d) -> (B, T, d) for any T; each token depends on all tokens so far."""
         times = torch.arange(x.shape[1], device=x.device)
         frequencies = rotary_frequencies(self.head_dim, x.device)
-        chunks, start = [], 0
+        chunks = []
+        start = 0
         memories: list[Tensor | None] = [None] * len(self.layers)
         for chunk in x.split(CHUNK_LEN, dim=1):
             stop = start + chunk.shape[1]
@@ -188,7 +190,8 @@ class RetentionTrunk(nn.Module):
 
     def init_state(self, batch_size: int) -> RetNetState:
         """Empty memories for `batch_size` robots."""
-        like, width = self.last_norm.weight, self.head_dim
+        like = self.last_norm.weight
+        width = self.head_dim
         shape = (batch_size, self.n_heads, width, VALUE_FACTOR * width)
         return RetNetState(
             memories=[like.new_zeros(shape) for _ in self.layers],

@@ -194,7 +194,8 @@ class PolicyNetwork(nn.Module):
         if condition is None:
             raise ValueError("this policy is conditioned on the return; give the condition")
         start, stop = self.layout.obs_slices[LAST_ACTION]
-        before, last_action = normalised[..., :start], normalised[..., start:stop]
+        before = normalised[..., :start]
+        last_action = normalised[..., start:stop]
         return torch.cat([last_action, condition, before, normalised[..., stop:]], dim=-1)
 
     def predict_normalised(self, obs: Tensor, condition: Tensor | None = None) -> Tensor:

@@ -14,7 +14,8 @@ from gaitforge.common.errors import listed
 from gaitforge.datasets.analysis.statistics import ChannelStatistics
 from gaitforge.learners.policy.normalisation import MIN_STD
 
-LEAST, MOST = 10.0, 50.0
+LEAST = 10.0
+MOST = 50.0
 """The bounds lie between these. Falling robots reach 19 standard deviations."""
 _MARGIN = 2.0
 _STILL = 1e-4

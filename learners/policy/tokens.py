@@ -90,7 +90,8 @@ class TokenLayout:
         It keeps the last action if the tokens need it and it is not stored. Unless `own_signs`, it
         takes the joints' signs out where the body has them.
         """
-        slices, end = dict(stored_slices), cls("obs", stored_slices).obs_dim
+        slices = dict(stored_slices)
+        end = cls("obs", stored_slices).obs_dim
         bodies = {name: (end + a, end + b) for name, (a, b) in (body_slices or {}).items()}
         if bodies:
             slices |= bodies
@@ -149,7 +150,8 @@ class TokenLayout:
             return dict(self.obs_slices)
         widths = {name: stop - start for name, (start, stop) in self.obs_slices.items()}
         first = {LAST_ACTION: widths.pop(LAST_ACTION), CONDITION: self.condition_dim}
-        placed, end = {}, 0
+        placed = {}
+        end = 0
         for name, width in (first | widths).items():
             placed[name] = (end, end + width)
             end += width

@@ -32,7 +32,8 @@ def open_stream(config: TrainConfig, selection: Selection, ranks: Ranks, seed: i
     would weigh as much as a whole one. `config` must be settled, see `TrainConfig.settled`.
     """
     assert config.prefix_len is not None, "a run settles it"
-    objective, schema = OBJECTIVES[config.objective], selection.schema
+    objective = OBJECTIVES[config.objective]
+    schema = selection.schema
     source = selection
     if config.equal_shares is not None:
         source = equal_shares(selection, config.equal_shares)
@@ -127,7 +128,8 @@ class TrainingBatches:
     ) -> None:
         """`policy`: the trained one; labels are computed where it is conditioned."""
         self.stream = open_stream(config, selection, ranks, config.seed)
-        self._config, self._selection = config, selection
+        self._config = config
+        self._selection = selection
         self._labels = None
         if policy is not None and policy.conditioned:
             self._labels = Labels(policy, selection, self.stream.config.prefix_len)
@@ -143,7 +145,8 @@ class TrainingBatches:
 
     def _hiding(self, batch: Batch, epoch: int) -> Batch:
         """A batch with its condition, of which some windows hide a part, as the config says."""
-        config, added = self._config, {}
+        config = self._config
+        added = {}
 
         def shown(kind: str, hidden: float) -> Tensor:
             return shown_windows(kind, hidden, batch, config.seed, epoch)

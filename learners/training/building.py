@@ -41,13 +41,7 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
     that are not vectors, or observations without named slices, and NonFiniteError for statistics
     that are not finite.
     """
-    for name in ("obs", "action"):
-        field = selection.schema.field(name)
-        if len(field.shape) != 1:
-            raise ValueError(
-                f"field {name} has shape {field.shape} and dtype {field.dtype}; models learn from "
-                "vectors, of shape (N,), not from images or discrete numbers"
-            )
+    _check_vectors(selection.schema)
     objective = OBJECTIVES[config.objective]
     spec = preset(config.model, config.model_overrides)
     place = executed_place(selection.schema) if config.executed_actions else None
@@ -57,7 +51,11 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
     body_slices = selection.schema.field(BODY).slices if has_bodies(selection) else None
     condition = config.token_condition()
     layout = TokenLayout.of_data(
-        *(objective.tokens, stored_slices, act_dim, body_slices, condition.width),
+        objective.tokens,
+        stored_slices,
+        act_dim,
+        body_slices,
+        condition.width,
         own_signs=config.own_joint_signs,
     )
     observed = _statistics("obs", selection, layout)
@@ -78,7 +76,8 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
         )
     actions = action_normaliser if config.normalise_actions else Normaliser.identity(act_dim)
     if objective.values:
-        network, actions = BoundedNetwork(network), _bounds(selection, layout, shown)
+        network = BoundedNetwork(network)
+        actions = _bounds(selection, layout, shown)
     gaussian = None
     if objective.gaussian:
         gaussian = GaussianSpread(act_dim, getattr(spec.config, "fixed_std", None))
@@ -93,6 +92,16 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
     return policy, policy_card(policy, spec) | {"input_notes": notes}
 
 
+def _check_vectors(schema: Schema) -> None:
+    for name in ("obs", "action"):
+        field = schema.field(name)
+        if len(field.shape) != 1:
+            raise ValueError(
+                f"field {name} has shape {field.shape} and dtype {field.dtype}; models learn from "
+                "vectors, of shape (N,), not from images or discrete numbers"
+            )
+
+
 def _inputs(
     selection: Selection,
     layout: TokenLayout,
@@ -103,7 +112,8 @@ def _inputs(
 
     `actions`: normaliser of the learned actions, and statistics of the stored ones.
     """
-    normaliser, largest = _normaliser("obs", observed), [largest_inputs(observed)]
+    normaliser = _normaliser("obs", observed)
+    largest = [largest_inputs(observed)]
     if layout.body_fields:
         bodies = selection.read(BODY).astype(np.float64)
         if layout.signed_fields:
@@ -158,7 +168,8 @@ def build_values(
     config: TrainConfig, policy: PolicyNetwork, selection: Selection
 ) -> ValueLearner | None:
     """The new critics of a policy, with the seed's weights; None for imitation."""
-    learner, settings = value_class(config.objective), config.value_settings()
+    learner = value_class(config.objective)
+    settings = config.value_settings()
     if learner is None:
         return None
     scale = settings.reward_scale
@@ -192,7 +203,8 @@ def _return_range(config: TrainConfig, selection: Selection) -> tuple[float, flo
     """
     if OBJECTIVES[config.objective].tokens != "return":
         return 0.0, 1.0
-    schema, zero = selection.schema, config.return_zero
+    schema = selection.schema
+    zero = config.return_zero
     if zero is None:
         zero = _reference_return(schema, "random") or 0.0
     expert = config.return_scale

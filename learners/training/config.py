@@ -183,6 +183,7 @@ class TrainConfig:
 
         A setting that the record lacks had its default.
         """
-        mine, recorded = self.to_json(), {**TrainConfig().to_json(), **recorded}
+        mine = self.to_json()
+        recorded = {**TrainConfig().to_json(), **recorded}
         names = (mine.keys() | recorded.keys()) - set(_FREE_TO_CHANGE)
         return sorted(name for name in names if mine.get(name) != recorded.get(name))

@@ -107,7 +107,8 @@ def held_out_error(
     if policy.conditioned:
         older = learned is not None and policy.label_scale is None
         labels = Labels(policy, held_out, 0, learned) if older else Labels(policy, held_out, 0)
-    total, steps = 0.0, 0
+    total = 0.0
+    steps = 0
     try:
         with torch.inference_mode():
             for batch in with_labels(with_bodies(stream, held_out), labels):

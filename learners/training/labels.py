@@ -62,7 +62,8 @@ class Labels:
         prefix_len: int,
         learned: Selection | None = None,
     ) -> None:
-        self._condition, self._share = policy.condition, policy.share
+        self._condition = policy.condition
+        self._share = policy.share
         self._prefix_len = prefix_len
         kept = policy.label_scale if learned is None else None
         self.scale = kept or label_scale(policy, learned or selection)
@@ -99,8 +100,11 @@ class Labels:
 
 def label_scale(policy: PolicyNetwork, learned: Selection) -> LabelScale:
     """What the labels of a policy that learns from these episodes are measured by."""
-    horizon, names = int(learned.lengths.max()), policy.condition.labels
-    cells, drivers, rate = {}, {}, None
+    horizon = int(learned.lengths.max())
+    names = policy.condition.labels
+    cells = {}
+    drivers = {}
+    rate = None
     if {"share", "driver"} & set(names):
         table = learned.episodes()
         total = table.column("return").to_numpy()
@@ -114,7 +118,8 @@ def label_scale(policy: PolicyNetwork, learned: Selection) -> LabelScale:
 
 def _rewards_at_rate(batch: Mapping[str, Tensor], horizon: int, prefix_len: int) -> np.ndarray:
     """(B, T) mean reward of the steps that are left, times the horizon; of a stream's batch."""
-    remaining, offset = batch[RETURN_TO_GO].numpy(), batch["offset"].numpy()
+    remaining = batch[RETURN_TO_GO].numpy()
+    offset = batch["offset"].numpy()
     first = offset - np.minimum(offset, prefix_len)
     steps = horizon - (first[:, None] + np.arange(remaining.shape[1]))
     return remaining * (horizon / np.maximum(steps, 1))
@@ -122,7 +127,8 @@ def _rewards_at_rate(batch: Mapping[str, Tensor], horizon: int, prefix_len: int)
 
 def _expected_rate(policy: PolicyNetwork, selection: Selection, horizon: int) -> ExpectedRate:
     """Ridge regression of the rate on the observation, and the quantiles of what exceeds it."""
-    obs, rates = [], []
+    obs = []
+    rates = []
     stream = selection.windows(window_len=1, batch_size=4096, fields=("obs",), return_to_go=True)
     for batch in stream:
         obs.append(batch["obs"][:, 0].numpy().astype(np.float64))
@@ -130,8 +136,10 @@ def _expected_rate(policy: PolicyNetwork, selection: Selection, horizon: int) ->
         if sum(map(len, obs)) >= _SAMPLED_STEPS:
             break
     stream.close()
-    x, y = np.concatenate(obs), np.concatenate(rates)
-    mean, std = x.mean(axis=0), np.maximum(x.std(axis=0), 1e-6)
+    x = np.concatenate(obs)
+    y = np.concatenate(rates)
+    mean = x.mean(axis=0)
+    std = np.maximum(x.std(axis=0), 1e-6)
     features = ExpectedRate.features(x, mean, std)
     squares = features.T @ features + 1e-3 * len(x) * np.eye(features.shape[1])
     weights = np.linalg.solve(squares, features.T @ y)
@@ -149,7 +157,8 @@ def _episode_labels(
     total = table.column("return").to_numpy()
     labels = {"return": policy.share(total)}
     if {"share", "driver"} & set(names):
-        zero, expert = policy.return_at(0.0), policy.return_at(1.0)
+        zero = policy.return_at(0.0)
+        expert = policy.return_at(1.0)
         labels["driver"], labels["share"] = driver_and_share(table, total, zero, expert, scale)
     return {name: labels[name] for name in names}
 
@@ -163,7 +172,8 @@ def driver_and_share(
     """
     cells, drivers = cells_and_drivers(table, total, zero, expert)
     if scale is not None:
-        cells, drivers = scale.cells, {**drivers, **scale.drivers}
+        cells = scale.cells
+        drivers = {**drivers, **scale.drivers}
     share = _shares(table, total, zero, expert, cells)
     codes, keys = _keys(table, DRIVER)
     means = np.array([drivers[key] for key in keys])

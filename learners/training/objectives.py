@@ -126,7 +126,8 @@ def summed_loss(policy: PolicyNetwork, batch: Mapping[str, Tensor]) -> Tensor:
     """
     from gaitforge.common.networks import gaussian_kl, gaussian_nll
 
-    normaliser, mask = policy.action_normaliser, batch["mask"]
+    normaliser = policy.action_normaliser
+    mask = batch["mask"]
     if policy.training and has_own_loss(policy.network):
         target = policy.batch_actions(batch)
         return policy.network.imitation_losses(policy.batch_tokens(batch), target, mask).sum()

@@ -13,7 +13,8 @@ from gaitforge.learners.training.held_out import split_episodes
 from gaitforge.learners.training.process import torch_threads
 from gaitforge.learners.training.update import Updater
 
-WARM_UP_S, MEASURED_S = 2.0, 4.0
+WARM_UP_S = 2.0
+MEASURED_S = 4.0
 """A few hundred steps of a small network; the first ones also allocate and fill caches."""
 
 
@@ -28,17 +29,21 @@ def updates_per_s(config: TrainConfig, selection: Selection) -> float:
 
 
 def _measure(config: TrainConfig, selection: Selection) -> float:
-    ranks, episodes = Ranks(device=torch.device(config.device)), split_episodes(config, selection)
+    ranks = Ranks(device=torch.device(config.device))
+    episodes = split_episodes(config, selection)
     policy, _ = build_policy(config, episodes.train)
     updater = Updater(policy, config, ranks, build_values(config, policy, episodes.train))
     batches = TrainingBatches(config, episodes.train, ranks, policy)
     clock = time.thread_time if config.threads == 1 else time.perf_counter
     try:
-        started, timed, warm = clock(), None, 0
+        started = clock()
+        timed = None
+        warm = 0
         for number, (_, batch) in enumerate(batches):
             now = clock()
             if timed is None and now - started >= WARM_UP_S:
-                timed, warm = now, number
+                timed = now
+                warm = number
             if timed is not None and now - timed >= MEASURED_S:
                 return (number - warm) / (now - timed)
             updater.step(batch, number, config.peak_lr * config.warmup_fraction)

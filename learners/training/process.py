@@ -6,7 +6,8 @@ from contextlib import contextmanager, suppress
 
 import torch
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_... of glibc's malloc.h
+_TRIM_THRESHOLD = -1
+_MMAP_THRESHOLD = -3  # M_... of glibc's malloc.h
 _MOST_KEPT = 1 << 30
 _LARGEST = 32 << 20  # the most that glibc takes for M_MMAP_THRESHOLD on 64 bits
 

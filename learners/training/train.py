@@ -93,7 +93,8 @@ def finished_result(run_dir: Path) -> TrainResult:
     """The result of the finished run in a folder; ValueError if it has not finished."""
     card = read_checkpoint(run_dir).card
     if not card["finished"]:
-        step, steps = card["progress"]["step"], card["train_config"]["steps"]
+        step = card["progress"]["step"]
+        steps = card["train_config"]["steps"]
         raise ValueError(f"the training in {run_dir} stands at step {step} of {steps}")
     done = RunProgress(**card["progress"])
     return _result(run_dir, done, card["parameters"], resumed_from=done.step)

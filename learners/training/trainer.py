@@ -73,7 +73,9 @@ class Trainer:
     report: Progress | None
 
     def __post_init__(self, policy: PolicyNetwork) -> None:
-        config, rows, ranks = self.config, self.episodes.train, self.ranks
+        config = self.config
+        rows = self.episodes.train
+        ranks = self.ranks
         self.report = self.report if ranks.rank == 0 else None
         self.done = RunProgress()
         self.files: TrainingFiles | None = None
@@ -133,7 +135,8 @@ class Trainer:
 
     def _after_step(self, start: float) -> None:
         """Validate, write history and save if they are due; count the time."""
-        done, config = self.done, self.config
+        done = self.done
+        config = self.config
         done.pending_s += time.perf_counter() - start
         last = done.step == config.steps
         validated = last or done.step % config.validation_every == 0
@@ -156,17 +159,21 @@ class Trainer:
             validation_loss = done.validation_loss if validated else None
             speed = done.pending_steps / max(done.pending_s, 1e-9)
             self.files.history.append(self._row(done.loss, validation_loss, speed))
-        done.pending_loss, done.pending_steps, done.pending_s = 0.0, 0, 0.0
+        done.pending_loss = 0.0
+        done.pending_steps = 0
+        done.pending_s = 0.0
 
     def _validate(self) -> None:
         """Compute the validation loss, and save the policy if it is the best so far."""
         if self.episodes.held_out is None:
             return
-        done, policy = self.done, self.updater.acting_policy().eval()
+        done = self.done
+        policy = self.updater.acting_policy().eval()
         done.validation_loss = self._validation_loss(policy, self.episodes.held_out)
         best = done.best_validation_loss
         if best is None or done.validation_loss < best:
-            done.best_validation_loss, done.best_step = done.validation_loss, done.step
+            done.best_validation_loss = done.validation_loss
+            done.best_step = done.step
             if self.files is not None:
                 self.files.save_policy(policy, self._full_card(finished=False))
         self.updater.policy.train()
@@ -207,7 +214,8 @@ class Trainer:
         return self._row(loss, done.validation_loss, speed)
 
     def _row(self, loss: float, validation_loss: float | None, steps_per_s: float) -> HistoryRow:
-        step, elapsed_s = self.done.step, self.done.train_s
+        step = self.done.step
+        elapsed_s = self.done.train_s
         rate = learning_rate(step - 1, self.config)
         return HistoryRow(step, loss, validation_loss, rate, steps_per_s, elapsed_s)
 

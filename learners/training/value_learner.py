@@ -109,7 +109,8 @@ class ValueLearner(nn.Module, ABC):
         super().__init__()
         self.settings = settings
         self.reward_scale = reward_scale
-        self._obs_dim, self._act_dim = policy.layout.dim, policy.act_dim
+        self._obs_dim = policy.layout.dim
+        self._act_dim = policy.act_dim
         if self.values_actions:
             self.q = self._critics()
             self.target_q = self.q.frozen()

@@ -145,7 +145,8 @@ def _dataset_work(arguments: argparse.Namespace) -> CommandWork:
     from gaitforge.flows.stages.dataset_plan import differing_parts, read_dataset_plan
     from gaitforge.flows.stages.stage import collection_stage
 
-    store, path = store_address(arguments.store), arguments.from_plan
+    store = store_address(arguments.store)
+    path = arguments.from_plan
     collections = read_dataset_plan(path, arguments.where)
     of_simulator(arguments, *(plan for plan, _ in collections))
     workers = option_values(arguments, "threads")
@@ -182,12 +183,14 @@ def collection_work(
     from gaitforge.flows.stages.stage import collection_stage
 
     _allow_versions(arguments)
-    store, ids = store_address(arguments.store), list(parts or plan.part_ids())
+    store = store_address(arguments.store)
+    ids = list(parts or plan.part_ids())
     check_unknown_policy(plan, store, ids)
 
     def result(collected: list[PartCollected] | None) -> Result:
         records = records_of_commits(datasets.open_store(store), store, ids)
-        now, table = len(collected or ()), rows(records)
+        now = len(collected or ())
+        table = rows(records)
         return Result(
             table,
             table,
@@ -350,7 +353,8 @@ def relabel(arguments: argparse.Namespace) -> CommandWork:
     """Give the present version a new reward, computed from stored fields; `return` follows."""
     from gaitforge.flows.tasks.stored.relabel import RelabelPlan
 
-    source, values = str(store_address(arguments.store)), option_values(arguments, "threads")
+    source = str(store_address(arguments.store))
+    values = option_values(arguments, "threads")
     return _added_field(RelabelPlan(source, reward=arguments.reward, **values), arguments)
 
 
@@ -363,7 +367,8 @@ def _added_field(
     plan.schema()  # raises where the field cannot be added
 
     def result(collected: list[PartCollected] | None) -> Result:
-        field, info = plan.field, datasets.open_store(plan.source).info()
+        field = plan.field
+        info = datasets.open_store(plan.source).info()
         record: dict[str, object] = {"field": field.name, "shape": list(field.shape)}
         record |= {"dtype": field.dtype, "unit": field.unit, "description": field.description}
         record |= {"parts": info.parts, "made_now": len(collected or ()), "hash": info.hash}

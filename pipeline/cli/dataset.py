@@ -131,7 +131,8 @@ def _merge(arguments: argparse.Namespace) -> None:
     """
     from gaitforge.datasets.doctor.examine import merge_findings
 
-    first, second = datasets.open_store(arguments.first), datasets.open_store(arguments.second)
+    first = datasets.open_store(arguments.first)
+    second = datasets.open_store(arguments.second)
     for simulator, versions in mixed_versions([first, second]).items():
         TerminalReporter().say(
             f"the merged store has parts of {simulator} {', '.join(versions)}: to simulate them "
@@ -174,7 +175,8 @@ def _cut(arguments: argparse.Namespace) -> None:
     from gaitforge.datasets.doctor.examine import seams
     from gaitforge.datasets.edits.cutting import cut_episodes
 
-    store, reporter = datasets.open_store(arguments.store), TerminalReporter()
+    store = datasets.open_store(arguments.store)
+    reporter = TerminalReporter()
     selection = store.select()
     with reporter.step("look for seams", selection.steps, "step") as advance:
         cuts = seams(selection, lambda steps: advance(steps, ""))
@@ -211,7 +213,8 @@ def _split_chosen(arguments: argparse.Namespace) -> None:
     store = datasets.open_store(arguments.store)
     selection = chosen_episodes(store, arguments)
     if arguments.by is not None:
-        sides, how = datasets.split_by_column(selection, arguments.by), {"by": arguments.by}
+        sides = datasets.split_by_column(selection, arguments.by)
+        how = {"by": arguments.by}
     else:
         how = {"fractions": _fractions(arguments.fractions), "seed": arguments.seed}
         sides = datasets.split_by_fractions(selection, how["fractions"], arguments.seed)
@@ -288,7 +291,16 @@ def _log(arguments: argparse.Namespace) -> None:
 
 dataset_command = actions(
     f'gaitforge dataset drop {_STORE} --where "{_WHERE}"',
-    *(_drop, _annotate, _trim, _cut, relabel, _apply, _merge, _split, _diff, _log),
+    _drop,
+    _annotate,
+    _trim,
+    _cut,
+    relabel,
+    _apply,
+    _merge,
+    _split,
+    _diff,
+    _log,
 )
 
 
@@ -342,7 +354,8 @@ def doctor_command(arguments: argparse.Namespace) -> int:
 def _data(arguments: argparse.Namespace) -> "Data":
     from gaitforge.datasets.doctor.data import source_data, store_data
 
-    source, name = arguments.source, arguments.format or ""
+    source = arguments.source
+    name = arguments.format or ""
     if arguments.settings and not name:
         raise ValueError("--set is for the reader of a format; give --format too")
     if not name and (isinstance(source, str) or (source / ROOT_FILE).is_file()):

@@ -53,10 +53,13 @@ def _commands(
 
 def _deployed(words: Sequence[str], parser: Parser) -> Flow[..., State[None]]:
     """The flow of a command: its name, its form, and its work as tasks."""
-    fields, runners, name = form_fields(parser), has_runners(parser), "-".join(words)
+    fields = form_fields(parser)
+    runners = has_runners(parser)
+    name = "-".join(words)
 
     def body(**values: Any) -> State[None]:
-        dask, slurm = values.pop("dask", None), values.pop("slurm", None)
+        dask = values.pop("dask", None)
+        slurm = values.pop("slurm", None)
         if dask is not None and slurm is not None:
             raise ValueError("give dask or slurm, not both")
         if values.get("new_every_day"):

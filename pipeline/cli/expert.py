@@ -31,7 +31,8 @@ def _list(arguments: argparse.Namespace) -> None:
     rows = []
     for name in list_experts():
         expert = load_expert(name)
-        file, card = str(EXPERTS / f"{name}.safetensors"), expert.card
+        file = str(EXPERTS / f"{name}.safetensors")
+        card = expert.card
         lists = {key: ",".join(card[key]) for key in ("skills", "terrains")}
         row = {"name": name, "file": file, "hash": expert.hash}
         rows.append(row | lists | {"steps": card["steps"]})
@@ -70,7 +71,11 @@ def _train(arguments: argparse.Namespace) -> CommandWork:
     config = planned(
         ExpertTrainingConfig(),
         arguments,
-        *("steps", "robots", "seed", "threads", "model"),
+        "steps",
+        "robots",
+        "seed",
+        "threads",
+        "model",
         terrains="terrain",
         skills="skill",
     )
@@ -201,7 +206,8 @@ def _import(arguments: argparse.Namespace) -> None:
     values = [getattr(arguments, name) for name in names]
     import_expert(arguments.policy, *values, trust=arguments.trust)
     name = str(arguments.name)
-    policy, layout = imported_policy(name), imported_policy(name).layout
+    policy = imported_policy(name)
+    layout = imported_policy(name).layout
     row = {"expert": name, "hash": load_expert(name).hash, "robot": policy.robot.name}
     row |= {"terms": ",".join(term.name for term in layout.terms), "control_hz": layout.control_hz}
     show_one(row, arguments.json)
@@ -255,5 +261,12 @@ def _check(arguments: argparse.Namespace) -> int:
 
 expert_command = actions(
     "gaitforge expert list --json",
-    *(_list, _train, _average, _film, _import, _trust, _template, _check),
+    _list,
+    _train,
+    _average,
+    _film,
+    _import,
+    _trust,
+    _template,
+    _check,
 )

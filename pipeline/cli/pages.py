@@ -133,7 +133,9 @@ def _view_elsewhere(folder: Path, words: Sequence[str]) -> int:
 
 def _checked(arguments: argparse.Namespace) -> Path | None:
     """The page's path, or None if other files replace it; refuses wrong input before the work."""
-    video, rerun, source = arguments.video, arguments.rerun, arguments.source
+    video = arguments.video
+    rerun = arguments.rerun
+    source = arguments.source
     if video:
         from gaitforge.pipeline.report.picture_files import check_animation
 
@@ -163,7 +165,8 @@ def _write_others(arguments: argparse.Namespace, show: "Show") -> dict[str, list
     if arguments.video:
         write_film(chosen, arguments.video, TerminalReporter())
         written["video"] = [arguments.video]
-    path, several = arguments.rerun, len(chosen.episodes) > 1
+    path = arguments.rerun
+    several = len(chosen.episodes) > 1
     for each in chosen.episodes if path else ():
         file = path.with_stem(f"{path.stem}-{each.name}") if several else path
         write_recording(show, each, file, TerminalReporter())
@@ -173,7 +176,8 @@ def _write_others(arguments: argparse.Namespace, show: "Show") -> dict[str, list
 
 def _episodes(arguments: argparse.Namespace, only_chosen: bool) -> Callable[[], "Show"]:
     """What makes the page's episodes; without a page, only the episodes of the other files."""
-    source, episodes = arguments.source, arguments.episode or ()
+    source = arguments.source
+    episodes = arguments.episode or ()
     is_store = isinstance(source, str) or (source / ROOT_FILE).is_file()
     make = _stored(arguments, only_chosen) if is_store else _run(arguments)
     return (lambda: make().chosen(episodes)) if episodes or only_chosen else make
@@ -182,7 +186,8 @@ def _episodes(arguments: argparse.Namespace, only_chosen: bool) -> Callable[[], 
 def _stored(arguments: argparse.Namespace, only_chosen: bool) -> Callable[[], "Show"]:
     from gaitforge.pipeline.view.stored_episodes import spread_over_returns, stored_show
 
-    reporter, robot = TerminalReporter(), arguments.robot
+    reporter = TerminalReporter()
+    robot = arguments.robot
     selection = chosen_episodes(datasets.open_store(arguments.source), arguments)
     if len(selection) == 0:
         raise ValueError("the selection is empty; select at least one episode")
@@ -227,5 +232,6 @@ def _run(arguments: argparse.Namespace) -> Callable[[], "Show"]:
     cells = every | option_values(arguments, **CELL_FIELDS)
     grid = EvaluationGrid(**cells, episodes=arguments.episodes or _HELD_OUT_EPISODES)
     plan = LeggedEvaluation(grid=grid, robot=arguments.robot)
-    policy, specs = run_source(source), grid.specs()
+    policy = run_source(source)
+    specs = grid.specs()
     return lambda: policy_show(policy, plan, specs, TerminalReporter())

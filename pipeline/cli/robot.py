@@ -73,7 +73,9 @@ def _joint_option(name: str, text: str) -> AddTo:
 
 
 _BY_JOINT = {
-    **{"limits": "limit", "torque_nm": "torque", "pose_rad": "pose"},
+    "limits": "limit",
+    "torque_nm": "torque",
+    "pose_rad": "pose",
     **{name: name for name in ("kp", "kd", "armature", "damping")},
 }
 """Field of `Answers` -> the option with its values by joint."""
@@ -92,7 +94,8 @@ _BY_JOINT = {
         option(
             "--limit",
             "ranges of joints, rad: by a joint's name, or hip, thigh, calf of all legs",
-            *(ranges_by_joint, []),
+            ranges_by_joint,
+            [],
             action="extend",
             metavar="JOINT=LOW:HIGH,...",
         ),
@@ -164,7 +167,8 @@ def _checked(findings: "RobotFindings") -> dict[str, Any]:
 
 def _show_checked(findings: "RobotFindings") -> None:
     record = _checked(findings)
-    joints, warnings = record.pop("joints"), record.pop("warnings")
+    joints = record.pop("joints")
+    warnings = record.pop("warnings")
     show_one(record, as_json=False)
     print(f"\n{table(joints)}\n")
     for warning in warnings:
@@ -192,8 +196,10 @@ def _vary(arguments: argparse.Namespace) -> None:
     """Write bodies drawn around a robot: other sizes, masses, links and gains."""
     from gaitforge.collectors.modelling.varying import vary_robots
 
-    robot, seed = load_robot(arguments.robot), arguments.seed or 0
-    count, out = arguments.count, arguments.out
+    robot = load_robot(arguments.robot)
+    seed = arguments.seed or 0
+    count = arguments.count
+    out = arguments.out
     with TerminalReporter().step(f"vary {robot.name}", count, "robot") as advance:
         bodies = vary_robots(robot, seed, count, out, lambda: advance(1, ""))
     show(

@@ -39,7 +39,14 @@ _DEMO_S = {
 """Seconds of one core that the demo's stages took on the machine of docs/results/demo.md."""
 _CONFIG = ("objective", "steps", "batch_size", "device")
 _SAME = (
-    *("learners", "seeds", "parts", "expert", "episodes", "threads", "train_s", "where"),
+    "learners",
+    "seeds",
+    "parts",
+    "expert",
+    "episodes",
+    "threads",
+    "train_s",
+    "where",
     "randomisation",
 )
 _CHOICES = {
@@ -139,8 +146,11 @@ def run_command(arguments: argparse.Namespace) -> CommandWork:
         return CommandWork(Path(), (), lambda _: Result(rows, shown), ())
     if not arguments.what:
         raise ValueError("name a preset, a plan or a folder; gaitforge run --list shows presets")
-    place, stores, out = Path(arguments.what), arguments.stores, arguments.out
-    shipped, kind = arguments.what in PRESETS, ""
+    place = Path(arguments.what)
+    stores = arguments.stores
+    out = arguments.out
+    shipped = arguments.what in PRESETS
+    kind = ""
     if not shipped:
         kind = str(read_plan(place)[1] or "") if place.is_file() else staged_kind(place)
     if out is None and not (kind and place.is_dir()):
@@ -311,7 +321,8 @@ def _kind_work(
         plan = replace(plan, **{name: {k: {**own, **v} for k, v in getattr(plan, name).items()}})
 
     def result(_: object) -> Result:
-        summary, page = read_record(out / "summary.json") or {}, out / "report.html"
+        summary = read_record(out / "summary.json") or {}
+        page = out / "report.html"
         lines = (f"page: {page}",)
         with reading_files(out):
             rows = kind.rows(summary)
@@ -347,7 +358,8 @@ def _summary_result(out: Path) -> Result:
     from gaitforge.pipeline.report.results import result_rows
     from gaitforge.pipeline.report.run_files import read_sheets
 
-    summary, report = read_record(out / "summary.json") or {}, out / "report.html"
+    summary = read_record(out / "summary.json") or {}
+    report = out / "report.html"
     lines = []
     if summary["dataset"]:
         speed = f"{summary['collect']['steps_per_s']:,.0f} steps/s"

@@ -77,11 +77,14 @@ def _overview(
     for place, (tree, _, _) in zip(places, seen, strict=True):
         if tree["kind"] == "experiment":
             done = sum(row["state"] == "done" for row in tree["stages"])
-            progress, left = f"{done} of {len(tree['stages'])} stages", None
+            progress = f"{done} of {len(tree['stages'])} stages"
+            left = None
         elif tree["kind"] == "store":
-            progress, left = f"{tree['done']:,} of {tree['planned']:,} parts", tree["remaining_s"]
+            progress = f"{tree['done']:,} of {tree['planned']:,} parts"
+            left = tree["remaining_s"]
         else:
-            progress, left = f"{tree['step']:,} of {tree['steps']:,} steps", tree["remaining_s"]
+            progress = f"{tree['step']:,} of {tree['steps']:,} steps"
+            left = tree["remaining_s"]
         row = {"place": str(place), "state": tree["state"], "progress": progress}
         rows.append(row | {"steps/s": tree.get("steps_per_s"), "left": duration(left)})
     return [tree for tree, _, _ in seen], [table(rows)], all(ended for _, _, ended in seen)

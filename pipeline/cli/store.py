@@ -99,7 +99,8 @@ def _answer(arguments: argparse.Namespace) -> Result:
     elif arguments.paired:
         rows = paired(selection, arguments.group_by)
     else:
-        rows, lines = selection.grouped(arguments.group_by), _noise_line(selection)
+        rows = selection.grouped(arguments.group_by)
+        lines = _noise_line(selection)
     if arguments.parquet is not None:
         datasets.write_parquet(rows, arguments.parquet)
     if arguments.save is not None:
@@ -198,7 +199,8 @@ def _verify(arguments: argparse.Namespace) -> int:
         show_one(record, as_json=True)
     else:
         replayed = f", {amount(arguments.replay, 'episode')} replayed bit for bit"
-        parts, again = amount(len(store.parts()), "part"), replayed if arguments.replay else ""
+        parts = amount(len(store.parts()), "part")
+        again = replayed if arguments.replay else ""
         print("\n".join(faults or [f"{arguments.store}: {parts}, no fault{again}"]))
     return 1 if faults else 0
 
@@ -350,7 +352,8 @@ def _card(arguments: argparse.Namespace, reporter: Reporter) -> Result:
             reporter=reporter,
         )
     page, markdown, _ = written
-    texts, about = {"card": markdown.read_text()}, arguments.store
+    texts = {"card": markdown.read_text()}
+    about = arguments.store
     return Result(lines=tuple(map(str, written)), about=about, texts=texts, pages=(page,))
 
 

@@ -66,7 +66,8 @@ def train_command(arguments: argparse.Namespace) -> CommandWork:
         plan = TrainPlan(select, config)
     plan = planned(plan, arguments)
     preset(plan.config.model, plan.config.model_overrides)  # refused here, not in a job
-    store, run = store_address(arguments.store), arguments.out.absolute()
+    store = store_address(arguments.store)
+    run = arguments.out.absolute()
     if arguments.runner != "local" and not arguments.after:  # they may collect what is selected
         plan.selection(store)
 
@@ -135,8 +136,11 @@ def evaluate_command(arguments: argparse.Namespace) -> CommandWork:
     from gaitforge.flows.tasks.policy_source import RUN
     from gaitforge.flows.tasks.registry import LEGGED, evaluation_class, run_evaluation
 
-    policy, out, words = Path(arguments.policy), arguments.out, arguments.words
-    own, task = run_evaluation(policy), arguments.task
+    policy = Path(arguments.policy)
+    out = arguments.out
+    words = arguments.words
+    own = run_evaluation(policy)
+    task = arguments.task
     plan = own if own and task in (None, own.kind) else evaluation_class(task or LEGGED)()
     if arguments.plan:
         plan = plan_from_tree(type(plan), read_plan(arguments.plan)[0])
@@ -209,7 +213,8 @@ def _bodies_work(
     from gaitforge.flows.stages.stage import Stage
     from gaitforge.flows.tasks.legged import LeggedPlan
 
-    robots, experts = load_robots(plan.robot), {}
+    robots = load_robots(plan.robot)
+    experts = {}
     if beside := arguments.beside:
         pairs = LeggedPlan(expert=beside, robot=plan.robot).pairs()
         experts = {robot.name: expert for robot, expert in pairs}

@@ -191,8 +191,10 @@ def _publish(arguments: argparse.Namespace) -> None:
     from gaitforge.pipeline.report.card import write_readme
 
     draw = drawing(arguments)
-    repository, store = hub_repository(arguments.url), datasets.open_store(arguments.store)
-    selection, reporter = store.select(), TerminalReporter()
+    repository = hub_repository(arguments.url)
+    store = datasets.open_store(arguments.store)
+    selection = store.select()
+    reporter = TerminalReporter()
     with TemporaryDirectory(prefix="gaitforge-publish-") as temporary:
         folder = Path(temporary, "made")
         if arguments.format == "zarr":

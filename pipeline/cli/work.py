@@ -180,7 +180,8 @@ def _by_processes(
     from gaitforge.flows.stages.stage import run_stage
 
     stages = work.stages if only is None else (only,)
-    out, reporter = work.out, own_reporter()
+    out = work.out
+    reporter = own_reporter()
     if runner == "prefect":
         from gaitforge.flows.runners.prefect_stages import run_as_flow
 
@@ -233,7 +234,8 @@ def _on_slurm(
     from gaitforge.flows.runners.slurm.chain import cancel_stages, follow_stages, submit_stages
     from gaitforge.flows.stages.stage import is_done
 
-    out, reporter = work.out, own_reporter()
+    out = work.out
+    reporter = own_reporter()
     stages = work.stages if only is None else (only,)
     if arguments.cancel:
         new = cancel_stages(out, stages)

@@ -137,7 +137,8 @@ def _with_choices(
     if "levels" in evaluate:
         evaluate["levels"] = (middle(evaluate["levels"]),)
     evaluate |= {name: choices[name] for name in ("episodes", "threads") if name in choices}
-    own, config = experiment.learners, choices.get("config", {})
+    own = experiment.learners
+    config = choices.get("config", {})
     learners = {name: own.get(name, {}) for name in choices.get("learners", own)}
     changes = {name: choices[name] for name in ("seeds", "train_s") if name in choices}
     if "randomisation" in choices and experiment.collect is None:
@@ -199,7 +200,8 @@ def _evaluated_on(experiment: Experiment, evaluation: EvaluationPlan, store: str
         among.where(condition) if condition else among for condition in experiment.sets.values()
     ]
     plan = with_named(evaluation, experiment.evaluate)
-    fitted, expert = plan.fitted(among, learned), experiment.expert or plan.scoring_expert(among)
+    fitted = plan.fitted(among, learned)
+    expert = experiment.expert or plan.scoring_expert(among)
     return replace(experiment, evaluate={**fitted, **experiment.evaluate}, expert=expert)
 
 

@@ -17,7 +17,9 @@ from gaitforge.learners.training.config import TrainConfig
 from gaitforge.pipeline.presets.measurements import MEASUREMENTS
 from gaitforge.pipeline.presets.papers import ALL_CELLS, PAPERS, AnyPlan, PaperPreset, statements
 
-COMPARE, DAGGER, DEMO = "compare", "dagger", "demo"
+COMPARE = "compare"
+DAGGER = "dagger"
+DEMO = "demo"
 SIZES = SMALL, FULL = "small", "full"
 _COMPLETE = "terminated or truncated"
 """Episodes that were cut off are left out: their return is unknown."""
@@ -125,7 +127,9 @@ def _d4rl(full: bool = False) -> Experiment:
         **valued,
         # Chen et al. 2021, appendix A: on Gym's tasks the context is 20 steps.
         "dt": {
-            **{"model": "dt", **asked, "window_len": 20},
+            "model": "dt",
+            **asked,
+            "window_len": 20,
             "model_overrides": {"context_len": 20, **width},
         },
         "dt-retnet": {"model": "dt-retnet", **asked, "model_overrides": width},

@@ -30,7 +30,8 @@ def _fcnet_latency(full: bool = False) -> MeasurementPlan:
         "context_len": (16, 32, 64, 128, 256, 512),
     }
     training = {"context_len": (64, 128, 256, 512, 1024), "batch_size": 128}
-    fcnet, other = "fcnet-legged", "transformer-legged"
+    fcnet = "fcnet-legged"
+    other = "transformer-legged"
     return MeasurementPlan(
         {
             "control-step": control if full else {},

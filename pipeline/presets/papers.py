@@ -52,9 +52,17 @@ AnyPlan = Experiment | ReinforcementPlan | RobustnessPlan | MeasurementPlan
 # The adaptive rate of the experts' trainings falls too far for few robots. Without the filter and
 # the weight of the speed, noise carries a robot whose mean action stands.
 _A1_WALK: Settings = {
-    **{"robot": "a1", "terrains": ("rough",), "skills": ("walk",), "robots": 256},
-    **{"steps": 2_000_000, "tracking_weight": 3.0, "entropy": 0.0, "target_kl": 0.02},
-    **{"action_filter_hz": 5.0, "threads": 1, "learning_rate": 3e-4},
+    "robot": "a1",
+    "terrains": ("rough",),
+    "skills": ("walk",),
+    "robots": 256,
+    "steps": 2_000_000,
+    "tracking_weight": 3.0,
+    "entropy": 0.0,
+    "target_kl": 0.02,
+    "action_filter_hz": 5.0,
+    "threads": 1,
+    "learning_rate": 3e-4,
 }
 _A1_WALK_EVALUATION: Settings = {
     "grid": {"terrains": ("rough",), "skills": ("walk",), "levels": (1, 4), "episodes": 100},
@@ -212,12 +220,20 @@ def _adroit(full: bool = False) -> Experiment:
         "fcnet": {"objective": "return", "steps": 100_000 if full else 500, **fcnet},
         "dt": {"objective": "return", "steps": 100_000 if full else 500, **window},
         "bc": {
-            **{**_MLP, "steps": 1_000_000 if full else 4000, "window_len": 1, "batch_size": 256},
-            **{"optimiser": "adam", "peak_lr": 3e-4, "schedule": "constant"},
-            **{"warmup_fraction": 0.0, "weight_decay": 0.0},
+            **_MLP,
+            "steps": 1_000_000 if full else 4000,
+            "window_len": 1,
+            "batch_size": 256,
+            "optimiser": "adam",
+            "peak_lr": 3e-4,
+            "schedule": "constant",
+            "warmup_fraction": 0.0,
+            "weight_decay": 0.0,
         },
         "cql": {
-            **{**_MLP, "objective": "cql", "batch_size": 256},
+            **_MLP,
+            "objective": "cql",
+            "batch_size": 256,
             "steps": 1_000_000 if full else 250,
         },
     }
@@ -265,7 +281,9 @@ def _adroit_demonstrations(full: bool = False) -> Experiment:
         seeds=tuple(range(5 if full else 3)),
         sets={"human": "quality = 'human'"},
         settings={
-            **{"split_seed": 0, "held_out_fraction": 0.0, "steps": 4000 if full else 500},
+            "split_seed": 0,
+            "held_out_fraction": 0.0,
+            "steps": 4000 if full else 500,
             **({} if full else _FEW_UPDATES),
         },
         vary={"episodes": (5, 10, 25)},

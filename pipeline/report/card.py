@@ -123,7 +123,8 @@ def write_readme(
     """
     page, markdown, _ = write_card(selection, folder, channels=False, draw=draw)
     if readme is None:
-        about, name = read_about(selection.store), repository.partition("/")[2]
+        about = read_about(selection.store)
+        name = repository.partition("/")[2]
         front = front_matter(about, name, len(selection), ("zarr",))
         (folder / README).write_text(front + markdown.read_text(), encoding="utf-8")
     else:
@@ -187,7 +188,9 @@ def sparkline(counts: Sequence[int]) -> str:
 
 def _shown(record: Record) -> dict[str, object]:
     """Variables of the card's page and Markdown; `texts`: title -> text, without empty ones."""
-    schema, total, about = record["schema"], record["total"][0], record["about"]
+    schema = record["schema"]
+    total = record["total"][0]
+    about = record["about"]
     texts = {"Licence": about["licence"], "Authors": ", ".join(about["authors"])}
     texts["Limitations"] = about["limitations"]
     return {
@@ -219,7 +222,8 @@ def _store_code(record: Record) -> str:
 
 def _parquet_code(record: Record) -> str:
     """Python that reads the store with other libraries, from the folder that it is in."""
-    name, folder = record["name"], record["parts"][0]["folder"]
+    name = record["name"]
+    folder = record["parts"][0]["folder"]
     files = re.sub(r"([*?\[])", r"[\1]", name) + "/catalog/*.parquet"  # else it would be a pattern
     query = "SELECT * FROM '" + files.replace("'", "''") + "'"
     return "\n".join(
@@ -234,7 +238,9 @@ def _parquet_code(record: Record) -> str:
 
 def abstract(record: Record) -> str:
     """The card in one sentence."""
-    total, cells, schema = record["total"][0], record["cells"], record["schema"]
+    total = record["total"][0]
+    cells = record["cells"]
+    schema = record["schema"]
     robots = record["robots"]
     robot = amount(len(robots), "robot") if robots else schema["robot"]
     columns = (*schema["group_by"], "level")
@@ -264,7 +270,8 @@ def _grids(
         low = min(values.values()) if key == "return" else 0.0
         rows = []
         for k, pair in enumerate(pairs):
-            where, what = pair[first], pair[second]
+            where = pair[first]
+            what = pair[second]
             across = [values.get((where, what, level)) for level in levels]
             row = [pages.shade(each, text, (low, high), 0.15) for each in across]
             span = 0 if where in wheres[:k] else wheres.count(where)

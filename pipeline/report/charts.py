@@ -12,8 +12,15 @@ from gaitforge.pipeline.report.pages import Record, count, fixed, is_number, sho
 # Okabe & Ito (2008), "Color Universal Design": told apart with every common colour blindness.
 # Its yellow is left out, too pale for lines on white; the last three are darker than all others.
 SERIES_COLOURS = (
-    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
-    *(figures.VIOLET, figures.BROWN, figures.GREY),
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#e69f00",
+    "#56b4e9",
+    figures.VIOLET,
+    figures.BROWN,
+    figures.GREY,
 )
 SERIES_DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 SERIES_HATCHES = ("", "///", "...")
@@ -41,7 +48,8 @@ def histogram(
     title: str, bins: Record, xlabel: str, declared: tuple[float, float] | None = None
 ) -> figures.Panel:
     """`counts` (n) between `edges` (n + 1); `declared` marks the values' allowed range."""
-    edges, counts = bins["edges"], bins["counts"]
+    edges = bins["edges"]
+    counts = bins["counts"]
     with figures.drawing(236, 158) as axes:
         widths = np.diff(edges)
         axes.bar(edges[:-1], counts, width=0.94 * widths, align="edge", color=figures.ACCENT)
@@ -196,7 +204,8 @@ def latency(times_us: Mapping[str, tuple[float, float | None]], budget_us: float
         left = 10 ** np.floor(np.log10(min([*shown, budget_us])) - 0.3)
         for place, (median, p99) in enumerate(times_us.values()):
             axes.barh(place, median - left, left=left, height=0.55, color=figures.ACCENT)
-            text, end = f"{median:,.0f} µs", median
+            text = f"{median:,.0f} µs"
+            end = median
             if p99 is not None:
                 axes.plot([median, p99], [place, place], color=figures.INK, lw=1)
                 axes.plot([p99], [place], marker="|", ms=11, mew=1.6, color=figures.INK)
@@ -205,7 +214,8 @@ def latency(times_us: Mapping[str, tuple[float, float | None]], budget_us: float
             box = {"boxstyle": "square,pad=0.15", "fc": figures.PAPER, "ec": "none"}
             figures.label(axes, text, (end, place), (7, 0), va="center", bbox=box)
         axes.axvline(budget_us, color=figures.SECOND, zorder=0, **_DASHED)
-        limit, look = f"control period {budget_us / 1000:g} ms", {"color": figures.LIMIT_TEXT}
+        limit = f"control period {budget_us / 1000:g} ms"
+        look = {"color": figures.LIMIT_TEXT}
         figures.label(axes, limit, (budget_us, 1), (0, 4), above=True, ha="right", **look)
         axes.set_xscale("log")
         axes.set_xlim(left, 30 * max([*shown, budget_us / 20]))  # room for the longest bar's label

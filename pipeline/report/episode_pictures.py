@@ -25,7 +25,8 @@ from gaitforge.pipeline.report.picture_files import Heading, animation
 from gaitforge.pipeline.view.show import Show, scene_of
 
 STORED_FRAMES = 4
-FILM_PX, TILE_PX = (640, 400), (320, 200)
+FILM_PX = (640, 400)
+TILE_PX = (320, 200)
 
 
 def _replayed(selection: Selection) -> tuple[dict[int, EpisodeResult], RobotCard]:
@@ -91,7 +92,8 @@ def write_film(show: Show, path: Path, reporter: Reporter) -> None:
         RenderingError: MuJoCo cannot draw here.
         ValueError: another format than `ANIMATIONS`, or a path that cannot be written.
     """
-    alone, films = len(show.episodes) == 1, []
+    alone = len(show.episodes) == 1
+    films = []
     size_px, frame_ms = (FILM_PX, pictures.FILM_MS) if alone else (TILE_PX, pictures.TILES_MS)
     shots = [pictures.film_shot(scene_of(each, show.robot), frame_ms) for each in show.episodes]
     with reporter.step("draw", sum(len(shot.steps) for shot in shots), "frame") as advance:

@@ -35,7 +35,12 @@ _SHEET_COLOURS = (256, 128, 64, 32)
 _SHADE = 0.62
 # Robots and barriers are small, and would lose their colours to the many shades of the ground.
 _KEPT_COLOURS = (
-    *(RIGHT_LEGS, LEFT_LEGS, BARRIER, TRUNK, FEET, SKY),
+    RIGHT_LEGS,
+    LEFT_LEGS,
+    BARRIER,
+    TRUNK,
+    FEET,
+    SKY,
     *(tuple(round(_SHADE * part) for part in colour) for colour in (RIGHT_LEGS, LEFT_LEGS)),
     *(ImageColor.getrgb(colour)[:3] for colour in (_INK, _MUTED, _PAPER)),
 )
@@ -112,7 +117,8 @@ def _first_within(limit_bytes: int, tries: Iterable[bytes]) -> bytes:
 
 
 def _write_heading(pen: ImageDraw.ImageDraw, heading: Heading, width: int, colour: str) -> None:
-    left, right = _GAP_PX + 6, width - _GAP_PX - 6
+    left = _GAP_PX + 6
+    right = width - _GAP_PX - 6
     pen.text((left, 12), heading.skill, fill=_INK, font=_font(24, bold=True))
     start = left + pen.textlength(heading.skill, font=_font(24, bold=True)) + 14
     pen.text((start, 18), heading.where, fill=_INK, font=_font(18))
@@ -163,7 +169,8 @@ def _looped(
     if kind == "gif":
         some = images[:: max(1, len(images) // 8)]
         palette = _palette(_montage(some, len(some)), quality)
-        images, options = [_indexed(image, palette) for image in images], {"optimize": True}
+        images = [_indexed(image, palette) for image in images]
+        options = {"optimize": True}
     options |= {"save_all": True, "append_images": images[1:], "duration": frame_ms, "loop": 0}
     return _encoded(images[0], kind, **options)
 
@@ -198,7 +205,8 @@ def _indexed(image: Image.Image, palette: Image.Image) -> Image.Image:
 
 def _montage(images: Sequence[Image.Image], columns: int, gap_px: int = 0) -> Image.Image:
     """Pictures of one size in rows."""
-    width, height = images[0].width + gap_px, images[0].height + gap_px
+    width = images[0].width + gap_px
+    height = images[0].height + gap_px
     size = columns * width - gap_px, -(-len(images) // columns) * height - gap_px
     whole = Image.new("RGB", size, _PAPER)
     for k, image in enumerate(images):

@@ -39,7 +39,8 @@ from gaitforge.pipeline.report.results import first_runs
 from gaitforge.pipeline.report.run_files import EXPERT, PICTURE_INDEX, PICTURES
 
 FORMATS = ("png", "gif", "webp", "mp4")
-FILM_MS, TILES_MS = 40, 60
+FILM_MS = 40
+TILES_MS = 60
 """Duration of a frame of one film, and of several films in one picture."""
 _DRAWING = 3
 """Version of the drawing: raise it to have existing sheets drawn again."""
@@ -113,7 +114,8 @@ def record_takes(expert: Expert, plan: FilmPlan) -> list[Take]:
     """Run the plan's episodes and choose one per skill, in the plan's order."""
     grids = plan.grids()
     specs = [spec for grid in grids.values() for spec in grid.specs()]
-    robot, threads = expert.policy.robot, default_threads()
+    robot = expert.policy.robot
+    threads = default_threads()
     with closing(LeggedEnvironment(robot, len(specs), threads=threads)) as env:
         results = list(run_episodes(env, expert.policy, specs, record=True))
     results.sort(key=lambda result: (result.episode_return, result.spec.index))
@@ -141,7 +143,8 @@ def learner_takes(run_dir: Path, source: PolicySource, plan: LeggedEvaluation) -
     typical = specs[cell * count + np.argsort(returns[cell])[count // 2]]
     worst = count * int(np.argmin([each["success"] for each in evaluation["cells"]]))
     tried = specs[worst : worst + min(count, _TRIED)]
-    policy, robot = plan.load(source, _ROBOTS)[0], plan.card_of(source)
+    policy = plan.load(source, _ROBOTS)[0]
+    robot = plan.card_of(source)
     unique = list(dict.fromkeys([typical, *tried]))
     with closing(plan.environment(robot, _ROBOTS)) as env:
         ran = {r.spec: r for r in run_episodes(env, policy, unique, record=True)}
@@ -195,7 +198,8 @@ def make_experiment_sheets(run_dir: Path, say: Callable[[str], None]) -> None:
         raise ValueError(f"no finished experiment in {run_dir}; `gaitforge run` makes one")
     if not (cells := record["cells"]):
         return
-    collect, levels = record["plan"]["collect"], sorted({cell["level"] for cell in cells})
+    collect = record["plan"]["collect"]
+    levels = sorted({cell["level"] for cell in cells})
     skills, terrains = (tuple(dict.fromkeys(c[of] for c in cells)) for of in ("skill", "terrain"))
     film = FilmPlan(skills, terrains, levels[len(levels) // 2]) if collect else None
     name = record["plan"]["expert"] or (collect or {}).get("expert") or DEFAULT_EXPERT
@@ -273,7 +277,8 @@ def make_films(
 
 def heading(take: Take) -> Heading:
     """Heading over a take's pictures."""
-    spec, result = take.result.spec, take.result
+    spec = take.result.spec
+    result = take.result
     where = f"{spec.terrain}, level {spec.level}"
     outcome = "success" if result.success else "no success"
     if result.terminated:
@@ -288,14 +293,16 @@ def describe(result: EpisodeResult) -> str:
     passage = result.draws.passage
     text = ALL_SKILLS[result.spec.skill].describe(result.draws.command)
     if passage is not None:
-        opening, depth = f"{passage.opening_m:.2f} m", f"{passage.depth_m:.2f} m deep"
+        opening = f"{passage.opening_m:.2f} m"
+        depth = f"{passage.depth_m:.2f} m deep"
         obstacle = f"bar {opening} above ground" if passage.kind == "bar" else f"gap of {opening}"
         text += f"; {obstacle}, {depth}"
     return text
 
 
 def _facts(take: Take) -> dict[str, object]:
-    spec, result = take.result.spec, take.result
+    spec = take.result.spec
+    result = take.result
     return {name: getattr(spec, name) for name in ("skill", "terrain", "level", "seed")} | {
         "command": describe(result),
         "success": result.success,

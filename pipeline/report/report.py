@@ -23,7 +23,8 @@ Place = tuple[str, str]
 """Terrain and skill."""
 Limits = tuple[float, float]
 
-REPORT_NAME, TABLE_NAME = "report.html", "results.md"
+REPORT_NAME = "report.html"
+TABLE_NAME = "results.md"
 _MOST_STAGES = 60
 
 _STAGES = {
@@ -56,7 +57,9 @@ def write_report(run_dir: Path) -> Path:
 
 def _context(run: RunFiles, rows: Sequence[Mapping[str, str]]) -> dict[str, object]:
     """The values of the template."""
-    summary, dataset, cut = run.summary, run.dataset, _modes_cut(run)
+    summary = run.summary
+    dataset = run.dataset
+    cut = _modes_cut(run)
     shown = [EXPERT, *results.first_runs(summary)]
     linked = {name: page for name in shown if (page := page_of(run.root, name))}
     learners = {each["run"]: each["learner"] for each in summary["runs"]}
@@ -117,7 +120,8 @@ def _card_table(card: Record) -> Record | None:
         for (terrain, skill), of in places.items()
     ]
     means = {name: sum(c[name] for c in cells) / len(cells) for name in ("success", "survival")}
-    episodes, steps = min(cell["episodes"] for cell in cells), int(card.get("steps", 0))
+    episodes = min(cell["episodes"] for cell in cells)
+    steps = int(card.get("steps", 0))
     shown = {"levels": levels, "middle_level": middle, "rows": rows} | means
     return shown | {"episodes": episodes, "steps": steps}
 
@@ -183,7 +187,8 @@ def _evaluation_heat(
         if len(bounds) < len(cells[policy]):  # several levels were averaged
             bounds = {}
         if values:
-            title, page = pages.policy(policy), linked.get(policy, "")
+            title = pages.policy(policy)
+            page = linked.get(policy, "")
             heat.append(_heat_table(title, values, 2, limits, bounds, page))
     return heat
 
@@ -217,7 +222,8 @@ def _heat_table(
     limits = limits or _limits(values.values())
 
     def cell(place: Place) -> Shade:
-        value, ci = values.get(place), (bounds or {}).get(place)
+        value = values.get(place)
+        ci = (bounds or {}).get(place)
         # At most 12 characters fit.
         shown = pages.interval(ci, 1 if pages.is_number(value) and abs(value) >= 2 else 2)
         return pages.shade(value, partial(pages.fixed, digits=digits), limits, 0.5, shown)
@@ -228,10 +234,12 @@ def _heat_table(
 
 
 def _dataset_charts(dataset: Record) -> list[Panel]:
-    levels, lengths = dataset["levels"], dataset["episode_lengths"]
+    levels = dataset["levels"]
+    lengths = dataset["episode_lengths"]
     panels = []
     if levels:
-        names, episodes = [str(row["level"]) for row in levels], [row["episodes"] for row in levels]
+        names = [str(row["level"]) for row in levels]
+        episodes = [row["episodes"] for row in levels]
         panels.append(charts.bars("Episodes by terrain level", names, episodes, "terrain level"))
     if lengths["counts"]:
         panels.append(charts.histogram("Episodes by length", lengths, "control steps"))
@@ -253,7 +261,8 @@ def _modes_cut(run: RunFiles) -> Record | None:
     runs = [each["run"] for each in run.summary["runs"]]
     for training in (each for each in run.training if each.policy in runs):
         leaves = {name.rpartition(".")[2]: leaf for name, leaf in pages.flattened(training.config)}
-        n_modes, context_len = leaves.get("n_modes"), leaves.get("context_len")
+        n_modes = leaves.get("n_modes")
+        context_len = leaves.get("context_len")
         if isinstance(n_modes, int) and isinstance(context_len, int):
             window_s = context_len * run.summary["sets"][0]["control_dt_s"]
             cut = {"policy": training.policy, "n_modes": n_modes, "context_len": context_len}
@@ -264,11 +273,14 @@ def _modes_cut(run: RunFiles) -> Record | None:
 
 def _spectrum_chart(signal: Record, cut: Record | None) -> Panel:
     unit = "" if signal["unit"] in ("", "1") else f", in {signal['unit']}"
-    frequency_hz, share = signal["frequency_hz"], signal["energy_share"]
+    frequency_hz = signal["frequency_hz"]
+    share = signal["energy_share"]
     note = f"{amount(signal['channels'], 'channel')}{unit}."
-    edge_hz, label = None, ""
+    edge_hz = None
+    label = ""
     if cut is not None:
-        edge_hz, label = cut["edge_hz"], f"{cut['n_modes']} of {cut['context_len']} modes"
+        edge_hz = cut["edge_hz"]
+        label = f"{cut['n_modes']} of {cut['context_len']} modes"
         kept = sum(s for hz, s in zip(frequency_hz, share, strict=True) if hz <= edge_hz)
         note += f" Kept: {pages.fixed(100 * kept, 1)} % of the energy."
     return charts.spectrum(pages.words(signal["signal"]), frequency_hz, share, edge_hz, label, note)

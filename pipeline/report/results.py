@@ -100,8 +100,13 @@ def _expert_row(expert: Record) -> dict[str, str]:
     measured = ("return_fraction", "return", "success", "survival", "train_s", "latency_us_median")
     result: dict[str, Any] = {
         **{name: {"mean": expert[name], "std": None} for name in (*measured, "latency_us_p99")},
-        **{"task": "", "set": DASH, "learner": "expert", "value": None, "seeds": ()},
-        **{"test_mse": _NONE, "steps": None},
+        "task": "",
+        "set": DASH,
+        "learner": "expert",
+        "value": None,
+        "seeds": (),
+        "test_mse": _NONE,
+        "steps": None,
         **{name: expert[name] for name in ("parameters", "return_ci95", "success_ci95")},
         "return_fraction_ci95": None,
     }
@@ -290,7 +295,8 @@ def _asked_chart(record: Record, of: Record) -> Iterator[Panel]:
 
 def _curve_chart(record: Record, of: Record) -> Iterator[Panel]:
     """The score of the policies that were kept during training, if more than the last was."""
-    runs, lines = _of_set(record["runs"], of), []
+    runs = _of_set(record["runs"], of)
+    lines = []
     for name in dict.fromkeys(map(_label, runs)):
         curves = [dict(run["curve"]) for run in runs if _label(run) == name]
         steps = sorted(set.intersection(*(set(curve) for curve in curves)))
@@ -330,7 +336,8 @@ def _latency_chart(record: Record) -> Panel:
 
 def abstract(record: Record) -> str:
     """The outcome in a few sentences, from the tables' numbers."""
-    sets, results = record["sets"], record["results"]
+    sets = record["sets"]
+    results = record["results"]
     episodes = sum(each["episodes"] for each in sets)
     values_of = len({each["value"] for each in results})
     learners = amount(len({each["learner"] for each in results}), "learner")
@@ -346,7 +353,8 @@ def abstract(record: Record) -> str:
         learnt.sort(key=lambda each: each["return_fraction"]["mean"], reverse=True)
         values = [(each, spread(each["return_fraction"], 3)) for each in learnt]
     else:
-        outcome, values = "Score", [(each, spread(each["score"], 1)) for each in results]
+        outcome = "Score"
+        values = [(each, spread(each["score"], 1)) for each in results]
     colon, comma = (": ", "; ") if values_of > 1 else (" ", ", ")
     best = comma.join(f"{_label(each)}{colon}{value}" for each, value in values)
     runs = len(record["runs"])

@@ -127,7 +127,8 @@ def read_sheets(folder: Path) -> tuple[list[Record], list[Path]]:
     index = PICTURES / PICTURE_INDEX
     if not (folder / index).is_file():
         return [], []
-    sheets, files = [], [index]
+    sheets = []
+    files = [index]
     for sheet in _read_object(folder, index)["sheets"]:
         file = PICTURES / sheet["file"]
         if file.name != sheet["file"]:

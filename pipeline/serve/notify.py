@@ -95,11 +95,16 @@ def _automations(plan: NotifyPlan) -> list[AutomationCore]:
 
 
 def _automation(reason: str, hours: int, block: UUID) -> AutomationCore:
-    kind, events, within = Posture.Reactive, _EVENTS.get(reason, {COLLECTED}), timedelta()
-    body, subject = _RUN_BODY, f"gaitforge: a run is {reason}"
+    kind = Posture.Reactive
+    events = _EVENTS.get(reason, {COLLECTED})
+    within = timedelta()
+    body = _RUN_BODY
+    subject = f"gaitforge: a run is {reason}"
     if reason not in _EVENTS:
-        kind, within = Posture.Proactive, timedelta(hours=hours)
-        body, subject = _NOTHING_BODY.format(hours=hours), "gaitforge: nothing was collected"
+        kind = Posture.Proactive
+        within = timedelta(hours=hours)
+        body = _NOTHING_BODY.format(hours=hours)
+        subject = "gaitforge: nothing was collected"
     trigger = EventTrigger(expect=events, posture=kind, threshold=1, within=within)
     action = SendNotification(block_document_id=block, subject=subject, body=body)
     return AutomationCore(name=f"{NAME}-{reason}", trigger=trigger, actions=[action])

@@ -29,8 +29,14 @@ NAME = "gaitforge"
 """Name of every deployment: Prefect lists them as FLOW/NAME, e.g. collect/gaitforge."""
 
 _ALONE = (
-    *("collect", "gym-collect", "humanoid-collect", "derive", "counterfactual"),
-    *("run", "pipeline", "demo"),
+    "collect",
+    "gym-collect",
+    "humanoid-collect",
+    "derive",
+    "counterfactual",
+    "run",
+    "pipeline",
+    "demo",
 )
 """Flows that run one at a time: two collections would compete for the cores."""
 

@@ -11,14 +11,25 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-PAGE, BUILT = HERE / "page", HERE / "built"
+PAGE = HERE / "page"
+BUILT = HERE / "built"
 _INSTALL = (
-    *("ci", "--ignore-scripts", "--no-progress"),
-    *("--loglevel=error", "--fetch-retries=1", "--fetch-timeout=30000"),
+    "ci",
+    "--ignore-scripts",
+    "--no-progress",
+    "--loglevel=error",
+    "--fetch-retries=1",
+    "--fetch-timeout=30000",
 )
 _ESBUILD = (
-    *("src/main.ts", "--bundle", "--minify", "--format=iife", "--target=es2022"),
-    *("--legal-comments=inline", "--charset=utf8", "--log-level=warning"),
+    "src/main.ts",
+    "--bundle",
+    "--minify",
+    "--format=iife",
+    "--target=es2022",
+    "--legal-comments=inline",
+    "--charset=utf8",
+    "--log-level=warning",
 )
 
 

@@ -25,7 +25,8 @@ _LEFT_OUT = ("part", "start", "robot", "truncated")
 
 def bundle() -> tuple[str, str]:
     """The built script and style; ValueError if they were not built."""
-    script, style = BUILT / "main.js", BUILT / "main.css"
+    script = BUILT / "main.js"
+    style = BUILT / "main.css"
     if not script.is_file() or not style.is_file():
         raise ValueError(
             "view needs its page's script, which is not built: run `make setup`, or "
@@ -43,7 +44,8 @@ def write_page(show: Show, path: Path) -> int:
 
 def write_reason(path: Path, title: str, reason: str) -> None:
     """Write a page that only says why there are no episodes to play."""
-    title, reason = html.escape(title), html.escape(reason)
+    title = html.escape(title)
+    reason = html.escape(reason)
     text = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
     write_file(path, f"{text}<h1>{title}</h1><p>Nothing to play: {reason}.</p></html>\n".encode())
 
@@ -52,7 +54,8 @@ def page(show: Show) -> str:
     """The page as text. It may run its own script only, and load nothing: its policy says so."""
     script, style = bundle()
     # A script would end at this text, which a library's string may contain.
-    script, style = script.replace("</script", "<\\/script"), style.replace("</style", "<\\/style")
+    script = script.replace("</script", "<\\/script")
+    style = style.replace("</style", "<\\/style")
     tiles = {_tile_key(viewed): viewed for viewed in show.episodes}
     numbers = {key: k for k, key in enumerate(tiles)}
     index = {
@@ -110,7 +113,8 @@ def _tile(viewed: Viewed) -> str:
 
 
 def _episode(viewed: Viewed, tile: int) -> dict[str, object]:
-    row, ghost = viewed.row, viewed.ghost
+    row = viewed.row
+    ghost = viewed.ghost
     return {
         "id": str(row["episode"]),
         "tile": tile,

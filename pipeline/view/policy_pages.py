@@ -32,7 +32,8 @@ def policy_show(
     if not specs:
         raise ValueError("no episode to run")
     robots = min(MOST_PARALLEL, len(specs))
-    policy, card = plan.load(source, robots)[0], plan.card_of(source)
+    policy = plan.load(source, robots)[0]
+    card = plan.card_of(source)
     with closing(plan.environment(card, robots)) as env:
         total = len(specs) * env.episode_steps
         with reporter.step("run", total, "step") as advance:

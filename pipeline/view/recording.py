@@ -82,7 +82,8 @@ class _Watcher:
 
     def __init__(self, env: LeggedEnvironment, policy: Policy):
         self.name = policy.name
-        self._env, self._policy = env, policy
+        self._env = env
+        self._policy = policy
         shape = env.num_robots, env.episode_steps
         curves = sum(len(chart.curves) for chart in recorded_charts(env.robot))
         self._series = np.zeros((*shape, curves), np.float32)
@@ -116,18 +117,32 @@ class _Watcher:
 
 def _curves(view: StepView) -> np.ndarray:
     """(N, C) the curves of `recorded_charts`."""
-    geometry, command, robots = view.geometry, view.command, view.robots
+    geometry = view.geometry
+    command = view.command
+    robots = view.robots
     terms = [weight * CONTROL_DT_S * term(view) for term, weight in REWARDS.items()]
     speed, (pitch, roll) = geometry.lin_vel_heading, _attitude(geometry.gravity)
     commanded_pitch, commanded_roll = _attitude(view.desired_gravity)
     columns = [
-        *(command[:, C.VEL_X], speed[:, 0], command[:, C.VEL_Y], speed[:, 1]),
-        *(command[:, C.YAW_RATE], geometry.yaw_rate),
-        *(robots.nominal_height_m + command[:, C.BODY_HEIGHT], geometry.height),
-        *(commanded_pitch, pitch, commanded_roll, roll),
-        *(np.sum(terms, axis=0), *terms),
-        *(*view.action.T, *view.state.joint_torque.T),
-        *(*lengths(view.state.foot_force).T, view.trunk_force_n, view.state.barrier_force),
+        command[:, C.VEL_X],
+        speed[:, 0],
+        command[:, C.VEL_Y],
+        speed[:, 1],
+        command[:, C.YAW_RATE],
+        geometry.yaw_rate,
+        robots.nominal_height_m + command[:, C.BODY_HEIGHT],
+        geometry.height,
+        commanded_pitch,
+        pitch,
+        commanded_roll,
+        roll,
+        np.sum(terms, axis=0),
+        *terms,
+        *view.action.T,
+        *view.state.joint_torque.T,
+        *lengths(view.state.foot_force).T,
+        view.trunk_force_n,
+        view.state.barrier_force,
     ]
     return np.stack(columns, axis=1)
 

@@ -24,7 +24,9 @@ TIMELINE = "time"
 _ROBOT = "world/robot"
 _GROUND: Colour = (190, 197, 204)
 _COMMAND: Colour = (204, 121, 167)
-_ARROW_M_PER_MS, _ARROW_RADIUS_M, _ARROW_ABOVE = 0.35, 0.01, (0.0, 0.0, 0.2)
+_ARROW_M_PER_MS = 0.35
+_ARROW_RADIUS_M = 0.01
+_ARROW_ABOVE = (0.0, 0.0, 0.2)
 _EYE = (-2.0, -5.0, 2.0)
 """Camera position relative to the trunk, in leg lengths: ahead, left, up."""
 _XYZW = [1, 2, 3, 0]
@@ -73,7 +75,8 @@ def write_recording(show: Show, viewed: Viewed, path: Path, reporter: Reporter) 
 def _blueprint(show: Show, viewed: Viewed) -> Any:
     """The charts beside the scene, whose camera follows the robot from behind its right side."""
     rr = load_rerun()
-    rrb, base = rr.blueprint, viewed.recording.poses[0]
+    rrb = rr.blueprint
+    base = viewed.recording.poses[0]
     away = rotate(from_yaw(yaw_of(base[3:7])), show.robot.leg_length_m * np.array(_EYE))
     trunk = rr.new_entity_path([*_ROBOT.split("/"), show.robot.trunk_body])
     eye = rrb.EyeControls3D(position=base[:3] + away, look_target=base[:3], tracking_entity=trunk)
@@ -141,7 +144,8 @@ def _robot(
 def _shape(shape: dict[str, Any], colour: Sequence[int]) -> Any:
     """A shape of `robot_shapes` about its own centre; sizes as MuJoCo's."""
     rr = load_rerun()
-    kind, size = shape["kind"], shape["size"]
+    kind = shape["kind"]
+    size = shape["size"]
     if kind == "mesh":
         corners = decoded(shape["triangles"])
         a, b, c = corners.reshape(-1, 3, 3).swapaxes(0, 1)
@@ -162,8 +166,10 @@ def _shape(shape: dict[str, Any], colour: Sequence[int]) -> Any:
 def _curves(stream: Any, show: Show, viewed: Viewed) -> None:
     """A chart's curves as one entity, and the commanded velocity as an arrow above the trunk."""
     rr = load_rerun()
-    series, first = viewed.recording.series, 0
-    poses, times = viewed.recording.poses[: len(series)], [_times(len(series))]
+    series = viewed.recording.series
+    first = 0
+    poses = viewed.recording.poses[: len(series)]
+    times = [_times(len(series))]
     for chart in show.charts:
         columns = series[:, first : first + len(chart.curves)]
         first += len(chart.curves)
@@ -172,7 +178,8 @@ def _curves(stream: Any, show: Show, viewed: Viewed) -> None:
         sizes = [columns.shape[1]] * len(series)
         stream.send_columns(_curve(chart), times, values.partition(sizes))
         if chart == VELOCITY:
-            ahead, left = columns[:, 0], columns[:, 2]
+            ahead = columns[:, 0]
+            left = columns[:, 2]
             command = np.stack([ahead, left, np.zeros(len(series))], axis=1)
             arrows = rr.Arrows3D.columns(
                 vectors=_ARROW_M_PER_MS * rotate(from_yaw(yaw_of(poses[:, 3:7])), command),

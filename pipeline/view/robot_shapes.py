@@ -72,7 +72,8 @@ def body_poses(robot: RobotCard, poses: np.ndarray) -> dict[str, np.ndarray]:
         data.qpos[:_FIRST_JOINT] = pose[:_FIRST_JOINT]
         data.qpos[joints] = pose[_FIRST_JOINT:]
         mujoco.mj_kinematics(model, data)
-        into[:, :3], into[:, 3:] = data.xpos, data.xquat
+        into[:, :3] = data.xpos
+        into[:, 3:] = data.xquat
     return {model.body(b).name or f"body {b}": moved[:, b] for b in range(1, model.nbody)}
 
 
@@ -99,7 +100,8 @@ def _shown(model: mujoco.MjModel) -> list[list[int]]:
 
 def _joints(model: mujoco.MjModel, robot: RobotCard, body: int) -> list[dict[str, object]]:
     """The card's joints of a body; others are drawn at rest, the base's free joint by the root."""
-    first, count = int(model.body_jntadr[body]), int(model.body_jntnum[body])
+    first = int(model.body_jntadr[body])
+    count = int(model.body_jntnum[body])
     joints = [model.joint(j) for j in range(first, first + count)]
     return [
         {

@@ -77,7 +77,8 @@ def stored_show(selection: Selection, reporter: Reporter, robot: str = "") -> Sh
         note = unequal and f"{amount(unequal, 'episode')} came out otherwise than stored."
         charts = recorded_charts(card)
     episodes = [viewed(row, each, card) for row, each in zip(rows, recordings, strict=True)]
-    name, draws = Path(store.address).name, stored_randomisation(store.schema).written()
+    name = Path(store.address).name
+    draws = stored_randomisation(store.schema).written()
     return Show(name, card, charts, tuple(episodes), note or "", randomisation=draws)
 
 

@@ -109,7 +109,9 @@ def _train_expert(arguments: argparse.Namespace) -> CommandWork:
     from gaitforge.plugins.mocapact.humanoid.experts.train_residual import ResidualTrainingConfig
 
     config = planned(ResidualTrainingConfig(), arguments, "steps", "seed", "threads")
-    reference, out, snippets = arguments.reference, arguments.out, _snippets(arguments)
+    reference = arguments.reference
+    out = arguments.out
+    snippets = _snippets(arguments)
 
     def result(_: object) -> Result:
         rows = []

@@ -27,7 +27,8 @@ from gaitforge.plugins.mocapact.humanoid.experts.experts import PD, load_expert
 from gaitforge.plugins.mocapact.humanoid.observation import OBSERVATION_SLICES
 from gaitforge.plugins.mocapact.humanoid.rollout import ClipEpisode, ClipResult, run_episode
 
-TRAIN, VALIDATION = "train", "validation"
+TRAIN = "train"
+VALIDATION = "validation"
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,8 @@ class HumanoidEvaluation(EvaluationPlan):
         grouped = self.snippets()
         snippets = [snippet for _, snippet in grouped]
         drawn = np.random.SeedSequence([0xE7A1, self.seed]).generate_state(self.episodes)
-        noise, most = self.action_noise, self.max_steps
+        noise = self.action_noise
+        most = self.max_steps
         several = len(snippets) if source.kind == EXPERT else 1
         policies = [self.load(source, 1, index) for index in range(several)]
         cells = []

@@ -62,7 +62,8 @@ def _train(
         def report(row: dict[str, Any]) -> None:
             note = ""
             if row["normalised_return"] is not None:
-                mean, length = row["normalised_return"], row["normalised_length"]
+                mean = row["normalised_return"]
+                length = row["normalised_length"]
                 note = f"normalised return {mean:.3f}, length {length:.3f}"
             show(row["steps"], note)
 

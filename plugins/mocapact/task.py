@@ -144,7 +144,8 @@ class HumanoidSimulation(Simulation):
         """See `Simulation.roll_out`."""
         plan = self._plan
         planned = plan.only(part).parts()[part]
-        snippet, expert = planned.snippet, plan.load_expert(planned.snippet).policy
+        snippet = planned.snippet
+        expert = plan.load_expert(planned.snippet).policy
         with closing(TrackingEnvironment(Path(plan.reference), [snippet])) as env:
             specs = plan.grid.episode_specs(snippet, planned.unique)
             results = [

@@ -52,7 +52,9 @@ class AWR(ValueLearner):
 
     def summed_loss(self, policy: PolicyNetwork, batch: Batch, number: int) -> Tensor:
         """See `ValueLearner`."""
-        step, settings, mask = self.transitions(policy, batch), self.settings, batch["mask"]
+        step = self.transitions(policy, batch)
+        settings = self.settings
+        mask = batch["mask"]
         value = self.v(step.obs)[0]
         with torch.no_grad():
             returns = self._returns(step.reward, step.going_on, self.v(step.next_obs)[0], mask)
@@ -66,11 +68,13 @@ class AWR(ValueLearner):
 
     def _returns(self, reward: Tensor, going_on: Tensor, following: Tensor, mask: Tensor) -> Tensor:
         """(N,) TD(lambda) returns of the valid steps, computed from each window's end backwards."""
-        gamma, trace = self.settings.gamma, self.settings.trace
+        gamma = self.settings.gamma
+        trace = self.settings.trace
         spread = following.new_zeros(3, *mask.shape)
         spread[:, mask] = torch.stack([reward, going_on, following])
         rewards, going, values = spread
-        returns, later = torch.zeros_like(rewards), values[:, -1]
+        returns = torch.zeros_like(rewards)
+        later = values[:, -1]
         for t in range(mask.shape[1] - 1, -1, -1):
             last = ~mask[:, t + 1] if t + 1 < mask.shape[1] else torch.ones_like(mask[:, t])
             ahead = torch.where(last, values[:, t], (1 - trace) * values[:, t] + trace * later)

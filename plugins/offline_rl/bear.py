@@ -61,7 +61,8 @@ class BEAR(ValueLearner):
 
     def summed_loss(self, policy: PolicyNetwork, batch: Batch, number: int) -> Tensor:
         """See `ValueLearner`."""
-        step, settings = self.transitions(policy, batch), self.settings
+        step = self.transitions(policy, batch)
+        settings = self.settings
         mean = self.action(policy, batch, bounded=False)
         next_mean = self.next_action(policy, batch, bounded=False)
         with torch.no_grad():
@@ -101,7 +102,8 @@ class ActionVAE(nn.Module):
     def losses(self, obs: Tensor, action: Tensor) -> Tensor:
         """(N,) squared errors of the reconstruction plus half the KL divergence to N(0, 1)."""
         encoded = self.encoder(obs, action)[0]
-        mean, log_std = encoded[:, : self._latent], encoded[:, self._latent :].clamp(-4.0, 15.0)
+        mean = encoded[:, : self._latent]
+        log_std = encoded[:, self._latent :].clamp(-4.0, 15.0)
         latent = mean + log_std.exp() * torch.randn_like(mean)
         error = (self._decoded(obs, latent).tanh() - action).square().mean(-1)
         divergence = -0.5 * (1.0 + 2.0 * log_std - mean.square() - (2.0 * log_std).exp()).mean(-1)
@@ -130,6 +132,7 @@ def mean_discrepancy(one: Tensor, other: Tensor, width: float) -> Tensor:
         distance = (a[:, None] - b[None]).abs().sum(-1)
         return (-distance / (2.0 * width)).exp().mean((0, 1))
 
-    one, other = one.float(), other.float()  # bf16 would make differences of kernels negative
+    one = one.float()
+    other = other.float()  # bf16 would make differences of kernels negative
     squared = kernel(one, one) + kernel(other, other) - 2.0 * kernel(one, other)
     return (squared + 1e-6).sqrt()

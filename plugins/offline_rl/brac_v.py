@@ -41,7 +41,8 @@ class BRACv(ValueLearner):
 
     def summed_loss(self, policy: PolicyNetwork, batch: Batch, number: int) -> Tensor:
         """See `ValueLearner`."""
-        step, settings = self.transitions(policy, batch), self.settings
+        step = self.transitions(policy, batch)
+        settings = self.settings
         mean = self.action(policy, batch, bounded=False)
         next_mean = self.next_action(policy, batch, bounded=False)
         with torch.no_grad():

@@ -45,7 +45,8 @@ class CQL(ValueLearner):
 
     def summed_loss(self, policy: PolicyNetwork, batch: Batch, number: int) -> Tensor:
         """See `ValueLearner`."""
-        step, settings = self.transitions(policy, batch), self.settings
+        step = self.transitions(policy, batch)
+        settings = self.settings
         mean = self.action(policy, batch, bounded=False)
         next_mean = self.next_action(policy, batch, bounded=False)
         action, log_prob = (each[0] for each in self.spread.sample(mean, step.obs, 1))

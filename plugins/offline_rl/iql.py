@@ -47,7 +47,8 @@ class IQL(ValueLearner):
 
     def summed_loss(self, policy: PolicyNetwork, batch: Batch, number: int) -> Tensor:
         """See `ValueLearner`."""
-        step, settings = self.transitions(policy, batch), self.settings
+        step = self.transitions(policy, batch)
+        settings = self.settings
         value = self.v(step.obs)[0]
         with torch.no_grad():
             advantage = self.target_q(step.obs, step.action).amin(0) - value

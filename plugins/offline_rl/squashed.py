@@ -54,6 +54,7 @@ class Behaviour(nn.Module):
     def log_density(self, action: Tensor, obs: Tensor) -> Tensor:
         """(..., N) log densities of actions (..., N, A) at tokens (N, D)."""
         output = self.network(obs)[0]
-        mean, log_std = output[:, : self._act_dim], output[:, self._act_dim :].clamp(*_LOG_STD)
+        mean = output[:, : self._act_dim]
+        log_std = output[:, self._act_dim :].clamp(*_LOG_STD)
         before = action.clamp(-_INSIDE, _INSIDE).atanh()
         return squashed_log_density(before, log_std, (before - mean) * (-log_std).exp())

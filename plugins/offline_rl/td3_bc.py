@@ -57,7 +57,8 @@ class TD3BC(ValueLearner):
 
     def summed_loss(self, policy: PolicyNetwork, batch: Batch, number: int) -> Tensor:
         """See `ValueLearner`."""
-        step, settings = self.transitions(policy, batch), self.settings
+        step = self.transitions(policy, batch)
+        settings = self.settings
         with torch.no_grad():
             following = self.next_action(self.target_policy, batch)
             noise = settings.policy_noise * torch.randn_like(following)

@@ -85,7 +85,8 @@ def check_imported(policy: ImportedPolicy, answers: Path) -> Findings:
             warnings.append(f"{name}: {run.fallen} of {amount(ROBOTS, 'robot')} fell")
     if walk.speed_error_ms > MOST_ERROR * SPEED_MS and _is_told_the_speed(policy):
         warnings.append(_missed_speed(walk))
-    owner, terms = _owners(policy), []
+    owner = _owners(policy)
+    terms = []
     for index, term in enumerate(policy.layout.terms):
         columns = np.flatnonzero(owner == index)
         row = {"term": term.name, "columns": f"{columns[0]}-{columns[-1]}"}
@@ -117,8 +118,12 @@ def _roll(env: LeggedEnvironment, policy: ImportedPolicy, skill: str, act: Act) 
         env.target_command[:, C.VEL_X] = SPEED_MS
         env.target_command[:, [C.VEL_Y, C.YAW_RATE, C.BODY_HEIGHT]] = 0.0
     policy.reset(ids)
-    up, seen, not_finite = np.ones(len(ids), dtype=bool), [], 0
-    speeds, errors, actions = [], [], []
+    up = np.ones(len(ids), dtype=bool)
+    seen = []
+    not_finite = 0
+    speeds = []
+    errors = []
+    actions = []
     for step in range(EPISODE_STEPS):
         observation = env.observe()
         terms = policy.terms(observation, np.full(len(ids), step == 0))
@@ -232,16 +237,21 @@ def _compare(
 
 def terms_in(policy: ImportedPolicy, known: dict[str, np.ndarray]) -> list[np.ndarray]:
     """The terms (K, width) of robots in the known states."""
-    qpos, qvel, robot = known["qpos"], known["qvel"], policy.robot
+    qpos = known["qpos"]
+    qvel = known["qvel"]
+    robot = policy.robot
     order = [policy.layout.joints.index(joint) for joint in robot.joint_names]
     ids = np.arange(len(qpos))
     nominal = Randomisation.parsed({"preset": "none"})
     with closing(LeggedEnvironment(robot, len(qpos), randomisation=nominal)) as env:
         env.reset(ids, [EpisodeSpec(i, "flat", 0, "stand", i) for i in ids.tolist()])
         state = env.physics.state
-        state.base_pos[:], state.base_quat[:] = qpos[:, :3], qpos[:, 3:7]
-        state.base_lin_vel_world[:], state.base_ang_vel_body[:] = qvel[:, :3], qvel[:, 3:6]
-        state.joint_pos[:], state.joint_vel[:] = qpos[:, 7:][:, order], qvel[:, 6:][:, order]
+        state.base_pos[:] = qpos[:, :3]
+        state.base_quat[:] = qpos[:, 3:7]
+        state.base_lin_vel_world[:] = qvel[:, :3]
+        state.base_ang_vel_body[:] = qvel[:, 3:6]
+        state.joint_pos[:] = qpos[:, 7:][:, order]
+        state.joint_vel[:] = qvel[:, 6:][:, order]
         observation = env.observe()
         executed = policy.own_action(known["last_action"])
         observation.policy[:, slice(*POLICY_SLICES["last_action"])] = executed

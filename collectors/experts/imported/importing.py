@@ -37,7 +37,8 @@ from gaitforge.datasets.layout import check_outside_stores
 
 CARD = "imported-expert.json"
 ANSWERS = ("answers.json", "answers.npz")
-FORMAT, FORMAT_VERSION = "gaitforge-imported-expert", 1
+FORMAT = "gaitforge-imported-expert"
+FORMAT_VERSION = 1
 LAYOUTS = Path(__file__).parents[2] / "assets" / "experts" / "layouts"
 _KEYS = {"observation": 0, "action": N_JOINTS, "qpos": 7 + N_JOINTS, "qvel": 6 + N_JOINTS,
          "command": 0, "last_action": N_JOINTS}  # fmt: skip
@@ -215,7 +216,8 @@ def _robot_of(robot: RobotCard, layout: Layout, gains: str, folder: Path) -> str
     if layout.stiffness is None or layout.damping is None or gains == "robot":
         return ""
     back = [layout.joints.index(joint) for joint in robot.joint_names if joint in layout.joints]
-    kp, kd = layout.by_joint("stiffness")[back], layout.by_joint("damping")[back]
+    kp = layout.by_joint("stiffness")[back]
+    kd = layout.by_joint("damping")[back]
     own = np.concatenate([robot.kp_nm_per_rad, robot.kd_nms_per_rad])
     theirs = np.concatenate([kp, kd])
     if theirs.shape != own.shape or np.allclose(theirs, own, rtol=0.01, atol=1e-3):

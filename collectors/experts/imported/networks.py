@@ -112,7 +112,8 @@ def _weights(path: Path, observation: str, width: int) -> tuple[int, Normaliser 
     for node in graph.node:
         if node.op_type == "Constant" and node.attribute[0].name == "value":
             weights[node.output[0]] = onnx.numpy_helper.to_array(node.attribute[0].t)
-    count, found = sum(each.size for each in weights.values()), []
+    count = sum(each.size for each in weights.values())
+    found = []
     for operation in ("Sub", "Div"):
         for node in graph.node:
             if node.op_type == operation and node.input[0] == observation:

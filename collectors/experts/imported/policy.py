@@ -28,7 +28,9 @@ class ImportedPolicy:
                 f"{name} drives the joints {', '.join(layout.joints)}; {robot.name} has "
                 f"{', '.join(robot.joint_names)}"
             )
-        self.name, self.robot, self.layout = name, robot, layout
+        self.name = name
+        self.robot = robot
+        self.layout = layout
         self._network = network
         self._order = np.array([robot.joint_names.index(joint) for joint in layout.joints])
         self._back = np.argsort(self._order)
@@ -95,7 +97,8 @@ class ImportedPolicy:
             for name in ("base_lin_vel", "base_ang_vel", "projected_gravity", "joint_vel",
                          "foot_contact", "gait_clock_sin", "gait_clock_cos")
         }  # fmt: skip
-        robot, order = self.robot, self._order
+        robot = self.robot
+        order = self._order
         error = observation.privileged[:, slice(*PRIVILEGED_SLICES["joint_pos_error"])]
         executed = observation.policy[:, slice(*POLICY_SLICES["last_action"])]
         targets = robot.default_joint_pos_rad + robot.action_scale_rad * executed.astype(np.float64)

@@ -110,7 +110,8 @@ class ReplayReader:
         """
         until = min(until, self.rows)
         rows = _split(self._data[:until], self.columns)
-        terminated, truncated = rows["terminated"] > 0.5, rows["truncated"] > 0.5
+        terminated = rows["terminated"] > 0.5
+        truncated = rows["truncated"] > 0.5
         ended = terminated | truncated
         ended[:-1] |= (rows["next_obs"][:-1] != rows["obs"][1:]).any(axis=1)
         ends = np.flatnonzero(ended) + 1

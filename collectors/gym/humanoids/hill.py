@@ -11,7 +11,8 @@ import numpy as np
 
 from gaitforge.collectors.gym.humanoids.humanoid import Humanoid
 
-SQUARE_M, CELL_M = 8.0, 0.1
+SQUARE_M = 8.0
+CELL_M = 0.1
 SQUARES = (3, 12)
 """Across (y) and along (x); more than anyone runs in an episode. Beside the strip one falls."""
 BEHIND_M = 4.0
@@ -36,7 +37,8 @@ class HumanoidHill(Humanoid):
         flat = np.zeros(rows * columns)
         spec.add_hfield(name="hills", nrow=rows, ncol=columns, size=size, userdata=flat)
         floor = spec.geom("floor")
-        floor.type, floor.hfieldname = mujoco.mjtGeom.mjGEOM_HFIELD, "hills"
+        floor.type = mujoco.mjtGeom.mjGEOM_HFIELD
+        floor.hfieldname = "hills"
         floor.pos = (size[0] - BEHIND_M, 0, -MAX_HEIGHT_M)
 
     def draw_world(self) -> float:
@@ -47,7 +49,8 @@ class HumanoidHill(Humanoid):
         for row, column in np.ndindex(SQUARES):
             waves = phase * self.np_random.integers(WAVES[0], WAVES[1] + 1)
             half_m = 0.5 * self.np_random.uniform(*AMPLITUDES_M)
-            across, along = half_m * np.cos(waves), half_m * np.sin(waves)
+            across = half_m * np.cos(waves)
+            along = half_m * np.sin(waves)
             tiles[row, :, column] = across[:, None] + along
         self.model.hfield_data[:] = (self._heights_m / (2 * MAX_HEIGHT_M) + 0.5).ravel()
         row, column = self._cell(0.0, 0.0)
@@ -59,5 +62,6 @@ class HumanoidHill(Humanoid):
 
     def _cell(self, x: float, y: float) -> tuple[int, int]:
         rows, columns = self._heights_m.shape
-        row, column = int(y / CELL_M + rows / 2), int((x + BEHIND_M) / CELL_M)
+        row = int(y / CELL_M + rows / 2)
+        column = int((x + BEHIND_M) / CELL_M)
         return min(max(row, 0), rows - 1), min(max(column, 0), columns - 1)

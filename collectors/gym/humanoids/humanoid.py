@@ -26,7 +26,8 @@ from gaitforge.common.errors import missing_package
 from gaitforge.datasets.schema import consecutive_slices
 
 SUBSTEPS = 2
-JOINTS, BODIES = 21, 16
+JOINTS = 21
+BODIES = 16
 FIELDS = {
     "root_state": 10,
     "joint_pos": JOINTS,
@@ -43,10 +44,18 @@ its x axis on the direction to the target."""
 _POS, _VEL, _FORCE, _ACTION, _TARGET, _ = accumulate(FIELDS.values())
 """Where the fields after the first begin."""
 
-ALIVE, HEADING, UPRIGHT, DEATH = 2.0, 0.5, 0.1, -1.0
-ACTIONS, ENERGY, AT_LIMIT, LIMIT = 0.01, 0.05, 0.25, 0.98
-VELOCITY_SCALE, FORCE_SCALE = 0.1, 0.01
-START_POS_RAD, START_VEL_RAD_S = 0.2, 0.1
+ALIVE = 2.0
+HEADING = 0.5
+UPRIGHT = 0.1
+DEATH = -1.0
+ACTIONS = 0.01
+ENERGY = 0.05
+AT_LIMIT = 0.25
+LIMIT = 0.98
+VELOCITY_SCALE = 0.1
+FORCE_SCALE = 0.01
+START_POS_RAD = 0.2
+START_VEL_RAD_S = 0.1
 
 
 class Humanoid(gymnasium.Env[np.ndarray, np.ndarray]):
@@ -73,7 +82,8 @@ class Humanoid(gymnasium.Env[np.ndarray, np.ndarray]):
         width = sum(FIELDS.values()) + sum(self.further.values())
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (width,), np.float32)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (JOINTS,), np.float32)
-        model, data = self.model, self.data
+        model = self.model
+        data = self.data
         low, high = model.jnt_range[1 : 1 + JOINTS].T
         self._range = low, high
         joint_of_motor = model.actuator_trnid[:, 0] - 1
@@ -81,13 +91,16 @@ class Humanoid(gymnasium.Env[np.ndarray, np.ndarray]):
         efforts[joint_of_motor] = model.actuator_gear[:, 0]
         self._joint_of_motor, self._effort_shares = joint_of_motor, efforts / efforts.max()
         # Views into the simulator's state and into the observation: a step allocates next to none.
-        self._root_pos, self._joint_pos = data.qpos[:7], data.qpos[7 : 7 + JOINTS]
+        self._root_pos = data.qpos[:7]
+        self._joint_pos = data.qpos[7 : 7 + JOINTS]
         self._joint_vel = data.qvel[6 : 6 + JOINTS]
-        self._motors, forces = data.ctrl, data.cfrc_ext[1 : 1 + BODIES, 3:]
+        self._motors = data.ctrl
+        forces = data.cfrc_ext[1 : 1 + BODIES, 3:]
         self._obs = np.zeros(width)
         self._seen = {name: self._obs[slice(*bounds)] for name, bounds in self.obs_slices.items()}
         self._action, target_m = np.zeros(JOINTS), np.array(self.target_m)
-        middle, half = (low + high) / 2, (high - low) / 2
+        middle = (low + high) / 2
+        half = (high - low) / 2
         state = data.qpos, data.qvel, forces
         self._observed = (*state, self._action, middle, half, target_m)
         self._potential = 0.0
@@ -164,11 +177,20 @@ def _write_observation(
     obs: np.ndarray,
 ) -> float:
     """Write `FIELDS` into an observation; returns the horizontal distance to the target (m)."""
-    w, x, y, z = qpos[3], qpos[4], qpos[5], qpos[6]
+    w = qpos[3]
+    x = qpos[4]
+    y = qpos[5]
+    z = qpos[6]
     # Rows of the torso's rotation matrix; its columns are the torso's axes in the world.
-    r00, r01, r02 = w * w + x * x - y * y - z * z, 2 * (x * y - w * z), 2 * (x * z + w * y)
-    r10, r11, r12 = 2 * (x * y + w * z), w * w - x * x + y * y - z * z, 2 * (y * z - w * x)
-    r20, r21, r22 = 2 * (x * z - w * y), 2 * (y * z + w * x), w * w - x * x - y * y + z * z
+    r00 = w * w + x * x - y * y - z * z
+    r01 = 2 * (x * y - w * z)
+    r02 = 2 * (x * z + w * y)
+    r10 = 2 * (x * y + w * z)
+    r11 = w * w - x * x + y * y - z * z
+    r12 = 2 * (y * z - w * x)
+    r20 = 2 * (x * z - w * y)
+    r21 = 2 * (y * z + w * x)
+    r22 = w * w - x * x - y * y + z * z
     yaw = math.atan2(r10, r00)
     obs[0] = qpos[2]
     obs[1:4] = qvel[:3]
@@ -185,7 +207,8 @@ def _write_observation(
     for body in range(BODIES):
         for axis in range(3):
             obs[_FORCE + 3 * body + axis] = FORCE_SCALE * forces[body, axis]
-    dx, dy = target_m[0] - qpos[0], target_m[1] - qpos[1]
+    dx = target_m[0] - qpos[0]
+    dy = target_m[1] - qpos[1]
     distance = math.sqrt(dx * dx + dy * dy)
     angle = math.atan2(dy, dx) - yaw
     obs[_TARGET] = math.atan2(math.sin(angle), math.cos(angle))
@@ -201,7 +224,8 @@ def _reward(obs: np.ndarray, effort_shares: np.ndarray, progress_m_s: float) -> 
     if obs[_TARGET + 1] > 0.93:
         reward += UPRIGHT
     for i in range(JOINTS):
-        action, beyond = obs[_ACTION + i], max(0.0, abs(obs[_POS + i]) - LIMIT)
+        action = obs[_ACTION + i]
+        beyond = max(0.0, abs(obs[_POS + i]) - LIMIT)
         cost = ENERGY * abs(action * obs[_VEL + i]) + AT_LIMIT * beyond / (1.0 - LIMIT)
         reward -= ACTIONS * action * action + cost * effort_shares[i]
     return reward

@@ -59,7 +59,8 @@ def check_same(config: TrainingSettings, recorded: Mapping[str, Any], out: Path)
     Args:
         recorded: that training's settings as JSON values.
     """
-    mine, theirs = dict(_flat(asdict(config))), dict(_flat(recorded))
+    mine = dict(_flat(asdict(config)))
+    theirs = dict(_flat(recorded))
     for name in mine | theirs:
         if name not in _FREE_TO_CHANGE:
             check_setting(out, name, theirs.get(name), mine.get(name))

@@ -24,7 +24,8 @@ class OffPolicy:
 
     def __init__(self, config: GymTrainingConfig, out: Path, steps: int) -> None:
         """Continue after `steps` environment steps in a training's folder."""
-        self._config, self._steps = config, steps
+        self._config = config
+        self._steps = steps
         self.envs = TaskBatch(find_task(config.env), 1)
         sizes = self.envs.obs_dim, self.envs.act_dim
         self.algorithm = SAC(config.sac, *sizes, config.seed)

@@ -62,8 +62,10 @@ class GymPPOTask:
 
     def __init__(self, config: GymPPOConfig) -> None:
         self._batch = TaskBatch(find_task(config.env), config.environments, config.threads)
-        self._seed, self._scale = config.seed, config.reward_scale
-        self.num_envs, self.num_actions = config.environments, self._batch.act_dim
+        self._seed = config.seed
+        self._scale = config.reward_scale
+        self.num_envs = config.environments
+        self.num_actions = self._batch.act_dim
         self.max_episode_length = self._batch.task.facts.horizon
         self.device = "cpu"
         self.cfg: dict[str, object] = {}
@@ -140,7 +142,8 @@ def train_gym_ppo(
             task.begin(progress.iteration)
 
         def row(update: PpoUpdate) -> dict[str, Any]:
-            finished, task.finished = task.finished, []
+            finished = task.finished
+            task.finished = []
             means = np.mean(finished, axis=0).tolist() if finished else (None, None)
             return update.row(config.steps) | dict(zip(("return", "length"), means, strict=True))
 

@@ -31,8 +31,11 @@ CANDIDATES = 5
 """Actors measured again to choose each policy: a training evaluates few episodes, and an episode
 of the hand returns thousands or nothing."""
 
-CANDIDATE_EPISODES, EPISODES, ENVIRONMENTS = 50, 100, 10
-_CANDIDATE_SEED, _SEED = 0xCA4D, 0x2EC1
+CANDIDATE_EPISODES = 50
+EPISODES = 100
+ENVIRONMENTS = 10
+_CANDIDATE_SEED = 0xCA4D
+_SEED = 0x2EC1
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,8 @@ def _choose(
         "random": measure(random_policy, EPISODES, _SEED),
         "expert": measure(_snapshot(out, steps["expert"], task), EPISODES, _SEED),
     }
-    random, expert = measured["random"].mean, measured["expert"].mean
+    random = measured["random"].mean
+    expert = measured["expert"].mean
     if not expert > random:
         raise ValueError(
             f"the training in {out} returns {expert:.1f}, a random policy {random:.1f}: "

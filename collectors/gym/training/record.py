@@ -38,7 +38,8 @@ def read_training(out: Path) -> TrainingRecord | None:
     path = out / TRAINING
     if not path.exists():
         return None
-    what, kinds = f"{path} is not the record of a training", (KeyError, TypeError, ValueError)
+    what = f"{path} is not the record of a training"
+    kinds = (KeyError, TypeError, ValueError)
     with failures(what, *kinds, error=ValueError):
         tree = json.loads(path.read_text())
         return TrainingRecord(**{each.name: tree[each.name] for each in fields(TrainingRecord)})

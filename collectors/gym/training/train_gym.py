@@ -117,12 +117,14 @@ class _MeanAction(Memoryless):
 
 class _Training:
     def __init__(self, config: TrainingSettings, out: Path, learner: type[Learner]) -> None:
-        self.config, self.out = config, out
+        self.config = config
+        self.out = out
         record = read_training(out)
         if record is not None:
             check_same(config, record.config, out)
         start = record or TrainingRecord({}, 0, 0, 0.0, "")
-        self.steps, self.episodes = start.steps, start.episodes
+        self.steps = start.steps
+        self.episodes = start.episodes
         self._learner = learner(config, out, self.steps)
         if record is not None:
             self._learner.algorithm.load_state_dict(_read_state(out / record.tensors))
@@ -135,11 +137,13 @@ class _Training:
         return time.perf_counter() - self._started
 
     def run(self, progress: Callable[[int], None], files: TrainingFiles) -> None:
-        config, since = self.config, (self.steps, self.wall_s)
+        config = self.config
+        since = (self.steps, self.wall_s)
         while self.steps < config.steps:
             steps, ended = self._learner.advance(progress)
             evaluated = self.steps // config.evaluate_every
-            self.steps, self.episodes = self.steps + steps, self.episodes + ended
+            self.steps = self.steps + steps
+            self.episodes = self.episodes + ended
             done = self.steps >= config.steps
             if done or self.steps // config.evaluate_every > evaluated:
                 speed = (self.steps - since[0]) / (self.wall_s - since[1])

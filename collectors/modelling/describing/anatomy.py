@@ -74,7 +74,8 @@ def find_anatomy(mjcf: Mjcf, notes: Notes) -> Anatomy:
     RobotError for anything but four legs of hip roll, thigh and calf pitch, or other joints that
     are not to be welded.
     """
-    model, weld = mjcf.model, notes.answers.weld
+    model = mjcf.model
+    weld = notes.answers.weld
     names = [model.joint(j).name or f"joint {j}" for j in range(model.njnt)]
     if unknown := sorted(set(weld) - set(names)):
         raise notes.wrong(f"no joint {', '.join(unknown)} to weld; it has {', '.join(names)}")
@@ -113,7 +114,8 @@ def _branches(model: mujoco.MjModel, moving: list[int]) -> list[list[int]]:
     heads: dict[int, int] = {}
     branches: dict[int, list[int]] = {}
     for j in moving:
-        body, above = int(model.jnt_bodyid[j]), -1
+        body = int(model.jnt_bodyid[j])
+        above = -1
         while above < 0 and body > 0:
             above = max((k for k in moving if k < j and model.jnt_bodyid[k] == body), default=-1)
             body = int(model.body_parentid[body])

@@ -13,15 +13,19 @@ from gaitforge.collectors.modelling.stretching import set_inertial
 from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, N_JOINTS, RobotCard
 from gaitforge.collectors.timing import SUBSTEP_S
 
-_GROUND, _BARRIERS, _BOTH = 1, 2, 3
-_FRICTION, _FOOT_FRICTION = (0.7, 0.02, 0.01), (0.8, 0.02, 0.01)
+_GROUND = 1
+_BARRIERS = 2
+_BOTH = 3
+_FRICTION = (0.7, 0.02, 0.01)
+_FOOT_FRICTION = (0.8, 0.02, 0.01)
 """Frictions of the shipped robots; a foot's is redrawn in every episode."""
 _SOLVER_ITERATIONS = 6
 
 
 def part_mass(anatomy: Anatomy, part: int) -> tuple[float, np.ndarray, np.ndarray]:
     """Mass in kg, centre (3,) and inertia (3, 3) about it, of all bodies of a part."""
-    model, data = anatomy.model, anatomy.data
+    model = anatomy.model
+    data = anatomy.data
     bodies = [body for body, own in anatomy.parts.items() if own == part]
     masses = model.body_mass[bodies]
     places = (data.xipos[bodies] - data.xpos[anatomy.trunk]) @ anatomy.axes
@@ -42,7 +46,8 @@ def write_body(
     spec = _empty(robot)
     trunk = spec.worldbody.add_body(name=robot.trunk_body, pos=[0, 0, robot.nominal_height_m])
     trunk.add_freejoint(name="root" if "root" not in robot.joint_names else "free")
-    bodies, origins = [trunk], np.zeros((1 + N_JOINTS, 3))
+    bodies = [trunk]
+    origins = np.zeros((1 + N_JOINTS, 3))
     for i in range(N_JOINTS):
         first = i % JOINTS_PER_LEG == 0
         above = 0 if first else i
@@ -89,7 +94,8 @@ def _empty(robot: RobotCard) -> mujoco.MjSpec:
     spec.option.timestep = SUBSTEP_S
     spec.option.iterations = spec.option.ls_iterations = _SOLVER_ITERATIONS
     spec.option.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_EULERDAMP)
-    spec.default.geom.contype, spec.default.geom.conaffinity = 0, _BARRIERS
+    spec.default.geom.contype = 0
+    spec.default.geom.conaffinity = _BARRIERS
     spec.default.geom.friction = _FRICTION
     return spec
 
@@ -105,7 +111,8 @@ def _add_shape(body: mujoco.MjsBody, robot: RobotCard, shape: Shape, origin: np.
         quat=_clean(quat),
     )
     if shape.name in robot.foot_geoms:
-        geom.conaffinity, geom.friction = _BOTH, _FOOT_FRICTION
+        geom.conaffinity = _BOTH
+        geom.friction = _FOOT_FRICTION
     elif shape.name in robot.knee_geoms:
         geom.conaffinity = _GROUND
     elif shape.part == 0:

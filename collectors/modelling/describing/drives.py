@@ -23,7 +23,8 @@ MAX_SAG_RAD = 0.15
 MAX_STIFFNESS = 0.6
 _SAG_RAD = 0.14
 """Sag of Go1's joints under its own weight."""
-_DAMPING_RATIO, _LEAST_DAMPING_RATIO = 0.5, 0.1
+_DAMPING_RATIO = 0.5
+_LEAST_DAMPING_RATIO = 0.1
 """Damping ratios of the joint with the most inertia; 0.5 is Aliengo's."""
 _AIM_STIFFNESS = 0.5
 _ARMATURE_SHARES = (0.0015, 0.0025, 0.0037)
@@ -54,7 +55,9 @@ class Drives:
 
 def find_drives(anatomy: Anatomy, notes: Notes) -> Drives:
     """Read the joints and their actuators; ask for limits and torques that are missing."""
-    model, names, joints = anatomy.model, anatomy.joint_names, list(anatomy.joints)
+    model = anatomy.model
+    names = anatomy.joint_names
+    joints = list(anatomy.joints)
     springs = [n for n, j in zip(names, joints, strict=True) if model.jnt_stiffness[j]]
     if springs:
         raise notes.wrong(f"{', '.join(springs)} have springs (stiffness), which cards lack")
@@ -79,7 +82,9 @@ def find_drives(anatomy: Anatomy, notes: Notes) -> Drives:
 
 def _limits(anatomy: Anatomy, notes: Notes) -> tuple[np.ndarray, np.ndarray]:
     """(12,) lowest and highest angles; -+_ASKED where the user has to give them."""
-    model, joints, ends = anatomy.model, list(anatomy.joints), []
+    model = anatomy.model
+    joints = list(anatomy.joints)
+    ends = []
     ranged = np.array(model.jnt_limited[joints], dtype=bool)
     for side, (what, far) in enumerate((("lower", -_ASKED), ("upper", _ASKED))):
         bounds = {joint: limits[side] for joint, limits in notes.answers.limits.items()}
@@ -117,7 +122,9 @@ def _answered(
 
 def _torques(anatomy: Anatomy, notes: Notes) -> np.ndarray:
     """(12,) smallest torque limit of actuators and joint; _ASKED where the user has to give it."""
-    model, torque_nm, sources = anatomy.model, np.full(N_JOINTS, _ASKED), set[str]()
+    model = anatomy.model
+    torque_nm = np.full(N_JOINTS, _ASKED)
+    sources = set[str]()
     for i, joint in enumerate(anatomy.joints):
         limits = []
         for a in _actuators(model, joint):
@@ -135,7 +142,8 @@ def _torques(anatomy: Anatomy, notes: Notes) -> np.ndarray:
         if limits := [limit for limit in limits if limit[0] > 0]:  # 0 to 25 is no limit both ways
             torque_nm[i], source = min(limits)
             sources.add(source)
-    names, source = anatomy.joint_names, "; ".join(sorted(sources))
+    names = anatomy.joint_names
+    source = "; ".join(sorted(sources))
     torque_nm, source = _answered("--torque", notes.answers.torque_nm, names, torque_nm, source)
     _ask(notes, "--torque", "NM", torque_nm == _ASKED, names)
     notes.decide("torque limits, Nm", shown(torque_nm), source)

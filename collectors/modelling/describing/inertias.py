@@ -11,11 +11,14 @@ from gaitforge.collectors.modelling.describing.notes import Notes
 _TOLERANCE = 1e-3
 """Relative error of a stated tensor, as files round it."""
 
-_REFUSED_ABOVE, _REFUSED_BELOW, _NOTED_BELOW = 300.0, 1 / 3000, 1 / 300
+_REFUSED_ABOVE = 300.0
+_REFUSED_BELOW = 1 / 3000
+_NOTED_BELOW = 1 / 300
 """Largest moment over that of a solid box. Where colliding shapes cover a part of a link only, it
 reaches about 50; kg cm2 taken for kg m2 make it 10,000."""
 
-_LEAST_SIZE_M, _LEAST_MASS_KG = 0.005, 0.005
+_LEAST_SIZE_M = 0.005
+_LEAST_MASS_KG = 0.005
 _MOST_DENSITY = 1e5
 """kg/m3 of a link's box; tungsten has 19,300, and shapes may be smaller than the link."""
 

@@ -13,7 +13,8 @@ from gaitforge.collectors.modelling.describing.inertias import check_inertias
 from gaitforge.collectors.modelling.describing.notes import Notes
 from gaitforge.common.errors import failures
 
-_NARROW_RAD, _WIDE_RAD = 0.1, 4 * np.pi
+_NARROW_RAD = 0.1
+_WIDE_RAD = 4 * np.pi
 _UNREAD = (".dae", ".glb", ".gltf", ".fbx", ".ply")
 """Mesh files that URDFs may name and MuJoCo cannot read."""
 _SHOWN = 8
@@ -45,7 +46,8 @@ def read_mjcf(path: Path, notes: Notes) -> Mjcf:
         spec = mujoco.MjSpec.from_file(str(path))
         # A URDF's root link is fixed to the world: fused with it, it would be no body.
         spec.compiler.fusestatic = False
-        folders, files = _folders(path, path.parent), dict[str, Path]()
+        folders = _folders(path, path.parent)
+        files = dict[str, Path]()
         for mesh in [mesh for mesh in spec.meshes if mesh.file]:
             files[mesh.name] = _find_mesh(mesh, folders, spec.strippath)
             if "://" in mesh.file:
@@ -126,7 +128,8 @@ def _find_mesh(mesh: mujoco.MjsMesh, folders: list[Path], strippath: bool) -> Pa
         name = Path(file).name if strippath else file
         places = [Path(folder, mesh.compiler.meshdir, name) for folder in folders]
     else:
-        inside, above = file.partition("/")[2], [folders[0], *folders[0].parents]
+        inside = file.partition("/")[2]
+        above = [folders[0], *folders[0].parents]
         places = [folder / each for each in (file, inside) for folder in above]
     return next((place for place in places if place.is_file()), places[0])
 
@@ -163,7 +166,8 @@ def _note_couplings(couplings: list[mujoco.MjsEquality], notes: Notes) -> None:
     """Name the joints that follow others: <mimic> in a URDF, equalities of joints in an MJCF."""
     pairs: list[str] = []
     for each in couplings:
-        offset, factor = float(each.data[0]), float(each.data[1])
+        offset = float(each.data[0])
+        factor = float(each.data[1])
         follows = f"{each.name1} follows {each.name2}" if each.name2 else f"{each.name1} is held"
         rule = [f"x {factor:g}"] if factor != 1 and each.name2 else []
         rule += [f"+ {offset:g}"] if offset else []
@@ -182,7 +186,8 @@ def _strip_meshes(spec: mujoco.MjSpec, files: dict[str, Path], notes: Notes) -> 
     """Delete visual shapes, and colliding ones without a file if the user says so."""
     missing: dict[bool, set[Path]] = {True: set(), False: set()}
     for geom in spec.geoms:
-        file, collides = files.get(geom.meshname), bool(geom.contype or geom.conaffinity)
+        file = files.get(geom.meshname)
+        collides = bool(geom.contype or geom.conaffinity)
         gone = file is not None and (not file.is_file() or file.suffix.lower() in _UNREAD)
         if gone and file is not None and (collides or _weighs(spec, geom)):
             missing[collides].add(file)

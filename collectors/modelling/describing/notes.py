@@ -55,7 +55,8 @@ class Notes:
     """Decisions in order, and the options that the user still has to give."""
 
     def __init__(self, file: str, answers: Answers):
-        self.file, self.answers = file, answers
+        self.file = file
+        self.answers = answers
         self.decisions: list[Decision] = []
         self._questions: list[str] = []
 

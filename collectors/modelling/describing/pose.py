@@ -12,7 +12,8 @@ from gaitforge.collectors.rotations import wrapped
 
 CROUCH = 0.76
 """Standing height over leg length; near that of the shipped robots."""
-_LOWEST, _HIGHEST = 0.5, 0.95
+_LOWEST = 0.5
+_HIGHEST = 0.95
 _LEVEL = 0.03
 """How far feet may be from level, as a share of the leg's length."""
 _BENT_RAD = 0.3
@@ -72,7 +73,8 @@ def crouch(robot: RobotCard, bends: np.ndarray) -> np.ndarray:
 def calf_ups(robot: RobotCard, pose: np.ndarray) -> np.ndarray:
     """(4, 3): the vertical in each calf's frame, which is the trunk's with all joints at 0."""
     hip, thigh, calf = (robot.joint_signs * pose).reshape(N_LEGS, JOINTS_PER_LEG).T
-    forward, up = -np.sin(thigh + calf), np.cos(thigh + calf)
+    forward = -np.sin(thigh + calf)
+    up = np.cos(thigh + calf)
     # The transpose of Rx(hip) Ry(thigh + calf), times z.
     return np.stack([forward * np.cos(hip), np.sin(hip), up * np.cos(hip)], axis=1)
 
@@ -81,7 +83,8 @@ def _stands(robot: RobotCard, angles: np.ndarray) -> bool:
     """Whether legs are bent, feet level and below the trunk, and joints within their limits."""
     posed = replace(robot, default_joint_pos_rad=angles)
     feet = LegKinematics(posed).foot_positions(angles[None])[0]
-    height, reach = -feet[:, 2], posed.reach_m
+    height = -feet[:, 2]
+    reach = posed.reach_m
     return bool(
         _within(robot, angles).all()
         and np.ptp(height) < _LEVEL * robot.leg_length_m
@@ -92,5 +95,6 @@ def _stands(robot: RobotCard, angles: np.ndarray) -> bool:
 
 def _within(robot: RobotCard, angles: np.ndarray) -> np.ndarray:
     """(12,) whether joints are within their limits."""
-    low, high = robot.joint_lower_rad - _SLACK_RAD, robot.joint_upper_rad + _SLACK_RAD
+    low = robot.joint_lower_rad - _SLACK_RAD
+    high = robot.joint_upper_rad + _SLACK_RAD
     return (angles >= low) & (angles <= high)

@@ -12,7 +12,10 @@ from gaitforge.collectors.robots.robot import JOINTS_PER_LEG, LEGS, N_LEGS
 
 _G = mujoco.mjtGeom
 _PRIMITIVES = (
-    *(_G.mjGEOM_SPHERE, _G.mjGEOM_CAPSULE, _G.mjGEOM_ELLIPSOID, _G.mjGEOM_CYLINDER),
+    _G.mjGEOM_SPHERE,
+    _G.mjGEOM_CAPSULE,
+    _G.mjGEOM_ELLIPSOID,
+    _G.mjGEOM_CYLINDER,
     _G.mjGEOM_BOX,
 )
 _SPHERE_LEAD_M = 0.01
@@ -43,20 +46,24 @@ class Shape:
         """Points (P, 3) and a radius; the shape is the hull of balls around the points."""
         a, b, c = self.size
         if self.kind == _G.mjGEOM_SPHERE:
-            points, radius = np.zeros((1, 3)), a
+            points = np.zeros((1, 3))
+            radius = a
         elif self.kind == _G.mjGEOM_CAPSULE:
-            points, radius = np.array([[0, 0, b], [0, 0, -b]]), a
+            points = np.array([[0, 0, b], [0, 0, -b]])
+            radius = a
         elif self.kind == _G.mjGEOM_CYLINDER:
             turn = np.linspace(0, 2 * np.pi, 33)[:-1]
             rim = np.stack([a * np.cos(turn), a * np.sin(turn)], axis=1)
             points = np.concatenate([np.insert(rim, 2, end, axis=1) for end in (b, -b)])
             radius = 0.0
         elif self.kind == _G.mjGEOM_BOX:
-            points, radius = np.array([*np.ndindex(2, 2, 2)]) * 2.0 * self.size - self.size, 0.0
+            points = np.array([*np.ndindex(2, 2, 2)]) * 2.0 * self.size - self.size
+            radius = 0.0
         else:
             turn, rise = np.meshgrid(np.linspace(0, 2 * np.pi, 33), np.linspace(0, np.pi, 17))
             ball = [np.sin(rise) * np.cos(turn), np.sin(rise) * np.sin(turn), np.cos(rise)]
-            points, radius = np.stack(ball, axis=-1).reshape(-1, 3) * [a, b, c], 0.0
+            points = np.stack(ball, axis=-1).reshape(-1, 3) * [a, b, c]
+            radius = 0.0
         return self.pos + points @ self.axes.T, float(radius)
 
     def true_outline(self) -> tuple[np.ndarray, float]:
@@ -66,19 +73,23 @@ class Shape:
 
 def collision_shapes(anatomy: Anatomy, notes: Notes) -> list[Shape]:
     """The robot's colliding shapes; a mesh becomes the box or capsule that encloses it."""
-    model, shapes, fitted = anatomy.model, [], 0
+    model = anatomy.model
+    shapes = []
+    fitted = 0
     for g in range(model.ngeom):
         part = anatomy.parts.get(int(model.geom_bodyid[g]))
         if part is None or not (model.geom_contype[g] or model.geom_conaffinity[g]):
             continue
-        kind, name = _G(int(model.geom_type[g])), model.geom(g).name
+        kind = _G(int(model.geom_type[g]))
+        name = model.geom(g).name
         pos = anatomy.places(anatomy.data.geom_xpos[g])
         axes = anatomy.axes.T @ anatomy.data.geom_xmat[g].reshape(3, 3)
         if kind in _PRIMITIVES:
             shapes.append(Shape(part, kind, model.geom_size[g].copy(), pos, axes, name))
         elif kind == _G.mjGEOM_MESH:
             mesh = model.mesh(int(model.geom_dataid[g]))
-            first, count = int(mesh.vertadr[0]), int(mesh.vertnum[0])
+            first = int(mesh.vertadr[0])
+            count = int(mesh.vertnum[0])
             vertices = pos + model.mesh_vert[first : first + count] @ axes.T
             shapes.append(replace(_enclosing(vertices, axes), part=part, name=name))
             fitted += 1
@@ -101,8 +112,10 @@ def _enclosing(vertices: np.ndarray, axes: np.ndarray) -> Shape:
     candidates = []
     for frame in (axes, np.eye(3)):
         local = vertices @ frame
-        low, high = local.min(axis=0), local.max(axis=0)
-        half, middle = (high - low) / 2, (high + low) / 2
+        low = local.min(axis=0)
+        high = local.max(axis=0)
+        half = (high - low) / 2
+        middle = (high + low) / 2
         box = Shape(0, _G.mjGEOM_BOX, half, frame @ middle, frame, vertices=vertices)
         candidates.append((8 * half.prod(), box))
         along = int(np.argmax(half))
@@ -123,7 +136,8 @@ def foot_shapes(anatomy: Anatomy, shapes: Sequence[Shape], notes: Notes) -> list
     """Each calf's shape that reaches farthest from the knee; a sphere if one is about as far."""
     feet = []
     for leg in range(N_LEGS):
-        knee, part = anatomy.anchors[JOINTS_PER_LEG * leg + 2], JOINTS_PER_LEG * (leg + 1)
+        knee = anatomy.anchors[JOINTS_PER_LEG * leg + 2]
+        part = JOINTS_PER_LEG * (leg + 1)
         own = [shape for shape in shapes if shape.part == part]
         if not own:
             raise notes.wrong(
@@ -168,10 +182,13 @@ def with_feet_and_knees(
 ) -> tuple[list[Shape], list[Shape], list[Shape], int]:
     """Shapes with feet `new` for `old`, and sphere knees; feet; knees; how many knees are added."""
     feet = [replace(foot, name=foot.name or f"{LEGS[i]}_foot") for i, foot in enumerate(new)]
-    rest, knees, added = [s for s in shapes if not any(s is foot for foot in old)], [], 0
+    rest = [s for s in shapes if not any(s is foot for foot in old)]
+    knees = []
+    added = 0
     radius = min(float(foot.size[0]) for foot in feet)
     for leg in range(N_LEGS):
-        place, part = anatomy.anchors[JOINTS_PER_LEG * leg + 2], JOINTS_PER_LEG * leg + 2
+        place = anatomy.anchors[JOINTS_PER_LEG * leg + 2]
+        part = JOINTS_PER_LEG * leg + 2
         own = [s for s in rest if s.part == part and s.kind == _G.mjGEOM_SPHERE]
         there = [s for s in own if np.linalg.norm(s.pos - place) < s.size[0] / 2]
         added += not there

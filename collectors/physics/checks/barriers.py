@@ -26,7 +26,8 @@ _FELT_N = 1.0
 
 def walls(make: scene.Make) -> str:
     """Walls stop a wider robot and let a narrower one pass; each robot has its own."""
-    narrow, wide = _walls(scene.ROBOT.width_m - 0.06), _walls(scene.ROBOT.width_m + 0.05)
+    narrow = _walls(scene.ROBOT.width_m - 0.06)
+    wide = _walls(scene.ROBOT.width_m + 0.05)
     backend, force, detail = _require_stop(make, narrow, wide, 0.65)
     scene.require(force > _HARD_N, f"it feels {force:.0f} N")
     way = _SPEED_MS * _FLIGHT_STEPS * CONTROL_DT_S
@@ -44,7 +45,8 @@ def bar(make: scene.Make) -> str:
 def turned_barrier(make: scene.Make) -> str:
     """A barrier turns with its yaw."""
     half = (0.5, 0.05, 1.5)
-    beside, across = _box(0.9, 0.5, 0.0, half), _box(0.9, 0.5, 0.0, half, yaw=np.pi / 2)
+    beside = _box(0.9, 0.5, 0.0, half)
+    across = _box(0.9, 0.5, 0.0, half, yaw=np.pi / 2)
     backend = _fly(make, [beside], [across])
     force, _ = _hardest(backend)
     passed, stopped = backend.state.base_pos[:, 0]
@@ -214,7 +216,8 @@ def _bar(low_m: float) -> list[Barrier]:
 
 def _hardest(backend: PhysicsBackend) -> tuple[np.ndarray, np.ndarray]:
     """(N,) the largest force in flight in N, on any part and on the body."""
-    force, on_body = np.zeros(backend.num_robots), np.zeros(backend.num_robots)
+    force = np.zeros(backend.num_robots)
+    on_body = np.zeros(backend.num_robots)
     for _ in range(_FLIGHT_STEPS):
         scene.hold(backend, 1, scene.DEFAULT_POSE)
         force = np.maximum(force, backend.state.barrier_force)
@@ -231,7 +234,8 @@ def _require_alike(
 ) -> float:
     """The difference of two robots' states; of positions only if the back end is not exact."""
     names = scene.STATE_NAMES if backend.exact else ("base_pos", "joint_pos")
-    allowed, off = scene.tolerance(backend, 0.0, float32_m), 0.0
+    allowed = scene.tolerance(backend, 0.0, float32_m)
+    off = 0.0
     for name in names:
         one = getattr(backend.state, name)[first]
         two = getattr((other or backend).state, name)[second]

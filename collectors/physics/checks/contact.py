@@ -81,7 +81,8 @@ def terrain_heights(make: scene.Make) -> str:
         height = float(ground) + scene.STANDING_HEIGHT_M + 0.01
         backend.reset(index, scene.start_at(x, y, height, tile=tile))
     scene.hold(backend, 40, scene.FIRM_STANCE)
-    state, worst = backend.state, 0.0
+    state = backend.state
+    worst = 0.0
     for index, (tile, (name, on_seam)) in enumerate(zip(tiles, places, strict=True)):
         where = f"{name}, {'on the seam' if on_seam else 'within the tile'}"
         down = np.linalg.norm(state.foot_force[index], axis=1) > _CONTACT_N
@@ -121,7 +122,8 @@ def throughput(make: scene.Make, robots: int = ROBOTS) -> str:
     """Control steps a second of robots that stand on flat ground; no bar."""
     backend = scene.placed(make, *[scene.start_at(joint_pos=scene.FIRM_STANCE)] * robots)
     scene.hold(backend, 3, scene.FIRM_STANCE)
-    started, steps = time.perf_counter(), 20
+    started = time.perf_counter()
+    steps = 20
     scene.hold(backend, steps, scene.FIRM_STANCE)
     rate = robots * steps / (time.perf_counter() - started)
     height = backend.state.base_pos[:, 2]

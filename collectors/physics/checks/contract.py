@@ -18,17 +18,45 @@ from gaitforge.collectors.physics.checks.scene import ROBOT, Make
 Check = Callable[[Make], str]
 
 _CHECKS: tuple[Check, ...] = (
-    *(motion.start, motion.free_fall, motion.base_velocity, motion.frames, motion.joint_order),
-    *(motion.torque_limits, motion.push, motion.seam),
-    *(contact.standing_sag, contact.weight_on_feet, contact.belly, contact.terrain_heights),
-    *(contact.slope_friction, draws.realised_draws, draws.motor_gains, draws.stiff_legs),
-    *(draws.action_lag, draws.long_lag, draws.joint_offset, draws.added_mass),
-    *(draws.centre_of_mass, draws.raised_mass, draws.model_draws, draws.draws_replaced),
+    motion.start,
+    motion.free_fall,
+    motion.base_velocity,
+    motion.frames,
+    motion.joint_order,
+    motion.torque_limits,
+    motion.push,
+    motion.seam,
+    contact.standing_sag,
+    contact.weight_on_feet,
+    contact.belly,
+    contact.terrain_heights,
+    contact.slope_friction,
+    draws.realised_draws,
+    draws.motor_gains,
+    draws.stiff_legs,
+    draws.action_lag,
+    draws.long_lag,
+    draws.joint_offset,
+    draws.added_mass,
+    draws.centre_of_mass,
+    draws.raised_mass,
+    draws.model_draws,
+    draws.draws_replaced,
     draws.impossible_draws,
-    *(barriers.walls, barriers.bar, barriers.turned_barrier, barriers.body_force),
-    *(barriers.no_ground, barriers.wall_beside, barriers.out_of_reach, barriers.own_barriers),
-    *(barriers.too_many_barriers, independence.determinism, independence.neighbours),
-    *(independence.partial_reset, independence.restart, contact.throughput),
+    barriers.walls,
+    barriers.bar,
+    barriers.turned_barrier,
+    barriers.body_force,
+    barriers.no_ground,
+    barriers.wall_beside,
+    barriers.out_of_reach,
+    barriers.own_barriers,
+    barriers.too_many_barriers,
+    independence.determinism,
+    independence.neighbours,
+    independence.partial_reset,
+    independence.restart,
+    contact.throughput,
 )
 CHECKS = {check.__name__.replace("_", "-"): check for check in _CHECKS}
 """Checks by name, "free-fall" for `free_fall`."""
@@ -68,7 +96,9 @@ def run_checks(backend: str, robots: int = contact.ROBOTS) -> Iterator[CheckResu
     for name, check in (CHECKS | {"throughput": timed}).items():
         started = time.perf_counter()
         try:
-            found, passed = run_check(check, make), True
+            found = run_check(check, make)
+            passed = True
         except (ValueError, RuntimeError, OSError) as error:
-            found, passed = " ".join(str(error).split()) or type(error).__name__, False
+            found = " ".join(str(error).split()) or type(error).__name__
+            passed = False
         yield CheckResult(name, describe(name), passed, found, time.perf_counter() - started)

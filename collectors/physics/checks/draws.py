@@ -21,7 +21,8 @@ _COARSEST_SHARE = 1 / 64
 
 def realised_draws(make: scene.Make) -> str:
     """Realised draws are near the drawn ones; realising them again changes nothing."""
-    backend, rng = make(1, 1), np.random.default_rng(0)
+    backend = make(1, 1)
+    rng = np.random.default_rng(0)
     drawn = np.stack([DEFAULT.draw(rng, 0, scene.ROBOT) for _ in range(200)])
     once = backend.realised(drawn)
     scene.require(once.shape == drawn.shape, f"draws of shape {drawn.shape} became {once.shape}")
@@ -87,7 +88,8 @@ def long_lag(make: scene.Make) -> str:
     if (backend.realised(draws) != draws).any():
         return "not realised here"
     backend = _hanging(make, action_lag_substeps=[lag, 0])
-    first, moved = [], []
+    first = []
+    moved = []
     for _ in range(3):
         moved.append(_calf_response(backend, 1))
         first.append(abs(moved[-1][0]))

@@ -16,14 +16,16 @@ from gaitforge.collectors.scenarios.randomisation import DEFAULT
 from gaitforge.collectors.scenarios.terrains import TERRAINS, make_tile
 
 _FLOAT32 = {"base_pos": 0.02, "joint_pos": 0.1}
-_EXACT_STEPS, _FLOAT32_STEPS = 30, 15
+_EXACT_STEPS = 30
+_FLOAT32_STEPS = 15
 
 State = Mapping[str, np.ndarray]
 
 
 def determinism(make: scene.Make) -> str:
     """The same starts, draws and targets give the same motion twice."""
-    first, second = make(4, 1), make(4, 1)
+    first = make(4, 1)
+    second = make(4, 1)
     for backend in (first, second):
         _scatter(backend, range(4))
         _wave(backend, _steps(first))
@@ -57,7 +59,8 @@ def neighbours(make: scene.Make) -> str:
 
 def partial_reset(make: scene.Make) -> str:
     """Resetting one robot leaves the others untouched, now and later."""
-    whole, partly = make(4, 1), make(4, 1)
+    whole = make(4, 1)
+    partly = make(4, 1)
     for backend in (whole, partly):
         _scatter(backend, range(4))
         _wave(backend, 10)
@@ -72,13 +75,15 @@ def partial_reset(make: scene.Make) -> str:
         _wave(backend, 10)
     height = float(partly.state.base_pos[1, 2])
     scene.require(height > 40.0, f"the robot that was reset to 50 m is at {height:.1f} m")
-    after, beside = _rows(scene.snapshot(partly), others), _rows(scene.snapshot(whole), others)
+    after = _rows(scene.snapshot(partly), others)
+    beside = _rows(scene.snapshot(whole), others)
     return _require_same(whole, after, beside, what="beside a reset")
 
 
 def restart(make: scene.Make) -> str:
     """A used robot restarts like a new one."""
-    used, new = make(2, 1), make(2, 1)
+    used = make(2, 1)
+    new = make(2, 1)
     _scatter(used, (2, 3))
     _wave(used, 15)
     for backend in (used, new):

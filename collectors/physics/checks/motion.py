@@ -39,7 +39,8 @@ def start(make: Make) -> str:
         x=0.3, y=-0.2, yaw=0.7, lin_vel=(1, 2, 3), ang_vel=(0.1, 0.2, 0.3), joint_pos=joint_pos
     )
     backend.reset(1, begin)
-    state, near = backend.state, tolerance(backend, 1e-12, 1e-5)
+    state = backend.state
+    near = tolerance(backend, 1e-12, 1e-5)
     off = max(
         require_close("base position", state.base_pos[1], [0.3, -0.2, 50.0], near),
         require_close("quaternion (w x y z)", state.base_quat[1], from_yaw(np.array(0.7)), near),
@@ -62,7 +63,8 @@ def free_fall(make: Make) -> str:
     steps = 25
     hold(backend, steps)
     time = steps * CONTROL_DT_S
-    state, near = backend.state, tolerance(backend, 1e-6, 1e-3)
+    state = backend.state
+    near = tolerance(backend, 1e-6, 1e-3)
     velocity = [1.0, -0.5, 2.0 - GRAVITY_MS2 * time]
     slip = require_close("velocity", state.base_lin_vel_world[0], velocity, near)
     position = [time, -0.5 * time, 50 + 2 * time - GRAVITY_MS2 * time**2 / 2]
@@ -82,7 +84,8 @@ def base_velocity(make: Make) -> str:
     backend = placed(make, *(in_the_air(ang_vel=(0.0, 3.0, 0.0), draws=row) for row in draws))
     worst = 0.0
     for _ in range(10):
-        before, speed = backend.state.base_pos.copy(), backend.state.base_lin_vel_world.copy()
+        before = backend.state.base_pos.copy()
+        speed = backend.state.base_lin_vel_world.copy()
         hold(backend, 1)
         mean = (speed + backend.state.base_lin_vel_world) / 2
         moved = backend.state.base_pos - before
@@ -98,7 +101,8 @@ def seam(make: Make) -> str:
     corner = tile.period_m / 2
     flying = in_the_air(x=corner - 0.1, y=-corner + 0.1, lin_vel=(*velocity, 0.0), tile=tile)
     backend = placed(make, flying)
-    near, worst = tolerance(backend, 1e-6, 1e-3), 0.0
+    near = tolerance(backend, 1e-6, 1e-3)
+    worst = 0.0
     previous = backend.state.base_pos[0].copy()
     for _ in range(20):
         hold(backend, 1)
@@ -153,7 +157,8 @@ def torque_limits(make: Make) -> str:
     """Motors reach their torque limits and never exceed them."""
     backend = placed(make, *[in_the_air()] * N_JOINTS)
     hold(backend, 1, DEFAULT_POSE + 5.0 * np.eye(N_JOINTS))
-    torque, limits = np.diag(backend.state.joint_torque), ROBOT.torque_limit_nm
+    torque = np.diag(backend.state.joint_torque)
+    limits = ROBOT.torque_limit_nm
     off = require_close("torque, Nm", torque, limits, tolerance(backend, 1e-6, 1e-3))
     return f"{limits.min():.1f} to {limits.max():.1f} Nm, off by {off:.1g}"
 

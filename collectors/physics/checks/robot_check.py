@@ -80,7 +80,8 @@ def check_robot(robot: RobotCard) -> RobotFindings:
     """
     with closing(make_backend("mujoco", robot, 1, 1)) as backend:
         stance = standing_load(robot)
-        trial, trunk_kg = _try_out(robot, backend), backend.trunk_kg(0)
+        trial = _try_out(robot, backend)
+        trunk_kg = backend.trunk_kg(0)
     _check_stable(robot, trial)
     height = standing_height_m(robot)
     return RobotFindings(
@@ -98,13 +99,16 @@ def standing_load(robot: RobotCard) -> Stance:
     torque = -robot.weight_n / N_LEGS * kinematics.rise_gradient(pose, up)[0]
     stance = Stance(pose[0], torque, np.abs(torque) / robot.kp_nm_per_rad)
     for i, joint in enumerate(robot.joint_names):
-        angle, low, high = pose[0, i], robot.joint_lower_rad[i], robot.joint_upper_rad[i]
+        angle = pose[0, i]
+        low = robot.joint_lower_rad[i]
+        high = robot.joint_upper_rad[i]
         if not low <= angle <= high:
             raise robot.wrong(
                 f"nominal_height_m {robot.nominal_height_m:g} takes {joint} to {angle:.2f}, "
                 f"outside its limits {low:g} to {high:g}"
             )
-        needed, limit = abs(torque[i]), robot.torque_limit_nm[i]
+        needed = abs(torque[i])
+        limit = robot.torque_limit_nm[i]
         if needed > limit:
             raise robot.wrong(
                 f"standing at {robot.nominal_height_m:g} m takes {needed:.1f} Nm of {joint}, "
@@ -154,7 +158,8 @@ def _check_stable(robot: RobotCard, trial: Trial) -> None:
     """Refuse gains with which legs in the air do not come to rest."""
     if trial.air_speed_rads < _AIR_SPEED_RADS:
         return
-    kp, kd = robot.kp_nm_per_rad, robot.kd_nms_per_rad
+    kp = robot.kp_nm_per_rad
+    kd = robot.kd_nms_per_rad
     factor, joint = stiffness(robot, build_model(robot), kp, kd)
     raise robot.wrong(
         f"gains are too stiff for the physics step of {1000 * SUBSTEP_S:g} ms, by a factor of "
@@ -169,7 +174,8 @@ def _warnings(
 ) -> tuple[str, ...]:
     """Likely mistakes in a usable robot."""
     warnings = []
-    nominal, names = robot.nominal_height_m, np.array(robot.joint_names)
+    nominal = robot.nominal_height_m
+    names = np.array(robot.joint_names)
     if abs(default_height - nominal) > _HEIGHT_SHARE * robot.leg_length_m:
         warnings.append(
             f"the default pose stands at {default_height:.3f} m, nominal_height_m is {nominal:g}: "

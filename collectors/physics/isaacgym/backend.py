@@ -247,12 +247,16 @@ class IsaacGymBackend(PhysicsBackend):
 
     def _write_start(self, index: int) -> None:
         """Write the start of robot `index`, taken from `state`."""
-        event, state, period = self._events[index], self.state, self._rows.period[index]
+        event = self._events[index]
+        state = self.state
+        period = self._rows.period[index]
         position = state.base_pos[index].copy()
         periods = np.floor(position[:2] / period + 0.5)
         position[:2] -= periods * period
-        event[_EVENT["reset"]], event[_EVENT["push"]] = 1.0, 0.0
-        event[_EVENT["base_pos"]], event[_EVENT["periods"]] = position, periods
+        event[_EVENT["reset"]] = 1.0
+        event[_EVENT["push"]] = 0.0
+        event[_EVENT["base_pos"]] = position
+        event[_EVENT["periods"]] = periods
         for name in _CARRIED:
             event[_EVENT[name]] = getattr(state, name)[index]
         event[_EVENT["previous_targets"]] = self._rows.targets[index, 0]
@@ -266,7 +270,8 @@ class IsaacGymBackend(PhysicsBackend):
         def feet(name: str) -> np.ndarray:
             return rows[:, _STATE[name]].reshape(-1, N_LEGS, 3)
 
-        base_pos, foot_pos = rows[:, _STATE["base_pos"]], feet("foot_pos")
+        base_pos = rows[:, _STATE["base_pos"]]
+        foot_pos = feet("foot_pos")
         base_pos[:, :2] += away
         foot_pos[..., :2] += away[:, None]
         foot_force = feet("foot_force")

@@ -96,7 +96,9 @@ def tile_vertices(tile: TerrainTile) -> np.ndarray:
 def grid_triangles() -> np.ndarray:
     """(2 * 120 * 120, 3) uint32, counter-clockwise from above; cells cut as MuJoCo cuts them."""
     corner = np.arange(GRID * (GRID + 1)).reshape(GRID, GRID + 1)[:, :-1].ravel()
-    right, above, opposite = corner + 1, corner + GRID + 1, corner + GRID + 2
+    right = corner + 1
+    above = corner + GRID + 1
+    opposite = corner + GRID + 2
     lower = np.stack([corner, right, opposite], axis=1)
     upper = np.stack([corner, opposite, above], axis=1)
     return np.stack([lower, upper], axis=1).reshape(-1, 3).astype(np.uint32)

@@ -59,7 +59,8 @@ def _write_draws(
 
 def _load(model: mujoco.MjModel, body: int, load_kg: float, place: np.ndarray) -> None:
     """Add a point mass at `place` (3,) in a body's frame, by the parallel axis theorem."""
-    mass, centre = float(model.body_mass[body]), model.body_ipos[body].copy()
+    mass = float(model.body_mass[body])
+    centre = model.body_ipos[body].copy()
     axes = np.empty(9)
     mujoco.mju_quat2Mat(axes, model.body_iquat[body])
     turn = axes.reshape(3, 3)
@@ -70,7 +71,8 @@ def _load(model: mujoco.MjModel, body: int, load_kg: float, place: np.ndarray) -
     moments, principal = np.linalg.eigh(inertia)
     principal[:, 2] *= np.linalg.det(principal)  # a rotation, no reflection
     mujoco.mju_mat2Quat(model.body_iquat[body], principal.ravel())
-    model.body_mass[body], model.body_ipos[body] = mass + load_kg, both
+    model.body_mass[body] = mass + load_kg
+    model.body_ipos[body] = both
     model.body_inertia[body] = moments
 
 
@@ -105,7 +107,9 @@ class RobotRows:
         self.period[index] = start.tile.period_m
         self.origin[index] = self.sensor_origin[index] = 0.0
         self.targets[index] = start.joint_pos
-        pos[:3], pos[3:7], pos[self._qpos] = start.base_pos, start.base_quat, start.joint_pos
+        pos[:3] = start.base_pos
+        pos[3:7] = start.base_quat
+        pos[self._qpos] = start.joint_pos
         vel[:] = 0.0
         vel[:6] = start.base_vel
 
@@ -130,7 +134,8 @@ class RobotRows:
         """
         robots = len(pos)
         # Values of one joint are contiguous over robots: the task sums over robots.
-        base, joint = np.empty((4, robots, 4)), np.empty((2, N_JOINTS, robots)).transpose(0, 2, 1)
+        base = np.empty((4, robots, 4))
+        joint = np.empty((2, N_JOINTS, robots)).transpose(0, 2, 1)
         _read_motion(pos, vel, self.origin, self._qpos, self._qvel, base, joint)
 
         def sensor(kind: str) -> np.ndarray:
@@ -180,13 +185,16 @@ class HostBackend(PhysicsBackend):
         models: Sequence[mujoco.MjModel],
     ) -> None:
         self.num_robots = len(robots)
-        self._robots, self._nominals, self._models = robots, nominals, models
+        self._robots = robots
+        self._nominals = nominals
+        self._models = models
         self._scratch = mujoco.MjData(nominals[0])
         self._rows = RobotRows(nominals[0], robots[0], len(robots))
 
     def reset(self, index: int, start: RobotStart) -> None:
         """See `PhysicsBackend.reset`."""
-        model, data = self._models[index], self._scratch
+        model = self._models[index]
+        data = self._scratch
         _write_draws(model, self._nominals[index], self._robots[index], start.draws)
         write_tile(model, start.tile)
         write_barriers(model, start.barriers)
@@ -204,7 +212,8 @@ class HostBackend(PhysicsBackend):
 
     def set_friction(self, index: int, friction: float) -> None:
         """See `PhysicsBackend.set_friction`."""
-        model, feet = self._models[index], self._robots[index].foot_geoms
+        model = self._models[index]
+        feet = self._robots[index].foot_geoms
         model.geom_friction[[model.geom(name).id for name in feet], 0] = friction
 
     def push(self, ids: np.ndarray, velocity_xy: np.ndarray) -> None:
@@ -245,7 +254,9 @@ def _read_motion(
     for i in range(pos.shape[0]):
         for axis in range(3):
             base[0, i, axis] = pos[i, axis] + (origin[i, axis] if axis < 2 else 0.0)
-            base[2, i, axis], base[3, i, axis] = vel[i, axis], vel[i, 3 + axis]
+            base[2, i, axis] = vel[i, axis]
+            base[3, i, axis] = vel[i, 3 + axis]
         base[1, i] = pos[i, 3:7]
         for k in range(len(qpos)):
-            joint[0, i, k], joint[1, i, k] = pos[i, qpos[k]], vel[i, qvel[k]]
+            joint[0, i, k] = pos[i, qpos[k]]
+            joint[1, i, k] = vel[i, qvel[k]]

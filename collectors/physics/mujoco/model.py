@@ -18,14 +18,16 @@ from gaitforge.common.errors import failures
 GROUND = "gaitforge_ground"
 BARRIERS = "gaitforge_barriers"
 _HIP = "gaitforge_hip"
-_GROUND_BIT, _BARRIER_BIT = 1, 2
+_GROUND_BIT = 1
+_BARRIER_BIT = 2
 _BOTH_BITS = _GROUND_BIT | _BARRIER_BIT
 _MAX_EXTENT_M = 10.0
 _MAX_RELIEF_M = 4.0
 _MAX_BARRIER_HALF_SIZE_M = 2.0
 _BARRIER_FRICTION = 0.3
 """Friction of smooth panels; feet have their own."""
-_BARRIER_PRIORITY, _FOOT_PRIORITY = 1, 2
+_BARRIER_PRIORITY = 1
+_FOOT_PRIORITY = 2
 _AWAY_M = -50.0
 
 
@@ -92,7 +94,9 @@ def sensor_slices(model: mujoco.MjModel) -> dict[str, slice]:
     """Slices of `sensordata` by kind of sensor, the part of a name before the slash."""
     slices: dict[str, slice] = {}
     for sensor in map(model.sensor, range(model.nsensor)):
-        kind, start, size = sensor.name.split("/")[0], int(sensor.adr[0]), int(sensor.dim[0])
+        kind = sensor.name.split("/")[0]
+        start = int(sensor.adr[0])
+        size = int(sensor.dim[0])
         slices[kind] = slice(slices[kind].start if kind in slices else start, start + size)
     return slices
 
@@ -119,10 +123,12 @@ def _set_collisions(spec: mujoco.MjSpec, robot: RobotCard) -> None:
     for geom in spec.geoms:
         if geom.contype or geom.conaffinity:
             bits = 0 if geom.contype else geom.conaffinity & _BOTH_BITS
-            geom.contype, geom.conaffinity = 0, bits or _BOTH_BITS
+            geom.contype = 0
+            geom.conaffinity = bits or _BOTH_BITS
         if geom.name in robot.foot_geoms:
             # The foot's friction counts, since it is randomised.
-            geom.priority, geom.condim = _FOOT_PRIORITY, 3
+            geom.priority = _FOOT_PRIORITY
+            geom.condim = 3
     for name in (*robot.foot_geoms, *robot.knee_geoms):
         if not spec.geom(name).conaffinity & _GROUND_BIT:
             raise robot.wrong(f"'{name}' does not meet the ground: its conaffinity needs bit 1")
@@ -178,12 +184,15 @@ def _add_motors(spec: mujoco.MjSpec, robot: RobotCard) -> None:
 
 def _add_sensors(spec: mujoco.MjSpec, robot: RobotCard) -> None:
     """Sensors by kind, in the order of the card's legs and joints."""
-    geom, body, tree = mujoco.mjtObj.mjOBJ_GEOM, mujoco.mjtObj.mjOBJ_BODY, mujoco.mjtObj.mjOBJ_XBODY
+    geom = mujoco.mjtObj.mjOBJ_GEOM
+    body = mujoco.mjtObj.mjOBJ_BODY
+    tree = mujoco.mjtObj.mjOBJ_XBODY
     kinds = mujoco.mjtSensor
     hips = [spec.joint(joint).parent for joint in robot.joint_names[::JOINTS_PER_LEG]]
     for i, hip in enumerate(hips):
         hip.name = hip.name or f"{_HIP}_{i}"
-    trunk, trunk_and_hips = [robot.trunk_body], [robot.trunk_body, *(hip.name for hip in hips)]
+    trunk = [robot.trunk_body]
+    trunk_and_hips = [robot.trunk_body, *(hip.name for hip in hips)]
     # One sensor per barrier: forces of opposite walls would cancel.
     barriers = [f"{BARRIERS}_{slot}" for slot in range(MAX_BARRIERS)]
     for kind, objtype, names, reftype, others in (

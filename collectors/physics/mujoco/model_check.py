@@ -28,7 +28,8 @@ def check_model(robot: RobotCard, model: mujoco.MjModel) -> None:
 
 def _check_joints(robot: RobotCard, model: mujoco.MjModel) -> None:
     """Check that the joints are the trunk's free joint and the card's twelve hinges."""
-    file, trunk = robot.mjcf_path.name, model.body(robot.trunk_body)
+    file = robot.mjcf_path.name
+    trunk = model.body(robot.trunk_body)
     free = np.flatnonzero(model.jnt_type == mujoco.mjtJoint.mjJNT_FREE)
     if not len(free):
         raise robot.wrong(f"{file} has no free joint; body '{robot.trunk_body}' needs one")
@@ -95,7 +96,8 @@ def _check_limits(robot: RobotCard, model: mujoco.MjModel) -> None:
     for i, name in enumerate(robot.joint_names):
         joint = model.joint(name)
         low, high = joint.range
-        lower, upper = robot.joint_lower_rad[i], robot.joint_upper_rad[i]
+        lower = robot.joint_lower_rad[i]
+        upper = robot.joint_upper_rad[i]
         default = robot.default_joint_pos_rad[i]
         limited = bool(model.jnt_limited[joint.id])
         if limited and not low - _ANGLE_TOLERANCE_RAD <= default <= high + _ANGLE_TOLERANCE_RAD:

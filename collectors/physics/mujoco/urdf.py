@@ -111,7 +111,8 @@ class _Writer:
     """Writes the bodies of a model as links; a link's frame is at its joint."""
 
     def __init__(self, robot: RobotCard, model: mujoco.MjModel):
-        self._robot, self._model = robot, model
+        self._robot = robot
+        self._model = model
         trunk = model.body(robot.trunk_body).id
         self.bodies = [trunk]
         for body in range(trunk + 1, model.nbody):
@@ -133,7 +134,8 @@ class _Writer:
     def write_body(self, root: ET.Element, body: int) -> None:
         """Add a body's link, those of its feet and knees, and their joints."""
         model = self._model
-        first, count = int(model.body_geomadr[body]), int(model.body_geomnum[body])
+        first = int(model.body_geomadr[body])
+        count = int(model.body_geomnum[body])
         geoms = [g for g in range(first, first + count) if model.geom_conaffinity[g]]
         parts = [g for g in geoms if g in self.parts]
         inertials = self._split(body, parts)
@@ -192,7 +194,8 @@ class _Writer:
         return position, matrix(model.geom_quat[geom])
 
     def _write_joint(self, root: ET.Element, body: int) -> None:
-        model, robot = self._model, self._robot
+        model = self._model
+        robot = self._robot
         rotation = matrix(model.body_quat[body])
         parent = int(model.body_parentid[body])
         position = model.body_pos[body] + rotation @ self._anchor(body) - self._anchor(parent)
@@ -201,7 +204,8 @@ class _Writer:
             joint = _add_joint(root, names["child"] + "_joint", "fixed", position, rotation)
         else:
             adr = int(model.body_jntadr[body])
-            axis, name = model.jnt_axis[adr], model.joint(adr).name
+            axis = model.jnt_axis[adr]
+            name = model.joint(adr).name
             limited = bool(model.jnt_limited[adr])
             # URDF measures angles from the file's pose, MuJoCo from the joint's reference.
             turn = np.zeros(4)

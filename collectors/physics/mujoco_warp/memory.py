@@ -16,11 +16,14 @@ class Mirror:
     """Named float32 arrays in one block on the host and one on the device."""
 
     def __init__(self, shapes: dict[str, tuple[int, ...]], device: Any) -> None:
-        self._start, self._stop, size = {}, {}, 0
+        self._start = {}
+        self._stop = {}
+        size = 0
         for name, shape in shapes.items():
             self._start[name], self._stop[name] = size, size + math.prod(shape)
             size += -(-math.prod(shape) // _ALIGNED_FLOATS) * _ALIGNED_FLOATS
-        self._size, self._at = size, device
+        self._size = size
+        self._at = device
         self._device: Any = wp.zeros(size, dtype=wp.float32, device=device)
         self._host = wp.zeros(size, dtype=wp.float32, device="cpu", pinned=device.is_cuda)
         memory = self._host.numpy()
@@ -46,8 +49,11 @@ class TileBank:
     """The terrain tiles of N worlds, as N height fields; worlds on the same tile share one."""
 
     def __init__(self, model: Any, num_worlds: int, ground: int) -> None:
-        rows, columns = int(model.hfield_nrow.numpy()[0]), int(model.hfield_ncol.numpy()[0])
-        self._cells, self._model, self._ground = rows * columns, model, ground
+        rows = int(model.hfield_nrow.numpy()[0])
+        columns = int(model.hfield_ncol.numpy()[0])
+        self._cells = rows * columns
+        self._model = model
+        self._ground = ground
         self._tiles: list[TerrainTile | None] = [None] * num_worlds
         self._slots: dict[int, int] = {}
         self._dataid = model.geom_dataid.numpy().copy()
@@ -70,7 +76,8 @@ class TileBank:
             slot = int(np.argmin(self._users))
             self._slots.pop(id(self._tiles[slot]), None)
             # Keeping the tile keeps its id unique.
-            self._tiles[slot], self._slots[id(tile)] = tile, slot
+            self._tiles[slot] = tile
+            self._slots[id(tile)] = slot
             self._new[slot] = model.hfield_data.astype(np.float32)
             self._size[slot] = model.hfield_size[0]
         self._users[slot] += 1

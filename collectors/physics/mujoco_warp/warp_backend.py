@@ -60,7 +60,8 @@ class MujocoWarpBackend(HostBackend):
         self.version = installed_version()
         from gaitforge.collectors.physics.mujoco_warp.worlds import WarpWorlds
 
-        model, n = build_model(robot), num_robots
+        model = build_model(robot)
+        n = num_robots
         super().__init__([robot] * n, [model] * n, [copy.copy(model)] * n)
         try:
             self._worlds = WarpWorlds(model, n, DECIMATION, model.geom(GROUND).id, limits)
@@ -83,11 +84,14 @@ class MujocoWarpBackend(HostBackend):
         rows = self._rows
         rows.delay(joint_targets, self._control.swapaxes(0, 1))
         pos, vel, sensors = self._worlds.run(self._control, self._pos, self._vel)
-        self._pos[:], self._vel[:], self._sensors[:] = pos, vel, sensors
+        self._pos[:] = pos
+        self._vel[:] = vel
+        self._sensors[:] = sensors
         # Diverged robots restart in the model's initial state, as in MuJoCo; NaN compares as false.
         state = np.concatenate([self._pos, self._vel], axis=1)
         diverged = ~(np.abs(state) < _MAX_STATE).all(axis=1)
-        self._pos[diverged], self._vel[diverged] = self._nominals[0].qpos0, 0.0
+        self._pos[diverged] = self._nominals[0].qpos0
+        self._vel[diverged] = 0.0
         self._sensors[diverged] = 0.0
         rows.sensor_origin[:] = rows.origin
         # Robots that left their tile re-enter on the other side.

@@ -19,8 +19,16 @@ DEVICE_VARIABLE = "GAITFORGE_WARP_DEVICE"
 _CPU_FLAGS = "-march=native"
 """Leaves out Warp's inlining thresholds: kernels compile in 2/3 of the time and run as fast."""
 _MODEL_FIELDS = (
-    *("body_mass", "body_inertia", "body_ipos", "body_subtreemass", "body_invweight0"),
-    *("dof_invweight0", "geom_friction", "geom_size", "actuator_gainprm", "actuator_biasprm"),
+    "body_mass",
+    "body_inertia",
+    "body_ipos",
+    "body_subtreemass",
+    "body_invweight0",
+    "dof_invweight0",
+    "geom_friction",
+    "geom_size",
+    "actuator_gainprm",
+    "actuator_biasprm",
 )
 """Model fields that draws and barriers change, or that MuJoCo derives from those."""
 _DATA_FIELDS = ("geom_xpos", "geom_xmat")
@@ -90,7 +98,9 @@ class WarpWorlds:
     ) -> None:
         self.limits = limits or WorldLimits()
         self.device = chosen_device()
-        self._host_model, self._num_worlds, self._substeps = model, num_worlds, substeps
+        self._host_model = model
+        self._num_worlds = num_worlds
+        self._substeps = substeps
         with wp.ScopedDevice(self.device):
             batched: dict[str, int] = {"geom_dataid": num_worlds}
             batched.update(dict.fromkeys(_MODEL_FIELDS, num_worlds))
@@ -138,7 +148,9 @@ class WarpWorlds:
         with wp.ScopedDevice(self.device):
             self._write_pending()
             while True:
-                host["control"][:], host["qpos"][:], host["qvel"][:] = control, qpos, qvel
+                host["control"][:] = control
+                host["qpos"][:] = qpos
+                host["qvel"][:] = qvel
                 self._mirror.upload("qvel")
                 self._launch()
                 self._mirror.download("qpos")
@@ -152,7 +164,8 @@ class WarpWorlds:
 
     def _allocate(self) -> None:
         """Allocate data for the present limits, keeping static poses."""
-        before, limits = self._data, self.limits
+        before = self._data
+        limits = self.limits
         self._model.opt.contact_sensor_maxmatch = limits.matches
         data = mjw.make_data(
             self._host_model,
@@ -165,10 +178,12 @@ class WarpWorlds:
             for name in _DATA_FIELDS:
                 wp.copy(getattr(data, name), getattr(before, name))
         on_device = self._mirror.device
-        data.qpos, data.qvel = on_device["qpos"], on_device["qvel"]
+        data.qpos = on_device["qpos"]
+        data.qvel = on_device["qvel"]
         data.sensordata = on_device["sensordata"]
         data.overflow = on_device["overflow"].view(wp.int32)
-        self._data, self._graph = data, None
+        self._data = data
+        self._graph = None
 
     def _write_pending(self) -> None:
         self._tiles.upload()
@@ -203,7 +218,8 @@ class WarpWorlds:
             self._graph = capture.graph
 
     def _step(self) -> None:
-        model, data = self._model, self._data
+        model = self._model
+        data = self._data
         flags = model.opt.disableflags
         data.qacc_warmstart.zero_()
         data.overflow.zero_()

@@ -38,7 +38,8 @@ def keys_of_notes(
     if kept is not None and kept not in file and keys.NEXT not in steps.values():
         per_episode["final_obs"] = keys.NEXT
     for name, key in [*steps.items(), *per_episode.items()]:
-        field, item = schema.field(name), file.get(key)
+        field = schema.field(name)
+        item = file.get(key)
         if not isinstance(item, h5py.Dataset):
             refuse(path, key, "the key is missing, which gaitforge's notes name")
         count = rows if name in steps or key == keys.NEXT else episodes
@@ -63,7 +64,8 @@ def lengths_of_notes(
     if not np.array_equal(np.cumsum(lengths), stops):
         problem = f"the lengths in the notes are not those of {' and '.join(marks)}"
         refuse(path, keys.NOTES, f"{problem}; {REMEDY}")
-    terminated, truncated = np.isin(stops - 1, ended), np.isin(stops - 1, timed_out)
+    terminated = np.isin(stops - 1, ended)
+    truncated = np.isin(stops - 1, timed_out)
     if "truncated" in columns:
         either = truncated & ~terminated
         truncated[either] = table.column("truncated").to_numpy()[either]

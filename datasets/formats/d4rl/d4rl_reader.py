@@ -78,11 +78,14 @@ class D4rlImporter(hdf5.Hdf5Importer):
         return len({*hdf5.top_names(source)} & {*keys.REQUIRED}) > 1
 
     def _open(self) -> None:
-        path, datasets = self._path, hdf5.datasets_of(self._file)
+        path = self._path
+        datasets = hdf5.datasets_of(self._file)
         task, quality = named_dataset(path)
-        self._task, self._quality = self._options.task or task, self._options.quality or quality
+        self._task = self._options.task or task
+        self._quality = self._options.quality or quality
         self._rows = keys.check_keys(path, datasets)
-        group, read_as = self._file.get(keys.NOTES), None
+        group = self._file.get(keys.NOTES)
+        read_as = None
         self._table: pa.Table | None = None
         if isinstance(group, h5py.Group):
             refuse_options(path, keys.NOTES, self._options, notes.REMEDY)
@@ -107,9 +110,11 @@ class D4rlImporter(hdf5.Hdf5Importer):
 
     def _describe(self, datasets: dict[str, h5py.Dataset]) -> None:
         """Set the schema, the keys of its fields, and what is converted."""
-        options, facts = self._options, TASKS.get(self._task)
+        options = self._options
+        facts = TASKS.get(self._task)
         fields = {name: key for name, key in keys.MAIN_KEYS.items() if key in datasets}
-        kept, left = [f"{fields[name]} -> {name}" for name in ("obs", "action", "reward")], []
+        kept = [f"{fields[name]} -> {name}" for name in ("obs", "action", "reward")]
+        left = []
         final = self._has_final_obs(datasets)
         if final:
             own = "as next_obs, and " if options.keep_next else ""
@@ -129,7 +134,8 @@ class D4rlImporter(hdf5.Hdf5Importer):
                     kept.append(f"{key} -> {name}")
             elif key not in keys.ROWS and not key.startswith(notes.METADATA):
                 left.append(f"{key}: not a row per step")
-        self._keys, self._episode_keys = fields, {"final_obs": keys.NEXT} if final else {}
+        self._keys = fields
+        self._episode_keys = {"final_obs": keys.NEXT} if final else {}
         attributes: dict[str, Any] = {"task": self._task, "format": "d4rl"}
         if untold := keys.untold_keys(fields):
             attributes[keys.KEYS] = untold
@@ -178,7 +184,9 @@ class D4rlImporter(hdf5.Hdf5Importer):
 
     def _cut_episodes(self, datasets: dict[str, h5py.Dataset]) -> np.ndarray:
         """(E,) lengths of the episodes; sets how they end."""
-        facts, options, path = TASKS.get(self._task), self._options, self._path
+        facts = TASKS.get(self._task)
+        options = self._options
+        path = self._path
         horizon = options.horizon or (facts.horizon if facts else 0)
         terminals = keys.marked_rows(path, datasets[keys.TERMINALS], keys.TERMINALS)
         timeouts = np.zeros(0, np.int64)
@@ -244,7 +252,8 @@ class D4rlImporter(hdf5.Hdf5Importer):
         """
         if "next_obs" in steps:
             return steps["next_obs"][part.stops - 1]
-        obs, following = steps["obs"], self._read(keys.NEXT, part.steps)
+        obs = steps["obs"]
+        following = self._read(keys.NEXT, part.steps)
         differ = hdf5.unlike_following(following, obs)
         differ[part.stops[:-1] - 1] = False
         if differ.any():

@@ -12,8 +12,12 @@ from gaitforge.datasets.formats.hdf5 import read_rows
 from gaitforge.datasets.formats.sources import field_name, free_name, stored_dtype
 from gaitforge.datasets.schema import Schema
 
-OBSERVATIONS, ACTIONS, REWARDS = "observations", "actions", "rewards"
-TERMINALS, TIMEOUTS, NEXT = "terminals", "timeouts", "next_observations"
+OBSERVATIONS = "observations"
+ACTIONS = "actions"
+REWARDS = "rewards"
+TERMINALS = "terminals"
+TIMEOUTS = "timeouts"
+NEXT = "next_observations"
 REQUIRED = (OBSERVATIONS, ACTIONS, REWARDS, TERMINALS)
 ROWS = (*REQUIRED, TIMEOUTS, NEXT)
 INFOS = "infos"
@@ -60,7 +64,8 @@ def check_keys(path: Path, datasets: dict[str, h5py.Dataset]) -> int:
     if rows == 0:
         refuse(path, OBSERVATIONS, "has no rows")
     for key in (each for each in ROWS if each in datasets):
-        shape, dtype = datasets[key].shape, datasets[key].dtype
+        shape = datasets[key].shape
+        dtype = datasets[key].dtype
         if shape[:1] != (rows,):
             refuse(path, key, f"has shape {shape}, but {OBSERVATIONS} have {rows} rows")
         if not stored_dtype(dtype) or (key in (OBSERVATIONS, REWARDS) and dtype.kind == "b"):

@@ -56,7 +56,8 @@ class D4rlExporter(Exporter):
     def write(self, selection: EpisodeSelection, temporary: Path, advance: Advance) -> Carried:
         """See `protocol.Exporter`."""
         schema, (ends, cut_off) = selection.schema, _end_flags(selection)
-        keys, metadata = layout.keys_of(schema), imported_metadata(selection, "d4rl")
+        keys = layout.keys_of(schema)
+        metadata = imported_metadata(selection, "d4rl")
         final, others = _episode_fields(schema)
         others = others if self._options.notes else []
         # Only this process knows the file, and not every file system has locks.
@@ -87,7 +88,8 @@ class D4rlExporter(Exporter):
     def _put(self, file: h5py.File, key: str, values: np.ndarray, rows: slice, total: int) -> None:
         """Write rows of the dataset at a key, which the first ones create."""
         if key not in file:
-            shape, packed = (total, *values.shape[1:]), hdf5.packing(self._options.compression)
+            shape = (total, *values.shape[1:])
+            packed = hdf5.packing(self._options.compression)
             file.create_dataset(key, shape, values.dtype, compression=packed)
         hdf5.dataset_at(file, key)[rows] = values
 
@@ -127,5 +129,6 @@ def _end_flags(selection: EpisodeSelection) -> tuple[dict[str, np.ndarray], int]
 
 def _episode_fields(schema: Schema) -> tuple[bool, list[str]]:
     """Whether `next_observations` holds the final ones, and the other fields per episode."""
-    others, in_next = schema.names("episode"), hdf5.next_holds_final(schema, "next_obs")
+    others = schema.names("episode")
+    in_next = hdf5.next_holds_final(schema, "next_obs")
     return in_next, [name for name in others if not in_next or name != "final_obs"]

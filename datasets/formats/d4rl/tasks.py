@@ -220,7 +220,8 @@ def task_columns(
         task: "" for an unknown one, or one that is not in `TASKS`.
         reward_error: the most by which `rewards` lie below those that the task gave.
     """
-    facts, returns = TASKS.get(task), episode_returns(rewards, lengths)
+    facts = TASKS.get(task)
+    returns = episode_returns(rewards, lengths)
     rule = facts.success if facts else UNKNOWN
     columns: dict[str, Any] = {
         "task": task or "unknown",

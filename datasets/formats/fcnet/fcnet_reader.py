@@ -84,14 +84,16 @@ class FcnetImporter(Importer):
     def _describe_task(self, folder: Path, options: FcnetOptions) -> None:
         """Set what maps of a D4RL task hold, which are 2 columns of `src` or more."""
         task, quality = named_dataset(_COUNTS.sub("", folder.resolve().name))
-        self._task, self._quality = options.task or task, options.quality or quality
+        self._task = options.task or task
+        self._quality = options.quality or quality
         if self._task not in TASKS:
             problem = f"the maps are not of a quadruped ({layout.STATE_DIM} and {layout.ACTION_DIM}"
             problem += " columns), and the folder's name names no task of D4RL"
             refuse(folder, "", f"{problem}: give task=, one of {listed(TASKS)}")
         self._facts = facts = TASKS[self._task]
         self._horizon = options.horizon or facts.horizon
-        state, action = self._shapes["src"][1] - 1, self._shapes["tgt"][1]
+        state = self._shapes["src"][1] - 1
+        action = self._shapes["tgt"][1]
         self.schema = layout.d4rl_schema(self._task, facts, state, action)
 
     def _carried(self) -> Carried:
@@ -114,24 +116,30 @@ class FcnetImporter(Importer):
         )
 
     def _check_shapes(self, of_d4rl: bool) -> None:
-        shapes, steps = self._shapes, self._shapes["src"][0]
-        state, action = (steps, layout.STATE_DIM), (steps, layout.ACTION_DIM)
+        shapes = self._shapes
+        steps = self._shapes["src"][0]
+        state = (steps, layout.STATE_DIM)
+        action = (steps, layout.ACTION_DIM)
         if of_d4rl and len(shapes["src"]) == len(shapes["tgt"]) == 2:
-            state, action = (steps, max(2, shapes["src"][1])), (steps, max(1, shapes["tgt"][1]))
+            state = (steps, max(2, shapes["src"][1]))
+            action = (steps, max(1, shapes["tgt"][1]))
         for kind, expected_shape in zip(_KINDS, (state, action, shapes["meta"][:1]), strict=True):
-            path, shape = self._paths[kind], shapes[kind]
+            path = self._paths[kind]
+            shape = shapes[kind]
             if shape[0] == 0:
                 refuse(path, kind, "has no rows")
             if shape != expected_shape:
                 refuse(path, kind, f"shape {shape} in its name must be {expected_shape}")
-            size, expected = path.stat().st_size, _ITEM_BYTES * int(np.prod(shape))
+            size = path.stat().st_size
+            expected = _ITEM_BYTES * int(np.prod(shape))
             if size != expected:
                 problem = f"it has {size} bytes, its name says {expected}"
                 refuse_unreadable(path, f"a memory map of shape {shape}", problem)
 
     def read_part(self, part: Span) -> PartInput:
         """See `protocol.Importer`."""
-        state, action = self._rows("src", part), self._rows("tgt", part)
+        state = self._rows("src", part)
+        action = self._rows("tgt", part)
         facts = self._facts
         if facts is None:
             obs = layout.observation(state, layout.STATE_SLICES, action, part.lengths)
@@ -160,8 +168,10 @@ class FcnetImporter(Importer):
 
     def _rows(self, kind: str, part: Span) -> np.ndarray:
         # Read rather than mapped: pages of a map would count as this process's memory.
-        path, width = self._paths[kind], self._shapes[kind][1]
-        offset, count = part.first_step * width * _ITEM_BYTES, part.n_steps * width
+        path = self._paths[kind]
+        width = self._shapes[kind][1]
+        offset = part.first_step * width * _ITEM_BYTES
+        count = part.n_steps * width
         values = np.fromfile(path, "<f4", count, offset=offset)
         if len(values) != count:
             refuse(path, kind, "became shorter while it was read")
@@ -180,7 +190,8 @@ def _check_lengths(path: Path, lengths: np.ndarray, rows: int) -> None:
         episode = int(np.searchsorted(stops, rows, side="right"))
         problem = f"of {lengths[episode]} steps goes beyond the {rows} rows of src"
     elif stops[-1] < rows:
-        episode, problem = len(lengths) - 1, f"ends at row {stops[-1]}, but src has {rows} rows"
+        episode = len(lengths) - 1
+        problem = f"ends at row {stops[-1]}, but src has {rows} rows"
     else:
         return
     refuse(path, "meta", f"episode {episode} {problem}")

@@ -29,8 +29,10 @@ STATE = {
 }
 """Channels of `src` in order, named as the slices of our observation."""
 
-LAST_ACTION, COMMAND = "last_action", "command"
-STATE_DIM, ACTION_DIM = sum(STATE.values()), 12
+LAST_ACTION = "last_action"
+COMMAND = "command"
+STATE_DIM = sum(STATE.values())
+ACTION_DIM = 12
 OBS_DIM = STATE_DIM + ACTION_DIM
 
 Slices = Mapping[str, tuple[int, int]]
@@ -45,7 +47,8 @@ CONTROL_DT_S = 0.02
 
 def store_schema(robot: str) -> Schema:
     """The schema of an imported store."""
-    unit, text = "as FCNet's data", "observation before the step"
+    unit = "as FCNet's data"
+    text = "observation before the step"
     obs = Field("obs", (OBS_DIM,), unit=unit, description=text, slices=OBS_SLICES)
     action = Field("action", (ACTION_DIM,), unit=unit, description="expert's action")
     return Schema((obs, action), CONTROL_DT_S, robot, {"format": "fcnet"})

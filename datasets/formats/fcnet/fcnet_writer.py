@@ -28,14 +28,17 @@ class FcnetExporter(Exporter):
     def check(self, selection: EpisodeSelection, destination: Path) -> None:
         """See `protocol.Exporter`."""
         check_fields(selection, "FCNet's layout", ("obs", "action"))
-        schema, address = selection.schema, selection.store.address
-        obs, action = schema.field("obs"), schema.field("action")
+        schema = selection.schema
+        address = selection.store.address
+        obs = schema.field("obs")
+        action = schema.field("action")
         if len(obs.shape) != 1:
             raise DatasetError(f"FCNet's maps need obs of one axis per step, not {obs.shape}")
         for name, size in layout.STATE.items():
             start, stop = obs.slices.get(name, (0, 0))
             if stop - start != size:
-                channels, slices = f"the slice {name} of {size} channels in obs", listed(obs.slices)
+                channels = f"the slice {name} of {size} channels in obs"
+                slices = listed(obs.slices)
                 raise DatasetError(f"FCNet's maps need {channels}; {address} has slices {slices}")
         if action.shape != (layout.ACTION_DIM,):
             raise DatasetError(f"FCNet's maps need {layout.ACTION_DIM} actions, not {action.shape}")
@@ -50,7 +53,8 @@ class FcnetExporter(Exporter):
         temporary.mkdir()
         obs = selection.schema.field("obs")
         channels = np.concatenate([np.arange(*obs.slices[name]) for name in layout.STATE])
-        differing, steps = 0, selection.steps
+        differing = 0
+        steps = selection.steps
         shapes = (("src", steps, layout.STATE_DIM), ("tgt", steps, layout.ACTION_DIM))
         paths = [temporary / layout.map_name(*shape) for shape in shapes]
         with open(paths[0], "wb") as src, open(paths[1], "wb") as tgt:
@@ -68,7 +72,8 @@ class FcnetExporter(Exporter):
         self, schema: Schema, arrays: Mapping[str, np.ndarray], lengths: np.ndarray
     ) -> dict[str, np.ndarray]:
         """See `protocol.Exporter`: channels in the paper's order, last actions rebuilt."""
-        slices, action = schema.field("obs").slices, arrays["action"].astype(np.float32)
+        slices = schema.field("obs").slices
+        action = arrays["action"].astype(np.float32)
         obs = layout.observation(arrays["obs"], slices, action, lengths)
         return {"obs": obs, "action": action}
 

@@ -28,7 +28,8 @@ from gaitforge.datasets.selection.saved import load_selection
 from gaitforge.datasets.selection.selection import EpisodeSelection
 from gaitforge.datasets.storage.s3.bucket import Bucket, is_bucket_url, local_folder
 
-_DIGITS, _DIGEST_BYTES = 16, 32
+_DIGITS = 16
+_DIGEST_BYTES = 32
 _MOST_CHARACTERS = 80
 """Longest name of a source's selection that stays as it is."""
 
@@ -96,13 +97,15 @@ def imported_metadata(selection: EpisodeSelection, format_name: str) -> list[byt
 
     Raises DatasetError for damaged ones.
     """
-    address, entries = selection.store.full_address, []
+    address = selection.store.full_address
+    entries = []
     for tag in sorted({part_id.partition("-")[0] for part_id, _ in selection.rows_by_part()}):
         key = _metadata_key(tag, format_name)
         content = _read(address, key)
         if content is None:
             continue
-        digest, metadata = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+        digest = content[:_DIGEST_BYTES]
+        metadata = content[_DIGEST_BYTES:]
         if hashlib.sha256(metadata).digest() != digest:
             raise DatasetError(f"{key} of {address} is damaged; remove it to export without it")
         entries.append(metadata)
@@ -117,8 +120,10 @@ def save_selections(address: str | os.PathLike[str], selections: Mapping[str, np
     """
     if not selections:
         return
-    store, place = open_store(address), local_folder(address)
-    folder, everything = place.with_name(f"{place.name}.selections"), store.select()
+    store = open_store(address)
+    place = local_folder(address)
+    folder = place.with_name(f"{place.name}.selections")
+    everything = store.select()
     with disk_failures(f"cannot write to {folder}"):
         folder.mkdir(exist_ok=True)
     for name, ids in selections.items():

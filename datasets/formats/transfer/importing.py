@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -77,7 +77,7 @@ def import_source(
     if "://" in str(source):
         raise DatasetError(f"{source} is no local path; copy it to this machine first")
     importer = _opened(name, cls, str(source), options_of(cls.Options, options))
-    try:
+    with closing(importer):
         check_inside(Path(source), importer.files if Path(source).is_dir() else ())
         # A link stays a link: the store appears at its target.
         address = str(store) if is_bucket_url(store) else Path(store).resolve()
@@ -85,14 +85,16 @@ def import_source(
         work = _Import(name, str(source), importer, address, target, drop_nan)
         if target is not None:
             work.record.check_unchanged(address)
-        episodes, steps = importer.episodes, importer.steps
+        episodes = importer.episodes
+        steps = importer.steps
         advance = begin(steps)
         carried = importer.carried
         if target is None or target.missing(work.part_ids):
             if target is not None:
                 target.check_writable()
             dropped = work.run(advance, workers)
-            episodes, steps = episodes - len(dropped), steps - sum(dropped.values())
+            episodes = episodes - len(dropped)
+            steps = steps - sum(dropped.values())
             carried = replace(carried, notes=(*carried.notes, *_dropped_note(dropped)))
         else:
             staging.remove_leftovers(address, work.origin)
@@ -104,8 +106,6 @@ def import_source(
         size = field_bytes(importer.schema.fields, steps, episodes)
         counts = episodes, steps, len(importer.parts), size
         return Report(name, str(source), str(store), *counts, time.monotonic() - started, carried)
-    finally:
-        importer.close()
 
 
 def _opened(name: str, cls: type[Importer], source: str, options: Any) -> Importer:
@@ -209,10 +209,12 @@ class _Import:
     def _write_part(
         self, staged: Store, dropped: dict[int, int], advance: Advance
     ) -> Callable[[int], None]:
-        missing, reporting = set(staged.missing(self.part_ids)), threading.Lock()
+        missing = set(staged.missing(self.part_ids))
+        reporting = threading.Lock()
 
         def work(number: int) -> None:
-            part_id, span = self.part_ids[number], self.importer.parts[number]
+            part_id = self.part_ids[number]
+            span = self.importer.parts[number]
             left_out = np.zeros(0, np.int64)
             if part_id in missing:
                 part, left_out = read_finite(self.importer, span, self.drop_nan)
@@ -250,7 +252,8 @@ class _Import:
             raise DatasetError(f"episode ids {listed(repeated, 4)} of the source {problem}")
 
     def _publish(self, staged: Store) -> None:
-        address, target = self.address, self.target
+        address = self.address
+        target = self.target
         if is_bucket_url(address):
             self.record.remember(address)
             push_store(staged, str(address))
@@ -270,7 +273,8 @@ class _Import:
 def _dropped_note(dropped: Mapping[int, int]) -> list[str]:
     if not dropped:
         return []
-    steps, names = sum(dropped.values()), listed(sorted(dropped), 8)
+    steps = sum(dropped.values())
+    names = listed(sorted(dropped), 8)
     what = f"{amount(len(dropped), 'episode')} of {amount(steps, 'step')}"
     return [f"left out for values that are not finite: {what}, episode {names}"]
 
@@ -322,7 +326,8 @@ def _move_parts(staged: Store, target: Store) -> None:
     """Move parts into a store on the same file system, each committed by its catalog file."""
     for part_id in target.missing(staged.parts()):
         with target.part_lock(part_id):
-            arrays, record = staged.path / PARTS / part_id, f"{part_id}.parquet"
+            arrays = staged.path / PARTS / part_id
+            record = f"{part_id}.parquet"
             if arrays.is_dir():
                 shutil.rmtree(target.path / PARTS / part_id, ignore_errors=True)
                 replace_durably(arrays, target.path / PARTS / part_id)

@@ -183,7 +183,8 @@ class BucketStore(PartStore):
     def array_reader(self, catalog: Catalog, part_id: str, field: str) -> ArrayReader:
         """As `PartStore.array_reader`; fetches the array's objects that the mirror lacks."""
         self.schema.field(field)
-        manifest, location = catalog.manifests[part_id], catalog.locations[part_id]
+        manifest = catalog.manifests[part_id]
+        location = catalog.locations[part_id]
         names = [name for name in manifest.objects if name.startswith(f"{field}/")]
         for name in names:
             copy = join_inside(self.path, f"{PARTS}/{location.folder}/{name}")

@@ -58,7 +58,8 @@ def run_command_on_slurm(
         ValueError: no Slurm, or its reason to refuse; nothing is left behind.
     """
     work = JobWork(f"gaitforge-{name.replace(' ', '-')}", 1, False, False, TRAIN_REQUEUES)
-    place, target = out.absolute() / "jobs", str(out.absolute())
+    place = out.absolute() / "jobs"
+    target = str(out.absolute())
     draft = jobs.Job(
         place, "", name, target, 0.0, settings.partition, (), ((),), stages=tuple(stages)
     )
@@ -98,7 +99,8 @@ def submit_stages(
             return submission.submit(room)
         except TooManyJobs as error:
             # A limit that only sbatch's refusal tells: as many as it took.
-            room, reason = submission.taken, str(error)
+            room = submission.taken
+            reason = str(error)
             if room == 0:
                 break
     raise ValueError(
@@ -353,10 +355,12 @@ def follow_stages(out: Path, stages: Sequence[Stage], say: Callable[[str], objec
     while True:
         states = stage_states(out, stages)
         for each in states:
-            name, now = each.stage.name, time.monotonic()
+            name = each.stage.name
+            now = time.monotonic()
             text = f"{name}: {each.state}" + (f", job {each.job.id}" if each.job else "")
             if shown.get(name) != text:
-                shown[name], said_s[name] = text, now
+                shown[name] = text
+                said_s[name] = now
                 say(text)
                 if each.job is not None and each.state in ("failed", "lost"):
                     log, lines = jobs.log_end(each.job, jobs.task_states(each.job))

@@ -283,7 +283,8 @@ def _submitted(
     timer = threading.Timer(TIMEOUT_S, kill)
     timer.start()
     said: list[str] = []
-    full, output = False, ""
+    full = False
+    output = ""
     assert process.stderr is not None
     assert process.stdout is not None
     try:

@@ -36,7 +36,11 @@ from gaitforge.flows.runners.slurm.commands import (
     queue,
 )
 
-PLAN, SCRIPT, JOB, EXIT, CANCELLED = "plan.json", "script.sh", "job.json", "exit", "cancelled.json"
+PLAN = "plan.json"
+SCRIPT = "script.sh"
+JOB = "job.json"
+EXIT = "exit"
+CANCELLED = "cancelled.json"
 WORDS = "words"
 """Key of the command line in the plan.json of a job that runs a command."""
 _WORK = ("kind", "target", "tasks", WORDS, "task", "store", "plan")
@@ -215,7 +219,8 @@ def find_jobs(place: Path) -> list[Job]:
     Raises:
         ValueError: no such folder.
     """
-    address, place = place, place.absolute()
+    address = place
+    place = place.absolute()
     if (place / JOB).is_file():
         return [read_job(place)]
     beside = place.with_name(f"{place.name}.jobs")
@@ -361,7 +366,9 @@ def parts_in_work(place: Path) -> set[str]:
 
 def follow(job: Job) -> Iterator[tuple[int, str]]:
     """The lines of the job's logs as they grow, each with its task, until all tasks have ended."""
-    offsets, ended, asked = [0] * len(job.tasks), False, -_QUEUE_PERIOD_S
+    offsets = [0] * len(job.tasks)
+    ended = False
+    asked = -_QUEUE_PERIOD_S
     while not ended:
         if time.monotonic() - asked >= _QUEUE_PERIOD_S:
             asked = time.monotonic()

@@ -38,7 +38,8 @@ from gaitforge.flows.stages.collect import collect, prepare
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.flows.tasks.registry import collection_plan
 
-COLLECT_REQUEUES, TRAIN_REQUEUES = 3, 100
+COLLECT_REQUEUES = 3
+TRAIN_REQUEUES = 100
 _NO_ROOM = (
     "the cluster takes no more jobs of yours now, not even one task; see squeue, and submit again "
     "once some have ended"

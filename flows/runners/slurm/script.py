@@ -272,7 +272,8 @@ def _start(settings: SlurmSettings, place: Path, sha256: str) -> list[str]:
     """
     form, _, image = settings.container.partition(":")
     python = "python" if form else shlex.quote(sys.executable)
-    srun, inside = "srun", ""
+    srun = "srun"
+    inside = ""
     if form == "apptainer":
         cuda = " --nv" if settings.gpus else ""
         quoted = str(place).replace('"', '""')  # as in CSV; --bind would split at : and ,

@@ -72,6 +72,7 @@ def replay_legged(
                     episodes = stored_episodes(own.with_rows(rows))
                     for episode, _, what in replayed(env, episodes, None, lambda n: advance(n, "")):
                         if what:
-                            part, number = episode.row["part"], episode.row["episode"]
+                            part = episode.row["part"]
+                            number = episode.row["episode"]
                             faults.append(ReplayFault(part, number, what))
     return sorted(faults, key=lambda each: (each.part, each.episode))

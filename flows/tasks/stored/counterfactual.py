@@ -82,7 +82,8 @@ class CounterfactualPlan(CollectionPlan):
             ValueError: no such store or column, or no episodes.
         """
         store = open_store(self.source)
-        shown, chosen = store.select(), store.as_collected()
+        shown = store.select()
+        chosen = store.as_collected()
         if self.where:
             shown = shown.where(self.where)
         kept = np.isin(chosen.episode_ids(), shown.episode_ids())

@@ -57,7 +57,8 @@ class Relabelling(Simulation):
 
     def __init__(self, plan: RelabelPlan):
         self._plan, self._function = plan, named_function(plan.reward)
-        self._episodes, self._field = plan.episodes(), plan.field
+        self._episodes = plan.episodes()
+        self._field = plan.field
 
     def roll_out(self, part: str, schema: Schema, advance: Advance) -> PartData:
         """See `Simulation.roll_out`.
@@ -69,7 +70,8 @@ class Relabelling(Simulation):
         selection = self._episodes.with_rows(np.arange(first, stop))
         fields = {each.name: selection.read(each.name) for each in selection.schema.fields}
         per_step = selection.schema.names("step")
-        rewards, name = np.empty(selection.steps, np.float32), self._plan.reward
+        rewards = np.empty(selection.steps, np.float32)
+        name = self._plan.reward
         ids = selection.episode_ids()
         for k, (start, length) in enumerate(
             zip(selection.starts.tolist(), selection.lengths.tolist(), strict=True)

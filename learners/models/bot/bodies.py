@@ -225,7 +225,8 @@ def _adroit(task: str, arm_actions: int) -> Body:
     parents = {"forearm": ""} | _chain("wrist", "palm", after="forearm")
     for finger, segments in _FINGERS.items():
         parents |= _chain(*(finger + segment for segment in segments), after="palm")
-    moved, widths = tuple(parents)[1:], TASKS[task].obs_widths
+    moved = tuple(parents)[1:]
+    widths = TASKS[task].obs_widths
     fields = {
         name: ("palm" if "palm" in name else "forearm",) * width for name, width in widths.items()
     }

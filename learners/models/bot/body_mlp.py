@@ -60,7 +60,8 @@ class BodyMLP(BodyPolicy):
         super().__init__(graph, memory, chosen)
         self.config = config
         self.tokenizer = Tokenizer(graph.with_history(memory.numbers), config.embed_dim)
-        width, hidden = len(graph.nodes) * config.embed_dim, config.feedforward_dim
+        width = len(graph.nodes) * config.embed_dim
+        hidden = config.feedforward_dim
         self.hidden = nn.Sequential(
             nn.Linear(width, hidden),
             nn.ReLU(inplace=True),

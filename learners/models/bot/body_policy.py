@@ -58,12 +58,14 @@ class Tokenizer(nn.Module):
         self._nodes, row = len(sizes), _row_in_node(graph.observations) if shared else None
         self.register_buffer("row", row, persistent=False)
         if shared:
-            node, sizes = torch.zeros(int(sizes.max()), dtype=torch.int64), sizes.max()[None]
+            node = torch.zeros(int(sizes.max()), dtype=torch.int64)
+            sizes = sizes.max()[None]
         self.weight = nn.Parameter(torch.empty(len(node), embed_dim))
         self.bias = nn.Parameter(torch.empty(len(sizes), embed_dim))
         _linear_init(self.weight, sizes[node])
         _linear_init(self.bias, sizes)
-        root, limbs = graph.observations[:1], graph.observations[1:]
+        root = graph.observations[:1]
+        limbs = graph.observations[1:]
         self.register_buffer("root", _padded(root, filler), persistent=False)
         self.register_buffer("limbs", _padded(limbs, filler), persistent=False)
 

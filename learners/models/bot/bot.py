@@ -159,7 +159,8 @@ class BoT(BodyPolicy):
         memory = make_memory(config.history_kind, config.history, config.n_modes)
         super().__init__(graph, memory, chosen)
         self.config = config
-        seen, shared = graph.with_history(memory.numbers), config.shared_tokenizer
+        seen = graph.with_history(memory.numbers)
+        shared = config.shared_tokenizer
         self.tokenizer = Tokenizer(seen, config.embed_dim, shared)
         self.layers = nn.ModuleList(
             EncoderLayer(config.embed_dim, config.n_heads, config.feedforward_dim)

@@ -32,7 +32,9 @@ def forward_loops(
     qkv: Array, starts: Array, columns: Array, pooled: Array, weights: Array, first: int, last: int
 ) -> None:
     """(B, V x 3 x H, d) -> pooled (B, V x H, d) and weights (B, H x P), rows first..last."""
-    width, nodes, pairs = qkv.shape[2], len(starts) - 1, len(columns)
+    width = qkv.shape[2]
+    nodes = len(starts) - 1
+    pairs = len(columns)
     heads = pooled.shape[1] // nodes
     scores = np.empty(nodes, qkv.dtype)
     scores[0] = 1.0 / math.sqrt(width)
@@ -84,20 +86,26 @@ def _backward_loops(
 
     One sum per loop: several in one loop do not fit the vector registers and take twice as long.
     """
-    width, nodes, pairs = qkv.shape[2], len(starts) - 1, len(columns)
+    width = qkv.shape[2]
+    nodes = len(starts) - 1
+    pairs = len(columns)
     heads = grad_pooled.shape[1] // nodes
     slopes = np.empty(nodes, qkv.dtype)
     slopes[0] = 1.0 / math.sqrt(width)
     scale = slopes[0]  # in the precision of the data
     for row in range(first, last):
-        source, grad_out, attention, grad = qkv[row], grad_pooled[row], weights[row], grad_qkv[row]
+        source = qkv[row]
+        grad_out = grad_pooled[row]
+        attention = weights[row]
+        grad = grad_qkv[row]
         grad[:] = 0
         for node in range(nodes):
             begin = starts[node]
             count = starts[node + 1] - begin
             for head in range(heads):
                 out = grad_out[heads * node + head]
-                query, grad_query = source[3 * heads * node + head], grad[3 * heads * node + head]
+                query = source[3 * heads * node + head]
+                grad_query = grad[3 * heads * node + head]
                 mean = np.float32(0)
                 for pair in range(count):
                     value = source[3 * heads * columns[begin + pair] + 2 * heads + head]
@@ -145,7 +153,8 @@ def in_threads(kernel: Callable[..., None], rows: int, *arrays: Any) -> None:
 
 @torch.library.custom_op("gaitforge::neighbour_attention", mutates_args=())
 def _attention(qkv: Tensor, starts: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-    rows, width = len(qkv), qkv.shape[-1]
+    rows = len(qkv)
+    width = qkv.shape[-1]
     pooled, weights = _outputs(qkv, starts, columns)
     in_threads(
         forward_loops,
@@ -169,7 +178,8 @@ def _outputs(qkv: Tensor, starts: Tensor, columns: Tensor) -> tuple[Tensor, Tens
 def _attention_backward(
     grad_pooled: Tensor, qkv: Tensor, starts: Tensor, columns: Tensor, weights: Tensor
 ) -> Tensor:
-    rows, width = qkv.shape[0], qkv.shape[-1]
+    rows = qkv.shape[0]
+    width = qkv.shape[-1]
     grad_qkv = torch.empty(qkv.shape, dtype=qkv.dtype)
     in_threads(
         _backward_loops,

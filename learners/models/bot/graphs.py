@@ -126,7 +126,8 @@ class EmbodimentGraph:
 
     def _telling_all(self, mask: Tensor) -> Tensor:
         for node in self.told_to_all:
-            mask[node], mask[:, node] = False, True
+            mask[node] = False
+            mask[:, node] = True
         return mask.fill_diagonal_(True)
 
     def hop_distances(self) -> Tensor:

@@ -24,7 +24,8 @@ def robot_tree(robot: Path) -> dict[str, Any]:
         joints = []
         if path.suffix == ".json":
             card = json.loads(path.read_text(encoding="utf-8"))
-            path, joints = path.parent / card["mjcf"], card["joint_names"]
+            path = path.parent / card["mjcf"]
+            joints = card["joint_names"]
         spec = mujoco.MjSpec.from_file(str(path))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"no robot can be read at {robot}: {error}") from None

@@ -59,7 +59,8 @@ def spectral_basis(
     """The constants with the given dtype and device."""
     e = synthesis_weights(n_modes, context_len)
     lags = dft_angles(n_modes, context_len + 1, context_len)[:, 1:]
-    turn_re, turn_im = torch.diag(lags[:, 0].cos()), torch.diag(lags[:, 0].sin())
+    turn_re = torch.diag(lags[:, 0].cos())
+    turn_im = torch.diag(lags[:, 0].sin())
     matrices = (
         torch.stack([torch.cat([e.real, -e.imag]), torch.cat([e.imag, e.real])]),
         torch.cat([lags.cos(), -lags.sin()]).T.contiguous(),

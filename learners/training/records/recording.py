@@ -20,7 +20,8 @@ class TrainingFiles:
     def __init__(self, run_dir: Path, card: Mapping[str, object], last_step: int) -> None:
         self._run_dir = run_dir
         config = json.dumps(card, indent=2) + "\n"
-        what, advice = f"cannot write a run to {run_dir}", "; give a folder that can be written"
+        what = f"cannot write a run to {run_dir}"
+        advice = "; give a folder that can be written"
         with disk_failures(what, advice):
             run_dir.mkdir(parents=True, exist_ok=True)
             write_bytes_durably(run_dir / CONFIG, config.encode())

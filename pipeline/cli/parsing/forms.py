@@ -75,7 +75,8 @@ class FormField:
     @property
     def type(self) -> Any:
         """The type of the option's values."""
-        action, allowed = self.action, _CHOICES.get(self.name) or self.action.choices
+        action = self.action
+        allowed = _CHOICES.get(self.name) or self.action.choices
         if action.nargs == 0 or isinstance(action, argparse.BooleanOptionalAction):
             return bool
         kind = _OTHER_TYPES.get(self.name) or _TYPES.get(action.type, Place)
@@ -93,13 +94,15 @@ class FormField:
     @property
     def parameter(self) -> Parameter:
         """The parameter in a function's signature; its default is the command's."""
-        kind, default = self.type, self.action.default
+        kind = self.type
+        default = self.action.default
         if self.action.required and self.action.nargs != "*":
             default = Parameter.empty
         elif kind is bool and not isinstance(self.action, argparse.BooleanOptionalAction):
             default = False
         elif default in (None, [], ""):
-            kind, default = kind | None, None
+            kind = kind | None
+            default = None
         elif isinstance(default, Path):
             default = str(default)
         return Parameter(self.name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)

@@ -90,7 +90,8 @@ class Number:
         return value
 
 
-positive, whole = Number(Range(1)), Number(Range(0))
+positive = Number(Range(1))
+whole = Number(Range(0))
 
 
 def store_address(text: str) -> Path | str:

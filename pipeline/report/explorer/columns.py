@@ -90,12 +90,14 @@ def bin_edges(low: float, high: float) -> np.ndarray:
     The width is 1, 2 or 5 times a power of ten, and whole for whole numbers.
     """
     whole = isinstance(low, int)
-    first, last = Decimal(repr(low)), Decimal(repr(high))
+    first = Decimal(repr(low))
+    last = Decimal(repr(high))
     width = Decimal(1).scaleb(((last - first) / MOST_BINS).adjusted())
     width = max(width, Decimal(1)) if whole else width
     steps = [width * factor for factor in (1, 2, 5, 10, 20)]
     step = next(each for each in steps if _floor(last, each) - _floor(first, each) < MOST_BINS)
-    start, stop = _floor(first, step), _floor(last, step)
+    start = _floor(first, step)
+    stop = _floor(last, step)
     edges = [k * step for k in range(start - 1, stop + 3)]
     if whole:
         limits = np.iinfo(np.int64)

@@ -46,7 +46,8 @@ def explorer_of(selection: Selection, folder: Path, within: str = "") -> str:
     if "://" not in address:  # keep the folders of this machine out of the page
         beside = Path(address).parent == folder.resolve().parent
         place = f"{'../' if beside else ''}{Path(address).name}"
-    name, group_by = PurePosixPath(address).name, store.schema.group_by
+    name = PurePosixPath(address).name
+    group_by = store.schema.group_by
     step = -(-len(selection) // MOST_EPISODES) or 1
     table = selection.with_rows(selection.rows[::step]).episodes().combine_chunks()
     glosses = {each.name: each for each in glossary(store.schema, table.schema)}

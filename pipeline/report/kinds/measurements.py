@@ -42,7 +42,8 @@ def _short(summary: Record) -> list[dict[str, str]]:
     """A row for each statement along each axis: the values at which it has each verdict."""
     rows = []
     for group in grouped_by(summary["verdicts"], ("ahead", "behind", "set")):
-        first, ratios = group[0], [each["means"][1] / each["means"][0] for each in group]
+        first = group[0]
+        ratios = [each["means"][1] / each["means"][0] for each in group]
         places = {
             kind: ", ".join(_value(each) or "yes" for each in group if each["verdict"] == kind)
             for kind in (HOLDS, OPEN, FAILS)
@@ -119,7 +120,8 @@ def _curves(group: Sequence[Record]) -> Iterator[Panel]:
     """The medians along each axis that has several values, and counted operations."""
     for rows in grouped_by(group, ("axis",)):
         if len({row["value"] for row in rows} - {None}) > 1:
-            axis, first = pages.words(rows[0]["axis"]), rows[0]
+            axis = pages.words(rows[0]["axis"])
+            first = rows[0]
             medians = [row["median"] for row in rows]
             yield _panel(rows, f"{first['title']}: {axis}", axis, first["unit"], medians)
             if counts := [row["facts"][_COUNTED] for row in rows if _COUNTED in row["facts"]]:
@@ -141,7 +143,8 @@ def _spectra(group: Sequence[Record]) -> Iterator[Panel]:
     """The energy by frequency of each signal; the band are the lowest modes."""
     for row in group:
         if row["spectrum"] is not None:
-            own, last = row["spectrum"], row["facts"]["up to, Hz"]
+            own = row["spectrum"]
+            last = row["facts"]["up to, Hz"]
             cut = last + own["frequency_hz"][1] / 2
             title = f"{pages.words(row['axis'])}, n = {_value(row)}"
             shares = own["frequency_hz"], own["energy_share"]

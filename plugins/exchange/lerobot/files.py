@@ -83,7 +83,8 @@ class LerobotFolder:
         pieces = []
         for file, end in zip(self._data, self._ends.tolist(), strict=False):
             origin = end - file.num_rows
-            low, high = max(part.steps.start, origin), min(part.steps.stop, end)
+            low = max(part.steps.start, origin)
+            high = min(part.steps.stop, end)
             if low < high:
                 pieces.append(self._read_file(file, np.arange(low, high), low - origin, kinds))
         return {name: np.concatenate([piece[name] for piece in pieces]) for name in kinds}
@@ -171,7 +172,9 @@ def _read_info(path: Path) -> dict[str, Any]:
         if not allowed:
             refuse(path, key, f"must be {rule}, not {value!r:.60}")
 
-    version, robot, features = info["codebase_version"], info.get("robot_type"), info["features"]
+    version = info["codebase_version"]
+    robot = info.get("robot_type")
+    features = info["features"]
     if not str(version).startswith("v3."):
         problem = f"is {version}; only v3 can be read"
         if version != "v2.1":
@@ -190,7 +193,9 @@ def _read_info(path: Path) -> dict[str, Any]:
             refuse(path, "features", "a feature needs a name")
         if not isinstance(feature, dict) or not {"dtype", "shape"} <= feature.keys():
             refuse(path, key, "every feature needs dtype and shape")
-        shape, dtype, names = feature["shape"], feature["dtype"], feature.get("names")
+        shape = feature["shape"]
+        dtype = feature["dtype"]
+        names = feature.get("names")
         check(f"{key}/dtype", isinstance(dtype, str), "a string", dtype)
         rule = f"a list of up to {MOST_AXES} whole numbers"
         check(f"{key}/shape", _is_shape(shape), rule, shape)

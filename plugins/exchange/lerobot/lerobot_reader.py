@@ -75,7 +75,8 @@ class LerobotImporter(Importer):
         ends: Mapping[str, np.ndarray],
         part: Span,
     ) -> PartInput:
-        path, first = notes.path, part.first
+        path = notes.path
+        first = part.first
         table = notes.read(notes.schema.names, first, part.episodes.stop)
         arguments: dict[str, Any] = {"remedy": f"{_REMEDY} to use the arrays", **ends}
         if "reward" in steps and steps["reward"].ndim == 1:
@@ -83,7 +84,8 @@ class LerobotImporter(Importer):
         check_notes(path, "", table, part, **arguments)
         arrays = dict(steps)
         for name in self.schema.names("episode"):
-            key, field = f"{layout.NOTES_FIELD}{name}", self.schema.field(name)
+            key = f"{layout.NOTES_FIELD}{name}"
+            field = self.schema.field(name)
             if key not in table.column_names:
                 refuse(path, key, "the column is missing")
             values = to_rows(path, key, table.column(key), field.shape, field.dtype, first)
@@ -98,7 +100,8 @@ class LerobotImporter(Importer):
         part: Span,
     ) -> dict[str, Any]:
         """Catalog columns; `done` means truncated where nothing else says how episodes ended."""
-        folder, done = self._folder, ends.pop("done", None)
+        folder = self._folder
+        done = ends.pop("done", None)
         columns: dict[str, Any] = dict(ends)
         if done is not None and not {"terminated", "truncated"} & ends.keys():
             columns["truncated"] = done
@@ -120,7 +123,8 @@ def _schema_of_notes(path: Path, folder: LerobotFolder) -> Schema:
     except DatasetError as error:
         refuse(path, "", f"gaitforge's notes are damaged: {error}")
     for name in schema.names("step"):
-        field, feature = schema.field(name), folder.features.get(layout.feature_of(name), {})
+        field = schema.field(name)
+        feature = folder.features.get(layout.feature_of(name), {})
         shape = layout.feature_shape(field)
         if feature.get("dtype") != field.dtype or tuple(feature["shape"]) != shape:
             refuse(
@@ -133,16 +137,19 @@ def _schema_of_notes(path: Path, folder: LerobotFolder) -> Schema:
 
 def _described(folder: LerobotFolder) -> tuple[dict[str, str], Schema, Carried]:
     """Field -> feature, the schema, and what is converted, for a dataset without notes."""
-    info, features = folder.info, folder.features
+    info = folder.info
+    features = folder.features
     fields: dict[str, Field] = {}
     names: dict[str, str] = {}
-    kept, left = [], []
+    kept = []
+    left = []
     for feature in features:
         if feature in (*layout.COUNTERS, *_FLAGS):
             continue
         name, field = _field_of(feature, features[feature])
         if isinstance(field, Field) and name not in fields:
-            fields[name], names[name] = field, feature
+            fields[name] = field
+            names[name] = feature
             kept.append(f"{feature} -> {name}")
         else:
             left.append(f"{feature}: {field if isinstance(field, str) else f'{name} is taken'}")
@@ -174,7 +181,8 @@ def _field_of(feature: str, spec: Mapping[str, Any]) -> tuple[str, Field | str]:
     main = {value: key for key, value in layout.MAIN_FEATURES.items()}
     name = main.get(feature) or sources.field_name(feature)
     name = f"feature_{name}" if name in STREAM_KEYS or not name[0].isalpha() else name
-    dtype, shape = spec["dtype"], tuple(spec["shape"])
+    dtype = spec["dtype"]
+    shape = tuple(spec["shape"])
     if dtype in ("image", "video"):
         return name, f"{dtype}s are not imported: a store holds numbers only"
     if dtype not in DTYPES:

@@ -19,11 +19,14 @@ from gaitforge.datasets.formats.sources import Span, tiling_slices
 from gaitforge.datasets.schema import Field, Schema
 
 VERSION = "v3.0"
-INFO, STATS, TASKS = "meta/info.json", "meta/stats.json", "meta/tasks.parquet"
+INFO = "meta/info.json"
+STATS = "meta/stats.json"
+TASKS = "meta/tasks.parquet"
 EPISODES_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 NOTES = "meta/gaitforge"
-SCHEMA_NOTE, EPISODES_NOTE = f"{NOTES}/schema.json", f"{NOTES}/episodes.parquet"
+SCHEMA_NOTE = f"{NOTES}/schema.json"
+EPISODES_NOTE = f"{NOTES}/episodes.parquet"
 NOTES_FIELD = "field."
 """Prefix of a field per episode in `EPISODES_NOTE`; no catalog column has a dot."""
 
@@ -35,7 +38,9 @@ MOST_AXES = 5
 MAIN_FEATURES = {"obs": "observation.state", "action": "action", "reward": "next.reward"}
 """Field -> feature; any other field per step keeps its name."""
 
-DONE, TERMINATED, TRUNCATED = "next.done", "next.terminated", "next.truncated"
+DONE = "next.done"
+TERMINATED = "next.terminated"
+TRUNCATED = "next.truncated"
 SUCCESS = "next.success"
 COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 ENDINGS = (DONE, TERMINATED, TRUNCATED)

@@ -67,8 +67,10 @@ class LerobotExporter(Exporter):
 
     def write(self, selection: EpisodeSelection, temporary: Path, advance: Advance) -> Carried:
         """See `protocol.Exporter`."""
-        schema, options = selection.schema, self._options
-        names, file_bytes = schema.names("step"), options.file_mb * 2**20
+        schema = selection.schema
+        options = self._options
+        names = schema.names("step")
+        file_bytes = options.file_mb * 2**20
         frames = _Frames(selection)
         data = _FileSeries(temporary, layout.DATA_PATH, file_bytes)
         described = _FileSeries(temporary, layout.EPISODES_PATH, file_bytes)
@@ -166,8 +168,11 @@ class _FileSeries:
     """Parquet files one after the other, each of whole episodes and at most `file_bytes`."""
 
     def __init__(self, root: Path, pattern: str, file_bytes: int) -> None:
-        self._root, self._pattern, self._file_bytes = root, pattern, file_bytes
-        self._number, self._bytes = -1, 0
+        self._root = root
+        self._pattern = pattern
+        self._file_bytes = file_bytes
+        self._number = -1
+        self._bytes = 0
         self._writer: pq.ParquetWriter | None = None
 
     def write(
@@ -213,7 +218,8 @@ class _FileSeries:
         """Close the current file."""
         if self._writer is not None:
             self._writer.close()
-        self._writer, self._bytes = None, 0
+        self._writer = None
+        self._bytes = 0
 
 
 def _feature_column(rows: np.ndarray) -> pa.Array:
@@ -277,7 +283,8 @@ def _write_notes(root: Path, selection: EpisodeSelection) -> None:
     """The notes: the schema; the catalog with the fields per episode."""
     _write_json(root / layout.SCHEMA_NOTE, selection.schema.to_json())
     catalog = selection.episodes().drop_columns(["part", "start"])
-    path, writer = root / layout.EPISODES_NOTE, None
+    path = root / layout.EPISODES_NOTE
+    writer = None
     with ExitStack() as stack:
         for block in blocks(selection):
             table = catalog.slice(block.first, len(block.lengths))

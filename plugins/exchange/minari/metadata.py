@@ -15,9 +15,12 @@ from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.formats.checks import read_json, refuse
 from gaitforge.plugins.exchange.minari.minari_schema import METADATA_FILE, NOTES, most_steps
 
-SEED, LARGE_SEED = "seed", "minari_seed"
-STEPS, EPISODES = "total_steps", "total_episodes"
-_LARGE, _SEED_STOP = 1 << 63, 1 << 64
+SEED = "seed"
+LARGE_SEED = "minari_seed"
+STEPS = "total_steps"
+EPISODES = "total_episodes"
+_LARGE = 1 << 63
+_SEED_STOP = 1 << 64
 _NEEDED = ("observation_space", "action_space", "data_format", "dataset_id", EPISODES)
 _USED = (*_NEEDED[:3], "jpeg_encoding", EPISODES, STEPS, NOTES)
 _USED_OF_EPISODES = ("id", SEED, STEPS, NOTES)
@@ -51,7 +54,8 @@ def read_metadata(folder: Path) -> dict[str, Any]:
 
 def episode_length(folder: Path, number: int, about: Mapping[str, Any], data_format: str) -> int:
     """Steps of an episode by its metadata."""
-    key, most = f"episode_{number}/{STEPS}", most_steps(data_format)
+    key = f"episode_{number}/{STEPS}"
+    most = most_steps(data_format)
     steps = _whole(folder, key, about.get(STEPS))
     if most is not None and steps > most:
         problem = f"is {steps}; Minari reads back {most:,} steps of an episode from its"
@@ -63,7 +67,8 @@ def check_totals(
     folder: Path, metadata: Mapping[str, Any], lengths: np.ndarray, following: bool
 ) -> None:
     """Refuse totals that the episodes' lengths (E,), or an episode after them, contradict."""
-    path, steps = folder / METADATA_FILE, int(lengths.sum())
+    path = folder / METADATA_FILE
+    steps = int(lengths.sum())
     if following:
         refuse(path, EPISODES, f"is {len(lengths)}, but there is an episode_{len(lengths)}")
     if metadata.get(STEPS, steps) != steps:

@@ -88,7 +88,8 @@ class MinariImporter(Importer):
 
     def _survey(self) -> tuple[np.ndarray, set[str]]:
         """(E,) lengths of the episodes, and all keys of their metadata."""
-        total, keys = int(self._metadata[meta.EPISODES]), set[str]()
+        total = int(self._metadata[meta.EPISODES])
+        keys = set[str]()
         counts: list[int] = []
         data_format = self._metadata["data_format"]
         for number, about in enumerate(self._about(range(total))):
@@ -129,9 +130,11 @@ class MinariImporter(Importer):
             "rewards -> reward",
             "seed, terminations and truncations -> the catalog",
         ]
-        left, steps = [*self._left], len(first[layout.REWARDS])
+        left = [*self._left]
+        steps = len(first[layout.REWARDS])
         for key, values in infos.items():
-            name, rows = sources.field_name(f"info_{key}"), np.asarray(values)
+            name = sources.field_name(f"info_{key}")
+            rows = np.asarray(values)
             problem = self._info_problem(name, rows, steps)
             if problem:
                 left.append(f"{layout.INFOS}/{key}: {problem}")
@@ -206,7 +209,8 @@ class MinariImporter(Importer):
 
     def read_part(self, part: sources.Span) -> PartInput:
         """See `protocol.Importer`."""
-        first, lengths = part.first, part.lengths.tolist()
+        first = part.first
+        lengths = part.lengths.tolist()
         read = [
             self._episode(number, episode, lengths[number - first])
             for number, episode in enumerate(
@@ -265,7 +269,9 @@ class MinariImporter(Importer):
         self, number: int, episode: Mapping[str, Any], length: int
     ) -> tuple[dict[str, np.ndarray], tuple[bool, bool]]:
         """The fields of an episode, and whether it terminated and was truncated."""
-        at, path, schema = f"episode_{number}", self._path, self.schema
+        at = f"episode_{number}"
+        path = self._path
+        schema = self.schema
         with damage_named(path, at):
             obs, action = (
                 layout.joined(path, f"{at}/{key}", leaves, episode[key], schema.field(name))
@@ -287,12 +293,14 @@ class MinariImporter(Importer):
         """The fields of an episode's infos, whose keys must be those of the first episode."""
         if self._info_keys is not None and (differ := self._info_keys ^ infos.keys()):
             key = min(differ)
-            added, key = key in infos, f"{at}/{layout.INFOS}/{key}"
+            added = key in infos
+            key = f"{at}/{layout.INFOS}/{key}"
             problem = "the first episode has no such infos" if added else "the key is missing"
             refuse(self._path, key, f"{problem}; with infos=false none are imported")
         fields: dict[str, np.ndarray] = {}
         for name, key in self._infos.items():
-            rows, final = _stored(infos[key]), f"final_{name}"
+            rows = _stored(infos[key])
+            final = f"final_{name}"
             count = length + int(self._types is not None or final in self.schema.names())
             if rows.shape[:1] != (count,):
                 problem = f"has shape {rows.shape}, not {count} rows as {length} steps have"

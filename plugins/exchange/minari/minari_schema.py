@@ -21,9 +21,14 @@ from gaitforge.datasets.formats.sources import field_name, stored_dtype
 from gaitforge.datasets.schema import Field, Schema, consecutive_slices
 
 NOTES = "gaitforge"
-OBSERVATIONS, ACTIONS, INFOS = "observations", "actions", "infos"
-REWARDS, TERMINATIONS, TRUNCATIONS = "rewards", "terminations", "truncations"
-METADATA_FILE, HDF5_FILE = "metadata.json", "main_data.hdf5"
+OBSERVATIONS = "observations"
+ACTIONS = "actions"
+INFOS = "infos"
+REWARDS = "rewards"
+TERMINATIONS = "terminations"
+TRUNCATIONS = "truncations"
+METADATA_FILE = "metadata.json"
+HDF5_FILE = "main_data.hdf5"
 
 _BATCH_ROWS = 1 << 15
 """Rows (steps + 1) after which Arrow (26) cuts what Minari's Arrow storages read; Minari (0.5.4)

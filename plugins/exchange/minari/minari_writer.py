@@ -64,7 +64,8 @@ class MinariExporter(Exporter):
         from minari.dataset.minari_dataset import DATASET_ID_RE
 
         check_fields(selection, "a Minari dataset", NEEDED)
-        schema, storage = selection.schema, self._options.storage
+        schema = selection.schema
+        storage = self._options.storage
         if not schema.field("obs").shape or not schema.field("action").shape:
             raise DatasetError("a Minari dataset needs obs and action of at least one number each")
         name = destination.name if "-v" in destination.name else f"{destination.name}-v0"
@@ -74,7 +75,8 @@ class MinariExporter(Exporter):
             raise DatasetError(f"'{self._id}' {problem}")
         if storage == "hdf5":
             check_room(selection, destination, ", or with storage=arrow")
-        most, longest = most_steps(storage), int(selection.lengths.max())
+        most = most_steps(storage)
+        longest = int(selection.lengths.max())
         if most is not None and longest > most:
             limit = f"Minari reads back {most:,} steps of an episode from its {storage} storage"
             raise DatasetError(f"{limit}, and one here has {longest:,}; export with storage=hdf5")
@@ -86,7 +88,8 @@ class MinariExporter(Exporter):
         minari = minari_library()
         from minari.dataset.minari_storage import MinariStorage
 
-        schema, options = selection.schema, self._options
+        schema = selection.schema
+        options = self._options
         temporary.mkdir()
         storage = MinariStorage.new(
             temporary / "data",
@@ -174,13 +177,15 @@ class _Episodes:
         """The buffer of every episode, in order."""
         from minari.data_collector import EpisodeBuffer
 
-        catalog, rows = self._selection.catalog, self._selection.rows
+        catalog = self._selection.catalog
+        rows = self._selection.rows
         ends = [catalog.numbers(name)[rows] for name in ("terminated", "truncated")]
         for block in blocks(self._selection):
             arrays = block.read([*self.schema.names("step"), *self.finals])
             seeds = _seeds(self._selection, rows[block.episodes])
             for number, seed in enumerate(seeds):
-                length, stop = int(block.lengths[number]), int(block.stops[number])
+                length = int(block.lengths[number])
+                stop = int(block.stops[number])
                 places = dict.fromkeys(self.finals, number)
                 fields = {
                     name: rows[places.get(name, slice(stop - length, stop))]

@@ -71,7 +71,9 @@ def read_demos(path: Path, file: h5py.File) -> tuple[list[Demo], list[str], list
         refuse(path, keys.DATA, "no such group; a robomimic file has data/demo_0, data/demo_1, …")
     names = {name: match for name in data if (match := _NAME.fullmatch(name))}
     left = [f"data/{name}: its name is not demo_NUMBER" for name in data if name not in names]
-    demos, empty, unlike = list[Demo](), list[str](), list[str]()
+    demos = list[Demo]()
+    empty = list[str]()
+    unlike = list[str]()
     for name in sorted(names, key=lambda name: int(names[name][1])):
         group = data[name]
         if not isinstance(group, h5py.Group):
@@ -95,7 +97,9 @@ def read_demos(path: Path, file: h5py.File) -> tuple[list[Demo], list[str], list
 
 def _read_demo(path: Path, group: h5py.Group, number: int) -> tuple[Demo, Any]:
     """A demo and its `num_samples`."""
-    at, names, attributes = str(group.name).lstrip("/"), list[bytes](), group.attrs
+    at = str(group.name).lstrip("/")
+    names = list[bytes]()
+    attributes = group.attrs
     h5o.visit(group.id, names.append)  # quicker than h5py's other calls
     opened = {name.decode(): h5o.open(group.id, name) for name in names}
     arrays = {
@@ -192,9 +196,11 @@ def ending_notes(demos: Sequence[Demo], kinds: Mapping[str, Kind], done_mode: in
         solved = "the attribute of that name" if has_success else "unknown, so false"
         ends = "no dones: a demo with success terminated, with success false it was truncated"
         return [f"success: {solved}", f"{ends}, without the attribute it was cut off"]
-    solved, ends = "a set dones", "terminated: a set dones at the last step, else truncated"
+    solved = "a set dones"
+    ends = "terminated: a set dones at the last step, else truncated"
     if done_mode:
-        solved, ends = "a positive last reward", "terminated: solved, else truncated"
+        solved = "a positive last reward"
+        ends = "terminated: solved, else truncated"
     solved = f"the attribute of that name, else {solved}" if has_success else solved
     return [f"success: {solved}", f"{ends} (done_mode={done_mode})"]
 

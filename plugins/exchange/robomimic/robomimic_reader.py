@@ -73,7 +73,8 @@ class RobomimicImporter(hdf5.Hdf5Importer):
         return keys.DATA in hdf5.top_names(source)
 
     def _open(self) -> None:
-        path, self._table = self._path, None
+        path = self._path
+        self._table = None
         self._demos, self._left, self._said = files.read_demos(path, self._file)
         self._kinds = files.common_kinds(self._demos)
         env, self.metadata = files.read_env(path, self._file)
@@ -123,7 +124,8 @@ class RobomimicImporter(hdf5.Hdf5Importer):
         final = self._final_keys(observed)
         obs, noted = self._obs_field(observed)
         action = self._field("action", keys.ACTIONS)
-        fields, reward = [obs, action, Field("reward")], keys.REWARDS in self._kinds
+        fields = [obs, action, Field("reward")]
+        reward = keys.REWARDS in self._kinds
         self._keys = {"obs": observed, "action": [keys.ACTIONS]}
         if reward:
             fields[2] = Field("reward", (), self._required(keys.REWARDS, size=1).dtype)
@@ -158,7 +160,8 @@ class RobomimicImporter(hdf5.Hdf5Importer):
         return kind
 
     def _field(self, name: str, key: str) -> Field:
-        kind, text = self._required(key), f"{key} of the demos"
+        kind = self._required(key)
+        text = f"{key} of the demos"
         per = "episode" if key.startswith(keys.PER_EPISODE) else "step"
         return Field(name, kind.shape, kind.dtype, description=text, per=per)
 
@@ -166,7 +169,8 @@ class RobomimicImporter(hdf5.Hdf5Importer):
         """The keys that become `obs`, in order."""
         if keys.OBS in self._kinds:
             return [keys.OBS]
-        kinds, start = self._kinds, f"{keys.OBS}/"
+        kinds = self._kinds
+        start = f"{keys.OBS}/"
         first: Any = self._file[self._demos[0].group]
         group = first.get(keys.OBS)
         order = {name: at for at, name in enumerate(group)} if group is not None else {}
@@ -183,7 +187,8 @@ class RobomimicImporter(hdf5.Hdf5Importer):
 
     def _obs_field(self, observed: Sequence[str]) -> tuple[Field, dict[str, str]]:
         """The field, and own key -> key of the slices whose names do not tell it."""
-        widths, noted = dict[str, int](), dict[str, str]()
+        widths = dict[str, int]()
+        noted = dict[str, str]()
         parts = [self._required(key, "; name others with obs=NAME,NAME") for key in observed]
         for key, kind in zip(observed, parts, strict=True):
             name = keys.name_of(key.partition("/")[2] or "state", widths)
@@ -219,7 +224,8 @@ class RobomimicImporter(hdf5.Hdf5Importer):
         """See `protocol.Importer`."""
         rows = {"step": part.n_steps, "episode": len(part.lengths)}
         fields = self.schema.fields
-        demos, ends = self._demos[part.episodes], []
+        demos = self._demos[part.episodes]
+        ends = []
         with damage_named(self._path):
             arrays = {f.name: np.zeros((rows[f.per], *f.shape), f.dtype) for f in fields}
             for at, demo in enumerate(demos):
@@ -262,10 +268,12 @@ class RobomimicImporter(hdf5.Hdf5Importer):
 
     def _read(self, demo: Demo, sources: Sequence[str], out: np.ndarray) -> None:
         """Fill `out` with the arrays at some keys, side by side."""
-        flat, stop = out.reshape(len(out), -1), 0
+        flat = out.reshape(len(out), -1)
+        stop = 0
         for key in sources:
             rows = self._rows(demo, key).reshape(len(out), -1)
-            start, stop = stop, stop + rows.shape[1]
+            start = stop
+            stop = stop + rows.shape[1]
             flat[:, start:stop] = rows
 
     def _read_final(

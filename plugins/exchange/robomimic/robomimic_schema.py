@@ -15,12 +15,23 @@ from gaitforge.datasets.formats.hdf5 import keys_clash, next_holds_final
 from gaitforge.datasets.formats.sources import field_name, free_name, tiling_slices
 from gaitforge.datasets.schema import STREAM_KEYS, Schema
 
-DATA, MASK, NOTES = "data", "mask", "gaitforge"
-OBS, NEXT, ACTIONS, REWARDS, DONES = "obs", "next_obs", "actions", "rewards", "dones"
-INITIAL_STATE, EPISODE = "initial_state/", "episode/"
+DATA = "data"
+MASK = "mask"
+NOTES = "gaitforge"
+OBS = "obs"
+NEXT = "next_obs"
+ACTIONS = "actions"
+REWARDS = "rewards"
+DONES = "dones"
+INITIAL_STATE = "initial_state/"
+EPISODE = "episode/"
 PER_EPISODE = (INITIAL_STATE, EPISODE)
-SAMPLES, SUCCESS, SEED, TOTAL = "num_samples", "success", "seed", "total"
-ENV_ARGS, NESTED = "env_args", "nested"
+SAMPLES = "num_samples"
+SUCCESS = "success"
+SEED = "seed"
+TOTAL = "total"
+ENV_ARGS = "env_args"
+NESTED = "nested"
 REMEDY = f"delete the group {NOTES} to use the arrays"
 
 KEYS = "robomimic_keys"

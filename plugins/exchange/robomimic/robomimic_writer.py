@@ -91,7 +91,8 @@ class RobomimicExporter(Exporter):
 
     def write(self, selection: EpisodeSelection, temporary: Path, advance: Advance) -> Carried:
         """See `protocol.Exporter`."""
-        schema, metadata = selection.schema, imported_metadata(selection, "robomimic")
+        schema = selection.schema
+        metadata = imported_metadata(selection, "robomimic")
         names = ("terminated", "success", "seed")
         ends = {name: selection.episodes(name).column(name).to_numpy() for name in names}
         largest = 0.0
@@ -106,7 +107,8 @@ class RobomimicExporter(Exporter):
                 values = block.read(schema.names())
                 largest = max(largest, float(np.abs(values["action"]).max()))
                 for at, stop in enumerate(block.stops):
-                    episode, steps = block.first + at, slice(stop - block.lengths[at], stop)
+                    episode = block.first + at
+                    steps = slice(stop - block.lengths[at], stop)
                     rows = {
                         each.name: values[each.name][steps if each.per == "step" else [at]]
                         for each in schema.fields
@@ -154,7 +156,8 @@ class RobomimicExporter(Exporter):
     def _carried(self, schema: Schema, largest: float, differing: Sequence[str]) -> Carried:
         kept = [f"{name} -> {listed(each)}" for name, each in self._keys.items()]
         kept += [f"the selection {name} -> {keys.MASK}/{name}" for name in self._masks]
-        left, notes = list(differing), list[str]()
+        left = list(differing)
+        notes = list[str]()
         if self._options.notes:
             kept.append(f"the catalog and schema -> {keys.NOTES}")
         else:

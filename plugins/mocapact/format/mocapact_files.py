@@ -209,7 +209,8 @@ def _read_metrics(file: CheckedFile, snippet: layout.MocapactSnippet) -> Rollout
 
 def _with_notes(file: CheckedFile, rollouts: Rollouts, table: pa.Table) -> Rollouts:
     """The rollouts with their rows in the notes, whose lengths must be those of the metrics."""
-    remedy, snippet = "delete it to use the arrays", rollouts.snippet.name
+    remedy = "delete it to use the arrays"
+    snippet = rollouts.snippet.name
     names = file.values(f"{layout.NOTES}/{layout.NOTES_ROLLOUTS}", (table.num_rows,), "S")
     rows = {name.decode(): row for row, name in enumerate(names)}
     if "length" not in table.column_names:

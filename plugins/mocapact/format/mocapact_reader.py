@@ -73,7 +73,8 @@ class MocapactImporter(Importer):
         self._validation = _known_clips(self._rollouts, clips)
         self.identity = joint_identity(self._identities.values(), (options.observables, clips))
         lengths = np.concatenate([each.columns["length"] for each in self._rollouts])
-        advice, fields = "is the file damaged?", self.schema.fields
+        advice = "is the file damaged?"
+        fields = self.schema.fields
         self.parts = cut_parts(source, "episode_lengths", lengths, fields, advice)
         self._first_rollouts = np.cumsum([0, *map(len, self._rollouts)])
         self.carried = self._carried()
@@ -92,7 +93,8 @@ class MocapactImporter(Importer):
 
     def read_part(self, part: Span) -> PartInput:
         """See `protocol.Importer`."""
-        fields, sizes = self.schema.fields, {"step": part.n_steps, "episode": len(part.lengths)}
+        fields = self.schema.fields
+        sizes = {"step": part.n_steps, "episode": len(part.lengths)}
         arrays = {
             each.name: np.empty((sizes[each.per], *each.shape), each.dtype) for each in fields
         }
@@ -112,7 +114,8 @@ class MocapactImporter(Importer):
 
     def _pieces(self, part: Span) -> Iterator[tuple[Rollouts, int, int]]:
         """The snippets of a part's episodes, each with a range of its rollouts."""
-        first, stop = part.first, part.episodes.stop
+        first = part.first
+        stop = part.episodes.stop
         at = int(np.searchsorted(self._first_rollouts, first, side="right")) - 1
         while at < len(self._rollouts) and self._first_rollouts[at] < stop:
             begin, end = (int(each) for each in self._first_rollouts[at : at + 2])
@@ -128,7 +131,8 @@ class MocapactImporter(Importer):
         buffer: np.ndarray,
     ) -> None:
         """Read a rollout's fields into `out`; `buffer` takes its observations."""
-        path, group = rollouts.path, f"{rollouts.snippet.name}/{number}"
+        path = rollouts.path
+        group = f"{rollouts.snippet.name}/{number}"
         for key, name in keys.STEP_KEYS.items():
             if name in out:
                 files.read_float32(path, file, f"{group}/{key}", out[name])

@@ -47,7 +47,8 @@ SUFFIXES = (".hdf5", ".h5")
 PROPRIOCEPTIVE = "observations/proprioceptive"
 INDICES = "observable_indices/walker"
 EARLY = "early_termination"
-START_METRICS, RANDOM_METRICS = "start_metrics", "rsi_metrics"
+START_METRICS = "start_metrics"
+RANDOM_METRICS = "rsi_metrics"
 
 STEP_KEYS = {
     "actions": "action",
@@ -69,7 +70,8 @@ METRICS = {
 
 REQUIRED_METRICS = ("episode_returns",)
 
-NOTES, NOTES_ROLLOUTS = "gaitforge", "rollouts"
+NOTES = "gaitforge"
+NOTES_ROLLOUTS = "rollouts"
 """Group of the notes, and the names of the rollouts in the order of their catalog rows."""
 
 ATTRIBUTE = "mocapact"
@@ -192,7 +194,8 @@ class ObservableLayout:
         for name, names in self.fields.items():
             widths = {each: self.widths[each] for each in names}
             text = "proprioceptive observation" if name == "obs" else "further observables"
-            shape, slices = (sum(widths.values()),), consecutive_slices(widths)
+            shape = (sum(widths.values()),)
+            slices = consecutive_slices(widths)
             fields.append(Field(name, shape, unit="mixed", description=text, slices=slices))
         return fields
 

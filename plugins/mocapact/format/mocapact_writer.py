@@ -58,7 +58,8 @@ class MocapactExporter(Exporter):
 
     def write(self, selection: EpisodeSelection, temporary: Path, advance: Advance) -> Carried:
         """See `protocol.Exporter`."""
-        content, plan = _Content(selection.schema), _Plan(selection)
+        content = _Content(selection.schema)
+        plan = _Plan(selection)
         if not self._one_file:
             temporary.mkdir()
         with _Files(temporary, self._one_file, content, plan) as files:
@@ -245,7 +246,10 @@ class _Files(ExitStack):
 
     def __init__(self, place: Path, one_file: bool, content: _Content, plan: _Plan) -> None:
         super().__init__()
-        self._place, self._one_file, self._content, self._plan = place, one_file, content, plan
+        self._place = place
+        self._one_file = one_file
+        self._content = content
+        self._plan = plan
         self._name: str | None = None
         self.sums: dict[str, _Sums] = {}
 
@@ -261,9 +265,12 @@ class _Files(ExitStack):
 
     def write(self, block: Block) -> None:
         """Write the rollouts of a block."""
-        plan, content, arrays = self._plan, self._content, block.read(self._content.fields)
+        plan = self._plan
+        content = self._content
+        arrays = block.read(self._content.fields)
         for number, (length, stop) in enumerate(zip(block.lengths, block.stops, strict=True)):
-            rows, episode = slice(stop - length, stop), block.first + number
+            rows = slice(stop - length, stop)
+            episode = block.first + number
             file_name = "" if self._one_file else plan.clips[episode]
             sums = self.sums.setdefault(file_name, _Sums())
             group = self.open(file_name).create_group(plan.rollout(episode))
@@ -282,7 +289,8 @@ class _Files(ExitStack):
 
     def finish(self, name: str, episodes: np.ndarray) -> None:
         """Write a file's metrics, indices and statistics; its rollouts are these episodes."""
-        file, schema = self.open(name), self._content.schema
+        file = self.open(name)
+        schema = self._content.schema
         _write_metrics(file, self._plan, episodes)
         for observable, bounds in self._content.layout.slices.items():
             columns = np.arange(*bounds, dtype=np.int64)

@@ -129,7 +129,8 @@ def _task_class() -> Any:
 
         def _get_clip_to_track(self, random_state: np.random.RandomState) -> None:
             # dm_control's `PlaybackTask` overrides the same method.
-            self._possible_starts, self._start_probabilities = [self.chosen], [1.0]
+            self._possible_starts = [self.chosen]
+            self._start_probabilities = [1.0]
             super()._get_clip_to_track(random_state)
 
     return ChosenStart

@@ -40,7 +40,8 @@ class TrackedPoses:
     @classmethod
     def empty(cls, humanoid: CmuHumanoid, count: int) -> Self:
         """Uninitialised poses, for `read_pose`."""
-        model, bodies = humanoid.model, len(humanoid.bodies)
+        model = humanoid.model
+        bodies = len(humanoid.bodies)
         return cls(
             qpos=np.empty((count, model.nq)),
             qvel=np.empty((count, model.nv)),
@@ -55,9 +56,12 @@ def read_pose(humanoid: CmuHumanoid, data: mujoco.MjData, poses: TrackedPoses, r
     """Write the pose of `data`'s qpos and qvel into a row."""
     mujoco.mj_kinematics(humanoid.model, data)
     mujoco.mj_comPos(humanoid.model, data)
-    root, first, last = humanoid.root, humanoid.bodies[0], humanoid.bodies[-1] + 1
+    root = humanoid.root
+    first = humanoid.bodies[0]
+    last = humanoid.bodies[-1] + 1
     xpos = data.xpos
-    poses.qpos[row], poses.qvel[row] = data.qpos, data.qvel
+    poses.qpos[row] = data.qpos
+    poses.qvel[row] = data.qvel
     poses.body_pos[row] = xpos[first:last]
     poses.body_quat[row] = data.xquat[first:last]
     poses.center_of_mass[row] = data.subtree_com[humanoid.whole]
@@ -67,9 +71,11 @@ def read_pose(humanoid: CmuHumanoid, data: mujoco.MjData, poses: TrackedPoses, r
 
 def track(humanoid: CmuHumanoid, qpos: np.ndarray, qvel: np.ndarray) -> TrackedPoses:
     """The tracked poses at qpos (N, 63) and qvel (N, 62)."""
-    poses, data = TrackedPoses.empty(humanoid, len(qpos)), mujoco.MjData(humanoid.model)
+    poses = TrackedPoses.empty(humanoid, len(qpos))
+    data = mujoco.MjData(humanoid.model)
     for row in range(len(qpos)):
-        data.qpos[:], data.qvel[:] = qpos[row], qvel[row]
+        data.qpos[:] = qpos[row]
+        data.qvel[:] = qvel[row]
         read_pose(humanoid, data, poses, row)
     return poses
 

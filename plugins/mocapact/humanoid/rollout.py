@@ -112,14 +112,18 @@ def run_episode(
     obs = env.reset(spec.snippet, spec.frame)
     steps: list[tuple[np.ndarray, ...]] = []
     values: list[np.ndarray] = []
-    reward, total, length, terminated = 0.0, 0.0, 0, False
+    reward = 0.0
+    total = 0.0
+    length = 0
+    terminated = False
     while length < possible and not terminated:
         seen = StoredObservation(obs[None], np.array([reward], dtype=np.float32))
         mean = np.clip(policy.act(seen)[0], -1.0, 1.0).astype(np.float32)
         noise = rng.standard_normal(N_JOINTS, dtype=np.float32) * np.float32(spec.action_noise)
         action = np.clip(mean + noise, -1.0, 1.0)
         result = env.step(action)
-        reward, terminated = result.reward, result.terminated
+        reward = result.reward
+        terminated = result.terminated
         if recorded is not None:
             steps.append((obs, action, mean, np.array(reward, np.float32)))
             if (value := recorded.value(seen)) is not None:

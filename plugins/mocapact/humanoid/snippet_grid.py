@@ -20,7 +20,8 @@ from gaitforge.plugins.mocapact.humanoid.observation import (
 from gaitforge.plugins.mocapact.humanoid.rollout import ClipEpisode, ClipExpertPolicy, ClipResult
 
 ROBOT = "cmu-humanoid"
-TERRAIN, SKILL = "flat", "tracking"
+TERRAIN = "flat"
+SKILL = "tracking"
 
 
 MOST_EPISODES = 1 << 12

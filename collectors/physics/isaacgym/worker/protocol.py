@@ -19,7 +19,8 @@ STEP_WITH_EVENTS = b"E"
 QUIT = b"Q"
 DONE = b"{}\n"
 
-JOINTS, LEGS = 12, 4
+JOINTS = 12
+LEGS = 4
 
 MOTION = (
     ("base_pos", 3),

@@ -30,7 +30,9 @@ class Robots:
         world: World,
         device: torch.device,
     ):
-        self._gym, self._sim, self._device = gym, world.sim, device
+        self._gym = gym
+        self._sim = world.sim
+        self._device = device
         self._decimation = int(settings["decimation"])
         self._root = gymtorch.wrap_tensor(gym.acquire_actor_root_state_tensor(world.sim))
         self._dof = gymtorch.wrap_tensor(gym.acquire_dof_state_tensor(world.sim))
@@ -40,7 +42,8 @@ class Robots:
         gym.refresh_actor_root_state_tensor(world.sim)
         gym.refresh_rigid_body_state_tensor(world.sim)
         gym.refresh_net_contact_force_tensor(world.sim)
-        n, joints = len(world.robot_actors), protocol.JOINTS
+        n = len(world.robot_actors)
+        joints = protocol.JOINTS
         self._joint_state = self._dof.view(n, joints, 2)
         self._actors = self._tensor(world.robot_actors, torch.int32)
         self._rows = self._actors.long()
@@ -104,8 +107,10 @@ class Robots:
 
     def _write_states(self) -> None:
         """Write changed states to the simulator."""
-        gym, sim = self._gym, self._sim
-        changed, started = self._actors[self._changed], self._actors[self._started]
+        gym = self._gym
+        sim = self._sim
+        changed = self._actors[self._changed]
+        started = self._actors[self._started]
         unwrap = gymtorch.unwrap_tensor
         if len(changed):
             gym.set_actor_root_state_tensor_indexed(
@@ -121,7 +126,8 @@ class Robots:
 
         The simulator does not document whether its joint friction acts on torque-driven joints.
         """
-        gym, sim = self._gym, self._sim
+        gym = self._gym
+        sim = self._sim
         for substep in range(self._decimation):
             position = self._joint_state[:, self._to_card, 0]
             velocity = self._joint_state[:, self._to_card, 1]
@@ -145,7 +151,8 @@ class Robots:
         """(N, width) the columns of `protocol.STATE`."""
         n = len(self._rows)
         root = self._root[self._rows]
-        quat, spin = root[:, 3:7], root[:, 10:13]
+        quat = root[:, 3:7]
+        spin = root[:, 10:13]
         velocity = root[:, 7:10] - torch.cross(spin, rotate(quat, self._com), dim=1)
         feet = self._bodies[self._feet]
         foot_pos = feet[..., :3] - self._place[:, None]
@@ -178,7 +185,8 @@ class Robots:
         pressed = length(self._forces[self._barriers])
         on_any = self._zeros(len(self._rows)).index_add_(0, self._barrier_robot, pressed)
         touched = on_any > 0.0
-        trunk, hips = self._forces[self._trunk], self._forces[self._hips]
+        trunk = self._forces[self._trunk]
+        hips = self._forces[self._hips]
         on_body = length(trunk) + length(hips).sum(dim=1)
         on_trunk = torch.where(touched[:, None], torch.zeros_like(trunk), trunk)
         return on_trunk, on_any, torch.where(touched, on_body, torch.zeros_like(on_body))
@@ -200,7 +208,8 @@ class Robots:
 
 def rotate(quat: torch.Tensor, vector: torch.Tensor, sign: float = 1.0) -> torch.Tensor:
     """(N, 3) body vectors into the world by unit quaternions xyzw (N, 4); back with the sign -1."""
-    xyz, w = quat[:, :3], quat[:, 3:]
+    xyz = quat[:, :3]
+    w = quat[:, 3:]
     t = 2.0 * torch.cross(xyz, vector, dim=1)
     return vector + sign * w * t + torch.cross(xyz, t, dim=1)
 

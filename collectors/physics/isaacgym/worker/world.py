@@ -13,7 +13,8 @@ from isaacgym import gymapi
 BODY_FRICTION = 0.6
 """Friction of all shapes but feet: averaged 0.3 on barriers, as in MuJoCo, and on the ground, where
 MuJoCo has 1."""
-ROBOT_BIT, BARRIER_BIT = 1, 2
+ROBOT_BIT = 1
+BARRIER_BIT = 2
 """Shapes that share a filter bit do not collide."""
 MAX_JOINT_SPEED = 100.0
 MAX_BODY_SPEED = 1000.0
@@ -42,7 +43,9 @@ class World:
         arrays: "dict[str, np.ndarray]",
         poses: np.ndarray,
     ):
-        self._gym, self._settings, self._arrays = gym, settings, arrays
+        self._gym = gym
+        self._settings = settings
+        self._arrays = arrays
         cuda = settings["device"] != "cpu"
         device = int(settings["device"].split(":")[1]) if cuda else 0
         self.sim = gym.create_sim(device, -1, gymapi.SIM_PHYSX, sim_params(settings, cuda))
@@ -85,7 +88,8 @@ class World:
             self._gym.add_triangle_mesh(self.sim, vertices.ravel(), triangles.ravel(), params)
 
     def _load_robot(self) -> None:
-        gym, settings = self._gym, self._settings
+        gym = self._gym
+        settings = self._settings
         folder, file = os.path.split(settings["urdf"])
         self._robot = gym.load_asset(self.sim, folder, file, robot_options())
         if not self._robot:
@@ -125,14 +129,16 @@ class World:
 
     def _set_shapes(self, env: gymapi.Env, actor: int, foot_friction: float) -> None:
         """Set collision filters and friction of a robot's shapes."""
-        gym, settings = self._gym, self._settings
+        gym = self._gym
+        settings = self._settings
         shapes = gym.get_actor_rigid_shape_properties(env, actor)
         for body, which in enumerate(self._shape_ranges):
             name = self.body_names[body]
             beyond = name in settings["beyond_barriers"]
             friction = foot_friction if name in settings["feet"] else BODY_FRICTION
             for shape in shapes[which.start : which.start + which.count]:
-                shape.friction, shape.restitution = friction, 0.0
+                shape.friction = friction
+                shape.restitution = 0.0
                 shape.filter = ROBOT_BIT | BARRIER_BIT if beyond else ROBOT_BIT
         gym.set_actor_rigid_shape_properties(env, actor, shapes)
 
@@ -140,14 +146,16 @@ class World:
         """Add the drawn mass, scale the inertia, and move the centre of mass."""
         mass = trunk.mass + float(self._arrays["mass_offset"][robot])
         factor = mass / trunk.mass
-        trunk.mass, trunk.invMass = mass, 1.0 / mass
+        trunk.mass = mass
+        trunk.invMass = 1.0 / mass
         trunk.inertia = scaled(trunk.inertia, factor)
         trunk.invInertia = scaled(trunk.invInertia, 1.0 / factor)
         x, y, z = (float(offset) for offset in self._arrays["com_offset"][robot])
         trunk.com = gymapi.Vec3(trunk.com.x + x, trunk.com.y + y, trunk.com.z + z)
 
     def _add_barrier(self, env: gymapi.Env, robot: int, row: int) -> int:
-        gym, arrays = self._gym, self._arrays
+        gym = self._gym
+        arrays = self._arrays
         x, y, z = (2.0 * float(half) for half in arrays["barrier_half"][row])
         size = (x, y, z)
         if size not in self._boxes:
@@ -161,7 +169,9 @@ class World:
         actor = gym.create_actor(env, self._boxes[size], pose, name, robot, BARRIER_BIT, 0)
         shapes = gym.get_actor_rigid_shape_properties(env, actor)
         for shape in shapes:
-            shape.friction, shape.restitution, shape.filter = 0.0, 0.0, BARRIER_BIT
+            shape.friction = 0.0
+            shape.restitution = 0.0
+            shape.filter = BARRIER_BIT
         gym.set_actor_rigid_shape_properties(env, actor, shapes)
         return actor
 
@@ -172,7 +182,8 @@ def sim_params(settings: "dict[str, Any]", cuda: bool) -> gymapi.SimParams:
     Contacts of the last substep: those of all give wrong forces (IsaacGymEnvs' release notes).
     """
     params = gymapi.SimParams()
-    params.dt, params.substeps = settings["substep_s"], 1
+    params.dt = settings["substep_s"]
+    params.substeps = 1
     params.up_axis = gymapi.UP_AXIS_Z
     params.gravity = gymapi.Vec3(0.0, 0.0, -settings["gravity_ms2"])
     params.use_gpu_pipeline = cuda

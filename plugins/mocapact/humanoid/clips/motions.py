@@ -80,7 +80,8 @@ def synthetic_clip(motion: str, frames: int = 96, variant: int = 0) -> Reference
     humanoid = load_humanoid()
     nominal = MOTIONS[motion]
     rng = np.random.default_rng([list(MOTIONS).index(motion), variant])
-    low, high = (0.85, 0.8, -np.pi), (1.15, 1.2, np.pi)
+    low = (0.85, 0.8, -np.pi)
+    high = (1.15, 1.2, np.pi)
     speed, size, heading = rng.uniform(low, high) if variant else (1.0, 1.0, 0.0)
     poser = _Poser(humanoid)
     poses = np.empty((frames, humanoid.model.nq))
@@ -95,9 +96,12 @@ def synthetic_clip(motion: str, frames: int = 96, variant: int = 0) -> Reference
 
 def _turned(poses: np.ndarray, heading: float) -> np.ndarray:
     """Poses (T, 63) turned about the world's vertical axis by `heading`, in rad."""
-    turned, cos, sin = poses.copy(), np.cos(heading), np.sin(heading)
+    turned = poses.copy()
+    cos = np.cos(heading)
+    sin = np.sin(heading)
     turned[:, :2] = poses[:, :2] @ np.array([[cos, sin], [-sin, cos]])
-    turn, root = np.array([np.cos(heading / 2), 0.0, 0.0, np.sin(heading / 2)]), np.empty(4)
+    turn = np.array([np.cos(heading / 2), 0.0, 0.0, np.sin(heading / 2)])
+    root = np.empty(4)
     for row, pose in zip(turned, poses, strict=True):
         mujoco.mju_mulQuat(root, turn, pose[3:7])
         row[3:7] = root

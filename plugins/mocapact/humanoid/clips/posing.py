@@ -60,12 +60,15 @@ class SolePlacement:
         return self._data.subtree_com[self._humanoid.whole].copy()
 
     def _place_foot(self, pose: np.ndarray, side: str, place: np.ndarray) -> None:
-        model, sole = self._humanoid.model, self._soles[side]
+        model = self._humanoid.model
+        sole = self._soles[side]
         foot = self._humanoid.body(f"{side}foot")
         joints = [model.joint(f"{PREFIX}{side}{name}").id for name in _LEG_JOINTS]
-        columns, places = model.jnt_dofadr[joints], model.jnt_qposadr[joints]
+        columns = model.jnt_dofadr[joints]
+        places = model.jnt_qposadr[joints]
         low, high = model.jnt_range[joints].T + np.array([[1.0], [-1.0]]) * _LIMIT_MARGIN_RAD
-        jac_pos, jac_rot = np.empty((3, model.nv)), np.empty((3, model.nv))
+        jac_pos = np.empty((3, model.nv))
+        jac_rot = np.empty((3, model.nv))
         error = np.zeros(6)
         for _ in range(_ITERATIONS):
             self._forward(pose)
@@ -85,19 +88,23 @@ class SolePlacement:
 
     def _sole(self, side: str) -> Sole:
         """The plane through the underside of heel and toes: capsules of one radius."""
-        model, humanoid = self._humanoid.model, self._humanoid
-        foot, toes = humanoid.body(f"{side}foot"), humanoid.body(f"{side}toes")
+        model = self._humanoid.model
+        humanoid = self._humanoid
+        foot = humanoid.body(f"{side}foot")
+        toes = humanoid.body(f"{side}toes")
         pose = np.zeros(model.nq)
         pose[3:7] = UPRIGHT_QUAT
         self._forward(pose)
-        spheres, radii = [], []
+        spheres = []
+        radii = []
         for geom in np.flatnonzero(np.isin(model.geom_bodyid, (foot, toes))):
             half = model.geom_size[geom, 1] * self._data.geom_xmat[geom].reshape(3, 3)[:, 2]
             centre = self._data.geom_xpos[geom]
             spheres += [centre - half, centre + half]
             radii.append(model.geom_size[geom, 0])
         points = np.array(spheres)
-        rotation, origin = self._data.xmat[foot].reshape(3, 3), self._data.xpos[foot]
+        rotation = self._data.xmat[foot].reshape(3, 3)
+        origin = self._data.xpos[foot]
         points = (points - origin) @ rotation
         centre = points.mean(axis=0)
         up = np.linalg.svd(points - centre)[2][-1]

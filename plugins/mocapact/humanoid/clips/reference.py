@@ -38,7 +38,8 @@ class ReferenceClip:
     @property
     def digest(self) -> str:
         """A short hash, equal to `clip_digest` of the clip in a file."""
-        qpos, count = self.poses.qpos, self.frames
+        qpos = self.poses.qpos
+        count = self.frames
         parts = (qpos[:, :3], qpos[:, 3:7], qpos[:, 7:], self.poses.body_pos.reshape(count, -1))
         return _digest([part.T for part in parts])
 
@@ -95,7 +96,8 @@ def read_clip(path: Path, name: str) -> ReferenceClip:
     if abs(trajectory.dt - CONTROL_DT_S) > 1e-9:
         raise ValueError(f"clip {name} has a time step of {trajectory.dt} s, not {CONTROL_DT_S}")
     features = {key.removeprefix(PREFIX): value for key, value in trajectory.as_dict().items()}
-    bodies, expected = features["body_positions"].shape[1], len(load_humanoid().bodies)
+    bodies = features["body_positions"].shape[1]
+    expected = len(load_humanoid().bodies)
     if bodies != expected:
         raise ValueError(f"clip {name} has {bodies} bodies, not {expected}: use the clips of 2020")
     root_first = ("position", "quaternion", "joints")
@@ -140,7 +142,8 @@ def _write_clip(group: Any, clip: ReferenceClip) -> None:
     walker = group.create_group("walkers/walker_0")
     walker.create_group("scaling")
     walker.create_group("markers")
-    poses, count = clip.poses, clip.frames
+    poses = clip.poses
+    count = clip.frames
     values = {
         "position": poses.qpos[:, :3],
         "quaternion": poses.qpos[:, 3:7],

@@ -29,7 +29,8 @@ from gaitforge.plugins.mocapact.humanoid.observation import N_JOINTS, REF_STEPS
 from gaitforge.plugins.mocapact.humanoid.rollout import ClipExpertPolicy
 from gaitforge.plugins.mocapact.humanoid.walker import load_humanoid
 
-PD, RESIDUAL = "pd", "pd-residual"
+PD = "pd"
+RESIDUAL = "pd-residual"
 """Names of the expert without a file, and of all trained experts, which differ in their hash."""
 
 WEIGHTS = "expert.safetensors"
@@ -146,7 +147,8 @@ def load_expert(source: str, snippet: Snippet) -> ClipExpert:
     kinds = ValueError, KeyError, TypeError
     with failures(f"expert {path} cannot be read", *kinds, error=ValueError):
         card = json.loads(card_path.read_text())
-        tracked, law = card["snippet"], PDLaw(**card["law"])
+        tracked = card["snippet"]
+        law = PDLaw(**card["law"])
     if tracked != snippet.name:
         raise ValueError(f"expert {path} tracks snippet {tracked}, not {snippet.name}")
     return ClipExpert(ResidualExpert(law, weights, f"expert {path}", digest), card)

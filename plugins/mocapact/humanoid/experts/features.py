@@ -19,9 +19,18 @@ from gaitforge.plugins.mocapact.humanoid.observation import (
 from gaitforge.plugins.mocapact.humanoid.walker import END_EFFECTORS, CmuHumanoid
 
 _SEEN = (
-    *("actuator_activation", "body_height", "end_effectors_pos", "joints_pos", "joints_vel"),
-    *("reference_rel_joints", "reference_rel_root_pos_local", "reference_rel_root_quat"),
-    *("sensors_gyro", "sensors_velocimeter", "time_in_clip", "world_zaxis"),
+    "actuator_activation",
+    "body_height",
+    "end_effectors_pos",
+    "joints_pos",
+    "joints_vel",
+    "reference_rel_joints",
+    "reference_rel_root_pos_local",
+    "reference_rel_root_quat",
+    "sensors_gyro",
+    "sensors_velocimeter",
+    "time_in_clip",
+    "world_zaxis",
 )
 _WIDTHS = {name: OBSERVATION_SLICES[name][1] - OBSERVATION_SLICES[name][0] for name in _SEEN}
 FEATURE_SLICES = consecutive_slices(_WIDTHS)
@@ -57,8 +66,10 @@ class BatchState:
 
 def batch_features(humanoid: CmuHumanoid, state: BatchState, reference: TrackedPoses) -> np.ndarray:
     """(N, FEATURE_DIM) float32: the same numbers from a batch's state."""
-    poses, count = state.poses, len(state.poses)
-    root_pos, root_quat = poses.qpos[:, :3], poses.qpos[:, 3:7]
+    poses = state.poses
+    count = len(state.poses)
+    root_pos = poses.qpos[:, :3]
+    root_quat = poses.qpos[:, 3:7]
     ahead = state.frame[:, None] + np.array(REF_STEPS)
     joints = 7 + humanoid.joints
     joint_pos = poses.qpos[:, joints]
@@ -91,8 +102,10 @@ def reference_velocity(features: np.ndarray) -> np.ndarray:
 
 def _relative(source: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Quaternions (..., 4), wxyz, that lead from source to target, in the source's frame."""
-    w, xyz = source[..., :1], source[..., 1:]
-    v, uvw = target[..., :1], target[..., 1:]
+    w = source[..., :1]
+    xyz = source[..., 1:]
+    v = target[..., :1]
+    uvw = target[..., 1:]
     scalar = w * v + (xyz * uvw).sum(axis=-1, keepdims=True)
     vector = w * uvw - v * xyz - np.cross(xyz, uvw)
     return np.concatenate([scalar, vector], axis=-1)

@@ -45,8 +45,10 @@ class TrackingBatch:
         number: int,
         threads: int,
     ):
-        self.snippet, self.number = snippet, number
-        self._humanoid, self._reference = humanoid, clip.poses
+        self.snippet = snippet
+        self.number = number
+        self._humanoid = humanoid
+        self._reference = clip.poses
         self._starts = _start_states(humanoid, clip.poses.at(slice(0, snippet.last_frame + 1)))
         self._state = np.empty((number, self._starts.shape[1]))
         self._activation = np.empty((number, N_JOINTS))
@@ -88,7 +90,8 @@ class TrackingBatch:
 
     def features(self) -> np.ndarray:
         """(N, FEATURE_DIM) float32; see `features`."""
-        start, end = self.snippet.start, self.snippet.end
+        start = self.snippet.start
+        end = self.snippet.end
         clip_time = (self.frame - start) / (end - start)
         state = BatchState(self._poses, self._activation, self.frame, clip_time)
         return batch_features(self._humanoid, state, self._reference)
@@ -120,7 +123,8 @@ def _start_states(humanoid: CmuHumanoid, frames: TrackedPoses) -> np.ndarray:
     states = np.empty((len(frames), mujoco.mj_stateSize(resting, _STATE)))
     for row in range(len(frames)):
         mujoco.mj_resetData(resting, data)
-        data.qpos[:], data.qvel[:] = frames.qpos[row], frames.qvel[row]
+        data.qpos[:] = frames.qpos[row]
+        data.qvel[:] = frames.qvel[row]
         mujoco.mj_forward(resting, data)
         mujoco.mj_getState(resting, data, states[row], _STATE)
     return states

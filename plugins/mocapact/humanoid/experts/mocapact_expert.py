@@ -35,7 +35,8 @@ class MocapactExpert(Memoryless):
     has_value = False  # its critic's values are of rewards normalised by pickled statistics
 
     def __init__(self, folder: Path, snippet: Snippet):
-        utils, observables = _package("sb3.utils"), _package("observables")
+        utils = _package("sb3.utils")
+        observables = _package("observables")
         model = folder / snippet.name / _MODEL
         weights = model / "best_model.zip"
         if not weights.is_file():

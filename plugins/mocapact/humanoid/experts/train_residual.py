@@ -73,12 +73,14 @@ class ResidualTask:
     """The batch as rsl-rl's `VecEnv`: actions correct the PD law, ended episodes restart."""
 
     def __init__(self, batch: TrackingBatch, config: ResidualTrainingConfig, iteration: int):
-        self.num_envs, self.num_actions = batch.number, N_JOINTS
+        self.num_envs = batch.number
+        self.num_actions = N_JOINTS
         self.max_episode_length = batch.snippet.steps
         self.device = "cpu"
         self.cfg: dict[str, object] = {}
         self.finished: list[tuple[float, float]] = []
-        self._batch, self._config = batch, config
+        self._batch = batch
+        self._config = config
         self._frames = np.array(batch.snippet.random_starts())
         # With the iteration, so that a resumed training does not repeat the draws of its start.
         self._rng = np.random.default_rng([config.seed, iteration])
@@ -94,7 +96,8 @@ class ResidualTask:
 
     def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict]:
         """Apply corrections (N, 56); see `rsl_rl.env.VecEnv.step`."""
-        base, residual = self._config.law.action(self._features), actions.numpy()
+        base = self._config.law.action(self._features)
+        residual = actions.numpy()
         result = self._batch.step(base + self._config.residual_scale * residual)
         self._returns += result.reward
         failed = result.error > self._config.termination_error
@@ -176,7 +179,8 @@ def train_residual(
 
 
 def _summary(task: ResidualTask, done: PpoUpdate) -> dict[str, Any]:
-    finished, task.finished = np.array(task.finished).reshape(-1, 2), []
+    finished = np.array(task.finished).reshape(-1, 2)
+    task.finished = []
     mean = finished.mean(axis=0).tolist() if len(finished) else [None, None]
     return done.summary | {"normalised_return": mean[0], "normalised_length": mean[1]}
 
