@@ -89,8 +89,8 @@ def ratio_interval(
     if mean_ratio is None:
         return None
     rests = np.array(returns) - mean_ratio * np.array(references)
-    rest = combined_interval(rests.mean(axis=1).tolist(), [mean_interval(each) for each in rests])
-    if rest is None:
+    interval = combined_interval(rests.mean(axis=1).tolist(), [mean_interval(row) for row in rests])
+    if interval is None:
         return None
-    low, high = (ratio(each, of) for each in rest)
+    low, high = (ratio(end, of) for end in interval)
     return None if low is None or high is None else (mean_ratio + low, mean_ratio + high)

@@ -19,5 +19,5 @@ def joined_arrays(
     steps = {}
     for name in schema.names("step"):
         attribute = (renamed or {}).get(name, name)
-        steps[name] = np.concatenate([getattr(each, attribute) for each in episodes])
-    return steps, {"final_obs": np.stack([each.final_obs for each in episodes])}
+        steps[name] = np.concatenate([getattr(episode, attribute) for episode in episodes])
+    return steps, {"final_obs": np.stack([episode.final_obs for episode in episodes])}

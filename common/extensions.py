@@ -71,7 +71,7 @@ def named_extension(kind: str, name: str) -> Extension:
     Raises:
         UntrustedCodeError: neither the user's command line nor an installed package names it.
     """
-    packaged = [each for each in _entry_points(kind) if each.value == name]
+    packaged = [entry for entry in _entry_points(kind) if entry.value == name]
     if not packaged:
         check_trusted(name)
     return Extension(f"{kind} {name}", name)

@@ -184,12 +184,12 @@ def check_inside(root: Path, paths: Iterable[Path]) -> None:
     links into `blobs` beside `snapshots`; these are followed.
     """
     real = root.resolve()
-    blobs = [each.parent / "blobs" for each in real.parents if each.name == "snapshots"]
+    blobs = [folder.parent / "blobs" for folder in real.parents if folder.name == "snapshots"]
     paths = list(paths)
     links = {path for path in paths if again_if_stale(path, path.is_symlink)}
     for path in sorted(links.union(path.parent for path in paths)):
         target = path.resolve()
-        if not any(target.is_relative_to(each) for each in (real, *blobs)):
+        if not any(target.is_relative_to(folder) for folder in (real, *blobs)):
             raise DatasetError(f"{path} leads out of {root} to {target}; put a copy in its place")
 
 
@@ -203,7 +203,7 @@ def join_inside(folder: Path, relative: object) -> Path:
     parts = relative.split("/") if isinstance(relative, str) else []
     if not parts or any(part in ("", ".", "..") for part in parts):
         raise DatasetError(f"{shown} is no path inside {folder}; allowed are names joined by '/'")
-    if any(each in str(relative) for each in "\\\0") or re.match("[A-Za-z]:", str(relative)):
+    if any(mark in str(relative) for mark in "\\\0") or re.match("[A-Za-z]:", str(relative)):
         raise DatasetError(f"{shown} is no path inside {folder}; it has a drive, backslash or NUL")
     path = folder.joinpath(*parts)
     check_inside(folder, [path])

@@ -79,10 +79,10 @@ def stop_signals(
     previous = {number: signal.signal(number, handle) for number in numbers or NOTICES}
     try:
         yield notices
-    except Exception as other:
+    except Exception as failure:
         if error is None or not first:
             raise
-        raise error(notices.received) from other
+        raise error(notices.received) from failure
     finally:
         for number, handler in previous.items():
             signal.signal(number, signal.SIG_IGN if error and first else handler)

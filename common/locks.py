@@ -95,17 +95,17 @@ def shared_lock(path: Path) -> Iterator[None]:
 
     Each holder has a file of its own beside `path`; see `is_shared`.
     """
-    own = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    holder_path = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     with contextlib.ExitStack() as held:
         with exclusive_lock(path):
-            held.enter_context(exclusive_lock(own))
+            held.enter_context(exclusive_lock(holder_path))
         yield
 
 
 def is_shared(path: Path) -> bool:
     """Whether a process holds `path` by `shared_lock`; for who has the exclusive lock on it."""
-    for own in path.parent.glob(f"{path.name}.*"):
-        with exclusive_lock(own, wait=False) as is_free:
+    for holder_path in path.parent.glob(f"{path.name}.*"):
+        with exclusive_lock(holder_path, wait=False) as is_free:
             if not is_free:
                 return True
     return False
@@ -413,8 +413,8 @@ def _unlink(path: Path) -> None:
 def _say_without(path: Path, problem: str) -> None:
     # The processes that one command starts would all say it.
     if multiprocessing.parent_process() is None:
-        place = path.parent.absolute()
-        _say(f"the file system of {place} {problem}; files that name their process are its locks")
+        folder = path.parent.absolute()
+        _say(f"the file system of {folder} {problem}; files that name their process are its locks")
 
 
 def _say(text: str) -> None:

@@ -45,8 +45,8 @@ class Ensemble(nn.Module):
             bias = bias[:members]
             x = x.expand(len(weight), -1, -1)
             if weight.shape[-1] == 1:  # products of matrix and vector are several times as fast
-                each = zip(x, weight[..., 0], strict=True)
-                x = torch.stack([member @ vector for member, vector in each])[..., None] + bias
+                pairs = zip(x, weight[..., 0], strict=True)
+                x = torch.stack([member @ vector for member, vector in pairs])[..., None] + bias
             else:
                 x = torch.baddbmm(bias, x, weight)
             if layer < last:

@@ -78,9 +78,9 @@ def _say_in_memory(error: Exception) -> None:
         return
     _said.add(reason)
     where = getattr(error, "filename", None)
-    place = f" in {where}" if where else ""
+    words = f" in {where}" if where else ""
     print(
-        f"gaitforge: machine code is compiled in memory, as numba cannot keep it{place}: {reason}; "
+        f"gaitforge: machine code is compiled in memory, as numba cannot keep it{words}: {reason}; "
         "set NUMBA_CACHE_DIR to a folder with room to start faster",
         file=sys.stderr,
         flush=True,

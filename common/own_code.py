@@ -44,8 +44,8 @@ UNKNOWN = "unknown"
 _ELSEWHERE = ("__pycache__", "node_modules", "site-packages")
 _PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
 _INSTALLED = tuple(
-    Path(each).resolve()
-    for each in (*map(sysconfig.get_path, _PATHS), *getsitepackages(), getusersitepackages())
+    Path(folder).resolve()
+    for folder in (*map(sysconfig.get_path, _PATHS), *getsitepackages(), getusersitepackages())
 )
 """Folders of Python's own modules, and of installed packages."""
 
@@ -80,9 +80,9 @@ def code_hash(modules: Iterable[str]) -> str:
         if package in seen:
             continue
         seen.add(package)
-        own = dict(_files_of(package, is_named=package in packages))
-        files |= own
-        left += {name for path in own.values() for name in _imports(path)} - seen
+        package_files = dict(_files_of(package, is_named=package in packages))
+        files |= package_files
+        left += {name for path in package_files.values() for name in _imports(path)} - seen
     if len(files) == 1:
         return sha256_file(*files.values())[:16]
     lines = [f"{name} {sha256_file(path)}" for name, path in sorted(files.items())]
@@ -91,16 +91,16 @@ def code_hash(modules: Iterable[str]) -> str:
 
 def _files_of(package: str, is_named: bool) -> Iterator[tuple[str, Path]]:
     """Name and path of the files of a top-level module; none of one that is installed."""
-    for place in _places(package, is_named):
-        if place.is_file():
-            yield place.name, place
+    for root in _places(package, is_named):
+        if root.is_file():
+            yield root.name, root
             continue
-        for folder, folders, names in os.walk(place):
-            folders[:] = [each for each in folders if each[0] != "." and each not in _ELSEWHERE]
+        for folder, folders, names in os.walk(root):
+            folders[:] = [name for name in folders if name[0] != "." and name not in _ELSEWHERE]
             for name in names:
                 path = Path(folder, name)
                 if path.suffix in _COUNTED and path.is_file():
-                    yield str(path.relative_to(place.parent)), path
+                    yield str(path.relative_to(root.parent)), path
 
 
 def _places(package: str, is_named: bool = False) -> list[Path]:
@@ -115,8 +115,8 @@ def _places(package: str, is_named: bool = False) -> list[Path]:
     module = sys.modules.get(package) if spec is None and is_named else None
     folders = getattr(module, "__path__", None) or (spec and spec.submodule_search_locations)
     file = getattr(module, "__file__", None) or (spec and spec.has_location and spec.origin)
-    places = [Path(each).resolve() for each in (folders or ([file] if file else []))]
-    return [each for each in places if not any(each.is_relative_to(top) for top in _INSTALLED)]
+    places = [Path(entry).resolve() for entry in (folders or ([file] if file else []))]
+    return [path for path in places if not any(path.is_relative_to(top) for top in _INSTALLED)]
 
 
 def _spec_on_path(package: str) -> ModuleSpec | None:
@@ -157,8 +157,8 @@ def _distribution_of(package: str) -> Distribution | None:
         installed = distribution(package)
     except PackageNotFoundError:
         return None
-    own = _is_editable(installed) or not _places(package)
-    return installed if own else None  # else a user's module has a distribution's name
+    is_own = _is_editable(installed) or not _places(package)
+    return installed if is_own else None  # else a user's module has a distribution's name
 
 
 def _is_editable(installed: Distribution) -> bool:
@@ -178,7 +178,7 @@ def _changed(name: str) -> str:
             continue
         path = Path(str(file.locate()))
         content = path.read_bytes() if path.is_file() else b""
-        found = hashlib.sha256(content).digest()
-        if urlsafe_b64encode(found).rstrip(b"=").decode() != file.hash.value:
-            lines.append(f"{file} {found.hex()}")
+        digest = hashlib.sha256(content).digest()
+        if urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value:
+            lines.append(f"{file} {digest.hex()}")
     return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else ""

@@ -36,7 +36,7 @@ def check_parquet(what: str, metadata: Any, held: int) -> None:
     """As `check_plausible`, for the metadata of a Parquet file of `held` bytes."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     places = range(metadata.num_columns)
-    values = sum(group.column(place).num_values for group in groups for place in places)
+    values = sum(group.column(column).num_values for group in groups for column in places)
     unpacked = sum(group.total_byte_size for group in groups)
     check_plausible(what, max(_VALUE_BYTES * values, unpacked), held, PARQUET_RATIO)
 

@@ -102,7 +102,7 @@ class Store(local.PartStore):
             digest = self.info().hash
         except DatasetError as error:
             return f"{type(self).__name__}({self.address}: {error})"
-        kinds = "".join(f"; {each}" for each in held.kinds())
+        kinds = "".join(f"; {kind}" for kind in held.kinds())
         return (
             f"{type(self).__name__}({self.address}, {version}version {digest[:12]}; "
             f"{self.schema.robot}, {amount(len(held), 'episode')}, "

@@ -123,26 +123,26 @@ class Schema:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", tuple(self.fields))
-        where, what = self.group_by
-        object.__setattr__(self, "group_by", (str(where), str(what)))
+        where, kind = self.group_by
+        object.__setattr__(self, "group_by", (str(where), str(kind)))
         attributes = plain_json(self.attributes, "schema attributes")
         object.__setattr__(self, "attributes", attributes)
-        names = [each.name for each in self.fields]
+        names = [field.name for field in self.fields]
         if len(set(names)) != len(names):
             raise DatasetError(f"field names must differ, not {listed(names)}")
-        if not any(each.per == "step" for each in self.fields):
+        if not any(field.per == "step" for field in self.fields):
             raise DatasetError("a schema needs at least one field with per='step'")
         if not (isfinite(self.control_dt_s) and self.control_dt_s > 0):
             raise DatasetError(f"control_dt_s must be positive and finite, not {self.control_dt_s}")
 
     def differences(self, other: "Schema") -> str:
         """The fields and attributes in which two schemas differ, in words."""
-        pair = [{each.name: each for each in one.fields} for one in (self, other)]
+        pair = [{field.name: field for field in schema.fields} for schema in (self, other)]
         fields = [key for key in pair[0] | pair[1] if pair[0].get(key) != pair[1].get(key)]
-        pair = [{"robot": one.robot, **one.attributes} for one in (self, other)]
-        rest = [key for key in pair[0] | pair[1] if pair[0].get(key) != pair[1].get(key)]
+        pair = [{"robot": schema.robot, **schema.attributes} for schema in (self, other)]
+        keys = [key for key in pair[0] | pair[1] if pair[0].get(key) != pair[1].get(key)]
         words = [f"in its fields {listed(fields)}"] if fields else []
-        return " and ".join([*words, *([f"in its {listed(rest)}"] if rest else [])])
+        return " and ".join([*words, *([f"in its {listed(keys)}"] if keys else [])])
 
     @property
     def hash(self) -> str:
@@ -154,13 +154,13 @@ class Schema:
 
     def names(self, per: Literal["step", "episode"] | None = None) -> list[str]:
         """Names of all fields, or of the step or episode fields."""
-        return [each.name for each in self.fields if per in (None, each.per)]
+        return [field.name for field in self.fields if per in (None, field.per)]
 
     def field(self, name: str) -> Field:
         """The field `name`; DatasetError lists the existing fields."""
-        for each in self.fields:
-            if each.name == name:
-                return each
+        for candidate in self.fields:
+            if candidate.name == name:
+                return candidate
         raise DatasetError(f"unknown field {name!r}; allowed: {listed(self.names())}")
 
     def to_json(self) -> dict[str, object]:
@@ -172,7 +172,7 @@ class Schema:
         """The inverse of `to_json`; DatasetError for a damaged tree."""
         names = ("control_dt_s", "robot", "attributes", "group_by")
         try:
-            fields = tuple(Field.from_json(each) for each in tree["fields"])
+            fields = tuple(Field.from_json(entry) for entry in tree["fields"])
             return cls(fields, **{name: tree[name] for name in names})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DatasetError(f"the stored schema is damaged: {error!r}") from error

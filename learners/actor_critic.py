@@ -174,8 +174,8 @@ def _single_step(model: str, overrides: Mapping[str, Any], body: str) -> ModelSp
     kind = preset(model).kind
     if kind not in _KINDS:
         raise ValueError(f"{model} does not act on single steps; of the kinds {listed(_KINDS)} do")
-    own = {"history": 1, "body": PRESETS[model].values.get("body", body)}
-    single = {name: value for name, value in own.items() if name in default_settings(kind)}
+    defaults = {"history": 1, "body": PRESETS[model].values.get("body", body)}
+    single = {name: value for name, value in defaults.items() if name in default_settings(kind)}
     spec = preset(model, {**single, **overrides})
     if spec.config.prefix_len:
         raise ValueError(f"{model} is trained on single steps; set its history to 1")

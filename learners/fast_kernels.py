@@ -33,7 +33,7 @@ def _with_sources(function: Any) -> Any:
     names = function.__globals__
     called = [getattr(names.get(name), "py_func", None) for name in code.co_names]
     sources = {_file_hash(__file__), _file_hash(code.co_filename)}
-    sources |= {each for called_one in called if called_one for each in _sources(called_one)}
+    sources |= {source for called_one in called if called_one for source in _sources(called_one)}
     closure = *(function.__closure__ or ()), CellType(tuple(sorted(sources)))
     code = code.replace(co_freevars=(*code.co_freevars, "_sources"))
     return FunctionType(code, names, function.__name__, function.__defaults__, closure)

@@ -33,8 +33,8 @@ def show_result(record: object, rows: Rows, as_json: bool, *lines: str) -> None:
             print(line)
     elif record and isinstance(record, list | tuple | Records):  # one by one: may be millions
         separator = "[\n "
-        for each in record:
-            sys.stdout.write(separator + json_text(each).replace("\n", "\n "))
+        for item in record:
+            sys.stdout.write(separator + json_text(item).replace("\n", "\n "))
             separator = ",\n "
         print("\n]")
     else:
@@ -50,9 +50,9 @@ def _finite(value: object) -> object:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {name: _finite(each) for name, each in value.items()}
+        return {name: _finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple | Records):
-        return [_finite(each) for each in value]
+        return [_finite(item) for item in value]
     return value
 
 
@@ -69,9 +69,9 @@ def duration(seconds: float | None, unknown: str = "-") -> str:
         return f"{seconds:.1f} s"
     if round(seconds) < 120:
         return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remainder = divmod(round(seconds), 60)
     if minutes < 120:
-        return f"{minutes} min {rest:02d} s"
+        return f"{minutes} min {remainder:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
@@ -108,7 +108,7 @@ def cell(value: object) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}"
-    if isinstance(value, list) and all(isinstance(each, float) for each in value):
+    if isinstance(value, list) and all(isinstance(item, float) for item in value):
         return f"[{', '.join(map(cell, value))}]"
     return json.dumps(value) if isinstance(value, list | dict) else str(value)
 

@@ -41,7 +41,7 @@ def average_experts(
     parts = np.array(shares, np.float64) / sum(shares)
     mine = [_with_inputs_of(expert.weights, first.weights) for expert in experts]
     mean = {
-        key: np.average([each[key] for each in mine], axis=0, weights=parts).astype(np.float32)
+        key: np.average([arrays[key] for arrays in mine], axis=0, weights=parts).astype(np.float32)
         for key in shapes
     }
     sources = [

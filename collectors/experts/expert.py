@@ -225,9 +225,9 @@ def _robots_of(robot: str, expert: Path) -> list[RobotCard]:
     if robot in list_robots():
         return [load_robot(robot)]
     folder = expert.resolve().parent
-    place = folder / robot
-    name = Path(place.parent.name, place.name) if place.suffix == ".json" else Path(place.name)
-    places = (place, folder / name, folder.parent / name)
+    path = folder / robot
+    name = Path(path.parent.name, path.name) if path.suffix == ".json" else Path(path.name)
+    places = (path, folder / name, folder.parent / name)
     for candidate in places:
         if candidate.exists():
             return load_robots(str(candidate))

@@ -227,13 +227,13 @@ class _Training:
         config = asdict(self.config)
         checkpoint.save_training(self.out, config, self.algorithm, self.progress, curriculum)
 
-    def _write(self, place: Path) -> None:
+    def _write(self, path: Path) -> None:
         actor = self.algorithm.get_policy()
         if self.networks is not None:
-            self.networks.save(actor, place, self.card())
+            self.networks.save(actor, path, self.card())
         else:
-            place.parent.mkdir(exist_ok=True)
-            write_bytes_durably(place, save(checkpoint.network_weights(actor)))
+            path.parent.mkdir(exist_ok=True)
+            write_bytes_durably(path, save(checkpoint.network_weights(actor)))
 
     def card(self) -> dict[str, Any]:
         """Card of the expert or policy, without the table of its evaluation."""

@@ -119,7 +119,7 @@ def _updates(
         with torch.inference_mode():
             for _ in range(config.horizon):
                 stepped = task.step(algorithm.act(observations).cpu())
-                observations, reward, done = (each.to(device) for each in stepped[:3])
+                observations, reward, done = (tensor.to(device) for tensor in stepped[:3])
                 extras = {name: value.to(device) for name, value in stepped[3].items()}
                 algorithm.process_env_step(observations, reward, done, extras)
             simulated = time.perf_counter()

@@ -34,7 +34,7 @@ class Progress:
 
 def linear_layers(network: Any) -> list[torch.nn.Linear]:
     """The layers of an actor or critic, input first."""
-    return [each for each in network.mlp if isinstance(each, torch.nn.Linear)]
+    return [layer for layer in network.mlp if isinstance(layer, torch.nn.Linear)]
 
 
 def trained_steps(out: Path) -> int:
@@ -67,14 +67,14 @@ def set_actor(algorithm: PPO, weights: Mapping[str, np.ndarray]) -> None:
     places = {"mean": normaliser._mean}
     for i, linear in enumerate(layers):
         places |= {f"layer{i}.weight": linear.weight, f"layer{i}.bias": linear.bias}
-    mine = {name: place.numel() for name, place in places.items()} | {
+    mine = {name: tensor.numel() for name, tensor in places.items()} | {
         "std": normaliser._std.numel()
     }
     if {name: value.size for name, value in weights.items()} != mine:
         raise ValueError("the expert to start from has other inputs or layers (hidden)")
     with torch.no_grad():
-        for name, place in places.items():
-            place.copy_(torch.from_numpy(weights[name]).reshape(place.shape))
+        for name, tensor in places.items():
+            tensor.copy_(torch.from_numpy(weights[name]).reshape(tensor.shape))
         buffers = dict(normaliser.named_buffers())
         buffers["_std"].copy_(std)
         buffers["_var"].copy_(std.square())

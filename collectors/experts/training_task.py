@@ -133,7 +133,7 @@ class ExpertTask:
         shares = np.array(list(scope.terrains.values()))
         quota = np.floor(np.cumsum(shares) * robots + 1e-9)
         places = np.minimum(np.searchsorted(quota, np.arange(robots), "right"), len(shares) - 1)
-        self._terrain = [self._terrains[place] for place in places.tolist()]
+        self._terrain = [self._terrains[index] for index in places.tolist()]
         self._what = np.zeros((robots, 1 + len(self._terrains) + len(self._skills)))
         self._returns = np.zeros(robots)
         self.finished: list[dict[str, Any]] = []
@@ -164,14 +164,14 @@ class ExpertTask:
     def slices(self) -> dict[str, dict[str, tuple[int, int]]]:
         """Field -> (start, stop) in the groups of a blind actor's observations."""
         cell = 1 + len(self._terrains) + len(self._skills)
-        own = {"time_left": 1, "cell": cell, "foot_force": N_LEGS, "barrier_force": 1}
+        task_widths = {"time_left": 1, "cell": cell, "foot_force": N_LEGS, "barrier_force": 1}
         state = {name: stop - start for name, (start, stop) in PRIVILEGED_SLICES.items()}
-        return {FEATURES: POLICY_SLICES, CRITIC: consecutive_slices(state | own)}
+        return {FEATURES: POLICY_SLICES, CRITIC: consecutive_slices(state | task_widths)}
 
     def get_observations(self) -> TensorDict:
         """{"features": (N, FEATURE_DIM or more; blind 70), "critic": CRITIC_DIM or more}."""
         groups = {FEATURES: self._features, CRITIC: self._critic_only()}
-        tensors = {name: torch.from_numpy(each) for name, each in groups.items()}
+        tensors = {name: torch.from_numpy(array) for name, array in groups.items()}
         return TensorDict(tensors, batch_size=[self.num_envs])
 
     def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict]:

@@ -67,8 +67,8 @@ class TaskBatch:
         """Field of the observation -> (start, stop)."""
         if self.task.own is None:
             return obs_slices(self.task.name, (self.obs_dim,))
-        own = getattr(self._envs[0].unwrapped, "obs_slices", None)
-        return dict(self._envs[0].env.func.slices if own is None else own)
+        slices = getattr(self._envs[0].unwrapped, "obs_slices", None)
+        return dict(self._envs[0].env.func.slices if slices is None else slices)
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -150,8 +150,8 @@ class TaskBatch:
     def _failed(self, index: int, error: Exception) -> ValueError:
         """A line about an environment's failure, with the episode that repeats it."""
         seed, step = self._begun[index]
-        what = f"step {step} of the episode" if step else "the reset"
-        return ValueError(f"{self.task.env_id}: {what} with seed {seed} failed: {failure(error)}")
+        moment = f"step {step} of the episode" if step else "the reset"
+        return ValueError(f"{self.task.env_id}: {moment} with seed {seed} failed: {failure(error)}")
 
     def physics(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Generalised positions (nq,) and velocities (nv,) of one environment, float64 copies.

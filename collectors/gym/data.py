@@ -136,12 +136,12 @@ def replayed_episodes(reader: ReplayReader, first: int, stop: int) -> list[Episo
     episodes = []
     for k, (begin, end) in enumerate(zip(starts - starts[0], stops - starts[0], strict=True)):
         span = slice(int(begin), int(end))
-        own: dict[str, Any] = {name: rows[name][span] for name in _REPLAYED}
+        arrays: dict[str, Any] = {name: rows[name][span] for name in _REPLAYED}
         episodes.append(
             Episode(
                 seed=-1,
                 final_obs=rows["next_obs"][span.stop - 1],
-                **own,
+                **arrays,
                 terminated=bool(spans.terminated[first + k]),
                 truncated=bool(spans.truncated[first + k]),
             )

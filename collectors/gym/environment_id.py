@@ -49,7 +49,7 @@ class EnvironmentId:
         """The inverse of `parse`."""
         words = [f"max_steps={self.max_steps}"] if self.max_steps else []
         words += [f"success={self.success}"] if self.success else []
-        words += [f"wrapper={each}" for each in self.wrappers]
+        words += [f"wrapper={wrapper}" for wrapper in self.wrappers]
         for kind in ("make", "reset"):
             words += [f"{kind}.{name}={_text(value)}" for name, value in getattr(self, kind)]
         return ",".join([self.place, *words])
@@ -83,7 +83,7 @@ class EnvironmentId:
         Raises:
             ValueError: an unknown setting, or a value that does not fit.
         """
-        place, *words = re.split(r",(?=[\w.]+=)", text)
+        address, *words = re.split(r",(?=[\w.]+=)", text)
         max_steps = 0
         success = ""
         wrappers: list[str] = []
@@ -107,8 +107,8 @@ class EnvironmentId:
                 raise ValueError(
                     f"an environment has no setting {name!r}; allowed: {listed(SETTINGS)}"
                 )
-        make, reset = (tuple(sorted(each.items())) for each in values.values())
-        return cls(place, max_steps, success, tuple(wrappers), make, reset)
+        make, reset = (tuple(sorted(settings.items())) for settings in values.values())
+        return cls(address, max_steps, success, tuple(wrappers), make, reset)
 
 
 def with_settings(env: str, words: Sequence[str]) -> str:

@@ -56,13 +56,13 @@ class Recipe:
 
 def policies_folder(env_id: str, folder: str = "") -> Path:
     """`folder`, or by default that of the task's shipped policies; ValueError if none ship."""
-    place = Path(folder) if folder else SHIPPED / find_task(env_id).name
-    if not folder and not place.is_dir():
+    path = Path(folder) if folder else SHIPPED / find_task(env_id).name
+    if not folder and not path.is_dir():
         raise ValueError(
             f"no policies of {env_id} ship with gaitforge: give RUN|module:Class|FILE.onnx, to an "
             "experiment as --expert, or train some with gaitforge expert train --env"
         )
-    return place
+    return path
 
 
 def known_recipe(env_id: str, folder: str = "") -> Recipe | None:
@@ -73,10 +73,10 @@ def known_recipe(env_id: str, folder: str = "") -> Recipe | None:
     """
     if not folder and not (SHIPPED / find_task(env_id).name).is_dir():
         return None
-    place = policies_folder(env_id, folder)
-    recipe = read_recipe(place)
+    path = policies_folder(env_id, folder)
+    recipe = read_recipe(path)
     if recipe.env != env_id:
-        raise ValueError(f"{place} holds policies of {recipe.env}, not of {env_id}")
+        raise ValueError(f"{path} holds policies of {recipe.env}, not of {env_id}")
     return recipe
 
 

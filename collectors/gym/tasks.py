@@ -98,8 +98,8 @@ class GymTask:
 
 def _humanoid(name: str) -> GymTask:
     entry_point = f"{__package__}.humanoids.{name.lower()}:Humanoid{name}"
-    own = OwnTask(entry_point, 1000, HUMANOID_DT_S)
-    return GymTask(f"Humanoid-{name}-v0", f"humanoid-{name.lower()}", "dm_control", own=own)
+    own_task = OwnTask(entry_point, 1000, HUMANOID_DT_S)
+    return GymTask(f"Humanoid-{name}-v0", f"humanoid-{name.lower()}", "dm_control", own=own_task)
 
 
 TASKS: dict[str, GymTask] = {
@@ -150,12 +150,12 @@ def _task_of(env_id: str) -> GymTask:
     if taken or env_id != settings.place:  # two of one place have two names
         name += f"-{hashlib.sha256(env_id.encode()).hexdigest()[:6]}"
     horizon = settings.max_steps or _registered_horizon(settings)
-    own = OwnTask("", horizon, 1.0, settings)
-    env = make_environment(GymTask(env_id, name, own=own))
+    own_task = OwnTask("", horizon, 1.0, settings)
+    env = make_environment(GymTask(env_id, name, own=own_task))
     package = type(env.unwrapped).__module__.partition(".")[0]
-    own = replace(own, control_dt_s=_control_dt_s(env), modules=_modules(env, settings))
+    own_task = replace(own_task, control_dt_s=_control_dt_s(env), modules=_modules(env, settings))
     env.close()
-    return GymTask(env_id, name, package, own=own)
+    return GymTask(env_id, name, package, own=own_task)
 
 
 def _registered_horizon(settings: EnvironmentId) -> int:

@@ -72,7 +72,7 @@ def legged_schema(
     several = len(robots) > 1
     robot = robots[0]
     joints = PLACES if several else robot.joint_names
-    scales = {each.action_scale_rad for each in robots}
+    scales = {card.action_scale_rad for card in robots}
     attributes: dict[str, Any] = {"joint_names": list(joints)}
     if not several:
         attributes["default_joint_pos_rad"] = robot.default_joint_pos_rad.tolist()

@@ -350,7 +350,7 @@ class LeggedEnvironment:
         """ValueError where the back end cannot simulate a draw, or a robot cannot have it."""
         changed = [DRAW_INDEX[name] for name in self.randomisation.changed]
         names = {DRAWS[index].quantity.group: DRAWS[index].quantity.place for index in changed}
-        lacking = [name for name, place in names.items() if place == "model"]
+        lacking = [name for name, location in names.items() if location == "model"]
         if lacking and not self.physics.model_fields:
             raise ValueError(f"{self.physics.name} cannot vary {', '.join(lacking)}; mujoco can")
         for index, robot in enumerate(self.robots.robots):

@@ -64,7 +64,7 @@ class StoredEpisode:
                 return f"the draw {name} is not what its seed gives"
         starts = self._differing_steps(again.record, robot)
         if starts:
-            name = min(starts, key=lambda each: starts[each])
+            name = min(starts, key=lambda field: starts[field])
             return f"{name} of step {starts[name]} differs from the stored one"
         if again.length != self.row["length"] or again.terminated != self.row["terminated"]:
             return "its end differs from the stored one"
@@ -157,13 +157,13 @@ def simulator_of_selection(selection: Selection) -> tuple[str, str]:
     parts: dict[tuple[str, str], set[str]] = {}
     table = selection.episodes("simulator", "simulator_version", "part")
     for row in table.group_by(table.column_names).aggregate([]).to_pylist():
-        own = parts.setdefault((row["simulator"], row["simulator_version"]), set())
-        own.add(row["part"])
+        part_names = parts.setdefault((row["simulator"], row["simulator_version"]), set())
+        part_names.add(row["part"])
     if len(parts) == 1:
         return next(iter(parts))
     groups = [
-        f"{' '.join(simulator)} (part {listed(sorted(own), 3)})"
-        for simulator, own in sorted(parts.items())
+        f"{' '.join(simulator)} (part {listed(sorted(part_names), 3)})"
+        for simulator, part_names in sorted(parts.items())
     ]
     raise ValueError(
         f"{selection.store.address} was made by {' and '.join(groups) or 'no simulator'}, and a "
@@ -184,9 +184,9 @@ def robot_of_selection(selection: Selection) -> RobotCard:
         return stored_robot(schema.attributes, schema.robot)
     names = sorted(set(selection.episodes("robot").column("robot").to_pylist()))
     if len(names) != 1:
-        some = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+        shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
         raise ValueError(
-            f"these episodes are of {len(names)} robots ({some}); select one: robot = '{names[0]}'"
+            f"these episodes are of {len(names)} robots ({shown}); select one: robot = '{names[0]}'"
             if names
             else "no episodes are selected"
         )
@@ -210,8 +210,8 @@ def stored_episodes(selection: Selection) -> list[StoredEpisode]:
     is_executed = holds_executed(selection.schema)
     steps = [slice(stop - row["length"], stop) for row, stop in zip(rows, stops, strict=True)]
     return [
-        StoredEpisode(row, obs[own], action[own], reward[own], final_obs[k], is_executed)
-        for k, (row, own) in enumerate(zip(rows, steps, strict=True))
+        StoredEpisode(row, obs[span], action[span], reward[span], final_obs[k], is_executed)
+        for k, (row, span) in enumerate(zip(rows, steps, strict=True))
     ]
 
 
@@ -227,9 +227,9 @@ def replayed(
     every bit is the same. Episode ids must differ. `measures` and `progress` are as in
     `run_episodes`.
     """
-    stored = {each.row["episode"]: each for each in episodes}
+    stored = {episode.row["episode"]: episode for episode in episodes}
     policy = Executed(env, stored)
-    specs = [each.spec(noise=False) for each in episodes]
+    specs = [episode.spec(noise=False) for episode in episodes]
     results = run_episodes(env, policy, specs, record=True, progress=progress, measures=measures)
     for result in results:
         episode = stored[result.spec.index]

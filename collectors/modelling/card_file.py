@@ -47,13 +47,13 @@ def _short(key: str, values: np.ndarray) -> Any:
 def _text(value: Any) -> str:
     """JSON; long lists have three items, lists of lists one list, objects one entry a line."""
     if isinstance(value, dict):
-        rows = [f"{json.dumps(key)}: {json.dumps(each)}" for key, each in value.items()]
+        rows = [f"{json.dumps(key)}: {json.dumps(item)}" for key, item in value.items()]
         start, end = "{}"
     elif isinstance(value, list | tuple) and len(value) > N_LEGS:
         triples = [value[i : i + JOINTS_PER_LEG] for i in range(0, len(value), JOINTS_PER_LEG)]
         rows, (start, end) = [json.dumps(triple)[1:-1] for triple in triples], "[]"
     elif isinstance(value, list) and isinstance(value[0], list):
-        rows, (start, end) = [json.dumps(each) for each in value], "[]"
+        rows, (start, end) = [json.dumps(item) for item in value], "[]"
     else:
         return json.dumps(value)
     return f"{start}\n    " + ",\n    ".join(rows) + f"\n  {end}"

@@ -133,7 +133,7 @@ def _parts(robot: RobotCard, factors: Factors) -> dict[str, Stretch]:
     """Stretches of the trunk and of the part below each joint."""
     size = factors["size"]
     density = factors["mass"]
-    trunk = size * np.diag([factors[f"trunk_{each}"] for each in ("length", "width", "height")])
+    trunk = size * np.diag([factors[f"trunk_{side}"] for side in ("length", "width", "height")])
     parts = {robot.trunk_body: Stretch(trunk, density * factors["trunk_mass"])}
     for leg in range(N_LEGS):
         hip, thigh, calf = robot.joint_names[leg * JOINTS_PER_LEG : (leg + 1) * JOINTS_PER_LEG]

@@ -30,7 +30,7 @@ _LENGTHS = (
     "body_nominal_height_m",
 )
 _DRIVES = tuple(
-    f"body_{joint}_{what}" for what in ("kp", "kd", "torque") for joint in JOINTS_OF_A_LEG
+    f"body_{joint}_{quantity}" for quantity in ("kp", "kd", "torque") for joint in JOINTS_OF_A_LEG
 )
 _BENDS = ("body_front_knee", "body_rear_knee")
 DESCRIPTOR_NAMES = ("body_mass_kg", *_LENGTHS, *_DRIVES, *_BENDS)

@@ -58,8 +58,8 @@ class LegKinematics:
         A target out of reach gives the straight leg that points at it.
         """
         feet = feet.reshape(-1, N_LEGS, 3)
-        place = _unturned(feet, self._hip, self._side, self._shift, self._links)
-        x, y, z, drop, below, cos_calf = place.reshape(6, -1, *self._side.shape)
+        inputs = _unturned(feet, self._hip, self._side, self._shift, self._links)
+        x, y, z, drop, below, cos_calf = inputs.reshape(6, -1, *self._side.shape)
         angles = np.empty((*x.shape, JOINTS_PER_LEG))
         hip = np.arctan2(z, y) - np.arctan2(drop, self._side)
         calf = self._knee * np.arccos(cos_calf)
@@ -94,7 +94,7 @@ def _unturned(
     x, y, z from the hip joint, x without the thigh joint's shift; depth in the leg's plane (< 0)
     from the hip joint and from the thigh joint; the cosine of the knee's bend.
     """
-    place = np.empty((6, *feet.shape[:2]))
+    inputs = np.empty((6, *feet.shape[:2]))
     for i in range(feet.shape[0]):
         r = i % len(hips)
         for leg in range(feet.shape[1]):
@@ -108,13 +108,13 @@ def _unturned(
             drop = -sqrt(max(y * y + z * z - side * side, 1e-6))
             below = drop - shifts[r, leg, 1]
             bend = (x * x + below * below - upper * upper - lower * lower) / (2 * upper * lower)
-            place[0, i, leg] = x
-            place[1, i, leg] = y
-            place[2, i, leg] = z
-            place[3, i, leg] = drop
-            place[4, i, leg] = below
-            place[5, i, leg] = min(max(bend, -1.0), 1.0)
-    return place
+            inputs[0, i, leg] = x
+            inputs[1, i, leg] = y
+            inputs[2, i, leg] = z
+            inputs[3, i, leg] = drop
+            inputs[4, i, leg] = below
+            inputs[5, i, leg] = min(max(bend, -1.0), 1.0)
+    return inputs
 
 
 @compiled

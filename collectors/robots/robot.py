@@ -182,8 +182,8 @@ def list_robots() -> list[str]:
 def own_files(robots: Sequence[RobotCard]) -> list[bytes]:
     """Contents of the cards and MJCFs of those robots that are not shipped."""
     shipped = list_robots()
-    own = [robot for robot in robots if robot.name not in shipped]
-    return [file.read_bytes() for robot in own for file in (robot.path, robot.mjcf_path)]
+    unshipped = [robot for robot in robots if robot.name not in shipped]
+    return [file.read_bytes() for robot in unshipped for file in (robot.path, robot.mjcf_path)]
 
 
 def find_robot(robot: str) -> Path:
@@ -242,8 +242,8 @@ def load_robot(robot: str = "aliengo") -> RobotCard:
     RobotError for no such robot, or an incomplete or contradictory card.
     """
     path = find_robot(robot)
-    what = f"robot card {path}: it cannot be read as JSON"
-    with failures(what, OSError, ValueError, error=RobotError):
+    message = f"robot card {path}: it cannot be read as JSON"
+    with failures(message, OSError, ValueError, error=RobotError):
         raw = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(raw, dict):
         raise RobotError(f"robot card {path}: it has to be a JSON object")

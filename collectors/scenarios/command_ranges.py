@@ -22,8 +22,8 @@ def command_ranges(robot: RobotCard) -> list[Range]:
         scaled[c] = low * scale[c], high * scale[c]
     for skill in SKILLS.values():
         if skill.passage is not None:
-            for c, more in (_STEERED | skill.passage.ranges).items():
-                scaled[c] = _joined(scaled[c], more)
+            for c, span in (_STEERED | skill.passage.ranges).items():
+                scaled[c] = _joined(scaled[c], span)
     return [(float(low), float(high)) for low, high in scaled.values()]
 
 

@@ -47,17 +47,19 @@ class Distribution:
         ):
             raise ValueError(f"'{text}' is no distribution; such are: none, {FORMS}")
         shares = percent == {True}
-        made = cls(kind, tuple(each / 100 for each in numbers) if shares else numbers, shares)
-        if kind == "normal" and made.numbers[1] <= 0:
+        distribution = cls(
+            kind, tuple(number / 100 for number in numbers) if shares else numbers, shares
+        )
+        if kind == "normal" and distribution.numbers[1] <= 0:
             raise ValueError(f"'{text}': a deviation is above 0")
-        if kind == "log" and made.low <= 0:
+        if kind == "log" and distribution.low <= 0:
             raise ValueError(f"'{text}': a log-uniform range is above 0")
-        if kind != "choice" and made._ends[0] > made._ends[1]:
+        if kind != "choice" and distribution._ends[0] > distribution._ends[1]:
             raise ValueError(f"'{text}': the low end comes first")
-        return made
+        return distribution
 
     def __str__(self) -> str:
-        numbers = [_written(each, self.shares) for each in self.numbers]
+        numbers = [_written(number, self.shares) for number in self.numbers]
         words = numbers if self.kind in ("fixed", "uniform") else [self.kind, *numbers]
         return ":".join(words)
 
@@ -81,7 +83,7 @@ class Distribution:
         """The distribution of shares of a size; itself if its numbers are no shares."""
         if not self.shares:
             return self
-        return Distribution(self.kind, tuple(size * each for each in self.numbers))
+        return Distribution(self.kind, tuple(size * number for number in self.numbers))
 
     def at(self, unit: float, whole: bool = False) -> float:
         """The quantile of `unit`, in [0, 1); `whole`: of whole numbers, both ends included."""

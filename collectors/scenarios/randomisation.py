@@ -36,9 +36,9 @@ class Draw:
 
 
 DRAWS: tuple[Draw, ...] = tuple(
-    Draw(each.name.format(label), label, each, Distribution.parsed(each.default))
-    for each in QUANTITIES
-    for label in each.labels or ("",)
+    Draw(quantity.name.format(label), label, quantity, Distribution.parsed(quantity.default))
+    for quantity in QUANTITIES
+    for label in quantity.labels or ("",)
 )
 DRAW_NAMES = tuple(draw.name for draw in DRAWS)
 DRAW_INDEX = {name: i for i, name in enumerate(DRAW_NAMES)}
@@ -47,7 +47,7 @@ N_STANDARD = DRAW_INDEX["joint_offset_11_rad"] + 1
 """The first draws: every store has them, experts see them, and they are drawn together."""
 GROUPS = {
     group: [i for i, draw in enumerate(DRAWS) if draw.quantity.group == group]
-    for group in dict.fromkeys(each.group for each in QUANTITIES)
+    for group in dict.fromkeys(quantity.group for quantity in QUANTITIES)
 }
 """Quantity -> its draws."""
 
@@ -94,7 +94,7 @@ class Randomisation:
         """
         changed: dict[str, Distribution] = {}
         # Quantities first: one of their draws may differ.
-        for name, value in sorted(expanded(values).items(), key=lambda each: each[0] not in GROUPS):
+        for name, value in sorted(expanded(values).items(), key=lambda item: item[0] not in GROUPS):
             for index in GROUPS.get(name) or [_index(name)]:
                 draw = DRAWS[index]
                 changed[draw.name] = _checked(draw.quantity, name, str(value))
@@ -105,13 +105,15 @@ class Randomisation:
     def of_schema(cls, declared: Mapping[str, Mapping[str, Any]]) -> "Randomisation":
         """Randomisation of a store, from its schema's declaration (see `declared`)."""
         texts = {
-            name: each["distribution"] for name, each in declared.items() if "distribution" in each
+            name: entry["distribution"]
+            for name, entry in declared.items()
+            if "distribution" in entry
         }
         return cls.parsed(texts)
 
     def written(self) -> dict[str, str]:
         """Changed distributions as text; draws of a quantity that are alike under its name."""
-        texts = {name: str(each) for name, each in self.changed.items()}
+        texts = {name: str(distribution) for name, distribution in self.changed.items()}
         for group, draws in GROUPS.items():
             names = [DRAW_NAMES[i] for i in draws]
             alike = {texts.get(name) for name in names}
@@ -136,8 +138,8 @@ class Randomisation:
                 meaning = draw.quantity.meaning.format(draw.label.replace("_", " "))
                 text |= {"distribution": str(self.changed[name]), "meaning": meaning}
             ends = [self._of(draw, robot) for robot in robots]
-            low = min(each.low for each in ends)
-            high = max(each.high for each in ends)
+            low = min(distribution.low for distribution in ends)
+            high = max(distribution.high for distribution in ends)
             if draw.quantity.whole:
                 low = int(low)
                 high = int(high)
@@ -146,8 +148,8 @@ class Randomisation:
 
     def ends(self, robot: RobotCard) -> tuple[np.ndarray, np.ndarray]:
         """(N_DRAWS,) each: the least and the largest of each draw."""
-        each = [self._of(draw, robot) for draw in DRAWS]
-        return np.array([one.low for one in each]), np.array([one.high for one in each])
+        ranges = [self._of(draw, robot) for draw in DRAWS]
+        return np.array([span.low for span in ranges]), np.array([span.high for span in ranges])
 
     def draw(self, rng: np.random.Generator, seed: int, robot: RobotCard) -> np.ndarray:
         """(N_DRAWS,) an episode's draws, in the order of `DRAWS`.
@@ -156,23 +158,23 @@ class Randomisation:
         each of the others from the seed and its name, so that new quantities change no old one.
         """
         units = rng.random(N_STANDARD)
-        low, high, whole, others = self._table(robot)
+        low, high, whole, special_draws = self._table(robot)
         values = low.copy()
         standard = slice(N_STANDARD)
         span = high[standard] - low[standard]
         whole_values = np.floor(low[standard] + units * (span + 1.0))
         values[standard] = np.where(whole, whole_values, low[standard] + units * span)
-        for index, each in others:
+        for index, distribution in special_draws:
             draw = DRAWS[index]
             if index < N_STANDARD:
                 unit = float(units[index])
             else:
                 unit = np.random.default_rng([_FURTHER, seed, crc32(draw.name.encode())]).random()
-            values[index] = each.at(unit, draw.quantity.whole)
+            values[index] = distribution.at(unit, draw.quantity.whole)
         return values
 
     def _table(self, robot: RobotCard) -> "_Table":
-        if not any(each.shares for each in self.changed.values()):
+        if not any(distribution.shares for distribution in self.changed.values()):
             return self._table_of_all
         return _table([self._of(draw, robot) for draw in DRAWS])
 
@@ -181,9 +183,9 @@ class Randomisation:
         return _table([self.changed.get(draw.name, draw.default) for draw in DRAWS])
 
     def _of(self, draw: Draw, robot: RobotCard) -> Distribution:
-        each = self.changed.get(draw.name, draw.default)
+        distribution = self.changed.get(draw.name, draw.default)
         size = draw.quantity.share_of
-        return each if size is None else each.scaled(size(robot))
+        return distribution if size is None else distribution.scaled(size(robot))
 
 
 _Table = tuple[np.ndarray, np.ndarray, np.ndarray, list[tuple[int, Distribution]]]
@@ -192,17 +194,17 @@ fixed nor standard and uniform."""
 
 
 def _table(distributions: list[Distribution]) -> _Table:
-    low = np.array([each.low for each in distributions])
-    high = np.array([each.high for each in distributions])
+    low = np.array([distribution.low for distribution in distributions])
+    high = np.array([distribution.high for distribution in distributions])
     whole = np.array([draw.quantity.whole for draw in DRAWS[:N_STANDARD]])
-    others = []
-    for index, each in enumerate(distributions):
-        if each.kind == "fixed" or low[index] == high[index]:
+    special_draws = []
+    for index, distribution in enumerate(distributions):
+        if distribution.kind == "fixed" or low[index] == high[index]:
             high[index] = low[index]
-        elif index >= N_STANDARD or each.kind != "uniform":
-            others.append((index, each))
+        elif index >= N_STANDARD or distribution.kind != "uniform":
+            special_draws.append((index, distribution))
     whole &= high[:N_STANDARD] > low[:N_STANDARD]
-    return low, high, whole, others
+    return low, high, whole, special_draws
 
 
 DEFAULT = Randomisation({})
@@ -210,13 +212,13 @@ DEFAULT = Randomisation({})
 
 def expanded(values: Mapping[str, object]) -> dict[str, object]:
     """A randomisation as it is written, with the entries of its `preset` in place of that."""
-    own = {name: value for name, value in values.items() if name != PRESET}
-    return (_preset(str(values[PRESET])) if PRESET in values else {}) | own
+    entries = {name: value for name, value in values.items() if name != PRESET}
+    return (_preset(str(values[PRESET])) if PRESET in values else {}) | entries
 
 
 def _preset(name: str) -> dict[str, object]:
     if name == NOMINAL:
-        return {each.group: NOMINAL for each in QUANTITIES}
+        return {quantity.group: NOMINAL for quantity in QUANTITIES}
     if name in (DEFAULT_NAME, HEAVY):
         return {e.group: e.default if name == DEFAULT_NAME else e.heavy for e in QUANTITIES}
     if not Path(name).is_file():

@@ -63,7 +63,9 @@ def card_record(
         "about": read_about(store).to_json(),
         "noise": _groups(selection, "action_noise"),
         "robots": robots if len(robots) > 1 else [],
-        "columns": [asdict(each) for each in glossary(store.schema, selection.catalog.schema)],
+        "columns": [
+            asdict(meaning) for meaning in glossary(store.schema, selection.catalog.schema)
+        ],
         "parts": list(_parts(selection)),
         "spectra": list(_spectra(selection, spectrum, scheduler)) if channels else [],
         "channels": list(_channels(selection, scheduler, read)) if channels else [],
@@ -88,7 +90,7 @@ def histogram(
     `whole`.
     """
     measured = {"min": None, "max": None, "mean": None}
-    limits = [each for each in (low, high) if each is not None]
+    limits = [limit for limit in (low, high) if limit is not None]
     bottom = float(min([*limits, values.min(initial=np.inf)]))
     top = float(max([*limits, values.max(initial=-np.inf)]))
     if not np.isfinite([bottom, top]).all():  # nothing to count
@@ -144,7 +146,7 @@ def _provenance(selection: EpisodeSelection) -> dict[str, object]:
 
 def _counted(selection: EpisodeSelection, columns: tuple[str, ...]) -> list[dict[str, Any]]:
     counts = group_counts(selection.catalog, selection.rows, columns)
-    ordered = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return [dict(zip(columns, key, strict=True)) | {"episodes": count} for key, count in ordered]
 
 
@@ -175,8 +177,8 @@ def _channels(
         measured = {name: getattr(statistics, name) for name in ("mean", "std", "min")}
         measured |= dict(zip(("q01", "median", "q99"), quantiles, strict=True))
         measured["max"] = statistics.max
-        for name, place in _named_channels(field):
-            values = {key: float(each[place]) for key, each in measured.items()}
+        for name, indices in _named_channels(field):
+            values = {key: float(array[indices]) for key, array in measured.items()}
             yield {"field": field.name, "channel": name, "unit": field.unit, **values}
 
 
@@ -202,5 +204,5 @@ def _named_channels(field: Field) -> Iterator[tuple[str, tuple[int, ...]]]:
     elif len(field.shape) == 1:
         yield from ((name, (index,)) for index, name in enumerate(channel_names(field)))
     else:
-        for place in product(*map(range, field.shape)):
-            yield f"{field.name}[{', '.join(map(str, place))}]", place
+        for indices in product(*map(range, field.shape)):
+            yield f"{field.name}[{', '.join(map(str, indices))}]", indices

@@ -52,9 +52,9 @@ class UnitReader:
     def __reduce__(self) -> tuple[Any, ...]:
         store = self._selection.store
         runs = part_runs(self._selection)
-        place = type(store), store.full_address, store.tag_name
+        location = type(store), store.full_address, store.tag_name
         chosen = self._selection.hash_over([self._field], ()), self._selection.actions
-        return _reopened, (place, runs, *chosen, self._field)
+        return _reopened, (location, runs, *chosen, self._field)
 
 
 def selection_array(selection: EpisodeSelection, field: str) -> "da.Array":
@@ -133,17 +133,17 @@ def _read_block(*, reader: UnitReader, block_id: tuple[int, ...]) -> np.ndarray:
 
 
 def _reopened(
-    place: _Place, runs: PartRuns, recorded: str, actions: Actions, field: str
+    location: _Place, runs: PartRuns, recorded: str, actions: Actions, field: str
 ) -> UnitReader:
-    selection = selection_of_runs(_opened(place), runs)
+    selection = selection_of_runs(_opened(location), runs)
     if actions:  # without a choice they are the stored ones
         selection = selection.with_actions(actions)
     if selection.hash_over([field], ()) != recorded:
-        raise DatasetError(f"{place[1]} was edited since the selection; select again")
+        raise DatasetError(f"{location[1]} was edited since the selection; select again")
     return UnitReader(selection, field)
 
 
 @lru_cache(maxsize=8)
-def _opened(place: _Place) -> PartStore:
-    kind, address, tag = place
+def _opened(location: _Place) -> PartStore:
+    kind, address, tag = location
     return kind.open(address, tag)

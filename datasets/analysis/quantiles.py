@@ -51,7 +51,7 @@ def row_quantiles(rows: np.ndarray, quantiles: np.ndarray) -> np.ndarray:
     below = np.floor(position).astype(np.int64)
     above = np.minimum(below + 1, len(rows) - 1)
     ordered = np.partition(rows, np.union1d(below, above), axis=0)
-    low, high = (ordered[each].astype(np.float64) for each in (below, above))
+    low, high = (ordered[ranks].astype(np.float64) for ranks in (below, above))
     share = (position - below).reshape(-1, *[1] * (rows.ndim - 1))
     gap = high - low
     return np.where(share < 0.5, low + gap * share, high - gap * (1 - share))
@@ -61,5 +61,5 @@ def _columns(first: int, stop: int, rows: np.ndarray, _lengths: np.ndarray) -> n
     return rows.reshape(len(rows), -1)[:, first:stop].copy()
 
 
-def _joined(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    return np.concatenate([one, other])
+def _joined(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return np.concatenate([first, second])

@@ -72,7 +72,7 @@ def _episode_coordinates(selection: EpisodeSelection) -> dict[str, Any]:
 
 def _step_coordinates(selection: EpisodeSelection) -> dict[str, Any]:
     lengths = [selection.unit_rows(unit)[1] for unit in selection.units()]
-    rows = [int(each.sum()) for each in lengths]
+    rows = [int(unit_lengths.sum()) for unit_lengths in lengths]
     inputs = {"lengths": lengths, "firsts": [unit.first for unit in selection.units()]}
     coordinates = {}
     for name, block in (("episode_row", _episode_rows), ("step_in_episode", _steps_in_episodes)):
@@ -84,12 +84,14 @@ def _step_coordinates(selection: EpisodeSelection) -> dict[str, Any]:
 def _episode_rows(
     *, firsts: list[int], lengths: list[np.ndarray], block_id: tuple[int]
 ) -> np.ndarray:
-    each = lengths[block_id[0]]
-    return firsts[block_id[0]] + np.repeat(np.arange(len(each)), each)
+    unit_lengths = lengths[block_id[0]]
+    return firsts[block_id[0]] + np.repeat(np.arange(len(unit_lengths)), unit_lengths)
 
 
 def _steps_in_episodes(
     *, firsts: list[int], lengths: list[np.ndarray], block_id: tuple[int]
 ) -> np.ndarray:
-    each = lengths[block_id[0]]
-    return np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)
+    unit_lengths = lengths[block_id[0]]
+    return np.arange(unit_lengths.sum()) - np.repeat(
+        np.cumsum(unit_lengths) - unit_lengths, unit_lengths
+    )

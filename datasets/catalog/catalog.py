@@ -135,7 +135,7 @@ class Catalog:
             if manifest is None or manifest.content_hash != content_hash:
                 state = "absent" if manifest is None else "not as it was"
                 raise DatasetError(f"part {part_id} is {state}")
-        pieces = [each for each in self._pieces if each.manifest.part_id in content_hashes]
+        pieces = [piece for piece in self._pieces if piece.manifest.part_id in content_hashes]
         return Catalog(pieces, self._group_by)
 
     def overlaid(
@@ -250,7 +250,7 @@ class Catalog:
             if name not in self._columns:
                 overlaid = self._overlaid.get(name)
                 self._columns[name] = self._joined(name) if overlaid is None else overlaid
-                while sum(each.nbytes for each in self._columns.values()) > HELD_BYTES:
+                while sum(column.nbytes for column in self._columns.values()) > HELD_BYTES:
                     if name == (oldest := next(iter(self._columns))):
                         break
                     del self._columns[oldest]
@@ -303,21 +303,21 @@ def _common_schema(pieces: Sequence[Piece], group_by: tuple[str, str]) -> pa.Sch
     held = pa.schema([(field.name, stored_type(field.type)) for field in empty])
     sources = {id(piece.source): piece.source for piece in pieces}
     joined = common_schema([held, *(source.schema for source in sources.values())])
-    return pa.schema([(each.name, _plain_type(each.type)) for each in joined])
+    return pa.schema([(field.name, _plain_type(field.type)) for field in joined])
 
 
 def collected_pieces(files: Sequence[CommittedFile]) -> list[Piece]:
     """One piece per collected part, sorted; a part that was also merged counts once, as merged."""
     pieces: dict[str, Piece] = {}
-    for file in sorted(files, key=lambda each: len(each.manifest.members)):
+    for file in sorted(files, key=lambda file: len(file.manifest.members)):
         step = episode = 0
         for manifest in file.manifest.collected:
             location = Location(file.stem, step, episode)
-            other = pieces.get(manifest.part_id)
-            if other is not None and other.manifest.content_hash != manifest.content_hash:
+            earlier = pieces.get(manifest.part_id)
+            if earlier is not None and earlier.manifest.content_hash != manifest.content_hash:
                 raise DatasetError(
                     f"part {manifest.part_id} is committed twice with other content: by catalog "
-                    f"files {other.location.folder} and {file.stem}"
+                    f"files {earlier.location.folder} and {file.stem}"
                 )
             pieces[manifest.part_id] = Piece(manifest, location, file.source, file.first + episode)
             step += manifest.steps
@@ -364,6 +364,6 @@ def _coded(column: pa.ChunkedArray) -> tuple[np.ndarray, list[Any]]:
     values = encoded.chunk(0).dictionary.to_pylist()
     indices = [chunk.indices for chunk in encoded.chunks]
     if column.null_count:  # `fill_null` imports pyarrow.compute, which is slow
-        indices = [each.fill_null(len(values)) for each in indices]
+        indices = [chunk.fill_null(len(values)) for chunk in indices]
         values.append(None)
-    return np.concatenate([array_to_numpy(each) for each in indices]), values
+    return np.concatenate([array_to_numpy(chunk) for chunk in indices]), values

@@ -109,7 +109,7 @@ class CatalogFolder:
 
     def _collected_ids(self, stamps: Mapping[str, Stamp]) -> set[str]:
         merged = {stem for stem in stamps if stem.startswith(MERGED_PREFIX)}
-        members = (each.part_id for stem in merged for each in self.manifest(stem).collected)
+        members = (member.part_id for stem in merged for member in self.manifest(stem).collected)
         return (stamps.keys() - merged).union(members)
 
     def manifest(self, stem: str) -> Manifest:
@@ -211,9 +211,9 @@ class CatalogFolder:
             return None
         columns = catalogs.STORE_COLUMNS | catalogs.required_columns(self._group_by)
         required = {(name, catalogs.stored_type(kind)) for name, kind in columns.items()}
-        own = required <= {(each.name, each.type) for each in index.schema}
-        schemas = {each.manifest.schema_hash for each in index.files().values()}
-        return index if own and schemas == {self._schema_hash} else None
+        has_columns = required <= {(field.name, field.type) for field in index.schema}
+        schemas = {file.manifest.schema_hash for file in index.files().values()}
+        return index if has_columns and schemas == {self._schema_hash} else None
 
     def _file(self, stem: str) -> CommittedFile:
         stamp = self._stamp(stem)
@@ -240,8 +240,8 @@ class CatalogFolder:
 
     def _damage_named(self, stem: str) -> AbstractContextManager[None]:
         address = f"{self._address}/{CATALOG}/{stem}{SUFFIX}"
-        what = f"part {stem}: catalog file {address} is damaged"
-        return failures(what, *_UNREADABLE, DatasetError)
+        problem = f"part {stem}: catalog file {address} is damaged"
+        return failures(problem, *_UNREADABLE, DatasetError)
 
     def _check_schema(self, manifest: Manifest) -> None:
         if manifest.schema_hash != self._schema_hash:

@@ -112,19 +112,19 @@ def _evaluated(
 
 def _without_nan(columns: pa.Table) -> pa.Table:
     """The columns with NaN as a missing value: DuckDB takes it for the largest number."""
-    for place, field in enumerate(columns.schema):
+    for index, field in enumerate(columns.schema):
         if not pa.types.is_floating(field.type):
             continue
-        values = columns.column(place).to_numpy()  # a missing value becomes NaN
+        values = columns.column(index).to_numpy()  # a missing value becomes NaN
         if np.isnan(values).any():
-            columns = columns.set_column(place, field, pa.array(values, mask=np.isnan(values)))
+            columns = columns.set_column(index, field, pa.array(values, mask=np.isnan(values)))
     return columns
 
 
 def _check_text(condition: str) -> None:
     if len(condition) > MAX_CHARACTERS:
         raise DatasetError(f"it has {len(condition)} characters, more than {MAX_CHARACTERS}")
-    if any(each == "\0" or "\ud800" <= each <= "\udfff" for each in condition):
+    if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in condition):
         raise DatasetError("it has NUL or surrogate characters")
 
 

@@ -189,7 +189,9 @@ def edited(catalog: Catalog, edits: Sequence[Edit]) -> Catalog:
     state = EditedRows(catalog, np.zeros(catalog.num_rows, bool))
     for edit in edits:
         EFFECTS[edit.kind](state, edit)
-    columns = {name: each.cast(stored_type(each.type)) for name, each in state.columns.items()}
+    columns = {
+        name: column.cast(stored_type(column.type)) for name, column in state.columns.items()
+    }
     hashes = tuple(edit.sha256 for edit in edits)
     return catalog.overlaid(state.dropped, columns, state.fields, hashes)
 
@@ -202,7 +204,7 @@ def added_field(edit: Edit) -> AddedField:
 
 def joint_type(*types: pa.DataType) -> pa.DataType:
     """The type that holds the values of all types, or else text."""
-    kinds = [pa.schema([("value", each)]) for each in types]
+    kinds = [pa.schema([("value", value_type)]) for value_type in types]
     try:
         return pa.unify_schemas(kinds, promote_options="permissive").field(0).type
     except pa.ArrowException:  # a part committed later may have another type

@@ -80,9 +80,9 @@ _MEANINGS: dict[str, dict[str, tuple[str, str]]] = {
 """Origin -> column -> unit and meaning, of the columns that mean the same in every store."""
 
 _KNOWN = {
-    name: ColumnMeaning(name, "", *what, origin)
+    name: ColumnMeaning(name, "", *details, origin)
     for origin, columns in _MEANINGS.items()
-    for name, what in columns.items()
+    for name, details in columns.items()
 }
 
 _DRAWS = {
@@ -111,18 +111,18 @@ def glossary(schema: Schema, columns: pa.Schema) -> list[ColumnMeaning]:
         name = column.name
         if name in commands:
             words = name.removeprefix("command_").replace("_", " ")
-            what = ColumnMeaning(name, "", commands[name], f"mean command: {words}", "command")
+            entry = ColumnMeaning(name, "", commands[name], f"mean command: {words}", "command")
         elif name in draws:
             unit, low, high = (draws[name].get(key, "1") for key in ("unit", "low", "high"))
             words = draws[name].get("meaning") or _draw(name, schema)
             meaning = f"{words}, {draws[name].get('distribution') or f'{low:g} to {high:g}'}"
-            what = ColumnMeaning(name, "", unit, meaning, "draw")
+            entry = ColumnMeaning(name, "", unit, meaning, "draw")
         elif name in bodies:
             words = name.removeprefix("body_").removesuffix(f"_{bodies[name]}").replace("_", " ")
-            what = ColumnMeaning(name, "", bodies[name], f"the robot's {words}", "data")
+            entry = ColumnMeaning(name, "", bodies[name], f"the robot's {words}", "data")
         else:
-            what = _KNOWN.get(name, ColumnMeaning(name, "", "", "", "data"))
-        entries.append(replace(what, type=str(column.type)))
+            entry = _KNOWN.get(name, ColumnMeaning(name, "", "", "", "data"))
+        entries.append(replace(entry, type=str(column.type)))
     return entries
 
 

@@ -18,20 +18,22 @@ def select_rows(catalog: Catalog, equals: Mapping[str, Any], address: str) -> np
     keep = catalog.is_shown
     for name, value in equals.items():
         codes, values = catalog.codes(catalog.check_column(name))
-        there = codes if len(catalog.shown) == len(codes) else codes[catalog.shown]
-        present = set(np.flatnonzero(np.bincount(there)).tolist())
+        shown_codes = codes if len(catalog.shown) == len(codes) else codes[catalog.shown]
+        present = set(np.flatnonzero(np.bincount(shown_codes)).tolist())
         numbers = {
-            each: code for code, each in enumerate(values) if each is not None and code in present
+            option: code
+            for code, option in enumerate(values)
+            if option is not None and code in present
         }
         matches = np.zeros(len(values), bool)
         single = isinstance(value, str) or not isinstance(value, Iterable)
-        for each in [value] if single else value:
+        for choice in [value] if single else value:
             try:
-                matches[numbers[each]] = True
+                matches[numbers[choice]] = True
             except (KeyError, TypeError):
-                allowed = sorted(numbers, key=lambda one: (str(type(one)), one))
+                allowed = sorted(numbers, key=lambda option: (str(type(option)), option))
                 raise DatasetError(
-                    f"no {name} {each!r} in {address}; allowed: {listed(allowed)}"
+                    f"no {name} {choice!r} in {address}; allowed: {listed(allowed)}"
                 ) from None
         if len(values):
             keep &= matches[codes]
@@ -58,14 +60,14 @@ def grouped_outcomes(catalog: Catalog, rows: np.ndarray, names: Sequence[str]) -
         "success": total("success") / count,
         "survival": 1.0 - total("terminated") / count,
     }
-    ranks = [_ranks(each)[codes[:, place]] for place, each in enumerate(values)]
+    ranks = [_ranks(column)[codes[:, index]] for index, column in enumerate(values)]
     order = np.lexsort(ranks[::-1]) if ranks else np.zeros(1, np.int64)
 
     def make(first: int, stop: int) -> list[Record]:
         groups = order[first:stop]
         columns = {name: column[groups].tolist() for name, column in measured.items()}
-        for place, name in enumerate(names):  # a key that is also measured keeps its value
-            columns[name] = [values[place][code] for code in codes[groups, place].tolist()]
+        for index, name in enumerate(names):  # a key that is also measured keeps its value
+            columns[name] = [values[index][code] for code in codes[groups, index].tolist()]
         ordered = dict.fromkeys([*names, *measured])
         return [{name: columns[name][i] for name in ordered} for i in range(len(groups))]
 
@@ -79,8 +81,8 @@ def group_counts(
     group, codes = _groups(catalog, rows, names)
     values = [catalog.codes(name)[1] for name in names]
     keys = [
-        tuple(column[code] for column, code in zip(values, each, strict=True))
-        for each in codes.tolist()
+        tuple(column[code] for column, code in zip(values, row, strict=True))
+        for row in codes.tolist()
     ]
     return dict(zip(keys, np.bincount(group, minlength=len(keys)).tolist(), strict=True))
 
@@ -92,8 +94,8 @@ def _groups(
     group = np.zeros(len(rows), np.int64)
     codes = np.zeros((1, 0), np.int64)
     for name in names:
-        own, values = catalog.codes(name)
-        combined, group = distinct(group * len(values) + own[rows])
+        column_codes, values = catalog.codes(name)
+        combined, group = distinct(group * len(values) + column_codes[rows])
         before, last = np.divmod(combined, max(1, len(values)))
         codes = np.column_stack([codes[before], last])
     return group, codes

@@ -123,7 +123,7 @@ class CatalogIndex:
         for stem, tree in zip(self.stamps, self._manifests, strict=True):
             manifest = Manifest.from_json({**tree, "objects": {}})
             objects, arrays = (LaterParsed(tree[name]) for name in PARSED_LATER)
-            members = tuple(replace(each, objects=objects) for each in manifest.members)
+            members = tuple(replace(member, objects=objects) for member in manifest.members)
             manifest = replace(manifest, objects=objects, arrays=arrays, members=members)
             files[stem] = CommittedFile(stem, manifest, self, first)
             first += manifest.episodes
@@ -162,9 +162,9 @@ class CatalogIndex:
     def _is_whole(self, name: str) -> bool:
         """Whether a column's bytes are those that were written."""
         metadata = self._file.metadata
-        place = self.schema.get_field_index(name)
-        sums = self._sums[place :: metadata.num_columns].tolist()
-        chunks = (_chunk(metadata, group, place) for group in range(metadata.num_row_groups))
+        index = self.schema.get_field_index(name)
+        sums = self._sums[index :: metadata.num_columns].tolist()
+        chunks = (_chunk(metadata, group, index) for group in range(metadata.num_row_groups))
         return sums == [google_crc32c.value(self._content[chunk]) for chunk in chunks]
 
 
@@ -177,8 +177,8 @@ def build_index(
     DatasetError if a file is damaged.
     """
     stems = list(stamps)
-    schema = pa.schema([(each.name, stored_type(each.type)) for each in plain_schema])
-    text = [each.name for each in schema if each.type == CODED]
+    schema = pa.schema([(field.name, stored_type(field.type)) for field in plain_schema])
+    text = [field.name for field in schema if field.type == CODED]
     manifests: list[dict[str, object]] = []
     with temporary_file(path) as temporary:
         with (
@@ -219,8 +219,8 @@ def sums_and_end(written: BinaryIO) -> bytes:
     """The bytes after the Parquet file in an index; leaves the file at its end."""
     metadata = pq.read_metadata(written)
     sums = list[int]()
-    for place in product(range(metadata.num_row_groups), range(metadata.num_columns)):
-        chunk = _chunk(metadata, *place)
+    for position in product(range(metadata.num_row_groups), range(metadata.num_columns)):
+        chunk = _chunk(metadata, *position)
         written.seek(chunk.start)
         sums.append(google_crc32c.value(written.read(chunk.stop - chunk.start)))
     written.seek(-metadata.serialized_size - 8, os.SEEK_END)  # see `_footer_start`
@@ -229,9 +229,9 @@ def sums_and_end(written: BinaryIO) -> bytes:
     return behind + END.pack(len(sums), google_crc32c.value(footer + behind))
 
 
-def _chunk(metadata: pq.FileMetaData, group: int, place: int) -> slice:
+def _chunk(metadata: pq.FileMetaData, group: int, index: int) -> slice:
     """The byte range of a column in one row group."""
-    column = metadata.row_group(group).column(place)
+    column = metadata.row_group(group).column(index)
     start = column.dictionary_page_offset or column.data_page_offset
     return slice(start, start + column.total_compressed_size)
 

@@ -49,7 +49,7 @@ def episode_row(catalog: Catalog, name: str, address: str) -> int:
         parts = catalog.rows(rows, ["part"]).column("part").to_pylist()
         raise DatasetError(f"episode {name} is in several parts of {address}: {', '.join(parts)}")
     # of the distances, as Python's integers: int64 might overflow
-    near = min(ids.tolist(), key=lambda each: abs(each - target), default=None)
+    near = min(ids.tolist(), key=lambda episode: abs(episode - target), default=None)
     hint = "the store is empty" if near is None else f"nearest: {episode_name(near)}"
     raise DatasetError(f"no episode {name} in {address}; {hint}")
 
@@ -88,7 +88,7 @@ def _listed(catalog: Catalog, rows: np.ndarray, names: list[str]) -> list[dict[s
     read = [name for name in names if name != "fell" or name in catalog.column_names]
     table = catalog.rows(rows, [*dict.fromkeys((*read, "terminated"))])
     columns = {name: table.column(name).to_pylist() for name in table.column_names}
-    columns["episode"] = [episode_name(each) for each in columns["episode"]]
+    columns["episode"] = [episode_name(episode) for episode in columns["episode"]]
     ended = columns["terminated"]
     fell = columns.get("fell", [None] * len(ended))
     columns["fell"] = [b if a is None else a for a, b in zip(fell, ended, strict=True)]

@@ -25,8 +25,8 @@ class Records(Sequence[Record]):
         if isinstance(index, slice):
             first, stop, step = index.indices(self._count)
             return self._make(first, max(first, stop))[::step] if step > 0 else list(self)[index]
-        place = range(self._count)[index]
-        return self._make(place, place + 1)[0]
+        position = range(self._count)[index]
+        return self._make(position, position + 1)[0]
 
     def __iter__(self) -> Iterator[Record]:
         for chunk in self.chunks():

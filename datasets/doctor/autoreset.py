@@ -52,13 +52,13 @@ def joined_episodes(m: Measures, b: Boundaries) -> Iterator[Finding]:
     ids = m.columns["episode"][np.searchsorted(m.rows, rows)].tolist()
     names = [episode_name(episode) for episode in ids]
     steps = [b.seams[row].tolist() for row in rows.tolist()]
-    told = [f"{name} at step {_listed(own)}" for name, own in zip(names, steps, strict=True)]
+    told = [f"{name} at step {_listed(seams)}" for name, seams in zip(names, steps, strict=True)]
     count = sum(map(len, steps))
-    more = len(told) - _SHOWN
-    others = f" and {amount(more, 'episode')} more" if more > 0 else ""
+    surplus = len(told) - _SHOWN
+    suffix = f" and {amount(surplus, 'episode')} more" if surplus > 0 else ""
     text = (
         f"{amount(count, 'jump')} of most channels at once, far above the episode's own steps: "
-        f"several episodes saved as one, or steps missing; {'; '.join(told[:_SHOWN])}{others}"
+        f"several episodes saved as one, or steps missing; {'; '.join(told[:_SHOWN])}{suffix}"
     )
     yield Finding(
         "joined-episodes",
@@ -66,7 +66,7 @@ def joined_episodes(m: Measures, b: Boundaries) -> Iterator[Finding]:
         text,
         len(rows),
         rows,
-        steps=np.array([own[0] for own in steps]),
+        steps=np.array([seams[0] for seams in steps]),
         more={"seams": dict(zip(names, steps, strict=True))},
         remedy="cut",
     )
@@ -140,8 +140,8 @@ def _larger_than_before(flags: np.ndarray, b: Boundaries) -> bool:
 
 def _unpaid(b: Boundaries) -> np.ndarray:
     """(E,) whether the first reward is 0, where other rewards seldom are."""
-    first, zeros, others = b.rewards.T
-    if zeros.sum() > _ZEROS * others.sum() or not others.sum():
+    first, zeros, counts = b.rewards.T
+    if zeros.sum() > _ZEROS * counts.sum() or not counts.sum():
         return np.zeros(len(b.rows), bool)
     return first == 0
 
@@ -151,13 +151,13 @@ def _enough(flags: np.ndarray, least: int, share: float) -> bool:
     return bool(flags.sum() >= max(least, share * len(flags)))
 
 
-def _equal_to_others(values: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(E,) whether a row of `values` (E, C) is that of another episode in `others`.
+def _equal_to_others(values: np.ndarray, references: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(E,) whether a row of `values` (E, C) is that of another episode in `references`.
 
     Also whether the row occurs once in each, as observations of many digits do.
     """
     ours = _keys(values)
-    theirs = _keys(others)
+    theirs = _keys(references)
     rows_of: dict[bytes, list[int]] = {}
     for row, key in enumerate(theirs):
         rows_of.setdefault(key, []).append(row)

@@ -105,8 +105,10 @@ class BoundaryCollector:
             new["final_step"] = _size(scale, new["final"], new["last"])
         if reward is not None and reward.ndim == 1:
             zeros = np.add.reduceat(reward == 0, starts, dtype=np.int64)
-            own = reward[starts]
-            new["rewards"] = np.stack([own, zeros - (own == 0), lengths - 1], axis=1)
+            first_rewards = reward[starts]
+            new["rewards"] = np.stack(
+                [first_rewards, zeros - (first_rewards == 0), lengths - 1], axis=1
+            )
         for name, values in new.items():
             self._parts[name].append(values)
         self._seams |= _seams(rows, lengths, sizes, usual)
@@ -141,7 +143,7 @@ def _scales(
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Field -> its moving channels, and the inverse of their median change; poses only."""
     scales: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    for name in [each for each in arrays if POSE.fullmatch(each)]:
+    for name in [key for key in arrays if POSE.fullmatch(key)]:
         field = schema.field(name)
         if field.per != "step":
             continue
@@ -218,10 +220,10 @@ def _seams(
         ends = np.union1d(stops, np.concatenate(cuts) + 1)
         pieces = np.diff(ends, prepend=0)
         new = _seam_rows(pieces, inner, _upper(inner, pieces))
-    found = np.sort(np.concatenate(cuts)) if cuts else np.zeros(0, np.int64)
-    episode = np.searchsorted(stops, found, side="right")
+    seams = np.sort(np.concatenate(cuts)) if cuts else np.zeros(0, np.int64)
+    episode = np.searchsorted(stops, seams, side="right")
     return {
-        int(rows[number]): found[episode == number] - (stops - lengths)[number] + 1
+        int(rows[number]): seams[episode == number] - (stops - lengths)[number] + 1
         for number in np.unique(episode)
     }
 

@@ -66,9 +66,9 @@ def not_finite(m: Measures) -> Iterator[Finding]:
         if bad.any():
             where = named_channels(m, name, bad.any(axis=0))
             text = f"{bad.sum():,} values of {where} are NaN or infinite"
-            place = name, int(np.argmax(bad.any(axis=0)))
-            more = {"place": place, "remedy": "leave out"}
-            yield from of_episodes("not-finite", "error", text, m.rows[bad.any(axis=1)], **more)
+            location = name, int(np.argmax(bad.any(axis=0)))
+            details = {"place": location, "remedy": "leave out"}
+            yield from of_episodes("not-finite", "error", text, m.rows[bad.any(axis=1)], **details)
 
 
 def constant(m: Measures) -> Iterator[Finding]:
@@ -84,15 +84,15 @@ def constant(m: Measures) -> Iterator[Finding]:
         still = high - low <= _TOLERANCE * size
         described = m.schema.field(name)
         for block, channels in blocks_of(described).items():
-            own = channels[still[channels]]
-            if not len(own) or COMMAND.fullmatch(block):
+            constants = channels[still[channels]]
+            if not len(constants) or COMMAND.fullmatch(block):
                 continue
             named = len(channels) < len(still) or name == "action"
-            code = np.isin(high[own], (0.0, 1.0)).all()
-            few = 2 * len(own) < len(channels)
+            code = np.isin(high[constants], (0.0, 1.0)).all()
+            few = 2 * len(constants) < len(channels)
             severity: Severity = "warning" if few and (named or not code) else "note"
-            text = f"{named_channels(m, name, own)} never changes: {high[own[0]]:.4g}"
-            yield Finding("constant-channel", severity, text, len(own), remedy="limitations")
+            text = f"{named_channels(m, name, constants)} never changes: {high[constants[0]]:.4g}"
+            yield Finding("constant-channel", severity, text, len(constants), remedy="limitations")
 
 
 def units(m: Measures) -> Iterator[Finding]:
@@ -101,25 +101,29 @@ def units(m: Measures) -> Iterator[Finding]:
         described = m.schema.field(name)
         peaks = np.maximum(np.abs(field["low"]), np.abs(field["high"]))
         for block, channels in blocks_of(described).items():
-            limit, severity, what = _limit(block, _UNITS.get(described.unit, ""))
+            limit, severity, quantity = _limit(block, _UNITS.get(described.unit, ""))
             if not limit:
                 continue
-            own = peaks[:, channels].max(axis=1)
-            typical = float(np.median(own))
+            block_peaks = peaks[:, channels].max(axis=1)
+            typical = float(np.median(block_peaks))
             if typical > limit:
-                text = f"{block} reaches {typical:.4g} in a typical episode, too much for {what}"
+                text = (
+                    f"{block} reaches {typical:.4g} in a typical episode, too much for {quantity}"
+                )
                 yield Finding("unit", severity, text, len(channels), remedy="limitations")
                 continue
-            wrong = own > max(limit, _MIXED * typical)
-            text = f"{block} reaches {own.max():.4g}, and {typical:.4g} in a typical episode"
-            place = name, int(channels[np.argmax(peaks[:, channels].max(axis=0))])
-            yield from of_episodes("unit", severity, text, m.rows[wrong], place=place)
+            wrong = block_peaks > max(limit, _MIXED * typical)
+            text = (
+                f"{block} reaches {block_peaks.max():.4g}, and {typical:.4g} in a typical episode"
+            )
+            location = name, int(channels[np.argmax(peaks[:, channels].max(axis=0))])
+            yield from of_episodes("unit", severity, text, m.rows[wrong], place=location)
 
 
 def _limit(block: str, unit: str) -> tuple[float, Severity, str]:
-    for pattern, limit, severity, what in _LIMITS:
+    for pattern, limit, severity, quantity in _LIMITS:
         if pattern.fullmatch(block) or (unit and pattern.fullmatch(unit)):
-            return limit, severity, what
+            return limit, severity, quantity
     return 0.0, "note", ""
 
 
@@ -134,12 +138,14 @@ def at_limits(m: Measures) -> Iterator[Finding]:
     at = np.where(field["low"] == low, field["at_low"], 0).sum(axis=0)
     at += np.where(field["high"] == high, field["at_high"], 0).sum(axis=0)
     shares = np.where((low == high) | (at == steps), 0.0, at / max(1, steps))
-    for severity, more, most in _AT_LIMIT:
-        own = (shares > more) & (shares <= most)
-        if own.any():
-            where = named_channels(m, "action", own)
-            text = f"{where} at the least or greatest value in {shares[own].max():.0%} of the steps"
-            yield Finding("action-limit", severity, text, int(own.sum()), remedy="limitations")
+    for severity, least, most in _AT_LIMIT:
+        flags = (shares > least) & (shares <= most)
+        if flags.any():
+            where = named_channels(m, "action", flags)
+            text = (
+                f"{where} at the least or greatest value in {shares[flags].max():.0%} of the steps"
+            )
+            yield Finding("action-limit", severity, text, int(flags.sum()), remedy="limitations")
 
 
 def frozen(m: Measures) -> Iterator[Finding]:
@@ -152,8 +158,10 @@ def frozen(m: Measures) -> Iterator[Finding]:
         flags = field["frozen"] & (lively & varied)
         where = named_channels(m, name, flags.any(axis=0))
         text = f"{where} keeps its value for {FROZEN_STEPS} steps or more"
-        place = name, int(np.argmax(flags.any(axis=0)))
-        yield from of_episodes("frozen-sensor", "warning", text, m.rows[flags.any(1)], place=place)
+        location = name, int(np.argmax(flags.any(axis=0)))
+        yield from of_episodes(
+            "frozen-sensor", "warning", text, m.rows[flags.any(1)], place=location
+        )
 
 
 def jumps(m: Measures) -> Iterator[Finding]:
@@ -177,8 +185,10 @@ def jumps(m: Measures) -> Iterator[Finding]:
                 if COMMAND.fullmatch(block) or "quat" in block:
                     flags[:, channels] = False
             text = f"{named_channels(m, name, flags.any(axis=0))} jumps within a step"
-            place = name, int(np.argmax(flags.any(axis=0)))
-            yield from of_episodes("jump", "warning", text, m.rows[flags.any(axis=1)], place=place)
+            location = name, int(np.argmax(flags.any(axis=0)))
+            yield from of_episodes(
+                "jump", "warning", text, m.rows[flags.any(axis=1)], place=location
+            )
 
 
 def statistics(m: Measures, stated: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
@@ -186,13 +196,13 @@ def statistics(m: Measures, stated: Mapping[str, Mapping[str, Any]]) -> Iterator
 
     Off by 1 % of a channel's range: programs may estimate them from a part of the frames.
     """
-    for name, own in m.statistics.items():
-        spread = np.maximum(own.max - own.min, 1e-9)
+    for name, computed in m.statistics.items():
+        spread = np.maximum(computed.max - computed.min, 1e-9)
         for key in ("min", "max", "mean", "std"):
             if key not in stated[name]:
                 continue
             values = np.ravel(stated[name][key])
-            actual = np.ravel(getattr(own, key))
+            actual = np.ravel(getattr(computed, key))
             if len(values) != len(actual):
                 text = f"{key} of {name} has {len(values)} values for {len(actual)} channels"
                 yield Finding("statistics", "error", text, 1, remedy="export")
@@ -211,10 +221,10 @@ def blocks_of(field: Field) -> dict[str, np.ndarray]:
     Channels with a name each, such as an action's joints, are compared with one another.
     """
     wide = {name: np.arange(a, b) for name, (a, b) in field.slices.items() if b - a > 1}
-    rest = np.arange(np.prod(field.shape, dtype=int))
+    remaining = np.arange(np.prod(field.shape, dtype=int))
     for channels in wide.values():
-        rest = np.setdiff1d(rest, channels)
-    return wide | ({field.name: rest} if len(rest) else {})
+        remaining = np.setdiff1d(remaining, channels)
+    return wide | ({field.name: remaining} if len(remaining) else {})
 
 
 def named_channels(m: Measures, name: str, chosen: Any) -> str:

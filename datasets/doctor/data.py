@@ -100,7 +100,7 @@ class Data:
         """The commands that take a finding about these episodes away, or note it."""
         store = self.store
         source = shlex.quote(self.address)
-        settings = "".join(f" --set {shlex.quote(each)}" for each in self.settings)
+        settings = "".join(f" --set {shlex.quote(setting)}" for setting in self.settings)
         first = f"gaitforge import {self.format} {source} {store}{settings}"
         if finding.remedy == "verify":  # an import would be refused for the reason in the text
             return [] if self.format else [f"gaitforge verify {store}"]
@@ -139,7 +139,7 @@ class Data:
 def catalog_columns(episodes: Any, group_by: Sequence[str]) -> Columns:
     """The columns that checks read, of a table of episodes or of column -> values, as arrays."""
     if isinstance(episodes, pa.Table):
-        episodes = {each: episodes.column(each).to_pylist() for each in episodes.column_names}
+        episodes = {name: episodes.column(name).to_pylist() for name in episodes.column_names}
     names = (name for name in (*_COLUMNS, *group_by) if name in episodes)
     return {name: np.asarray(episodes[name]) for name in names}
 
@@ -152,8 +152,8 @@ def store_data(selection: EpisodeSelection) -> Data:
 
     def read(span: Span) -> tuple[Arrays, Columns]:
         assert isinstance(span, Block)
-        own = {name: values[span.episodes] for name, values in columns.items()}
-        return span.read(names), own
+        span_columns = {name: values[span.episodes] for name, values in columns.items()}
+        return span.read(names), span_columns
 
     return Data(selection.store.address, schema, list(blocks(selection)), read)
 
@@ -179,7 +179,7 @@ def source_data(
         with not_finite_allowed():
             part = importer.read_part(span)
         columns = catalog_columns(part.episodes, schema.group_by)
-        return {each: part.arrays[each] for each in names}, columns
+        return {name: part.arrays[name] for name in names}, columns
 
     origin = name, settings, importer.statistics, importer.close
     return Data(source, schema, importer.parts, read, *origin)
@@ -187,7 +187,7 @@ def source_data(
 
 def _examined(schema: Schema) -> list[str]:
     names = [*schema.names("step"), *({FINAL} & set(schema.names("episode")))]
-    return [each for each in names if np.prod(schema.field(each).shape) <= MOST_CHANNELS]
+    return [name for name in names if np.prod(schema.field(name).shape) <= MOST_CHANNELS]
 
 
 def _opened(source: str, formats: Iterable[str], options: Any) -> tuple[str, Importer]:

@@ -91,8 +91,8 @@ def endings(m: Measures) -> Iterator[Finding]:
         return
     low = reward["low"].min()
     high = reward["high"].max()
-    one, other = ((reward[e] == v) * reward[f"at_{e}"] for e, v in (("low", low), ("high", high)))
-    if low == high or one.sum() + other.sum() != length.sum():
+    lows, highs = ((reward[e] == v) * reward[f"at_{e}"] for e, v in (("low", low), ("high", high)))
+    if low == high or lows.sum() + highs.sum() != length.sum():
         return  # a dense reward does not show success
     success = columns["success"].astype(bool)
     reached = reward["high"][:, 0] == high
@@ -165,18 +165,18 @@ def odd_ones(m: Measures) -> Iterator[Finding]:
     spread = np.maximum(action["high"].max(axis=0) - action["low"].min(axis=0), 1e-9)
     rough = roughness(action)
     moves = (action["moves"] / spread).mean(axis=1)
-    what = m.schema.group_by[1]
+    column = m.schema.group_by[1]
     long = m.columns["length"] > 2
-    cells = m.codes(what)
+    cells = m.codes(column)
     flags = np.zeros((2, len(m.rows)), bool)
     for cell in np.unique(cells):
-        own = np.flatnonzero((cells == cell) & long)
-        if len(own) >= _LEAST:
-            flags[0, own] = rough[own] > _ROUGHER * np.median(rough[own])
-            flags[1, own] = moves[own] < _IDLER * np.median(moves[own])
-    text = f"actions are over {_ROUGHER:g} times as rough as usual for the {what}"
+        cell_rows = np.flatnonzero((cells == cell) & long)
+        if len(cell_rows) >= _LEAST:
+            flags[0, cell_rows] = rough[cell_rows] > _ROUGHER * np.median(rough[cell_rows])
+            flags[1, cell_rows] = moves[cell_rows] < _IDLER * np.median(moves[cell_rows])
+    text = f"actions are over {_ROUGHER:g} times as rough as usual for the {column}"
     yield from of_episodes("rough", "warning", text, m.rows[flags[0]])
-    text = f"actions move less than {_IDLER:.0%} of what is usual for the {what}"
+    text = f"actions move less than {_IDLER:.0%} of what is usual for the {column}"
     yield from of_episodes("idle", "warning", text, m.rows[flags[1]])
 
 

@@ -136,7 +136,7 @@ def merge_findings(
             collector.add(rows, span.lengths, arrays)
             ids += columns["episode"].tolist()
     measures = Measures(selections[0].schema, np.arange(len(ids)), {"episode": np.array(ids)})
-    return [each for each in collector.findings(measures) if each.name == "quaternion-mix"]
+    return [finding for finding in collector.findings(measures) if finding.name == "quaternion-mix"]
 
 
 def _spread(selection: EpisodeSelection, steps: int) -> EpisodeSelection:
@@ -156,7 +156,7 @@ def quick_findings(selection: EpisodeSelection, steps: int = QUICK_STEPS) -> lis
         return []
     columns = catalog_columns(selection.episodes(), selection.schema.group_by)
     measures = Measures(selection.schema, np.arange(len(selection)), columns)
-    findings = [each for check in CATALOG_CHECKS for each in check(measures)]
+    findings = [finding for check in CATALOG_CHECKS for finding in check(measures)]
     if steps:
         findings += examine(store_data(_spread(selection, steps)), checks=ARRAY_CHECKS)
     return in_order(findings)
@@ -181,15 +181,15 @@ def _completed(data: Data, m: Measures, findings: Iterable[Finding]) -> Iterator
     def ids(rows: np.ndarray) -> list[int]:
         return m.columns["episode"][np.searchsorted(m.rows, rows)].tolist() if len(rows) else []
 
-    for each in findings:
-        commands = tuple(data.commands(each, ids(each.rows)))
-        rows = each.rows if len(each.rows) or each.remedy == "verify" else m.rows
+    for finding in findings:
+        commands = tuple(data.commands(finding, ids(finding.rows)))
+        rows = finding.rows if len(finding.rows) or finding.remedy == "verify" else m.rows
         rows = rows[:_EXAMPLES]
         examples = [
-            Example(episode_name(episode), step(row, each), data.view(episode, m.columns))
+            Example(episode_name(episode), step(row, finding), data.view(episode, m.columns))
             for episode, row in zip(ids(rows), rows.tolist(), strict=True)
         ]
-        yield replace(each, examples=tuple(examples), commands=commands)
+        yield replace(finding, examples=tuple(examples), commands=commands)
 
 
 def _first(values: Any) -> int:

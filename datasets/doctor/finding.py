@@ -53,7 +53,7 @@ class Finding:
     def to_json(self) -> dict[str, Any]:
         """The finding as JSON values."""
         names = ("name", "severity", "text", "count")
-        examples = [vars(each) for each in self.examples]
+        examples = [vars(example) for example in self.examples]
         record = {name: getattr(self, name) for name in names}
         return {**record, **self.more, "examples": examples, "commands": list(self.commands)}
 
@@ -67,4 +67,4 @@ def of_episodes(
 
 def in_order(findings: Sequence[Finding]) -> list[Finding]:
     """Errors first, then warnings, then notes."""
-    return sorted(findings, key=lambda each: SEVERITIES.index(each.severity))
+    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))

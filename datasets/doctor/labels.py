@@ -55,7 +55,7 @@ class LabelSlabs:
         if not len(obs):
             return
         if not self._planes:
-            scale = [_deviations(each) for each in (obs, action)]
+            scale = [_deviations(values) for values in (obs, action)]
             directions = np.random.default_rng(0).normal(size=(obs.shape[1], len(_QUANTILES)))
             planes = (directions / scale[0][:, None]).astype(np.float32)
             at = [np.quantile(obs @ planes[:, k], q) for k, q in enumerate(_QUANTILES)]
@@ -70,7 +70,7 @@ class LabelSlabs:
                 continue
             both = [np.concatenate(pair) for pair in zip(self._slabs[k], slab, strict=True)]
             best = _least(both[0])
-            self._slabs[k] = tuple(each[best] for each in both)
+            self._slabs[k] = tuple(values[best] for values in both)
 
     def findings(self, m: Measures) -> Iterator[Finding]:
         """Findings for each policy in each cell; a note if its actions are abrupt at every step."""
@@ -78,14 +78,14 @@ class LabelSlabs:
         near, far = np.zeros((2, len(m.rows)), np.int64)
         involved: list[np.ndarray] = []
         for _, obs, action, episode in self._slabs:
-            place = np.searchsorted(m.rows, episode)
-            own = policy[place]
-            close = (_distances(obs) < _NEAR) & (place[:, None] < place) & (own[:, None] == own)
+            index = np.searchsorted(m.rows, episode)
+            codes = policy[index]
+            close = (_distances(obs) < _NEAR) & (index[:, None] < index) & (codes[:, None] == codes)
             first, second = np.nonzero(close)
             apart = _distances(action)[first, second] > _FAR
-            near += np.bincount(own[first], minlength=len(near))
-            far += np.bincount(own[first[apart]], minlength=len(far))
-            involved += [place[first[apart]], place[second[apart]]]
+            near += np.bincount(codes[first], minlength=len(near))
+            far += np.bincount(codes[first[apart]], minlength=len(far))
+            involved += [index[first[apart]], index[second[apart]]]
         rows = np.unique(np.concatenate([np.zeros(0, np.int64), *involved]))
         sizes = np.maximum(np.bincount(policy, minlength=len(near)), 1)
         white = np.bincount(policy, roughness(m.fields["action"]), len(near)) / sizes > _WHITE
@@ -102,8 +102,10 @@ class LabelSlabs:
                 if severity == "note"
                 else ""
             )
-            own = m.rows[rows[flags[policy[rows]]]]
-            yield from of_episodes("conflicting-labels", severity, text, own, remedy=remedy)
+            involved_rows = m.rows[rows[flags[policy[rows]]]]
+            yield from of_episodes(
+                "conflicting-labels", severity, text, involved_rows, remedy=remedy
+            )
 
 
 def _deviations(values: np.ndarray) -> np.ndarray:

@@ -52,8 +52,8 @@ class Measures:
 
     def codes(self, *names: str) -> np.ndarray:
         """(E,) number of each episode's combination of values, of the columns that there are."""
-        there = [name for name in names if name in self.columns]
-        codes = [np.unique(self.columns[n].astype(str), return_inverse=True)[1] for n in there]
+        present = [name for name in names if name in self.columns]
+        codes = [np.unique(self.columns[n].astype(str), return_inverse=True)[1] for n in present]
         keys = np.stack([np.zeros_like(self.rows), *codes], axis=1)
         return np.unique(keys, axis=0, return_inverse=True)[1].ravel()
 
@@ -77,20 +77,22 @@ class Collector:
                 for key, value in measured(flat[steps], lengths[first:stop], name).items():
                     self._fields[name][key].append(value)
                 if name in self._stated:
-                    own = ChannelStatistics.of(flat[steps])
+                    statistics = ChannelStatistics.of(flat[steps])
                     before = self._statistics.get(name)
-                    self._statistics[name] = own if before is None else before.merge(own)
+                    self._statistics[name] = (
+                        statistics if before is None else before.merge(statistics)
+                    )
 
     def measures(self, schema: Schema) -> Measures:
         """The measures of all episodes that were added."""
         columns = _joined(self._columns)
         rows = columns.pop(_ROWS, np.zeros(0, np.int64))
-        fields = {name: _joined(own) for name, own in self._fields.items()}
+        fields = {name: _joined(parts) for name, parts in self._fields.items()}
         return Measures(schema, rows, columns, fields, self._statistics)
 
 
 def _joined(parts: Parts) -> dict[str, np.ndarray]:
-    return {name: np.concatenate(each) for name, each in parts.items()}
+    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
 def flattened(values: np.ndarray) -> np.ndarray:
@@ -136,7 +138,7 @@ def measured(rows: np.ndarray, lengths: np.ndarray, name: str) -> dict[str, np.n
     inner = np.maximum(lengths - 1, 1)[:, None]
     low = np.minimum.reduceat(rows, starts)
     high = np.maximum.reduceat(rows, starts)
-    found = {
+    measures = {
         "low": low,
         "high": high,
         "jump": np.maximum.reduceat(size, starts),
@@ -149,25 +151,27 @@ def measured(rows: np.ndarray, lengths: np.ndarray, name: str) -> dict[str, np.n
         # Steps away from the chunk's median, which is the value of a channel that hardly changes.
         sample = rows[:: -(-len(rows) // _MEDIAN_ROWS)]
         usual = np.sort(sample, axis=0)[len(sample) // 2]
-        found["usual"] = np.tile(usual, (len(lengths), 1))
-        found["away"] = np.add.reduceat(rows != usual, starts, dtype=np.int32)
+        measures["usual"] = np.tile(usual, (len(lengths), 1))
+        measures["away"] = np.add.reduceat(rows != usual, starts, dtype=np.int32)
     if name in ("action", "reward"):
         for end, extreme in (("at_low", low), ("at_high", high)):
-            found[end] = np.add.reduceat(rows == extreme.repeat(lengths, axis=0), starts, dtype=int)
+            measures[end] = np.add.reduceat(
+                rows == extreme.repeat(lengths, axis=0), starts, dtype=int
+            )
     if name == "action":
         second = np.zeros_like(rows)
         np.subtract(steps[1:], steps[:-1], out=second[:-1])
         second[stops - 1] = 0
         second[np.maximum(stops - 2, 0)] = 0
-        found["rough"] = np.add.reduceat(np.square(second), starts) / inner
-        found["moves"] = np.add.reduceat(size, starts) / inner
-        found["features"] = _features(rows, starts, lengths)
+        measures["rough"] = np.add.reduceat(np.square(second), starts) / inner
+        measures["moves"] = np.add.reduceat(size, starts) / inner
+        measures["features"] = _features(rows, starts, lengths)
     elif name == "reward":
-        found["sum"] = np.add.reduceat(rows, starts, dtype=np.float64).sum(axis=1)
+        measures["sum"] = np.add.reduceat(rows, starts, dtype=np.float64).sum(axis=1)
     elif TIME.fullmatch(name) and rows.shape[1] == 1:
         steps[stops - 1] = np.inf
-        found["back"] = np.minimum.reduceat(steps, starts)
-    return found
+        measures["back"] = np.minimum.reduceat(steps, starts)
+    return measures
 
 
 def runs(still: np.ndarray) -> np.ndarray:
@@ -176,13 +180,13 @@ def runs(still: np.ndarray) -> np.ndarray:
     candidates = np.flatnonzero(still.sum(axis=0) >= FROZEN_STEPS)
     run[:, np.setdiff1d(np.arange(still.shape[1]), candidates)] = False
     if len(candidates):
-        each = run[:, candidates]
+        columns = run[:, candidates]
         have = 1
         while have < FROZEN_STEPS:
-            each[:-have] &= each[have:].copy()
-            each[-have:] = False
+            columns[:-have] &= columns[have:].copy()
+            columns[-have:] = False
             have *= 2
-        run[:, candidates] = each
+        run[:, candidates] = columns
     return run
 
 

@@ -44,11 +44,11 @@ def _of_field(m: Measures, name: str) -> Iterator[Finding]:
         if COMMAND.fullmatch(block):
             continue
         for which, words in ((rare, _rarely), (still, _barely)):
-            own = channels[which[channels]]
-            if len(own):
-                severity: Severity = "warning" if 2 * len(own) < len(channels) else "note"
-                text = f"{named_channels(m, name, own)} {words(field, own[0], steps)}"
-                yield Finding("near-constant", severity, text, len(own), remedy="limitations")
+            flagged = channels[which[channels]]
+            if len(flagged):
+                severity: Severity = "warning" if 2 * len(flagged) < len(channels) else "note"
+                text = f"{named_channels(m, name, flagged)} {words(field, flagged[0], steps)}"
+                yield Finding("near-constant", severity, text, len(flagged), remedy="limitations")
 
 
 def _rarely(field: dict[str, np.ndarray], channel: int, steps: int) -> str:

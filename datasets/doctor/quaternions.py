@@ -168,12 +168,12 @@ def _quaternion_starts(described: Field, sample: np.ndarray) -> list[int]:
         return starts
     for name, first, width in _named_parts(described):
         if width % 4 == 0 and _EXACT.fullmatch(name):
-            each = range(first, first + width, 4)
-            starts += [k for k in each if _off(sample[:, k : k + 4]).mean() < _NOISY]
+            firsts = range(first, first + width, 4)
+            starts += [k for k in firsts if _off(sample[:, k : k + 4]).mean() < _NOISY]
     taken = {start + k for start in starts for k in range(4)}
-    found = [k for k in _unit_starts(sample, 4, _UNIT) if _is_rotation(described, sample, k)]
-    found.sort(key=lambda k: (_off(sample[:, k : k + 4]).max(), k))
-    for start in found:
+    candidates = [k for k in _unit_starts(sample, 4, _UNIT) if _is_rotation(described, sample, k)]
+    candidates.sort(key=lambda k: (_off(sample[:, k : k + 4]).max(), k))
+    for start in candidates:
         channels = {start + k for k in range(4)}
         if not channels & taken:
             starts.append(start)
@@ -196,14 +196,14 @@ def _unit_starts(sample: np.ndarray, width: int, tolerance: float) -> list[int]:
 
 def _is_rotation(described: Field, sample: np.ndarray, start: int) -> bool:
     """Whether four unit channels are a quaternion rather than a code, or a unit vector and a 0."""
-    own = sample[:, start : start + 4]
-    if _NAMED.fullmatch(_place(described, start)) and (own != own[0]).any():
+    quat = sample[:, start : start + 4]
+    if _NAMED.fullmatch(_place(described, start)) and (quat != quat[0]).any():
         return True
-    if np.isin(own, (0.0, 1.0)).all():
+    if np.isin(quat, (0.0, 1.0)).all():
         return False
-    still = (own == own[0]).all(axis=0)
-    triples = (_off(own[:, :3]).max(), _off(own[:, 1:]).max())
-    pairs = (_off(own[:, :2]).max(), _off(own[:, 2:]).max(), _off(own[:, 1:3]).max())
+    still = (quat == quat[0]).all(axis=0)
+    triples = (_off(quat[:, :3]).max(), _off(quat[:, 1:]).max())
+    pairs = (_off(quat[:, :2]).max(), _off(quat[:, 2:]).max(), _off(quat[:, 1:3]).max())
     return still.sum() < 2 and min(*triples, *pairs) > _UNIT
 
 
@@ -223,17 +223,17 @@ def _place(described: Field, start: int) -> str:
 
 
 def _block(described: Field, start: int) -> QuaternionChannels:
-    place = _place(described, start)
-    words = f"{described.name} {place} {described.description}".lower()
+    name = _place(described, start)
+    words = f"{described.name} {name} {described.description}".lower()
     stated = [order for order in ORDERS if order in words]
-    upright = not _OTHER_BODY.fullmatch(f"{described.name} {place}")
+    upright = not _OTHER_BODY.fullmatch(f"{described.name} {name}")
     return QuaternionChannels(
-        place,
+        name,
         described.name,
         start,
         stated[0] if len(stated) == 1 else "",
         upright,
-        bool(_NAMED.fullmatch(place)),
+        bool(_NAMED.fullmatch(name)),
     )
 
 
@@ -258,8 +258,8 @@ def _gravity_errors(
     best = np.full((len(starts), 2), np.inf)
     turned = [_down(quat), _down(np.roll(quat, 1, axis=1))]
     inverse = quat * [1.0, -1.0, -1.0, -1.0]
-    other = quat * [-1.0, -1.0, -1.0, 1.0]
-    turned_back = [_down(inverse), _down(np.roll(other, 1, axis=1))]
+    inverse_xyzw = quat * [-1.0, -1.0, -1.0, 1.0]
+    turned_back = [_down(inverse), _down(np.roll(inverse_xyzw, 1, axis=1))]
     for name, start in block.gravity:
         beside = _channels(arrays, name, start, 3)
         for pair, sign in ((turned, 1), (turned, -1), (turned_back, 1), (turned_back, -1)):
@@ -305,16 +305,16 @@ def _orders(block: QuaternionChannels, sources: np.ndarray) -> tuple[np.ndarray,
     # are anything, some episodes of wxyz look so, beside others whose first part is in between.
     still = (last > _NEAR_ONE) & ~xyzw
     for source in np.unique(sources):
-        own = sources == source
-        between = own & wxyz & ~still & (last > 1 - _NEAR_ONE)
+        in_source = sources == source
+        between = in_source & wxyz & ~still & (last > 1 - _NEAR_ONE)
         if not between.any():
-            xyzw |= own & still
-            wxyz &= ~(own & still)
+            xyzw |= in_source & still
+            wxyz &= ~(in_source & still)
     order = np.where(wxyz, 0, np.where(xyzw, 1, _UNKNOWN))
     for source in np.unique(sources):
-        own = order[sources == source]
+        source_order = order[sources == source]
         for k in range(2):
-            if 0 < (own == k).sum() <= _FEW * len(own):
+            if 0 < (source_order == k).sum() <= _FEW * len(source_order):
                 order[(sources == source) & (order == k)] = _UNKNOWN
     return order, "if the robot is upright"
 
@@ -328,9 +328,9 @@ def _mix(
 ) -> Finding:
     parts: list[str] = []
     for k, name in enumerate(ORDERS):
-        own = order == k
-        prefixes = [f"{source:x}-" for source in np.unique(sources[own]).tolist()]
-        parts.append(f"{name} in {amount(int(own.sum()), 'episode')} ({listed(prefixes, 3)})")
+        flags = order == k
+        prefixes = [f"{source:x}-" for source in np.unique(sources[flags]).tolist()]
+        parts.append(f"{name} in {amount(int(flags.sum()), 'episode')} ({listed(prefixes, 3)})")
     fewer = int((order == 1).sum() <= (order == 0).sum())
     text = f"{block.name} is {' and '.join(parts)}, {evidence}: two orders of quaternions are mixed"
     [finding] = of_episodes("quaternion-mix", "error", text, rows[order == fewer])
@@ -345,10 +345,10 @@ def _shifted(block: QuaternionChannels, rows: np.ndarray, sources: np.ndarray) -
     usual = means[int(counts.argmax())]
     shifted = [
         int(source)
-        for source, own in zip(names, means, strict=True)
-        if min(usual.max(), own.max()) > _PEAK
-        and np.abs(own - usual).max() > _OTHER
-        and min(np.abs(np.roll(own, k) - usual).max() for k in (-1, 1)) < _SAME
+        for source, mean in zip(names, means, strict=True)
+        if min(usual.max(), mean.max()) > _PEAK
+        and np.abs(mean - usual).max() > _OTHER
+        and min(np.abs(np.roll(mean, k) - usual).max() for k in (-1, 1)) < _SAME
     ]
     text = f"{block.name} looks as if wxyz and xyzw were mixed: its parts are one place apart"
     flags = np.isin(sources, shifted)
@@ -358,7 +358,7 @@ def _shifted(block: QuaternionChannels, rows: np.ndarray, sources: np.ndarray) -
 def _between_fields(orders: Mapping[str, str]) -> Iterator[Finding]:
     if len(set(orders.values())) > 1:
         sides = [
-            f"{order} in {listed([name for name, own in orders.items() if own == order], 4)}"
+            f"{order} in {listed([name for name, value in orders.items() if value == order], 4)}"
             for order in ORDERS
         ]
         text = f"quaternions are {' and '.join(sides)}: two orders in one dataset"
@@ -367,12 +367,12 @@ def _between_fields(orders: Mapping[str, str]) -> Iterator[Finding]:
 
 def _as_told(told: Mapping[tuple[str, str], list[str]]) -> Iterator[Finding]:
     for (order, evidence), names in told.items():
-        what = (
+        words = (
             f"quaternions {order} {evidence}"
             if order
             else "the order of quaternions, wxyz or xyzw, cannot be told"
         )
-        text = f"{what}: {listed(names, 4)}"
+        text = f"{words}: {listed(names, 4)}"
         yield Finding("quaternion-order", "note", text, len(names), remedy="limitations")
 
 

@@ -20,12 +20,12 @@ def apply_edits(
     DatasetError if something else is at `out`, an object is damaged or missing, or the disk cannot
     be written.
     """
-    place = new_place(out)
+    path = new_place(out)
     catalog = store.catalog()
     present = EpisodeSelection(store, catalog, catalog.shown)
-    with unfinished(place, present.schema, {"applied": lineage(store)}) as target:
+    with unfinished(path, present.schema, {"applied": lineage(store)}) as target:
         if target is None:
-            return place
+            return path
         for part_id, rows in present.rows_by_part():
             part = present.with_rows(catalog.part_bounds[part_id][0] + rows)
             if target.missing([part_id]):
@@ -35,4 +35,4 @@ def apply_edits(
                 target.write_part(part_id, steps, columns, finals)
             advance(part.steps)
         copy_notes([store.path], target.path)
-    return place
+    return path

@@ -61,7 +61,7 @@ class Share:
         """The parts in those files; more than `parts` where parts were merged by `compact`."""
         stems = set(self.stems())
         locations = self.store.collected().locations
-        return {part_id for part_id, each in locations.items() if each.folder in stems}
+        return {part_id for part_id, location in locations.items() if location.folder in stems}
 
 
 def lineage(store: PartStore) -> dict[str, Any]:
@@ -109,8 +109,8 @@ def assemble(
         copy_notes([share.store.path for share in shares], target.path)
         shutil.rmtree(target.log.folder, ignore_errors=True)
         for share in shares:
-            others = [other.store for other in shares if other is not share]
-            _copy_edits(share, others, target)
+            other_stores = [sibling.store for sibling in shares if sibling is not share]
+            _copy_edits(share, other_stores, target)
         more(target)
 
 
@@ -210,10 +210,10 @@ def copy_notes(sources: Sequence[Path], target: Path) -> None:
             fsync_tree(target / IMPORTS)
 
 
-def _copy_edits(share: Share, others: Sequence[PartStore], target: PartStore) -> None:
+def _copy_edits(share: Share, other_stores: Sequence[PartStore], target: PartStore) -> None:
     """Append a share's edits to the target's, without the history that both have."""
     parts = share.linked()
-    foreign = _foreign_rows(share.store, others)
+    foreign = _foreign_rows(share.store, other_stores)
     numbering = EditedRows(share.store.collected(), np.zeros(0, bool))
     edits: list[Edit] = []
     for edit in share.store.edits():
@@ -228,7 +228,7 @@ def _copy_edits(share: Share, others: Sequence[PartStore], target: PartStore) ->
         target.log.append(edit.kind, edit.content, edit.rows, edit.origin, after)
 
 
-def _foreign_rows(store: PartStore, others: Sequence[PartStore]) -> np.ndarray:
+def _foreign_rows(store: PartStore, other_stores: Sequence[PartStore]) -> np.ndarray:
     """(E,) bool: episodes that a split put on another side, which is among the others.
 
     A side says nothing of these: its drops, notes and trims of them are the other store's.
@@ -240,11 +240,11 @@ def _foreign_rows(store: PartStore, others: Sequence[PartStore]) -> np.ndarray:
         if edit.kind == "drop" and edit.origin.get("command") == SPLIT_COMMAND:
             numbering.drop(edit)
     shown_elsewhere = np.zeros(collected.num_rows, bool)
-    for other in (each.catalog() for each in others):
-        is_shown = other.is_shown
-        for part_id in collected.part_bounds.keys() & other.part_bounds.keys():
-            own = slice(*collected.part_bounds[part_id])
-            shown_elsewhere[own] |= is_shown[slice(*other.part_bounds[part_id])]
+    for catalog in (other_store.catalog() for other_store in other_stores):
+        is_shown = catalog.is_shown
+        for part_id in collected.part_bounds.keys() & catalog.part_bounds.keys():
+            rows = slice(*collected.part_bounds[part_id])
+            shown_elsewhere[rows] |= is_shown[slice(*catalog.part_bounds[part_id])]
     return on_another_side & shown_elsewhere
 
 

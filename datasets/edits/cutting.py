@@ -56,18 +56,18 @@ def cut_episodes(
     the finished store. DatasetError for an unknown episode, a step outside it, episode fields that
     tell of whole episodes, or something else at `out`.
     """
-    place = new_place(out)
+    path = new_place(out)
     catalog = store.catalog()
     present = EpisodeSelection(store, catalog, catalog.shown)
     schema = _check(present, cuts, without)
     record = {str(episode): [int(step) for step in steps] for episode, steps in cuts.items()}
     digest = hashlib.sha256(repr(sorted(record.items())).encode()).hexdigest()
     details = {"cut_episodes": len(record), "cuts": digest, "without": sorted(without)}
-    made = {"cut": {**lineage(store), **details}}
+    plan = {"cut": {**lineage(store), **details}}
     prefixes = _free_prefixes(present, digest)
-    with unfinished(place, schema, made) as target:
+    with unfinished(path, schema, plan) as target:
         if target is None:
-            return place
+            return path
         for part_id, rows in present.rows_by_part():
             part = present.with_rows(catalog.part_bounds[part_id][0] + rows)
             prefix = next(prefixes)
@@ -75,7 +75,7 @@ def cut_episodes(
                 _write_pieces(target, part_id, part, cuts, prefix)
             advance(part.steps)
         copy_notes([store.path], target.path)
-    return place
+    return path
 
 
 def _write_pieces(
@@ -101,8 +101,8 @@ def _free_prefixes(present: EpisodeSelection, digest: str) -> Iterator[int]:
     """The upper bits of new episodes' ids, for a part each, that no episode of the store has."""
     taken = set((present.episode_ids() >> _NUMBER_BITS).tolist())
     for number in count():
-        own = hashlib.sha256(f"cut {digest} {number}".encode()).hexdigest()
-        prefix = int(own[:_PREFIX_DIGITS], 16)
+        digits = hashlib.sha256(f"cut {digest} {number}".encode()).hexdigest()
+        prefix = int(digits[:_PREFIX_DIGITS], 16)
         if prefix not in taken:
             taken.add(prefix)
             yield prefix
@@ -195,9 +195,9 @@ def _finals(
     for name, values in per_episode.items():
         step_field = final_of(schema, name)
         assert step_field is not None  # `_check` refuses others
-        own = values[pieces.source]
-        own[~pieces.last] = steps[step_field][pieces.stop[~pieces.last]]
-        finals[name] = own
+        piece_values = values[pieces.source]
+        piece_values[~pieces.last] = steps[step_field][pieces.stop[~pieces.last]]
+        finals[name] = piece_values
     return finals
 
 
@@ -212,9 +212,9 @@ def _columns(
     numbers = (prefix << _NUMBER_BITS) + np.cumsum(added) - 1
     values["episode"] = pa.array(np.where(added, numbers, episodes))
     values["length"] = pa.array(pieces.stop - pieces.start)
-    for name, own in ((CUT_FROM, episodes), (CUT_STEP, pieces.first)):
-        before = np.array(values[name].to_pylist()) if name in values else np.full(len(own), -1)
-        values[name] = pa.array(np.where(pieces.is_cut, own, before))
+    for name, column in ((CUT_FROM, episodes), (CUT_STEP, pieces.first)):
+        before = np.array(values[name].to_pylist()) if name in values else np.full(len(column), -1)
+        values[name] = pa.array(np.where(pieces.is_cut, column, before))
     seeds = table.column("seed").to_numpy()
     values["seed"] = pa.array(np.where(pieces.is_cut, -1, seeds))
     for name in ("terminated", "truncated", "success"):
@@ -223,6 +223,8 @@ def _columns(
     reward = steps.get(REWARD)
     if reward is not None and reward.ndim == 1:
         sums = np.concatenate([[0.0], np.cumsum(reward.astype(np.float64))])
-        own = sums[pieces.stop] - sums[pieces.start]
-        values["return"] = pa.array(np.where(pieces.is_cut, own, table.column("return").to_numpy()))
+        returns = sums[pieces.stop] - sums[pieces.start]
+        values["return"] = pa.array(
+            np.where(pieces.is_cut, returns, table.column("return").to_numpy())
+        )
     return values

@@ -70,17 +70,17 @@ def difference(first: PartStore, second: PartStore) -> Difference:
     keys = sorted({key for counts in counted.values() for key in counts})
     return Difference(
         hashes=(first.info().hash, second.info().hash),
-        parts_added=[each for each in b.manifests if each not in a.manifests],
-        parts_removed=[each for each in a.manifests if each not in b.manifests],
-        columns_added=[each for each in b.column_names if each not in a.column_names],
-        columns_removed=[each for each in a.column_names if each not in b.column_names],
-        columns_changed={name: int(each.sum()) for name, each in columns.items() if each.any()},
+        parts_added=[part_id for part_id in b.manifests if part_id not in a.manifests],
+        parts_removed=[part_id for part_id in a.manifests if part_id not in b.manifests],
+        columns_added=[name for name in b.column_names if name not in a.column_names],
+        columns_removed=[name for name in a.column_names if name not in b.column_names],
+        columns_changed={name: int(flags.sum()) for name, flags in columns.items() if flags.any()},
         added=len(added),
         dropped=len(dropped),
         changed=int(changed.sum()),
         groups=[
             dict(zip(names, key, strict=True))
-            | {what: counts.get(key, 0) for what, counts in counted.items()}
+            | {change: counts.get(key, 0) for change, counts in counted.items()}
             for key in keys
         ],
     )

@@ -54,8 +54,8 @@ def add_field(
     catalog = store.catalog()
     computed = overlay.collected()
     for part_id, manifest in catalog.manifests.items():
-        there = computed.manifests.get(part_id)
-        if there is None or (there.steps, there.episodes) != (manifest.steps, manifest.episodes):
+        part = computed.manifests.get(part_id)
+        if part is None or (part.steps, part.episodes) != (manifest.steps, manifest.episodes):
             raise DatasetError(f"field {field.name}: part {part_id} is not made yet, or is another")
     parts = {part_id: computed.manifests[part_id].content_hash for part_id in catalog.manifests}
     if catalog.fields.get(field.name) == AddedField(field, folder, parts):

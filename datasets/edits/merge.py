@@ -38,26 +38,28 @@ def _check_fit(first: PartStore, second: PartStore) -> None:
     ours = first.schema
     theirs = second.schema
     if ours.hash != theirs.hash or ours.group_by != theirs.group_by:
-        what = ours.differences(theirs) or "in their step or grouping"
+        words = ours.differences(theirs) or "in their step or grouping"
         raise DatasetError(
-            f"{first.address} and {second.address} have different schemas, {what}; only stores of "
+            f"{first.address} and {second.address} have different schemas, {words}; only stores of "
             "one schema can be merged"
         )
     a = first.catalog()
     b = second.catalog()
     common_schema([a.schema, b.schema])
     shared = [part_id for part_id in a.manifests if part_id in b.manifests]
-    if other := [
-        each for each in shared if a.manifests[each].content_hash != b.manifests[each].content_hash
+    if clashes := [
+        part_id
+        for part_id in shared
+        if a.manifests[part_id].content_hash != b.manifests[part_id].content_hash
     ]:
         raise DatasetError(
-            f"{first.address} and {second.address} both have part {listed(other, 4)}, with other "
+            f"{first.address} and {second.address} both have part {listed(clashes, 4)}, with other "
             "content: collect one of them with another seed"
         )
-    own = np.ones(b.num_rows, bool)
+    unshared = np.ones(b.num_rows, bool)
     for part_id in shared:
-        own[slice(*b.part_bounds[part_id])] = False
-    repeated = np.intersect1d(a.numbers("episode"), b.numbers("episode")[own])
+        unshared[slice(*b.part_bounds[part_id])] = False
+    repeated = np.intersect1d(a.numbers("episode"), b.numbers("episode")[unshared])
     if len(repeated):
         raise DatasetError(
             f"episode ids {listed(repeated, 4)} are in {first.address} and, in other parts, in "

@@ -114,9 +114,9 @@ def rows_of(selection: EpisodeSelection, columns: Mapping[str, pa.Array]) -> pa.
     """The rows of an edit of the selected episodes that sets `columns`."""
     parts = [pa.nulls(0, pa.string())]
     rows = [np.zeros(0, np.int64)]
-    for part_id, each in selection.rows_by_part():
-        parts.append(pa.array([part_id] * len(each), pa.string()))
-        rows.append(each)
+    for part_id, part_rows in selection.rows_by_part():
+        parts.append(pa.array([part_id] * len(part_rows), pa.string()))
+        rows.append(part_rows)
     named = {"part": pa.chunked_array(parts), "row": pa.array(np.concatenate(rows))}
     return pa.table({**named, **columns}).combine_chunks()
 
@@ -167,16 +167,16 @@ def _returns(selection: EpisodeSelection, head: int, left: np.ndarray) -> np.nda
 def _check_column(selection: EpisodeSelection, name: str) -> None:
     schema = selection.schema
     fixed = {*STORE_COLUMNS, *required_columns(schema.group_by), *ROW_COLUMNS, *schema.names()}
-    if name.lower() in {each.lower() for each in fixed}:
+    if name.lower() in {column.lower() for column in fixed}:
         raise DatasetError(f"column {name} is the store's own and cannot be annotated")
     if not COLUMN_NAME.fullmatch(name):
         raise DatasetError(
             f"column name {name!r} is not allowed: letters, digits and underscores only"
         )
-    for each in selection.catalog.column_names:
-        if each != name and each.lower() == name.lower():
+    for column in selection.catalog.column_names:
+        if column != name and column.lower() == name.lower():
             raise DatasetError(
-                f"column {name!r} differs from {each!r} in upper and lower case only"
+                f"column {name!r} differs from {column!r} in upper and lower case only"
             )
 
 
@@ -190,6 +190,6 @@ def _type_of(name: str, value: Any) -> pa.DataType:
                     f"column {name}: {value} is no finite number; give one, or text in quotes"
                 )
             return arrow
-    if isinstance(value, str) and not any("\ud800" <= each <= "\udfff" for each in value):
+    if isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value):
         return pa.string()
     raise DatasetError(f"column {name}: {value!r} is neither text, a number, nor true or false")

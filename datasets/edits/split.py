@@ -40,18 +40,18 @@ def split_by_fractions(
     """
     _check_names(list(fractions))
     values = list(fractions.values())
-    if not all(0.0 < each <= 1.0 for each in values) or abs(sum(values) - 1.0) > 1e-6:
+    if not all(0.0 < fraction <= 1.0 for fraction in values) or abs(sum(values) - 1.0) > 1e-6:
         raise DatasetError(f"fractions must be positive and sum to 1, not {listed(values)}")
     sides: dict[str, AnySelection] = {}
-    rest = selection
+    unused = selection
     used = 0.0
     for name, fraction in reversed(list(fractions.items())[1:]):
         used += fraction
         # All episodes below the bound, less those on the sides before.
         below = selection.split(min(used, 1.0), seed)[1].rows
-        sides[name] = selection.with_rows(np.intersect1d(rest.rows, below, assume_unique=True))
-        rest = selection.with_rows(np.setdiff1d(rest.rows, below, assume_unique=True))
-    sides[next(iter(fractions))] = rest
+        sides[name] = selection.with_rows(np.intersect1d(unused.rows, below, assume_unique=True))
+        unused = selection.with_rows(np.setdiff1d(unused.rows, below, assume_unique=True))
+    sides[next(iter(fractions))] = unused
     return {name: sides[name] for name in fractions}
 
 
@@ -106,11 +106,11 @@ def _drop_others(
 ) -> None:
     """Drop the other sides' episodes from the parts that a new store shares with them."""
     linked = [np.arange(*side.catalog.part_bounds[part_id]) for part_id in share.linked()]
-    there = np.intersect1d(np.concatenate(linked), side.catalog.shown, assume_unique=True)
-    others = side.with_rows(np.setdiff1d(there, side.rows, assume_unique=True))
-    if len(others):
-        origin = {"command": SPLIT_COMMAND, "arguments": dict(arguments), "episodes": len(others)}
-        new.edit("drop", {}, rows_of(others, {}), origin, new.edits())
+    rows = np.intersect1d(np.concatenate(linked), side.catalog.shown, assume_unique=True)
+    dropped = side.with_rows(np.setdiff1d(rows, side.rows, assume_unique=True))
+    if len(dropped):
+        origin = {"command": SPLIT_COMMAND, "arguments": dict(arguments), "episodes": len(dropped)}
+        new.edit("drop", {}, rows_of(dropped, {}), origin, new.edits())
 
 
 def _check_names(names: list[str]) -> None:

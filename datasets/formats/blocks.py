@@ -43,7 +43,7 @@ def check_fields(selection: EpisodeSelection, what: str, needed: Sequence[str]) 
     """
     schema = selection.schema
     address = selection.store.address
-    held = {(each.name, each.per) for each in schema.fields}
+    held = {(field.name, field.per) for field in schema.fields}
     per = {name: "episode" if name.startswith("final_") else "step" for name in needed}
     missing = [name for name in needed if (name, per[name]) not in held]
     if missing:
@@ -60,7 +60,7 @@ def check_room(selection: EpisodeSelection, destination: Path, advice: str = "")
     HDF5 can crash the process when the disk fills up. `advice` ends the message.
     """
     needed = field_bytes(selection.schema.fields, selection.steps)
-    free = shutil.disk_usage(next(each for each in destination.parents if each.is_dir())).free
+    free = shutil.disk_usage(next(parent for parent in destination.parents if parent.is_dir())).free
     if free < needed:
         sizes = f"it may take {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free"
         raise DatasetError(f"cannot write {destination}: {sizes}; export to another disk{advice}")

@@ -51,8 +51,8 @@ def check_sizes(dataset: h5py.h5d.DatasetID) -> None:
     stated = dataset.get_space().get_simple_extent_npoints() * item_bytes
     if settings.get_layout() == h5py.h5d.CHUNKED:
         chunk_bytes = prod(settings.get_chunk()) * item_bytes
-        for place, code in enumerate(filters):
-            values = settings.get_filter(place)[2]
+        for index, code in enumerate(filters):
+            values = settings.get_filter(index)[2]
             if code in _COUNTING and values[2] != prod(settings.get_chunk()):
                 raise ImplausibleSizeError("its filters are of chunks of another size")
         if chunk_bytes > max(MOST_CHUNK_BYTES, stated):

@@ -19,10 +19,12 @@ from gaitforge.datasets.formats.sources import Span, episode_returns
 
 def refuse_options(path: Path, key: str, options: Any, remedy: str) -> None:
     """Refuse options for a file with notes at `key`, which they could not change."""
-    names = [each.name for each in fields(options) if getattr(options, each.name) != each.default]
+    names = [
+        field.name for field in fields(options) if getattr(options, field.name) != field.default
+    ]
     if names:
-        what = f"option {names[0]} has" if len(names) == 1 else f"options {listed(names)} have"
-        refuse(path, key, f"{what} no effect on a file with gaitforge's notes; {remedy}")
+        subject = f"option {names[0]} has" if len(names) == 1 else f"options {listed(names)} have"
+        refuse(path, key, f"{subject} no effect on a file with gaitforge's notes; {remedy}")
 
 
 def check_notes(

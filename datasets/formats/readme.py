@@ -63,8 +63,8 @@ def readme(selection: EpisodeSelection, name: str, load: str, tags: tuple[str, .
         lines += ["## Citation", "", "```bibtex", fenced(about.citation), "```", ""]
     lines += ["## Fields", ""]
     for field in schema.fields:
-        what = f"{plain(field.description)} ({plain(field.unit)})"
-        lines.append(f"- `{field.name}` {list(field.shape)}, per {field.per}: {what}")
+        meaning = f"{plain(field.description)} ({plain(field.unit)})"
+        lines.append(f"- `{field.name}` {list(field.shape)}, per {field.per}: {meaning}")
     return "\n".join([*lines, ""])
 
 

@@ -60,13 +60,13 @@ def content_digests(files: Sequence[Path]) -> list[str]:
     """SHA-256 over the SHA-256 of the blocks of each file, which two threads compute."""
     try:
         starts = [range(0, max(1, path.stat().st_size), _HASH_BLOCK) for path in files]
-        jobs = [(path, at) for path, each in zip(files, starts, strict=True) for at in each]
+        jobs = [(path, at) for path, offsets in zip(files, starts, strict=True) for at in offsets]
         with ThreadPoolExecutor(_HASH_THREADS) as pool:
             blocks = pool.map(_block_digest, jobs)
-            joined = ["".join(next(blocks) for _ in each) for each in starts]
+            joined = ["".join(next(blocks) for _ in offsets) for offsets in starts]
     except OSError as error:
         refuse(str(error.filename), "", f"cannot be read: {error.strerror}")
-    return [hashlib.sha256(each.encode()).hexdigest() for each in joined]
+    return [hashlib.sha256(digests.encode()).hexdigest() for digests in joined]
 
 
 def _block_digest(job: tuple[Path, int]) -> str:
@@ -84,7 +84,7 @@ def _block_digest(job: tuple[Path, int]) -> str:
 def field_bytes(fields: Iterable[Field], steps: int = 1, episodes: int = 0) -> int:
     """Uncompressed bytes of so many steps and episodes."""
     rows = {"step": steps, "episode": episodes}
-    return sum(each.row_bytes * rows[each.per] for each in fields)
+    return sum(field.row_bytes * rows[field.per] for field in fields)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +168,7 @@ def field_name(key: str) -> str:
 def free_name(name: str, taken: Collection[str]) -> str:
     """The name, with a number where it is `taken`, as "a b" and "a/b" have the same."""
     numbered = (f"{name}_{number}" for number in count(2))
-    return next(each for each in chain([name], numbered) if each not in taken)
+    return next(candidate for candidate in chain([name], numbered) if candidate not in taken)
 
 
 def tiling_slices(field: Field) -> list[tuple[str, tuple[int, int]]]:

@@ -66,11 +66,11 @@ def executed_place(schema: Schema) -> Place | None:
         return None
     if any(name in schema.attributes for name in _IMPORTED) or stores_executed(schema):
         return None
-    place = schema.field(OBS).slices.get(LAST_ACTION)
-    if place is None or len(schema.field(OBS).shape) != 1:
+    span = schema.field(OBS).slices.get(LAST_ACTION)
+    if span is None or len(schema.field(OBS).shape) != 1:
         return None
-    start, stop = place
-    return place if schema.field(ACTION).shape == (stop - start,) else None
+    start, stop = span
+    return span if schema.field(ACTION).shape == (stop - start,) else None
 
 
 def chosen_place(schema: Schema, actions: Actions, address: str) -> Place | None:
@@ -90,21 +90,21 @@ def chosen_place(schema: Schema, actions: Actions, address: str) -> Place | None
             f"{address} holds executed actions only in {ACTION}, and the clean ones in "
             f"{MEAN_ACTION}; take actions=executed"
         )
-    place = None if actions == CLEAN else executed_place(schema)
-    if actions == EXECUTED and place is None and not stores_executed(schema):
+    span = None if actions == CLEAN else executed_place(schema)
+    if actions == EXECUTED and span is None and not stores_executed(schema):
         raise DatasetError(
             f"{address} does not tell executed actions from its own (it is imported, or its obs "
             f"has no slice {LAST_ACTION} as wide as action); leave the choice of actions out"
         )
-    return place
+    return span
 
 
-def _checked_place(schema: Schema, place: Place) -> Place:
-    start, stop = place
+def _checked_place(schema: Schema, span: Place) -> Place:
+    start, stop = span
     shape = schema.field(ACTION).shape
     width = schema.field(OBS).shape
     if shape != (stop - start,) or len(width) != 1 or not 0 <= start < stop <= width[0]:
-        raise DatasetError(f"executed_actions {place} is no place for {shape}")
+        raise DatasetError(f"executed_actions {span} is no place for {shape}")
     return start, stop
 
 
@@ -112,7 +112,8 @@ def executed_schema(schema: Schema) -> Schema:
     """The schema of what is read with executed actions in the field `action`."""
     text = "action as it was executed, with noise, limits and any other driver"
     fields = (
-        replace(each, description=text) if each.name == ACTION else each for each in schema.fields
+        replace(field, description=text) if field.name == ACTION else field
+        for field in schema.fields
     )
     attributes = {**schema.attributes, STORED_ACTIONS: EXECUTED}
     return replace(schema, fields=tuple(fields), attributes=attributes)

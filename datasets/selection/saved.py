@@ -67,8 +67,8 @@ def selection_of_runs(store: PartStore, parts: PartRuns) -> EpisodeSelection:
         content_hash, runs = parts[part_id]
         manifest = catalog.manifests.get(part_id)
         if manifest is None or manifest.content_hash != content_hash:
-            what = f"part {part_id} of {store.address}"
-            raise DatasetError(f"{what} is absent or changed; select again")
+            subject = f"part {part_id} of {store.address}"
+            raise DatasetError(f"{subject} is absent or changed; select again")
         if runs[-1][1] > manifest.episodes:
             problem = f"has {manifest.episodes} episodes, not {runs[-1][1]}"
             raise DatasetError(f"the selection is damaged: part {part_id} {problem}")
@@ -83,8 +83,8 @@ def _read(path: str | os.PathLike[str]) -> tuple[PartRuns, str]:
         version = tree["selection_version"]
         if version == SAVED_VERSION:
             parts = {
-                part_id: (str(each["content_hash"]), _checked_runs(each["rows"]))
-                for part_id, each in tree["parts"].items()
+                part_id: (str(entry["content_hash"]), _checked_runs(entry["rows"]))
+                for part_id, entry in tree["parts"].items()
             }
             return parts, str(tree["hash"])
     except (OSError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:

@@ -108,8 +108,8 @@ class EpisodeSelection:
 
     @cached_property
     def _stored_schema(self) -> Schema:
-        added = {name: each.field for name, each in self.catalog.fields.items()}
-        collected = [added.pop(each.name, each) for each in self.store.schema.fields]
+        added = {name: entry.field for name, entry in self.catalog.fields.items()}
+        collected = [added.pop(field.name, field) for field in self.store.schema.fields]
         return replace(self.store.schema, fields=(*collected, *added.values()))
 
     @cached_property
@@ -181,9 +181,9 @@ class EpisodeSelection:
         """
         if not actions and self.actions:
             return self
-        place = chosen_place(self._stored_schema, actions, self.store.address)
+        span = chosen_place(self._stored_schema, actions, self.store.address)
         chosen = object.__new__(type(self))  # not by copy(), which reopens the store
-        vars(chosen).update(vars(self), actions=actions or ("" if place is None else EXECUTED))
+        vars(chosen).update(vars(self), actions=actions or ("" if span is None else EXECUTED))
         for name in _OF_ACTIONS:
             vars(chosen).pop(name, None)
         return chosen
@@ -282,10 +282,10 @@ class EpisodeSelection:
         return self.with_rows(rows)
 
     def __repr__(self) -> str:
-        there = len(self.catalog.shown)
-        what = "all of" if len(self) == there else f"of {amount(there, 'episode')} in"
+        total = len(self.catalog.shown)
+        share = "all of" if len(self) == total else f"of {amount(total, 'episode')} in"
         sizes = f"{amount(len(self), 'episode')}, {amount(self.steps, 'step')}"
-        return f"Selection({sizes}, {what} {self.store.address}; {'; '.join(self.kinds())})"
+        return f"Selection({sizes}, {share} {self.store.address}; {'; '.join(self.kinds())})"
 
     def kinds(self) -> list[str]:
         """How many values of each grouping column, and which: "2 terrains: flat, rough"."""
@@ -338,8 +338,8 @@ class EpisodeSelection:
         """Every field of one episode: (length, *shape), or (*shape) for an episode field."""
         if not 0 <= index < len(self):
             raise DatasetError(f"no episode {index}; the selection has 0..{len(self) - 1}")
-        one = self.with_rows(self.rows[[index]])
-        values = {each.name: one.read(each.name) for each in self.schema.fields}
+        episode = self.with_rows(self.rows[[index]])
+        values = {field.name: episode.read(field.name) for field in self.schema.fields}
         return values | {name: values[name][0] for name in self.schema.names("episode")}
 
     def units(self) -> list[Unit]:

@@ -41,7 +41,7 @@ class About:
                 if not isinstance(text, str) or len(text) > MOST_CHARACTERS:
                     raise DatasetError(f"{name} needs text of up to {MOST_CHARACTERS} characters")
                 lines = "" if name in ("licence", "authors") else "\n\t"
-                if not all(each.isprintable() or each in lines for each in text):
+                if not all(character.isprintable() or character in lines for character in text):
                     raise DatasetError(f"{name} has control characters: {text!r:.60}")
 
     def to_json(self) -> dict[str, Any]:

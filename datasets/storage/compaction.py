@@ -74,14 +74,14 @@ def _merge(store: PartStore, stems: list[str]) -> PartRecord:
     first = 0
     for member in members:
         if episodes_digest(table.slice(first, member.episodes)) != member.episodes_digest:
-            what = "the catalog rows are not the ones that were committed"
-            raise DatasetError(f"part {member.part_id}: {what}")
+            problem = "the catalog rows are not the ones that were committed"
+            raise DatasetError(f"part {member.part_id}: {problem}")
         first += member.episodes
     arrays = {name: _joined_array(store, catalog, members, name) for name in store.schema.names()}
     contents = "\n".join(member.content_hash for member in members)
     merged_id = MERGED_PREFIX + hashlib.sha256(contents.encode()).hexdigest()[:12]
-    what = f"parts {stems[0]} to {stems[-1]} of {store.address} were not merged"
-    with store.part_lock(merged_id), disk_failures(what):
+    problem = f"parts {stems[0]} to {stems[-1]} of {store.address} were not merged"
+    with store.part_lock(merged_id), disk_failures(problem):
         return commit_part(store.path, store.schema, merged_id, table, arrays, members).record
 
 
@@ -89,7 +89,7 @@ def _joined_array(
     store: PartStore, catalog: Catalog, members: tuple[Manifest, ...], field: str
 ) -> np.ndarray:
     described = store.schema.field(field)
-    rows = [each.steps if described.per == "step" else each.episodes for each in members]
+    rows = [member.steps if described.per == "step" else member.episodes for member in members]
     joined = np.empty((sum(rows), *described.shape), described.dtype)
     first = 0
     for member, count in zip(members, rows, strict=True):
@@ -97,7 +97,7 @@ def _joined_array(
         with store.array_reader(catalog, member.part_id, field) as reader:
             reader.read_runs([(0, count)], out)
         if array_digest(out) != member.arrays[field]:
-            what = "the values are not the ones that were committed"
-            raise DatasetError(f"part {member.part_id}, field {field}: {what}")
+            problem = "the values are not the ones that were committed"
+            raise DatasetError(f"part {member.part_id}, field {field}: {problem}")
         first += count
     return joined

@@ -23,18 +23,18 @@ def store_files(store: PartStore) -> dict[str, Path]:
 
 def field_folders(store: PartStore) -> list[str]:
     """Folders, below `overlays/`, of the fields that the store's edits add."""
-    return sorted({added_field(each).folder for each in store.log.load() if each.kind == "field"})
+    return sorted({added_field(edit).folder for edit in store.log.load() if edit.kind == "field"})
 
 
 def overlay_folders(store: PartStore) -> list[str]:
     """As `field_folders`, with the folders of fields that are not committed yet."""
-    there = {path.name for path in visible(store.path / layout.OVERLAYS) if path.is_dir()}
-    return sorted(there.union(field_folders(store)))
+    folders = {path.name for path in visible(store.path / layout.OVERLAYS) if path.is_dir()}
+    return sorted(folders.union(field_folders(store)))
 
 
 def used_stems(store: PartStore) -> list[str]:
     """The catalog files, and folders of parts, in which the committed episodes are."""
-    return list(dict.fromkeys(each.folder for each in store.collected().locations.values()))
+    return list(dict.fromkeys(location.folder for location in store.collected().locations.values()))
 
 
 def _names(store: PartStore) -> Iterator[str]:

@@ -49,7 +49,7 @@ def verify_store(store: PartStore) -> list[str]:
             if contents.setdefault(part.part_id, part.content_hash) != part.content_hash:
                 faults.append(f"part {part.part_id}: committed twice, with other content")
             episodes[part.part_id] = ids
-    counts = Counter(each for ids in episodes.values() for each in ids)
+    counts = Counter(episode for ids in episodes.values() for episode in ids)
     if repeated := sorted(episode for episode, count in counts.items() if count > 1):
         faults.append(f"episode ids in more than one row: {listed(repeated)}")
     try:
@@ -121,7 +121,7 @@ def _remove_replaced(store: PartStore) -> list[str]:
                 "catalog file to use them again"
             )
     removed: list[str] = []
-    for stem in (each for each in stems if each not in used):
+    for stem in (name for name in stems if name not in used):
         with store.part_lock(stem, wait=False) as held:
             if held:
                 removed += _remove(store.path, [store.files.path(stem)])
@@ -163,8 +163,8 @@ def _root_faults(store: PartStore) -> Iterator[str]:
 def _foreign_faults(store: PartStore) -> Iterator[str]:
     """Objects that are none of the store's: other programs' arrays, and files beside the parts."""
     folders = {f"{name}/" for name in (*layout.FOLDERS, layout.PICTURES)}
-    own = {layout.ROOT_FILE, layout.ABOUT, *layout.PUBLISHED, *folders}
-    foreign = [name for name in store.children() if name not in own]
+    known = {layout.ROOT_FILE, layout.ABOUT, *layout.PUBLISHED, *folders}
+    foreign = [name for name in store.children() if name not in known]
     suffixes = {layout.CATALOG: ".parquet", layout.TAGS: ".json"}
     for folder, suffix in suffixes.items():
         names = store.children(folder)
@@ -233,8 +233,8 @@ def _index_faults(store: PartStore) -> Iterator[str]:
         except (KeyError, pa.ArrowException):
             same = False
         if not same:
-            what = f"the catalog index {store.files.index_path} has other rows"
-            yield f"part {file.stem}: {what}; delete it, and it is rebuilt"
+            problem = f"the catalog index {store.files.index_path} has other rows"
+            yield f"part {file.stem}: {problem}; delete it, and it is rebuilt"
 
 
 def _edit_faults(store: PartStore) -> Iterator[str]:
@@ -269,12 +269,12 @@ def _overlay_faults(store: PartStore) -> Iterator[str]:
         try:
             overlay = store.overlay(folder)
             yield from (f"{layout.OVERLAYS}/{folder}: {fault}" for fault in verify_store(overlay))
-            there = overlay.collected().manifests
+            manifests = overlay.collected().manifests
         except DatasetError as error:
             yield f"{layout.OVERLAYS}/{folder}: {error}"
             continue
-        held = {(part_id, manifest.content_hash) for part_id, manifest in there.items()}
-        added = {item for each in fields if each.folder == folder for item in each.parts.items()}
+        held = {(part_id, manifest.content_hash) for part_id, manifest in manifests.items()}
+        added = {item for field in fields if field.folder == folder for item in field.parts.items()}
         for part_id, _ in sorted(added - held):
             yield f"{layout.OVERLAYS}/{folder}: part {part_id} is not there as it was added"
 

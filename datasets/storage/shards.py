@@ -46,7 +46,7 @@ class ArrayLayout:
             [codec] = tree["codecs"]
             sharding = codec["configuration"]
             grid = tree["chunk_grid"]["configuration"]
-            names = [each["name"] for each in sharding["codecs"]]
+            names = [inner_codec["name"] for inner_codec in sharding["codecs"]]
             row_shape = tuple(tree["shape"][1:])
             dtype = np.dtype(tree["data_type"]).newbyteorder("<")
             layout = cls(row_shape, dtype, sharding["chunk_shape"][0], grid["chunk_shape"][0])
@@ -167,7 +167,7 @@ class ArrayReader:
             os.close(self._descriptor)
         self._descriptor = self._shard = self._chunk = -1
 
-    def _checked_read(self, offset: int, length: int, shard: int, what: str) -> np.ndarray:
+    def _checked_read(self, offset: int, length: int, shard: int, piece: str) -> np.ndarray:
         """The bytes before the final CRC32C, valid until the next read.
 
         The memory is reused: touching fresh pages costs more than decoding.
@@ -176,15 +176,15 @@ class ArrayReader:
             self._stored = np.empty(length + length // 4, np.uint8)
         stored = self._stored[:length]
         if os.preadv(self._descriptor, [stored.data], offset) != length:
-            raise self._fault(shard, f"{what} is cut short")
+            raise self._fault(shard, f"{piece} is cut short")
         content = stored[:-CRC_BYTES]
         recorded = stored[-CRC_BYTES:].tobytes()
         if struct.pack("<I", google_crc32c.value(content)) != recorded:
-            raise self._fault(shard, f"{what} fails its CRC32C")
+            raise self._fault(shard, f"{piece} fails its CRC32C")
         return content
 
-    def _fault(self, shard: int, what: str) -> DatasetError:
-        return DatasetError(f"{self._label}, object {self._layout.shard_key(shard)}: {what}")
+    def _fault(self, shard: int, problem: str) -> DatasetError:
+        return DatasetError(f"{self._label}, object {self._layout.shard_key(shard)}: {problem}")
 
 
 def open_array(

@@ -202,8 +202,8 @@ class PartStore:
             summed = sum(table.column("length").to_pylist())
             if summed != total:
                 raise DatasetError(f"lengths sum to {summed}, the fields have {total} steps")
-        what = f"part {part_id} was not committed to {self.address}"
-        with disk_failures(what), self.part_lock(part_id):
+        problem = f"part {part_id} was not committed to {self.address}"
+        with disk_failures(problem), self.part_lock(part_id):
             if self.missing([part_id]):
                 return commit_part(self.path, self.schema, part_id, table, arrays).record
             return self.files.find(part_id).record
@@ -256,16 +256,18 @@ class PartStore:
         catalog = self.catalog()
         manifests = list(catalog.manifests.values())
         places = catalog.locations.items()
-        sizes = {each.folder: catalog.manifests[part_id].stored_bytes for part_id, each in places}
+        sizes = {
+            location.folder: catalog.manifests[part_id].stored_bytes for part_id, location in places
+        }
         catalog_bytes = sum(self.files.path(folder).stat().st_size for folder in sizes)
-        overlays = [self.overlay(each.folder).info() for each in catalog.fields.values()]
-        steps = sum(each.steps for each in manifests)
+        overlays = [self.overlay(field.folder).info() for field in catalog.fields.values()]
+        steps = sum(manifest.steps for manifest in manifests)
         return StoreInfo(
             hash=_dataset_hash(self.schema, manifests, edits),
             steps=int(catalog.lengths[catalog.shown].sum()) if edits else steps,
             episodes=len(catalog.shown),
             parts=len(manifests),
-            bytes=sum(sizes.values()) + catalog_bytes + sum(each.bytes for each in overlays),
+            bytes=sum(sizes.values()) + catalog_bytes + sum(overlay.bytes for overlay in overlays),
             schema_version=SCHEMA_VERSION,
             edits=len(edits),
         )
@@ -289,7 +291,7 @@ class PartStore:
         self.check_writable()
         catalog = self.catalog()
         info = self.info()
-        parts = {part_id: each.content_hash for part_id, each in catalog.manifests.items()}
+        parts = {part_id: manifest.content_hash for part_id, manifest in catalog.manifests.items()}
         edits = tuple(edit.sha256 for edit in self.edits())
         tag = Tag(name, info.hash, info.steps, info.episodes, parts, edits)
         return write_tag(self.path, tag, self.address)
@@ -375,11 +377,11 @@ class PartStore:
 
 def _dataset_hash(schema: Schema, manifests: Iterable[Manifest], edits: Sequence[Edit]) -> str:
     """SHA-256 of a schema and the parts' content hashes, sorted by name; then of it and edits."""
-    content = [schema.hash, *(each.content_hash for each in manifests)]
+    content = [schema.hash, *(manifest.content_hash for manifest in manifests)]
     collected = hashlib.sha256("\n".join(content).encode()).hexdigest()
     if not edits:
         return collected
-    content = [collected, *(each.digest for each in edits)]
+    content = [collected, *(edit.digest for edit in edits)]
     return hashlib.sha256("\n".join(content).encode()).hexdigest()
 
 

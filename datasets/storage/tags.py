@@ -56,8 +56,8 @@ def read_tag(root: Path, name: str, address: str = "") -> Tag:
     if not _NAME.fullmatch(name) or not _path(root, name).is_file():
         tags = listed(tag_names(root))
         raise DatasetError(f"no tag {name!r} in {address or root}; allowed: {tags}")
-    what = f"tag {name} of {address or root} cannot be read"
-    with failures(what, OSError, ValueError, KeyError, TypeError, AttributeError):
+    problem = f"tag {name} of {address or root} cannot be read"
+    with failures(problem, OSError, ValueError, KeyError, TypeError, AttributeError):
         body = unsealed(_path(root, name).read_bytes(), "tag_version", TAG_VERSION)
         if body["name"] != name:
             raise ValueError("its SHA-256 does not match")

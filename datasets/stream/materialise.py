@@ -232,7 +232,7 @@ def _write_copy(
             "selection": source.hash,
             "actions": EXECUTED if stores_executed(source.selection.schema) else CLEAN,
             "steps": source.selection.steps,
-            "columns": {name: (each.shape, each.dtype.str) for name, each in columns.items()},
+            "columns": {name: (column.shape, column.dtype.str) for name, column in columns.items()},
             "files": object_hashes(temporary),
         }
         disk.write_bytes_durably(temporary / DONE, json.dumps(record, indent=1).encode())

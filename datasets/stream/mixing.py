@@ -49,13 +49,13 @@ class Mixture(Generic[AnySelection]):
         total = sum(weights.values())
         self.shares = {name: weights[name] / total for name in selections}
         first = next(iter(selections.values()))
-        rows = np.unique(np.concatenate([each.rows for each in selections.values()]))
+        rows = np.unique(np.concatenate([selection.rows for selection in selections.values()]))
         self.selection = first.with_rows(rows)
         self._components: list[tuple[np.ndarray, float]] = []
         digest = hashlib.sha256(self.selection.arrays_hash.encode())
-        for name, each in selections.items():
-            positions = np.searchsorted(self.selection.rows, each.rows)
-            rate = self.shares[name] * self.selection.steps / each.steps
+        for name, selection in selections.items():
+            positions = np.searchsorted(self.selection.rows, selection.rows)
+            rate = self.shares[name] * self.selection.steps / selection.steps
             self._components.append((positions, rate))
             digest.update(positions.astype("<i8").tobytes())
             digest.update(np.array(rate, "<f8").tobytes())
@@ -120,17 +120,17 @@ def _check_weights(
         if not (isfinite(weight) and weight > 0):
             raise DatasetError(f"weight of {name} must be positive and finite, not {weight}")
     first = next(iter(selections.values()))
-    for name, each in selections.items():
-        if len(each) == 0:
+    for name, data in selections.items():
+        if len(data) == 0:
             raise DatasetError(f"selection {name} is empty; leave it out")
-        if each.store.path != first.store.path:
+        if data.store.path != first.store.path:
             raise DatasetError(
-                f"selection {name} is of store {each.store.address}; a mixture takes selections of "
+                f"selection {name} is of store {data.store.address}; a mixture takes selections of "
                 f"one store, {first.store.address}"
             )
-        if each.actions != first.actions:
+        if data.actions != first.actions:
             raise DatasetError(f"selection {name} has other actions; choose the same for all")
-        if list(each.catalog.manifests) != list(first.catalog.manifests):
+        if list(data.catalog.manifests) != list(first.catalog.manifests):
             raise DatasetError(
                 f"selection {name} is of another state of the store; make all selections of a "
                 "mixture from one catalog"

@@ -69,7 +69,7 @@ class EpochOrder:
         """The windows of one pool in order."""
         ranges = [self.unit_visits[unit : unit + 2] for unit in self.pool_units[pool]]
         visits = np.concatenate([np.arange(first, stop) for first, stop in ranges])
-        numbers = np.concatenate([np.arange(*self.window_bounds[each]) for each in ranges])
+        numbers = np.concatenate([np.arange(*self.window_bounds[pair]) for pair in ranges])
         visit, offset, length = tile(self.length[visits], self.first[visits], self.window_len)
         shuffled = _permutation(hashed(self.seed, self.epoch, _WINDOW, numbers))
         episode = self.episode[visits][visit]

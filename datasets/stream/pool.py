@@ -149,8 +149,10 @@ class SelectionSource:
     @cached_property
     def all_columns(self) -> dict[str, StreamedColumn]:
         """Every step field, and the return-to-go if the store has a scalar reward."""
-        fields = [each for each in self.selection.schema.fields if each.per == "step"]
-        columns = {each.name: StreamedColumn(each.shape, np.dtype(each.dtype)) for each in fields}
+        fields = [field for field in self.selection.schema.fields if field.per == "step"]
+        columns = {
+            field.name: StreamedColumn(field.shape, np.dtype(field.dtype)) for field in fields
+        }
         if REWARD in columns and columns[REWARD].shape == ():
             columns[RETURN_TO_GO] = StreamedColumn((), np.dtype("float32"))
         return columns

@@ -200,9 +200,9 @@ class WindowStream:
         batch = self.config.batch_size * self.config.world_size
         total = len(self._current_order())
         starts = list(range(cursor, total, batch))
-        rest = (total - cursor) % batch
+        remainder = (total - cursor) % batch
         fewest = max(ranks, self.config.smallest_batch)
-        if rest and (self.config.drop_last or (rest < fewest and len(starts) > 1)):
+        if remainder and (self.config.drop_last or (remainder < fewest and len(starts) > 1)):
             starts.pop()  # too few windows for all ranks: they join the previous batch
         stops = [start + batch for start in starts]
         if stops and not self.config.drop_last:

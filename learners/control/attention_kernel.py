@@ -28,11 +28,11 @@ from gaitforge.learners.fast_kernels import compiled
 
 
 @compiled()
-def _norm_rows(weights: Array, place: int, x: Array, y: Array) -> int:
+def _norm_rows(weights: Array, cursor: int, x: Array, y: Array) -> int:
     """`layer_norm` for each row of x and y."""
-    after = place
+    after = cursor
     for row in range(len(x)):
-        after = layer_norm(weights, place, x[row], y[row])
+        after = layer_norm(weights, cursor, x[row], y[row])
     return after
 
 
@@ -91,10 +91,10 @@ def _hide(slot: int, age: int, hidden: Array) -> None:
     steps = slots // tokens
     for step in range(steps):
         lag = slot - step + (steps if step > slot else 0)
-        for other in range(tokens):
+        for key in range(tokens):
             for token in range(tokens):
-                seen = 0 < lag < age or (lag == 0 and other <= token)
-                hidden[token, step * tokens + other] = np.float32(0.0 if seen else -np.inf)
+                seen = 0 < lag < age or (lag == 0 and key <= token)
+                hidden[token, step * tokens + key] = np.float32(0.0 if seen else -np.inf)
 
 
 @compiled(nogil=True, error_model="numpy")
@@ -134,27 +134,27 @@ def transformer_step(
         ages = state[2]
         ages[robot] += 1
         _hide(slot, ages[robot], hidden)
-        place = read_token(source, weights, obs[robot], condition[robot], token)
+        cursor = read_token(source, weights, obs[robot], condition[robot], token)
         for j in range(k):
-            place = affine(weights, place, token[bounds[j] : bounds[j + 1]], x[j])
+            cursor = affine(weights, cursor, token[bounds[j] : bounds[j + 1]], x[j])
             if k > 1:
-                place = layer_norm(weights, place, x[j], x[j])
+                cursor = layer_norm(weights, cursor, x[j], x[j])
         for layer in range(layers):
-            place = _norm_rows(weights, place, x, y)
-            place = affine_rows(weights, place, y, qkv)
+            cursor = _norm_rows(weights, cursor, x, y)
+            cursor = affine_rows(weights, cursor, y, qkv)
             _remember(parts, turn, slot * k, keys[layer], values[layer])
             for j in range(k):
                 _attend(parts[j, 0], keys[layer], values[layer], hidden[j], share, pooled[j])
-            place = affine_rows(weights, place, pooled, y)
+            cursor = affine_rows(weights, cursor, pooled, y)
             for j in range(k):
                 add(x[j], y[j])
-            place = _norm_rows(weights, place, x, y)
-            place = affine_rows(weights, place, y, wide)
+            cursor = _norm_rows(weights, cursor, x, y)
+            cursor = affine_rows(weights, cursor, y, wide)
             for j in range(k):
                 gelu(coefficients, wide[j], scratch[0], scratch[1])
-            place = affine_rows(weights, place, wide, y)
+            cursor = affine_rows(weights, cursor, wide, y)
             for j in range(k):
                 add(x[j], y[j])
-        place = layer_norm(weights, place, x[k - 1], y[0])
-        place = affine(weights, place, y[0], action[robot])
-        restore(weights, place, action[robot])
+        cursor = layer_norm(weights, cursor, x[k - 1], y[0])
+        cursor = affine(weights, cursor, y[0], action[robot])
+        restore(weights, cursor, action[robot])

@@ -137,7 +137,7 @@ def gelu(coefficients: Array, x: Array, w: Array, g: Array) -> None:
 @compiled()
 def _spectral(
     weights: Array,
-    place: int,
+    cursor: int,
     x: Array,
     oldest: Array,
     modes: Array,
@@ -148,11 +148,11 @@ def _spectral(
     """One step of a spectral block, x (d,) -> y (d,): x enters the window, `oldest` leaves it.
 
     modes (2m, d) and turn float64, see `SpectralState`; change (d,) float64 scratch. The folded
-    readout (2m, d), imaginary parts negated, is read from `place`; returns the place after it.
+    readout (2m, d), imaginary parts negated, is read from `cursor`; returns the place after it.
     """
     m = turn.shape[1]
     size = x.size
-    readout = weights[place : place + 2 * m * size].reshape((2 * m, size))
+    readout = weights[cursor : cursor + 2 * m * size].reshape((2 * m, size))
     for c in range(size):
         change[c] = np.float64(x[c]) - oldest[c]
         oldest[c] = x[c]
@@ -167,7 +167,7 @@ def _spectral(
             modes[m + k, c] = re * sin + im * cos
         for c in range(size):
             y[c] += modes[k, c] * readout[k, c] + modes[m + k, c] * readout[m + k, c]
-    return place + 2 * m * size
+    return cursor + 2 * m * size
 
 
 @compiled()
@@ -231,33 +231,33 @@ def fcnet_step(
     for robot in range(first, last):
         ring = state[0][robot]
         modes = state[1][robot]
-        place = read_token(source, weights, obs[robot], condition[robot], token)
-        place = affine(weights, place, token, x)
+        cursor = read_token(source, weights, obs[robot], condition[robot], token)
+        cursor = affine(weights, cursor, token, x)
         for layer in range(layers):
-            place = layer_norm(weights, place, x, normed)
+            cursor = layer_norm(weights, cursor, x, normed)
             oldest = ring[slot, layer]
-            place = _spectral(weights, place, normed, oldest, modes[layer], turn, change, inner)
+            cursor = _spectral(weights, cursor, normed, oldest, modes[layer], turn, change, inner)
             gelu(coefficients, inner, w, g)
             add(x, inner)
-            place = layer_norm(weights, place, x, normed)
-            place = affine(weights, place, normed, inner)
+            cursor = layer_norm(weights, cursor, x, normed)
+            cursor = affine(weights, cursor, normed, inner)
             gelu(coefficients, inner, w, g)
-            place = affine(weights, place, inner, normed)
+            cursor = affine(weights, cursor, inner, normed)
             add(x, normed)
         hidden = scratch[2, :h]
-        place = affine(weights, place, x, hidden)
+        cursor = affine(weights, cursor, x, hidden)
         gelu(coefficients, hidden, w, g)
-        place = affine(weights, place, hidden, action[robot])
-        restore(weights, place, action[robot])
+        cursor = affine(weights, cursor, hidden, action[robot])
+        restore(weights, cursor, action[robot])
 
 
 @compiled()
-def _add_and_norm(weights: Array, place: int, x: Array, y: Array) -> int:
+def _add_and_norm(weights: Array, cursor: int, x: Array, y: Array) -> int:
     """Compute x = LayerNorm(x + y) for each row; returns the place after scale and offset."""
-    after = place
+    after = cursor
     for row in range(len(x)):
         add(y[row], x[row])
-        after = layer_norm(weights, place, y[row], x[row])
+        after = layer_norm(weights, cursor, y[row], x[row])
     return after
 
 
@@ -300,24 +300,24 @@ def _remember(
 
 
 @compiled()
-def _embed(weights: Array, place: int, features: Array, nodes: Array, x: Array) -> int:
+def _embed(weights: Array, cursor: int, features: Array, nodes: Array, x: Array) -> int:
     """Tokens of the body's nodes, x (V, E), from features (F, D); returns the place after them.
 
-    nodes (D,): the node of each channel. Read from `place`: biases (V, E), maps (F x D, E).
+    nodes (D,): the node of each channel. Read from `cursor`: biases (V, E), maps (F x D, E).
     """
     width = x.shape[1]
     for node in range(len(x)):
         for c in range(width):
-            x[node, c] = weights[place + c]
-        place += width
+            x[node, c] = weights[cursor + c]
+        cursor += width
     for f in range(len(features)):
         for i in range(features.shape[1]):
             row = x[nodes[i]]
             number = features[f, i]
             for c in range(width):
-                row[c] += number * weights[place + c]
-            place += width
-    return place
+                row[c] += number * weights[cursor + c]
+            cursor += width
+    return cursor
 
 
 @compiled(nogil=True, error_model="numpy")
@@ -347,15 +347,15 @@ def dense_step(
     widest = max(layers[:, 0].max(), 1)
     scratch = np.empty((4, widest), np.float32)
     for robot in range(first, last):
-        place = read_token(source, weights, obs[robot], condition[robot], token)
+        cursor = read_token(source, weights, obs[robot], condition[robot], token)
         _remember(token, waves, state[0][robot], state[1][robot], slot, features)
         x = features.reshape(-1)
         if nodes.size:
-            place = _embed(weights, place, features, nodes, body)
+            cursor = _embed(weights, cursor, features, nodes, body)
             x = body.reshape(-1)
         for layer in range(len(layers)):
             y = scratch[layer % 2, : layers[layer, 0]]
-            place = affine(weights, place, x, y)
+            cursor = affine(weights, cursor, x, y)
             if layers[layer, 1] and coefficients.size:
                 gelu(coefficients, y, scratch[2], scratch[3])
             elif layers[layer, 1]:
@@ -363,7 +363,7 @@ def dense_step(
                     y[c] = np.float32(0.0) if y[c] < 0 else y[c]
             x = y
         action[robot] = x
-        restore(weights, place, action[robot])
+        restore(weights, cursor, action[robot])
 
 
 @compiled(nogil=True, error_model="numpy")
@@ -402,26 +402,26 @@ def bot_step(
     sums = pooled.reshape((1, v * heads, width))
     for robot in range(first, last):
         out = action[robot]
-        place = read_token(source, weights, obs[robot], condition[robot], token)
+        cursor = read_token(source, weights, obs[robot], condition[robot], token)
         _remember(token, waves, state[0][robot], state[1][robot], slot, remembered)
-        place = _embed(weights, place, remembered, token_nodes, x)
+        cursor = _embed(weights, cursor, remembered, token_nodes, x)
         for layer in range(len(starts)):
-            place = affine_rows(weights, place, x, qkv)
+            cursor = affine_rows(weights, cursor, x, qkv)
             forward_loops(parts, starts[layer], columns, sums, shares, 0, 1)
-            place = affine_rows(weights, place, pooled, y)
-            place = _add_and_norm(weights, place, x, y)
-            place = affine_rows(weights, place, x, hidden)
+            cursor = affine_rows(weights, cursor, pooled, y)
+            cursor = _add_and_norm(weights, cursor, x, y)
+            cursor = affine_rows(weights, cursor, x, hidden)
             for node in range(v):
                 for c in range(f):  # NaN stays
                     hidden[node, c] = np.float32(0.0) if hidden[node, c] < 0 else hidden[node, c]
-            place = affine_rows(weights, place, hidden, y)
-            place = _add_and_norm(weights, place, x, y)
-        bias = place + out.size * e
+            cursor = affine_rows(weights, cursor, hidden, y)
+            cursor = _add_and_norm(weights, cursor, x, y)
+        bias = cursor + out.size * e
         for i in range(out.size):
             features = x[action_nodes[i]]
             total = weights[bias + i]
             for c in range(e):
-                total += features[c] * weights[place + c]
+                total += features[c] * weights[cursor + c]
             out[i] = total
-            place += e
+            cursor += e
         restore(weights, bias + out.size, out)

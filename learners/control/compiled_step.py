@@ -71,8 +71,8 @@ class CompiledStep:
 
     def reset(self, ids: np.ndarray) -> None:
         """Start a new episode for the robots `ids`."""
-        for each in self._state:
-            each[ids] = 0.0
+        for array in self._state:
+            array[ids] = 0.0
 
     def step(self, obs: np.ndarray, condition: np.ndarray | None) -> np.ndarray:
         """One control step: obs (N, Do) and condition (N, C), contiguous -> (N, A); float32."""
@@ -153,7 +153,7 @@ def _bot(policy: PolicyNetwork, network: BoT, robots: int) -> CompiledStep:
             ((layer.qkv, layer.out), layer.attention_norm),
             ((layer.widen, layer.narrow), layer.feedforward_norm),
         ):
-            parts += [each for linear in linears for each in _linear(linear)]
+            parts += [tensor for linear in linears for tensor in _linear(linear)]
             parts += [norm.weight, norm.bias]
     parts += last
     source, weights = _source_and_weights(policy, network.chosen, parts)
@@ -194,11 +194,11 @@ def _dense(policy: PolicyNetwork, network: HistoryMLP | BodyMLP, robots: int) ->
     else:
         linears = [network.first, *list(network.rest)[1::2]]
         active = [True] * (len(linears) - 1) + [False]
-    for each in linears:
-        parts += _linear(each)
+    for linear in linears:
+        parts += _linear(linear)
     chosen = network.chosen if isinstance(network, BodyMLP) else None
     source, weights = _source_and_weights(policy, chosen, parts)
-    widths = [[each.out_features, on] for each, on in zip(linears, active, strict=True)]
+    widths = [[linear.out_features, on] for linear, on in zip(linears, active, strict=True)]
     layers = np.array(widths, np.int64)
     sizes = (network.memory.numbers, int(v), int(e))
     constants = (source, weights, _waves(network.memory), nodes, gelu, layers, sizes)
@@ -214,8 +214,8 @@ def _causal(
     if isinstance(network, DecisionTransformer):
         widths = network.widths
         norm = network.embedding_norm
-        for each in (network.embed_action, network.embed_return, network.embed_state):
-            parts += [*_linear(each), norm.weight, norm.bias]
+        for linear in (network.embed_action, network.embed_return, network.embed_state):
+            parts += [*_linear(linear), norm.weight, norm.bias]
     else:
         parts += _linear(network.get_submodule("encoder"))
     for block in trunk.blocks:
@@ -269,7 +269,7 @@ def _source_and_weights(
     seen = source.clip(min=0)
     obs = policy.obs_normaliser
     action = policy.action_normaliser
-    inputs = [each[seen] for each in (obs.mean, obs.std, obs.limits())]
+    inputs = [values[seen] for values in (obs.mean, obs.std, obs.limits())]
     parts = [*inputs, *parts, action.mean, action.std]
     numbers = [part.detach().numpy().astype(np.float32, order="C").ravel() for part in parts]
     return source, np.concatenate(numbers)

@@ -75,7 +75,8 @@ def fastest_step(policy: PolicyNetwork, num_robots: int) -> CompiledStep | Torch
     else:
         faster = small or num_robots == 1
     if faster and all(
-        each.device.type == "cpu" and each.dtype == torch.float32 for each in policy.parameters()
+        parameter.device.type == "cpu" and parameter.dtype == torch.float32
+        for parameter in policy.parameters()
     ):
         return compiled_step(policy, num_robots) or TorchStep(policy, num_robots)
     return TorchStep(policy, num_robots)
@@ -135,7 +136,9 @@ class LearnedPolicy:
         self._guidance = guidance
         self._condition = network.condition if network.conditioned else None
         self._share = network.share
-        self._asked = {name: np.full(num_robots, each, np.float32) for name, each in asked.items()}
+        self._asked = {
+            name: np.full(num_robots, value, np.float32) for name, value in asked.items()
+        }
         remaining = asked.get(RETURN_TO_GO, asked.get(TARGET, 1.0))
         self._target = np.float32(network.return_at(remaining))
         self._remaining = np.full(num_robots, self._target, dtype=np.float32)

@@ -114,8 +114,8 @@ class FCNetStep(nn.Module):
         inside = token
         entered = []
         for layer, part in zip(self.layers, past.split(self.width, dim=1), strict=True):
-            each, y, inside = layer(x, part)
-            entered.append(each)
+            normed, y, inside = layer(x, part)
+            entered.append(normed)
             x = layer.narrow(inside) + y  # unused after the last layer
         row = torch.cat(entered, dim=1)
 

@@ -58,7 +58,7 @@ class NetworkStep(nn.Module):
 
     def forward(self, token: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         """A token (B, D) and the state tensors -> action (B, A) and their next values."""
-        names = [each.name for each in self.state_tensors]
+        names = [tensor.name for tensor in self.state_tensors]
         copies = {name: value.clone() for name, value in zip(names, state, strict=True)}
         action, following = self.network.step(token, with_tensors(self._initial, copies))
         tensors = dict(named_tensors(following))
@@ -128,16 +128,16 @@ class PolicyStep(nn.Module):
     @property
     def input_names(self) -> list[str]:
         """Names of `forward`'s arguments, in order."""
-        return ["observation", *self.targets, *(each.name for each in self.state_tensors)]
+        return ["observation", *self.targets, *(tensor.name for tensor in self.state_tensors)]
 
     @property
     def output_names(self) -> list[str]:
         """Names of `forward`'s results, in order."""
-        return ["action", *(f"next_{each.name}" for each in self.state_tensors)]
+        return ["action", *(f"next_{tensor.name}" for tensor in self.state_tensors)]
 
     def initial_state(self) -> tuple[Tensor, ...]:
         """Copies of the state before an episode."""
-        return tuple(each.initial.clone() for each in self.state_tensors)
+        return tuple(tensor.initial.clone() for tensor in self.state_tensors)
 
     def example_inputs(self) -> tuple[Tensor, ...]:
         """Zeros and the initial state, for tracing."""

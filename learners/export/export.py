@@ -91,10 +91,10 @@ def _programs(
     program = formats.trace(module)
     contents = {}
     errors = {}
-    for name, (what, write, step_of) in formats.FORMATS.items():
+    for name, (label, write, step_of) in formats.FORMATS.items():
         if name in options.formats:
             content = write(program, module, model_properties(metadata))
-            errors[name] = formats.check_step(step_of(content, module), module, answers, what)
+            errors[name] = formats.check_step(step_of(content, module), module, answers, label)
             contents[PROGRAMS[name]] = content
     description = metadata | {
         "files": {name: sha256(content).hexdigest() for name, content in contents.items()},

@@ -76,7 +76,7 @@ def make_known_answers(policy: PolicyNetwork, batch_size: int, steps: int) -> Kn
 
 def check_step(step: Step, module: PolicyStep, vector: KnownAnswers, what: str) -> float:
     """The largest error of an episode, relative to actions above 1; ValueError above TOLERANCE."""
-    state = {each.name: each.initial.numpy() for each in module.state_tensors}
+    state = {tensor.name: tensor.initial.numpy() for tensor in module.state_tensors}
     worst = 0.0
     for index, observation in enumerate(vector.observation):
         inputs = {"observation": observation, **state}
@@ -123,8 +123,8 @@ def pt2_step(content: bytes, _: PolicyStep) -> Step:
 
     def step(inputs: list[np.ndarray]) -> list[np.ndarray]:
         with torch.no_grad():
-            results = run(*(torch.from_numpy(each.copy()) for each in inputs))
-        return [each.numpy() for each in results]
+            results = run(*(torch.from_numpy(array.copy()) for array in inputs))
+        return [tensor.numpy() for tensor in results]
 
     return step
 
@@ -193,8 +193,8 @@ def onnx_packages() -> tuple[ModuleType, ModuleType]:
 def _as_text(value: Any) -> str:
     if isinstance(value, str):
         return value
-    if isinstance(value, Sequence) and all(isinstance(each, str | int | float) for each in value):
-        return ",".join(each if isinstance(each, str) else repr(each) for each in value)
+    if isinstance(value, Sequence) and all(isinstance(item, str | int | float) for item in value):
+        return ",".join(item if isinstance(item, str) else repr(item) for item in value)
     return json.dumps(value, allow_nan=False)
 
 

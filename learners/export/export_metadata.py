@@ -63,7 +63,7 @@ class RobotFacts:
     @property
     def obs_slices(self) -> dict[str, tuple[int, int]]:
         """Field -> (start, stop)."""
-        return {name: (each.start, each.stop) for name, each in self.observation.items()}
+        return {name: (span.start, span.stop) for name, span in self.observation.items()}
 
 
 def policy_metadata(
@@ -103,7 +103,7 @@ def policy_metadata(
         "action": {"dim": policy.act_dim, "filter": policy.action_filter},
         "return_to_go": returns if RETURN_TO_GO in targets else None,
         "target": {"labels": policy.condition.labels} if TARGET in targets else None,
-        "state": [_state_entry(each) for each in module.state_tensors],
+        "state": [_state_entry(tensor) for tensor in module.state_tensors],
         "inputs": module.input_names,
         "outputs": module.output_names,
         "control": {k: list(v) if isinstance(v, tuple) else v for k, v in loop.items()},
@@ -126,7 +126,7 @@ def model_properties(metadata: Mapping[str, Any]) -> dict[str, object]:
         "joint_stiffness": control["kp_nm_per_rad"],
         "joint_damping": control["kd_nms_per_rad"],
         "default_joint_pos": control["default_joint_pos_rad"],
-        "command_names": [each["name"] for each in metadata["command"]],
+        "command_names": [command["name"] for command in metadata["command"]],
         "observation_names": list(fields),
         "action_scale": [control["action_scale_rad"]],
         "action_limit": [control["action_limit"]],
@@ -137,7 +137,7 @@ def model_properties(metadata: Mapping[str, Any]) -> dict[str, object]:
         "decimation": [control["decimation"]],
         "observation_slices": {name: [f["start"], f["stop"]] for name, f in fields.items()},
         "command_ranges": {
-            each["name"]: [each["low"], each["high"]] for each in metadata["command"]
+            command["name"]: [command["low"], command["high"]] for command in metadata["command"]
         },
         "dataset_version": str(source.get("dataset_version", "")),
         "dataset_hash": source.get("dataset_hash", ""),

@@ -31,7 +31,7 @@ class OnnxFile:
         except Exception as error:  # onnxruntime has many kinds
             reason = str(error).splitlines()[0]
             raise ValueError(f"{path} cannot be read as ONNX: {reason}") from error
-        inputs = [each.name for each in self._session.get_inputs()]
+        inputs = [argument.name for argument in self._session.get_inputs()]
         if len(inputs) != 1:
             raise ValueError(
                 f"{path} has the inputs {', '.join(inputs)}; allowed: one, the observation. Give a "

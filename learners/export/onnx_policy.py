@@ -167,8 +167,8 @@ class _Group:
         self._state = description["state"]
         now = [np.full(s["shape"], float(s["fill"]), dtype=s["dtype"]) for s in self._state]
         after = [
-            array if each["in_place"] else array.copy()
-            for each, array in zip(self._state, now, strict=True)
+            array if entry["in_place"] else array.copy()
+            for entry, array in zip(self._state, now, strict=True)
         ]
         self._buffers = [now, after]
         turns = ((now, after), (after, now))
@@ -177,9 +177,9 @@ class _Group:
     def _bind(self, session: Any, now: list[Array], after: list[Array]) -> Any:
         inputs = {"observation": self._observation, **self._targets}
         outputs = {"action": self._action}
-        for each, current, following in zip(self._state, now, after, strict=True):
-            inputs[each["input"]] = current
-            outputs[each["output"]] = following
+        for entry, current, following in zip(self._state, now, after, strict=True):
+            inputs[entry["input"]] = current
+            outputs[entry["output"]] = following
         binding = session.io_binding()
         for bind, arrays in ((binding.bind_input, inputs), (binding.bind_output, outputs)):
             for name, array in arrays.items():
@@ -199,8 +199,8 @@ class _Group:
 
     def reset(self, row: int) -> None:
         """Reset one robot's state; shared state, such as a clock, stays."""
-        for each, array in zip(self._state, self._buffers[0], strict=True):
-            if each["batch_axis"] is not None:
-                robots = np.moveaxis(array, each["batch_axis"], 0)
+        for entry, array in zip(self._state, self._buffers[0], strict=True):
+            if entry["batch_axis"] is not None:
+                robots = np.moveaxis(array, entry["batch_axis"], 0)
                 width = len(robots) // len(self._observation)
-                robots[row * width : (row + 1) * width] = float(each["fill"])
+                robots[row * width : (row + 1) * width] = float(entry["fill"])

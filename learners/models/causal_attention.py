@@ -176,8 +176,8 @@ class CausalNetwork(nn.Module, ABC):
     def forward(self, tokens: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, A) for any T."""
         hidden = self.trunk(self.embed(tokens).flatten(1, 2))
-        each = self.trunk.tokens_per_step
-        return self.decoder(hidden[:, each - 1 :: each])
+        stride = self.trunk.tokens_per_step
+        return self.decoder(hidden[:, stride - 1 :: stride])
 
     def init_state(self, batch_size: int) -> Any:
         """The trunk's state of `batch_size` robots before an episode."""

@@ -65,7 +65,7 @@ def config_class(kind: str) -> Any:
 
 def default_settings(kind: str) -> dict[str, Any]:
     """The fields of a kind's config and their defaults."""
-    return {each.name: each.default for each in fields(config_class(kind))}
+    return {setting.name: setting.default for setting in fields(config_class(kind))}
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,7 @@ def describe_models() -> list[dict[str, Any]]:
     shown = ("kind", "space", "objective", "parameters")
     entries = {name: PRESETS.get(name) or ModelPreset(name, None, {}) for name in model_names()}
     return [
-        {"model": name} | {each: getattr(entry, each) for each in shown}
+        {"model": name} | {key: getattr(entry, key) for key in shown}
         for name, entry in entries.items()
     ]
 

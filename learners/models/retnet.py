@@ -136,7 +136,9 @@ class RetentionLayer(nn.Module):
         """(B, K, d) -> (B, K, d), token by token; updates `memory` in place."""
         query, key, value, gate = self._heads(x, turn)
         retained = []
-        for q, k, v in zip(*(each.split(1, dim=2) for each in (query, key, value)), strict=True):
+        for q, k, v in zip(
+            *(tensor.split(1, dim=2) for tensor in (query, key, value)), strict=True
+        ):
             memory.mul_(decay).addcmul_(k.transpose(-1, -2), v)
             retained.append(q @ memory)
         return self._finish(x, torch.cat(retained, dim=2), gate)

@@ -61,7 +61,7 @@ class LabelScale:
 
     def to_json(self) -> dict[str, Any]:
         """JSON values; `from_json` is the inverse, bit for bit."""
-        rate = self.rate and {name: each.tolist() for name, each in vars(self.rate).items()}
+        rate = self.rate and {name: values.tolist() for name, values in vars(self.rate).items()}
         return {
             **vars(self),
             "cells": dict(self.cells),

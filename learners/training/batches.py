@@ -90,7 +90,7 @@ def training_fields(config: TrainConfig, schema: Schema) -> tuple[str, ...]:
     """See `objective_fields`; ValueError, too, if critics would judge discrete actions' scores."""
     objective = OBJECTIVES[config.objective]
     if "choices" in schema.attributes and objective.values and not objective.gaussian:
-        fits = [name for name, each in OBJECTIVES.items() if each.gaussian or not each.values]
+        fits = [name for name, option in OBJECTIVES.items() if option.gaussian or not option.values]
         raise ValueError(
             f"the store's actions are discrete, and the critics of {config.objective} judge others "
             f"in between; allowed: {', '.join(fits)}"
@@ -157,6 +157,6 @@ class TrainingBatches:
         if config.last_action_hidden:
             added["action_shown"] = shown("action", config.last_action_hidden)
         if config.history_hidden:
-            own = batch["mask"].cumsum(dim=1) > 0
-            added["shown"] = own | shown("history", config.history_hidden)[:, None]
+            own_steps = batch["mask"].cumsum(dim=1) > 0
+            added["shown"] = own_steps | shown("history", config.history_hidden)[:, None]
         return {**batch, **added}

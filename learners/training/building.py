@@ -44,8 +44,8 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
     _check_vectors(selection.schema)
     objective = OBJECTIVES[config.objective]
     spec = preset(config.model, config.model_overrides)
-    place = executed_place(selection.schema) if config.executed_actions else None
-    shown = None if place is None else slice(*place)
+    bounds = executed_place(selection.schema) if config.executed_actions else None
+    shown = None if bounds is None else slice(*bounds)
     act_dim = shown.stop - shown.start if shown else selection.schema.field("action").shape[0]
     stored_slices = selection.schema.field("obs").slices
     body_slices = selection.schema.field(BODY).slices if has_bodies(selection) else None
@@ -69,7 +69,9 @@ def build_policy(config: TrainConfig, selection: Selection) -> tuple[PolicyNetwo
         torch.manual_seed(config.seed)
         network = build_network(spec, layout, act_dim)
     if has_own_loss(network) and (objective.values or objective.gaussian):
-        plain = [name for name, each in OBJECTIVES.items() if not (each.values or each.gaussian)]
+        plain = [
+            name for name, option in OBJECTIVES.items() if not (option.values or option.gaussian)
+        ]
         raise ValueError(
             f"model {config.model} learns by a loss of its own, not by the objective "
             f"{config.objective}; allowed: {', '.join(plain)}"
@@ -122,8 +124,8 @@ def _inputs(
         normaliser = normaliser.followed_by(spread)
         largest.append(largest_inputs(ChannelStatistics.of(bodies)))
     if layout.keeps_last_action:
-        own, acted = actions
-        normaliser = normaliser.followed_by(own)
+        learned, acted = actions
+        normaliser = normaliser.followed_by(learned)
         largest.append(largest_inputs(acted))
     return normaliser.bounded(input_bounds(np.concatenate(largest)))
 
@@ -133,7 +135,7 @@ def _notes(
 ) -> list[str]:
     """Lines about channels and returns of awkward scale."""
     fields = {name: selection.schema.field(name) for name in statistics}
-    named = [(channel_names(fields[name]), each) for name, each in statistics.items()]
+    named = [(channel_names(fields[name]), summary) for name, summary in statistics.items()]
     notes = scale_notes(named)
     if policy.conditioned:
         notes += return_notes(policy.share(selection.episodes("return")["return"].to_numpy()))
@@ -145,14 +147,14 @@ def _statistics(name: str, selection: Selection, layout: TokenLayout) -> Channel
     # Threads, not a Dask client that may be open in this process.
     if not layout.signed_fields:
         return selection.statistics(name, scheduler="threads")
-    own = selection.read(BODY)[:, layout.body_signs]
-    signs, group = np.unique(own, axis=0, return_inverse=True)
+    body_signs = selection.read(BODY)[:, layout.body_signs]
+    signs, group = np.unique(body_signs, axis=0, return_inverse=True)
     alike = []
-    for number, each in enumerate(signs):
+    for number, row in enumerate(signs):
         episodes = selection.with_rows(selection.rows[group.ravel() == number])
         factors = np.ones(layout.obs_dim + 1)
-        factors[slice(*layout.obs_slices[BODY_SIGN])] = each
-        factors = factors[layout.sign_places][: layout.stored_dim] if name == "obs" else each
+        factors[slice(*layout.obs_slices[BODY_SIGN])] = row
+        factors = factors[layout.sign_places][: layout.stored_dim] if name == "obs" else row
         alike.append(episodes.statistics(name, scheduler="threads").scaled(factors))
     return reduce(ChannelStatistics.merge, alike)
 
@@ -188,7 +190,7 @@ def _bounds(selection: Selection, layout: TokenLayout, shown: slice | None) -> N
         shown: slice of an observation with the executed action; None for the stored actions.
     """
     statistics = _statistics("action" if shown is None else "obs", selection, layout)
-    low, high = (each[shown or slice(None)] for each in (statistics.min, statistics.max))
+    low, high = (extremes[shown or slice(None)] for extremes in (statistics.min, statistics.max))
     # A channel that never changes keeps its value: tanh's -1 to 1 are rounding there.
     rounding = np.maximum(MIN_STD, 1e-6 * np.maximum(np.abs(low), np.abs(high)))
     return Normaliser((high + low) / 2, np.maximum((high - low) / 2, 2.0 * rounding))

@@ -168,10 +168,10 @@ class TrainConfig:
         if self.prefix_len is not None:
             return self
         if recorded is None:
-            own = preset(self.model, self.model_overrides).config.prefix_len
+            prefix_len = preset(self.model, self.model_overrides).config.prefix_len
         else:
-            own = recorded.get("prefix_len")
-        return replace(self, prefix_len=own)
+            prefix_len = recorded.get("prefix_len")
+        return replace(self, prefix_len=prefix_len)
 
     def other_noise(self, recorded: Mapping[str, Any]) -> list[str]:
         """Names of settings that differ from a recorded run's and change the random numbers."""

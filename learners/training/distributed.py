@@ -67,14 +67,14 @@ class Ranks:
         """
         if self.world_size == 1:
             return loss, weight
-        gradients = [each.grad for each in parameters if each.grad is not None]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         # Float32 counts exactly up to 16.7 million steps.
         scalars = torch.stack([loss, torch.ones_like(loss)])
-        flat = torch.cat([*(each.flatten() for each in gradients), scalars]) * weight
+        flat = torch.cat([*(gradient.flatten() for gradient in gradients), scalars]) * weight
         distributed.all_reduce(flat)
         total = flat[-1].clone()
         flat /= total.clamp(min=1.0)
-        sizes = [each.numel() for each in gradients]
+        sizes = [gradient.numel() for gradient in gradients]
         for gradient, mean in zip(gradients, flat[:-2].split(sizes), strict=True):
             gradient.copy_(mean.view_as(gradient))
         return flat[-2], int(total)
@@ -88,16 +88,16 @@ def process_group(device: str) -> Iterator[Ranks]:
     (gloo) or "cuda" (nccl, the GPU with the local rank). Raises ValueError if variables of
     `torchrun` are missing or wrong, or torch cannot use the device.
     """
-    place = (
+    torch_device = (
         torch.device(device, _number("LOCAL_RANK", 0)) if device == "cuda" else torch.device(device)
     )
-    _check_device(place)
+    _check_device(torch_device)
     world_size = _number("WORLD_SIZE", 1)
     if distributed.is_initialized():
-        yield Ranks(distributed.get_rank(), distributed.get_world_size(), place)
+        yield Ranks(distributed.get_rank(), distributed.get_world_size(), torch_device)
         return
     if world_size == 1:
-        yield Ranks(device=place)
+        yield Ranks(device=torch_device)
         return
     needed = ("RANK", "MASTER_ADDR", "MASTER_PORT")
     missing = [name for name in needed if name not in os.environ]
@@ -105,9 +105,9 @@ def process_group(device: str) -> Iterator[Ranks]:
         raise ValueError(
             f"WORLD_SIZE is {world_size} but {missing[0]} is not set; start with torchrun"
         )
-    distributed.init_process_group("nccl" if place.type == "cuda" else "gloo")
+    distributed.init_process_group("nccl" if torch_device.type == "cuda" else "gloo")
     try:
-        yield Ranks(_number("RANK", 0), world_size, place)
+        yield Ranks(_number("RANK", 0), world_size, torch_device)
     finally:
         distributed.destroy_process_group()
 

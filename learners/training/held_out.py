@@ -41,13 +41,13 @@ def split_episodes(config: TrainConfig, selection: Selection) -> Episodes:
     if fraction == 0.0:
         return Episodes(selection, None)
     seed = config.seed if config.split_seed is None else config.split_seed
-    rest, held_out = selection.split(fraction, seed)
-    if len(rest) == 0:
+    training, held_out = selection.split(fraction, seed)
+    if len(training) == 0:
         raise ValueError(f"no episode to train on, of {len(selection)} selected")
     while len(held_out) == 0:
         fraction = min(1.0, _GROWTH * fraction)
-        rest, held_out = selection.split(fraction, seed)
-    return Episodes(rest, held_out) if len(rest) else Episodes(selection, None)
+        training, held_out = selection.split(fraction, seed)
+    return Episodes(training, held_out) if len(training) else Episodes(selection, None)
 
 
 def split_note(config: TrainConfig, selection: Selection) -> str:

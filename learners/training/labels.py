@@ -230,9 +230,9 @@ def _keys(table: pa.Table, columns: tuple[str, ...]) -> tuple[np.ndarray, list[K
             indices = values.indices.to_numpy()
             codes = np.unique(codes * (indices.max() + 1) + indices, return_inverse=True)[1]
     _, first = np.unique(codes, return_index=True)
-    some = table.take(pa.array(first))
+    examples = table.take(pa.array(first))
     held = [name for name in columns if name in table.column_names]
-    values = zip(*(some.column(name).to_pylist() for name in held), strict=True)
+    values = zip(*(examples.column(name).to_pylist() for name in held), strict=True)
     rows = [dict(zip(held, row, strict=True)) for row in values] if held else [{}] * len(first)
     return codes, [key_of([row.get(name) for name in columns]) for row in rows]
 
@@ -247,8 +247,8 @@ def shown_windows(
     """
     words = (seed, epoch, _SALT[kind])
     mixed = np.uint64(np.random.SeedSequence(words).generate_state(1, np.uint64)[0])
-    for each in (batch["episode"], batch["offset"]):
-        mixed = _mix(mixed ^ _mix(each.numpy().astype(np.uint64)))
+    for numbers in (batch["episode"], batch["offset"]):
+        mixed = _mix(mixed ^ _mix(numbers.numpy().astype(np.uint64)))
     uniform = (mixed >> np.uint64(11)) * 2.0**-53
     return torch.from_numpy(uniform >= hidden)
 

@@ -48,8 +48,8 @@ def _episodes(rows: Tensor, selection: Selection) -> str:
     for row in table.select(["part", "episode"]).to_pylist():
         by_part.setdefault(row["part"], []).append(str(row["episode"]))
     named = ", ".join(
-        f"episode{'s' * (len(each) > 1)} {', '.join(each)} of part {part}"
-        for part, each in by_part.items()
+        f"episode{'s' * (len(numbers) > 1)} {', '.join(numbers)} of part {part}"
+        for part, numbers in by_part.items()
     )
-    more = len(distinct) - _NAMED_EPISODES
-    return f"{named} and {more} more" if more > 0 else named
+    omitted = len(distinct) - _NAMED_EPISODES
+    return f"{named} and {omitted} more" if omitted > 0 else named

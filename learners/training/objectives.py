@@ -71,7 +71,7 @@ def value_settings(objective: str, overrides: Mapping[str, Any]) -> Any:
         ValueError: a setting that the objective does not have, or a value outside its range.
     """
     learner = value_class(objective)
-    names = [each.name for each in fields(learner.settings_class)] if learner else []
+    names = [setting.name for setting in fields(learner.settings_class)] if learner else []
     for name in overrides:
         if name not in names:
             allowed = f"; allowed: {', '.join(names)}" if names else ", as it learns no values"

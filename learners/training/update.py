@@ -45,9 +45,11 @@ class Updater:
         self._shares = [1.0]
         if values is not None:
             ranks.same_start(values.state_dict())
-            groups.append([each for each in values.parameters() if each.requires_grad])
+            groups.append(
+                [parameter for parameter in values.parameters() if parameter.requires_grad]
+            )
             self._shares = [values.policy_rate, 1.0]
-        self._trained = [each for group in groups for each in group]
+        self._trained = [parameter for group in groups for parameter in group]
         self.optimiser = make_optimiser([{"params": group} for group in groups], config)
         decay = config.ema_decay
         self.average = None if decay is None else averaged_copy(policy, decay)
@@ -114,7 +116,7 @@ class Updater:
         if self.values is None:
             return self.summed_loss(self.policy, part)
         if not part["mask"].any():  # none of its transitions is known
-            return 0.0 * torch.stack([each.sum() for each in self._trained]).sum()
+            return 0.0 * torch.stack([parameter.sum() for parameter in self._trained]).sum()
         with self._precision():
             return self.values.summed_loss(self.policy, part, number)
 

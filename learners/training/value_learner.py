@@ -49,8 +49,8 @@ class ValueSettings:
         for name in ("gamma", "tau"):
             if not 0.0 < getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} must lie in (0, 1], got {getattr(self, name)}")
-        rest = {each.name for each in fields(self)} - {"hidden", "gamma", "tau"}
-        for name in sorted(rest):
+        names = {field.name for field in fields(self)} - {"hidden", "gamma", "tau"}
+        for name in sorted(names):
             value = getattr(self, name)
             if value is not None and not (isfinite(value) and value >= 0):
                 raise ValueError(f"{name} must be a number of at least 0, got {value}")

@@ -127,8 +127,8 @@ def _legged_plan(arguments: argparse.Namespace) -> CollectionPlan:
     values = option_values(arguments, *names, **CELL_FIELDS)
     if arguments.robot:
         values["robot"] = ",".join(map(absolute_robot, arguments.robot))
-        if own := shipped_experts(arguments.robot):
-            values = {"expert": ",".join(own)} | values
+        if expert_names := shipped_experts(arguments.robot):
+            values = {"expert": ",".join(expert_names)} | values
     plan = legged_plan(arguments.preset, values, arguments.settings)
     if not arguments.policy:
         return plan
@@ -157,12 +157,12 @@ def _dataset_work(arguments: argparse.Namespace) -> CommandWork:
         stages.append(collection_stage(name, plan, store, parts))
 
     def result(_: object) -> Result:
-        parts = [part for _, each in collections for part in each]
-        made = datasets.open_store(store)
-        differing = differing_parts(path, made, parts)
+        parts = [part for _, part_names in collections for part in part_names]
+        dataset = datasets.open_store(store)
+        differing = differing_parts(path, dataset, parts)
         same = f"{amount(len(parts), 'part')}: the same content as planned"
         line = f"{len(differing)} of {amount(len(parts), 'part')} differ: {', '.join(differing)}"
-        record = {"parts": len(parts), "differing": differing, "hash": made.info().hash}
+        record = {"parts": len(parts), "differing": differing, "hash": dataset.info().hash}
         lines = (line if differing else same, f"hash {record['hash']}")
         return Result(record, None, lines, exit_code=1 if differing else 0)
 
@@ -220,7 +220,9 @@ def check_unknown_policy(plan: CollectionPlan, store: Path | str, parts: Sequenc
         opened = datasets.open_store(store)
     except datasets.DatasetError:
         return
-    records = [each for each in plan_records(store) if policy in map(str, each["plan"].values())]
+    records = [
+        record for record in plan_records(store) if policy in map(str, record["plan"].values())
+    ]
     earlier = {
         part: (steps, record)
         for record in records
@@ -292,12 +294,12 @@ def derive_command(arguments: argparse.Namespace) -> CommandWork:
         values |= option_values(arguments, "unit")
     address = str(store_address(arguments.store))
     plan = DerivePlan(address, of=arguments.field, **values)
-    own = arguments.simulator_version
+    version = arguments.simulator_version
     if arguments.with_recorded_versions:
-        own = _derive_elsewhere(arguments)
-    if not own:
+        version = _derive_elsewhere(arguments)
+    if not version:
         return _added_field(plan, arguments)
-    return _added_field(plan, arguments, parts_of_version(plan.episodes(), own))
+    return _added_field(plan, arguments, parts_of_version(plan.episodes(), version))
 
 
 def _derive_elsewhere(arguments: argparse.Namespace) -> str:

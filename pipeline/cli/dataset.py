@@ -144,7 +144,7 @@ def _merge(arguments: argparse.Namespace) -> None:
     copy_records([arguments.first, arguments.second], arguments.out)
     info = datasets.open_store(arguments.out).info()
     findings = merge_findings([first.select(), second.select()])
-    notes = [f"{each.severity}, {each.name}: {each.text}" for each in findings]
+    notes = [f"{finding.severity}, {finding.name}: {finding.text}" for finding in findings]
     record = {"store": str(arguments.out), **asdict(info)}
     show_one(record | ({"notes": notes} if arguments.json and notes else {}), arguments.json)
     if not arguments.json:
@@ -232,14 +232,14 @@ def _split_chosen(arguments: argparse.Namespace) -> None:
         for name, side in sides.items():
             side.save(paths[name])
     rows = [
-        {"side": name, "episodes": len(each), "steps": each.steps, "path": str(paths[name])}
-        for name, each in sides.items()
+        {"side": name, "episodes": len(side), "steps": side.steps, "path": str(paths[name])}
+        for name, side in sides.items()
     ]
     show(rows, arguments.json)
 
 
 def _fractions(text: str) -> dict[str, float]:
-    pairs = [each.partition("=") for each in text.split(",")]
+    pairs = [part.partition("=") for part in text.split(",")]
     try:
         fractions = {name.strip(): float(value) for name, _, value in pairs}
     except ValueError:
@@ -261,7 +261,7 @@ def _diff(arguments: argparse.Namespace) -> None:
     first = datasets.open_store(arguments.store, tag=arguments.first)
     second = datasets.open_store(arguments.store, tag=arguments.second)
     diff = datasets.difference(first, second)
-    lines = [f"{amount(getattr(diff, what), 'episode')} {what}" for what in _COUNTED]
+    lines = [f"{amount(getattr(diff, change), 'episode')} {change}" for change in _COUNTED]
     lines += _named("parts added", diff.parts_added) + _named("parts removed", diff.parts_removed)
     lines += _named("columns added", diff.columns_added)
     lines += _named("columns removed", diff.columns_removed)
@@ -272,8 +272,8 @@ def _diff(arguments: argparse.Namespace) -> None:
 _COUNTED = ("added", "dropped", "changed")
 
 
-def _named(what: str, values: Sequence[str]) -> list[str]:
-    return [f"{what}: {listed(values, 8)}"] if values else []
+def _named(label: str, values: Sequence[str]) -> list[str]:
+    return [f"{label}: {listed(values, 8)}"] if values else []
 
 
 @command(f"gaitforge dataset log {_STORE}", "store --tag --json")
@@ -327,19 +327,19 @@ def doctor_command(arguments: argparse.Namespace) -> int:
     with closing(data), TerminalReporter().step("examine", data.steps, "step") as advance:
         findings = examine(data, lambda steps: advance(steps, ""))
     record = fields_of(data, "address", "format", "episodes", "steps")
-    record["findings"] = [each.to_json() for each in findings]
+    record["findings"] = [finding.to_json() for finding in findings]
     sizes = f"{amount(data.episodes, 'episode')}, {amount(data.steps, 'step')}"
     lines = [f"{data.address}: {sizes}, {amount(len(findings), 'finding')}"]
     rows = []
-    for each in findings:
-        shown = [f"{at.episode} step {at.step}" for at in each.examples]
-        row = {"severity": each.severity, "finding": each.name, "count": each.count}
-        rows.append(row | {"what": each.text, "examples": ", ".join(shown)})
-        views = [at.view for at in each.examples[:1]]
+    for finding in findings:
+        shown = [f"{at.episode} step {at.step}" for at in finding.examples]
+        row = {"severity": finding.severity, "finding": finding.name, "count": finding.count}
+        rows.append(row | {"what": finding.text, "examples": ", ".join(shown)})
+        views = [at.view for at in finding.examples[:1]]
         first = 1 if data.format else 0  # the import
-        commands = [*each.commands[:first], *views, *each.commands[first:]]
+        commands = [*finding.commands[:first], *views, *finding.commands[first:]]
         short = [line for line in commands if len(line) <= _MOST_CHARACTERS]
-        lines += ["", f"{each.severity}, {each.name}:", *short]
+        lines += ["", f"{finding.severity}, {finding.name}:", *short]
         if len(short) < len(commands):
             lines.append("(the command for so many episodes is in --json and --out)")
     if page is not None:
@@ -348,7 +348,7 @@ def doctor_command(arguments: argparse.Namespace) -> int:
         write_doctor_page(page, lines[0], rows, record["findings"])
         lines += ["", str(page)]
     show_result(record, rows, arguments.json, *lines)
-    return int(any(each.severity == "error" for each in findings))
+    return int(any(finding.severity == "error" for finding in findings))
 
 
 def _data(arguments: argparse.Namespace) -> "Data":

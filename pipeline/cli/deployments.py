@@ -82,11 +82,11 @@ def _deployed(words: Sequence[str], parser: Parser) -> Flow[..., State[None]]:
 def _run_name(command: str) -> str:
     """A run's name: the command, its output, and a few of its values in brackets."""
     values = flow_run.parameters
-    place = next((values[name] for name in _PLACES if values.get(name)), "")
-    place = last_name(place[-1] if isinstance(place, list) else place) if place else ""
+    output = next((values[name] for name in _PLACES if values.get(name)), "")
+    output = last_name(output[-1] if isinstance(output, list) else output) if output else ""
     shown = [values[name] for name in _IN_NAME if values.get(name)]
-    words = ", ".join(each if isinstance(each, str) else ", ".join(each) for each in shown)
-    return f"{command} {place}".rstrip() + (f" ({words})" if words else "")
+    words = ", ".join(value if isinstance(value, str) else ", ".join(value) for value in shown)
+    return f"{command} {output}".rstrip() + (f" ({words})" if words else "")
 
 
 def _run(
@@ -135,9 +135,9 @@ def _show(result: Result) -> State[None]:
 
 
 FLOWS: dict[str, Flow[..., State[None]]] = {
-    each.name: each for each in (_deployed(*pair) for pair in _commands(build_parser()))
+    deployed.name: deployed for deployed in (_deployed(*pair) for pair in _commands(build_parser()))
 }
 """Name -> the flow of each command that has work to do."""
 
 # Prefect finds a flow by its module and its function's name.
-globals().update({each.fn.__name__: each for each in FLOWS.values()})
+globals().update({deployed.fn.__name__: deployed for deployed in FLOWS.values()})

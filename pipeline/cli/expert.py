@@ -255,7 +255,7 @@ def _check(arguments: argparse.Namespace) -> int:
         show(list(findings.terms), as_json=False)
         print()
         show_one(findings.figures, as_json=False)
-        print("\n".join(f"warning: {each}" for each in findings.warnings))
+        print("\n".join(f"warning: {warning}" for warning in findings.warnings))
     return 1 if findings.warnings else 0
 
 

@@ -90,8 +90,8 @@ def build_parser(argv: Sequence[str] | None = None) -> Parser:
 def _entries() -> dict[str, CommandEntry]:
     """The commands here, and those of plug-ins and other packages, by name."""
     entries = {
-        name: CommandEntry(what, f"gaitforge.pipeline.cli.{module}:{name}_command")
-        for name, (module, what) in COMMANDS.items()
+        name: CommandEntry(text, f"gaitforge.pipeline.cli.{module}:{name}_command")
+        for name, (module, text) in COMMANDS.items()
     }
     for name in added_commands():
         if name not in entries:  # no package replaces a command of ours

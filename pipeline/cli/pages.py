@@ -167,9 +167,9 @@ def _write_others(arguments: argparse.Namespace, show: "Show") -> dict[str, list
         written["video"] = [arguments.video]
     path = arguments.rerun
     several = len(chosen.episodes) > 1
-    for each in chosen.episodes if path else ():
-        file = path.with_stem(f"{path.stem}-{each.name}") if several else path
-        write_recording(show, each, file, TerminalReporter())
+    for episode in chosen.episodes if path else ():
+        file = path.with_stem(f"{path.stem}-{episode.name}") if several else path
+        write_recording(show, episode, file, TerminalReporter())
         written.setdefault("rerun", []).append(file)
     return written
 

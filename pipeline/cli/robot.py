@@ -38,7 +38,7 @@ def _list(arguments: argparse.Namespace) -> None:
     """List the shipped robots."""
     robots = map(load_robot, list_robots())
     show(
-        [{**fields_of(each, "name", *_SIZES), "file": str(each.path)} for each in robots],
+        [{**fields_of(robot, "name", *_SIZES), "file": str(robot.path)} for robot in robots],
         arguments.json,
     )
 
@@ -67,9 +67,9 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _joint_option(name: str, text: str) -> AddTo:
     """Values of joints; may be repeated."""
-    what = f"{text} of joints: by a joint's name, or hip, thigh, calf of all legs"
+    help_text = f"{text} of joints: by a joint's name, or hip, thigh, calf of all legs"
     form = "JOINT=X,..."
-    return option(name, what, by_joint, [], action="extend", metavar=form)
+    return option(name, help_text, by_joint, [], action="extend", metavar=form)
 
 
 _BY_JOINT = {
@@ -203,7 +203,7 @@ def _vary(arguments: argparse.Namespace) -> None:
     with TerminalReporter().step(f"vary {robot.name}", count, "robot") as advance:
         bodies = vary_robots(robot, seed, count, out, lambda: advance(1, ""))
     show(
-        [{**fields_of(each, "name", *_SIZES), "folder": str(each.path.parent)} for each in bodies],
+        [{**fields_of(body, "name", *_SIZES), "folder": str(body.path.parent)} for body in bodies],
         arguments.json,
     )
 

@@ -136,9 +136,9 @@ def run_command(arguments: argparse.Namespace) -> CommandWork:
 
     if arguments.list_presets:
         rows = [
-            {"preset": name, "shows": each.shows, "hours of two cores": each.hours,
-             "sizes": "small, full" if each.full else "small"}
-            for name, each in PRESETS.items()
+            {"preset": name, "shows": entry.shows, "hours of two cores": entry.hours,
+             "sizes": "small, full" if entry.full else "small"}
+            for name, entry in PRESETS.items()
         ]  # fmt: skip
         shown = [
             {**row, "hours of two cores": f"{row['hours of two cores'] or '-'}"} for row in rows
@@ -146,26 +146,26 @@ def run_command(arguments: argparse.Namespace) -> CommandWork:
         return CommandWork(Path(), (), lambda _: Result(rows, shown), ())
     if not arguments.what:
         raise ValueError("name a preset, a plan or a folder; gaitforge run --list shows presets")
-    place = Path(arguments.what)
+    path = Path(arguments.what)
     stores = arguments.stores
     out = arguments.out
     shipped = arguments.what in PRESETS
     kind = ""
     if not shipped:
-        kind = str(read_plan(place)[1] or "") if place.is_file() else staged_kind(place)
-    if out is None and not (kind and place.is_dir()):
+        kind = str(read_plan(path)[1] or "") if path.is_file() else staged_kind(path)
+    if out is None and not (kind and path.is_dir()):
         raise ValueError(f"{arguments.what} needs --out, the folder of its results")
-    if other := PLAN_KINDS.get(kind):
-        return _kind_work(arguments, other, other.claimed(place), out or place)
-    if kind or place.is_file():
-        claim = claimed(place)
-        stores = stores or (claim.stores if place.is_dir() else ())
-        return _work(arguments, claim.name, claim.experiment, stores, out or place)
+    if plan_kind := PLAN_KINDS.get(kind):
+        return _kind_work(arguments, plan_kind, plan_kind.claimed(path), out or path)
+    if kind or path.is_file():
+        claim = claimed(path)
+        stores = stores or (claim.stores if path.is_dir() else ())
+        return _work(arguments, claim.name, claim.experiment, stores, out or path)
     plan = preset(arguments.what, arguments.size, stores)
     if isinstance(plan, Experiment):
-        return _work(arguments, arguments.what, plan, stores, out or place)
-    kinds = [each for each in PLAN_KINDS.values() if isinstance(plan, each.plan)]
-    return _kind_work(arguments, kinds[0], plan, out or place)
+        return _work(arguments, arguments.what, plan, stores, out or path)
+    kinds = [plan_kind for plan_kind in PLAN_KINDS.values() if isinstance(plan, plan_kind.plan)]
+    return _kind_work(arguments, kinds[0], plan, out or path)
 
 
 @work(
@@ -310,15 +310,15 @@ def _kind_work(
     if arguments.stores and arguments.what not in PRESETS:
         raise ValueError(f"{arguments.what} has its stores or policies, got {arguments.stores[0]}")
     for name, options in kind.shared.items():
-        own = option_values(arguments, *options)
-        plan = replace(plan, **{name: {k: {**v, **own} for k, v in getattr(plan, name).items()}})
+        values = option_values(arguments, *options)
+        plan = replace(plan, **{name: {k: {**v, **values} for k, v in getattr(plan, name).items()}})
     if kind.picked and arguments.learners is not None:
         every = getattr(plan, kind.picked)
         plan = replace(plan, **{kind.picked: {n: every.get(n, {}) for n in arguments.learners}})
     plan = override(with_named(plan, option_values(arguments, **kind.options)), arguments.settings)
     for name, options in kind.shared.items():  # for tasks that a setting brought, too
-        own = option_values(arguments, *options)
-        plan = replace(plan, **{name: {k: {**own, **v} for k, v in getattr(plan, name).items()}})
+        values = option_values(arguments, *options)
+        plan = replace(plan, **{name: {k: {**values, **v} for k, v in getattr(plan, name).items()}})
 
     def result(_: object) -> Result:
         summary = read_record(out / "summary.json") or {}

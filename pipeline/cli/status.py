@@ -48,7 +48,7 @@ _CLEAR = "\x1b[H\x1b[J"
 def status_command(arguments: argparse.Namespace) -> None:
     """Show the progress of collections, training runs and experiments, from their files."""
     while True:
-        seen = [_looked_at(place) for place in arguments.places]
+        seen = [_looked_at(path) for path in arguments.places]
         tree, lines, ended = seen[0] if len(seen) == 1 else _overview(arguments.places, seen)
         if arguments.json:
             print(json_text(tree, None if arguments.watch else 1), flush=True)
@@ -64,9 +64,9 @@ Seen = tuple[dict[str, Any], list[str], bool]
 """A status as JSON values and as lines, and whether nothing works on it."""
 
 
-def _looked_at(place: Path | str) -> Seen:
+def _looked_at(path: Path | str) -> Seen:
     """The status of a store, run or experiment."""
-    return _look_at_experiment(place) if staged_kind(place) else _look(place)
+    return _look_at_experiment(path) if staged_kind(path) else _look(path)
 
 
 def _overview(
@@ -74,7 +74,7 @@ def _overview(
 ) -> tuple[list[dict[str, Any]], list[str], bool]:
     """Several statuses as one: their list, and a table with a row each."""
     rows = []
-    for place, (tree, _, _) in zip(places, seen, strict=True):
+    for path, (tree, _, _) in zip(places, seen, strict=True):
         if tree["kind"] == "experiment":
             done = sum(row["state"] == "done" for row in tree["stages"])
             progress = f"{done} of {len(tree['stages'])} stages"
@@ -85,14 +85,14 @@ def _overview(
         else:
             progress = f"{tree['step']:,} of {tree['steps']:,} steps"
             left = tree["remaining_s"]
-        row = {"place": str(place), "state": tree["state"], "progress": progress}
+        row = {"place": str(path), "state": tree["state"], "progress": progress}
         rows.append(row | {"steps/s": tree.get("steps_per_s"), "left": duration(left)})
     return [tree for tree, _, _ in seen], [table(rows)], all(ended for _, _, ended in seen)
 
 
-def _look(place: Path | str) -> Seen:
+def _look(path: Path | str) -> Seen:
     """The status of a store or run."""
-    work = status(place)
+    work = status(path)
     collection = isinstance(work, CollectionStatus)
     lines = _collection_lines(work) if collection else _training_lines(work)
     rests = work.state in ("empty", "stopped")
@@ -100,11 +100,11 @@ def _look(place: Path | str) -> Seen:
     return as_tree(work), lines, ended
 
 
-def _look_at_experiment(place: Path | str) -> Seen:
+def _look_at_experiment(path: Path | str) -> Seen:
     from gaitforge.flows.runners.slurm.chain import stage_rows
     from gaitforge.pipeline.report.experiment import stages_in
 
-    out = Path(place)
+    out = Path(path)
     rows = stage_rows(out, stages_in(out))
     states = {row["state"] for row in rows}
     works = states & {"working", *_LIVE}
@@ -141,8 +141,8 @@ _LIVE = {"waiting": "waits", "running": "starts", "unknown": "was submitted; no 
 def _jobs_of(work: CollectionStatus | TrainingStatus) -> str:
     """The Slurm jobs of a store or run that have not ended, as words."""
     collection = isinstance(work, CollectionStatus)
-    place = slurm.jobs_folder(work.store) if collection else Path(work.run) / "jobs"
-    jobs = slurm.find_jobs(place) if place.is_dir() else []
+    folder = slurm.jobs_folder(work.store) if collection else Path(work.run) / "jobs"
+    jobs = slurm.find_jobs(folder) if folder.is_dir() else []
     try:
         states = [(job, slurm.job_state(tasks)) for job, tasks in slurm.states_of(jobs)]
     except ValueError as error:  # Slurm does not answer

@@ -148,7 +148,7 @@ def info_command(arguments: argparse.Namespace) -> None:
         from gaitforge.datasets.catalog.glossary import glossary
 
         columns = glossary(store.schema, store.catalog().schema)
-        show([asdict(each) for each in columns], arguments.json)
+        show([asdict(column) for column in columns], arguments.json)
         return
     record = asdict(store.info()) | {"tags": [tag.name for tag in store.tags()]}
     record |= {"actions": actions_in_words(store.schema) or "as stored"}
@@ -323,17 +323,17 @@ def _card(arguments: argparse.Namespace, reporter: Reporter) -> Result:
     from gaitforge.pipeline.report.card import selected, write_card
 
     store = datasets.open_store(arguments.store)
-    place = arguments.store  # a path, or an address on object storage, whose card is written here
-    beside = place.parent if isinstance(place, Path) else Path()
-    folder = check_outside_stores(arguments.out or beside / f"{Path(place).name}.card")
+    address = arguments.store  # a path, or an address on object storage, whose card is written here
+    beside = address.parent if isinstance(address, Path) else Path()
+    folder = check_outside_stores(arguments.out or beside / f"{Path(address).name}.card")
     statements = option_values(
         arguments, "licence", "citation", "authors", "description", "limitations"
     )
     if "authors" in statements:
         statements["authors"] = [name for name in statements["authors"] if name]
     if arguments.further:
-        there = statements.get("limitations", store.about().limitations)
-        paragraphs = dict.fromkeys([*there.split("\n\n"), *arguments.further])
+        limitations = statements.get("limitations", store.about().limitations)
+        paragraphs = dict.fromkeys([*limitations.split("\n\n"), *arguments.further])
         statements["limitations"] = "\n\n".join(filter(None, paragraphs))
     if statements:
         store.set_about(**statements)

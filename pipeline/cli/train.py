@@ -139,9 +139,11 @@ def evaluate_command(arguments: argparse.Namespace) -> CommandWork:
     policy = Path(arguments.policy)
     out = arguments.out
     words = arguments.words
-    own = run_evaluation(policy)
+    default = run_evaluation(policy)
     task = arguments.task
-    plan = own if own and task in (None, own.kind) else evaluation_class(task or LEGGED)()
+    plan = (
+        default if default and task in (None, default.kind) else evaluation_class(task or LEGGED)()
+    )
     if arguments.plan:
         plan = plan_from_tree(type(plan), read_plan(arguments.plan)[0])
     values = option_values(arguments, "episodes", "seed", "threads", "sim", **CELL_FIELDS)
@@ -150,9 +152,9 @@ def evaluate_command(arguments: argparse.Namespace) -> CommandWork:
     source = plan.source(arguments.policy, "last")
     if source.kind == RUN:
         source = plan.source(arguments.policy, arguments.checkpoint)
-    place = policy if policy.is_dir() else (out or policy).parent
+    folder = policy if policy.is_dir() else (out or policy).parent
     if out is None and arguments.runner != "local":
-        out = place / EVALUATION
+        out = folder / EVALUATION
         words = [*words, "--out", str(out)]
     robot = getattr(plan, "robot", "")
     if robot and len(load_robots(robot)) > 1:  # of the legged task alone
@@ -165,17 +167,17 @@ def evaluate_command(arguments: argparse.Namespace) -> CommandWork:
             record = to_tree(evaluation)
         lines = (*_means(record), f"evaluated on {plan}")
         message = f"return {record['return']:.2f}, success {record['success']:.0%}"
-        where = {"title": "evaluation", "about": place, "view": out, "message": message}
+        where = {"title": "evaluation", "about": folder, "view": out, "message": message}
         return Result(record, record["cells"], lines, **where)
 
     stage = Stage(
         "evaluate",
         run=partial(evaluate_policy, source, plan, path=out),
         place=out.absolute() if out else None,
-        reads=(place.absolute(),),
+        reads=(folder.absolute(),),
         done=lambda: out is not None and is_evaluated(source, plan, out),
     )
-    return CommandWork(place, [stage], result, words)
+    return CommandWork(folder, [stage], result, words)
 
 
 def _means(record: Mapping[str, Any]) -> list[str]:

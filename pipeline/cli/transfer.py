@@ -111,10 +111,10 @@ def _export_policy(arguments: argparse.Namespace) -> CommandWork:
 
 
 def _export_data(arguments: argparse.Namespace) -> CommandWork:
-    place, name, destination = arguments.places
+    source, name, destination = arguments.places
     options = _with_actions(name, planned(exporter_class(name).Options(), arguments), arguments)
     selection = chosen_episodes(
-        datasets.open_store(store_address(place), tag=arguments.tag), arguments
+        datasets.open_store(store_address(source), tag=arguments.tag), arguments
     )
     run = partial(_export, name, selection, Path(destination), asdict(options))
     return single(arguments, "export", run, _report_result, Path(destination))

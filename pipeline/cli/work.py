@@ -117,8 +117,8 @@ def work(
             return work
 
         begins = (lambda parser: parser.set_defaults(begin=begun), "--trust")
-        more = (*begins, *(RUNNER if runner else ()))
-        return command(example, *options, *more)(update_wrapper(partial(_perform, begun), begin))
+        extras = (*begins, *(RUNNER if runner else ()))
+        return command(example, *options, *extras)(update_wrapper(partial(_perform, begun), begin))
 
     return decorate
 

@@ -57,8 +57,8 @@ def chosen_claim(
     if stores:
         select = {field: cells[name] for field, name in fields.items() if name in cells}
         select |= {"saved": choices["saved"]} if "saved" in choices else {}
-        wheres = [each for each in (experiment.select.where, choices.get("where", "")) if each]
-        where = " and ".join(f"({each})" for each in wheres) if len(wheres) > 1 else "".join(wheres)
+        wheres = [term for term in (experiment.select.where, choices.get("where", "")) if term]
+        where = " and ".join(f"({term})" for term in wheres) if len(wheres) > 1 else "".join(wheres)
         experiment = replace(experiment, select=replace(experiment.select, where=where, **select))
         cells = {}
     experiment = _with_choices(experiment, cells, choices)
@@ -69,8 +69,8 @@ def chosen_claim(
         if evaluation is None or evaluation.kind != LEGGED:
             raise ValueError(f"{stores[0]} is not of legged robots, which corrections need")
         experiment, demonstrations = _begun(experiment, stores, settings, out)
-        own = evaluation.scoring_expert(experiment.select.select(stores[0]))
-        works = {"expert": own} if own and "expert" not in choices else {}
+        expert = evaluation.scoring_expert(experiment.select.select(stores[0]))
+        works = {"expert": expert} if expert and "expert" not in choices else {}
         works |= {"robot": robot} if (robot := getattr(evaluation, "robot", "")) else {}
         collect = replace(corrections.collect, **works)
         experiment = replace(experiment, corrections=replace(corrections, collect=collect))
@@ -78,7 +78,7 @@ def chosen_claim(
         experiment = _fitted(experiment, experiment.select.select(stores[0]))
     experiment = override(experiment, settings)
     every = choices.get("config", {})  # for learners that `settings` brought, too
-    learners = {name: {**every, **own} for name, own in experiment.learners.items()}
+    learners = {name: {**every, **config} for name, config in experiment.learners.items()}
     experiment = replace(experiment, learners=learners)
     if evaluation is not None and experiment.corrections is None:
         experiment = _evaluated_on(experiment, evaluation, stores[0])
@@ -105,9 +105,9 @@ def _begun(
     if parts := override(experiment, settings).select.parts:
         return with_first(experiment, FirstParts(parts)), None
     old = claimed(out) if is_experiment(out) else None
-    there = old.experiment.select.parts if old and old.stores == tuple(stores) else ()
-    first = parts_of_demonstrations(stores[0], there)
-    return with_first(experiment, first), None if there else first
+    known_parts = old.experiment.select.parts if old and old.stores == tuple(stores) else ()
+    first = parts_of_demonstrations(stores[0], known_parts)
+    return with_first(experiment, first), None if known_parts else first
 
 
 def _say_left_out(
@@ -137,9 +137,9 @@ def _with_choices(
     if "levels" in evaluate:
         evaluate["levels"] = (middle(evaluate["levels"]),)
     evaluate |= {name: choices[name] for name in ("episodes", "threads") if name in choices}
-    own = experiment.learners
+    existing = experiment.learners
     config = choices.get("config", {})
-    learners = {name: own.get(name, {}) for name in choices.get("learners", own)}
+    learners = {name: existing.get(name, {}) for name in choices.get("learners", existing)}
     changes = {name: choices[name] for name in ("seeds", "train_s") if name in choices}
     if "randomisation" in choices and experiment.collect is None:
         raise ValueError("a store has its own randomisation; --randomisation is for what collects")
@@ -154,7 +154,7 @@ def _with_choices(
         changes["corrections"] = with_chosen(replace(corrections, collect=collect), rounds)
     return replace(
         experiment,
-        learners={name: {**each, **config} for name, each in learners.items()},
+        learners={name: {**settings, **config} for name, settings in learners.items()},
         evaluate={**experiment.evaluate, **evaluate},
         **changes,
     )

@@ -141,12 +141,14 @@ def _d4rl(full: bool = False) -> Experiment:
         "medium-replay": ("medium-replay",),
         "medium-expert": ("medium", "expert"),
     }
-    sets = {name: f"quality in ({', '.join(map(repr, each))})" for name, each in qualities.items()}
+    sets = {
+        name: f"quality in ({', '.join(map(repr, values))})" for name, values in qualities.items()
+    }
     means = {"dt": 74.7, "dt-retnet": 63.6, "bc": 46.4, "cql": 63.9}
     numbers = {name: f"75.1 and {mean}" for name, mean in means.items()}
     published = statements("fcnet", numbers, "FCNet, Table 2")
-    more = {"seeds": tuple(range(5)), "vary": {"budget": (1, 5, 20)}} if full else {}
-    suite = {**_SUITE, **more}
+    extra = {"seeds": tuple(range(5)), "vary": {"budget": (1, 5, 20)}} if full else {}
+    suite = {**_SUITE, **extra}
     return Experiment(learners, sets=sets, targets=(1.0, 1.15), published=published, **suite)
 
 
@@ -223,11 +225,11 @@ def preset(name: str, size: str = SMALL, places: Sequence[str] = ()) -> AnyPlan:
         raise ValueError(f"unknown preset '{name}'; allowed: {listed(PRESETS)}")
     entry = PRESETS[name]
     if size != SMALL and not entry.full:
-        sized = listed([each for each, preset in PRESETS.items() if preset.full])
+        sized = listed([key for key, preset in PRESETS.items() if preset.full])
         raise ValueError(f"{name} has one size; those with two: {sized}")
     settings: dict[str, Any] = {} if size == SMALL else {"full": True}
     if entry.places:
-        whole = (each if ":" in each else str(Path(each).absolute()) for each in places)
+        whole = (address if ":" in address else str(Path(address).absolute()) for address in places)
         settings[entry.places] = tuple(whole)
     plan = entry.plan(**settings)
     if places and not entry.places and not isinstance(plan, Experiment):

@@ -31,7 +31,7 @@ def _fcnet_latency(full: bool = False) -> MeasurementPlan:
     }
     training = {"context_len": (64, 128, 256, 512, 1024), "batch_size": 128}
     fcnet = "fcnet-legged"
-    other = "transformer-legged"
+    baseline = "transformer-legged"
     return MeasurementPlan(
         {
             "control-step": control if full else {},
@@ -39,9 +39,9 @@ def _fcnet_latency(full: bool = False) -> MeasurementPlan:
             "train-memory": training if full else {},
         },
         published=(
-            *(Published(f"{fcnet} {each}", f"{other} {each}", "FCNet, Figure 6", _FIGURE_6)
-              for each in RUNTIMES),
-            Published(fcnet, other, "FCNet, Table 1", _TABLE_1),
+            *(Published(f"{fcnet} {runtime}", f"{baseline} {runtime}", "FCNet, Figure 6", _FIGURE_6)
+              for runtime in RUNTIMES),
+            Published(fcnet, baseline, "FCNet, Table 1", _TABLE_1),
         ),
     )  # fmt: skip
 

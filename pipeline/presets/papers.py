@@ -98,8 +98,8 @@ def _bot_rl(full: bool = False) -> ReinforcementPlan:
         },
     }
     names = ("Mod", "Board", "Hill") if full else ("Mod",)
-    own = {**_FULL, "environments": 2048} if full else {"steps": 2_000_000, "target_kl": 0.03}
-    humanoids = {f"humanoid-{n.lower()}": {"env": f"Humanoid-{n}-v0", **own} for n in names}
+    settings = {**_FULL, "environments": 2048} if full else {"steps": 2_000_000, "target_kl": 0.03}
+    humanoids = {f"humanoid-{n.lower()}": {"env": f"Humanoid-{n}-v0", **settings} for n in names}
     return ReinforcementPlan(
         learners,
         tasks={"a1-walk": _FULL_A1 if full else _A1_WALK, **humanoids},
@@ -117,7 +117,7 @@ def statements(
     learner: str, others: Mapping[str, str], source: str, measure: str = ""
 ) -> tuple[Published, ...]:
     """Statements that a learner is ahead of others; their numbers as text."""
-    return tuple(Published(learner, other, source, text, measure) for other, text in others.items())
+    return tuple(Published(learner, name, source, text, measure) for name, text in others.items())
 
 
 def _fcnet_data_size(full: bool = False) -> Experiment:
@@ -139,12 +139,12 @@ def _fcnet_recipes(full: bool = False) -> Experiment:
 
     Batches of 128 windows for 600 updates, or (`full`) of 1,024 for 50 epochs of 60 million steps.
     """
-    own = "transformer-adamw"
+    name = "transformer-adamw"
     adamw = {"model": "transformer-legged", "optimiser": "adamw", "peak_lr": 1e-3}
     few = {"steps": 600, "batch_size": 128}
-    numbers = {"transformer-legged": "10.060 of the expert's 10.589; no number", own: ""}
+    numbers = {"transformer-legged": "10.060 of the expert's 10.589; no number", name: ""}
     return Experiment(
-        {"fcnet-legged": {}, "transformer-legged": {}, own: adamw},
+        {"fcnet-legged": {}, "transformer-legged": {}, name: adamw},
         seeds=(0, 1, 2),
         settings={"split_seed": 0, **({"steps": 46_000} if full else few)},
         tested=True,
@@ -302,7 +302,7 @@ _BODY_MLP_SMALL: Settings = {"embed_dim": 16, "feedforward_dim": 256}
 
 
 def _tracking(
-    learners: Learners, full: bool, published: tuple[Published, ...], **own: Any
+    learners: Learners, full: bool, published: tuple[Published, ...], **fields: Any
 ) -> Experiment:
     """Imitation of MoCapAct's task, scored on clips that no learner has seen."""
     few = {"steps": 400, **_FEW_UPDATES}
@@ -313,7 +313,7 @@ def _tracking(
         settings={"split_seed": 0, **({"steps": 2_000_000} if full else few)},  # 100 epochs of 5 M
         curve=20 if full else 4,
         published=published,
-        **own,
+        **fields,
     )
 
 

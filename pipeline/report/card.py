@@ -95,7 +95,9 @@ def write_card(
     record |= {"filters": filters, "origins": collection_origins(selection.store.path)}
     record |= {"program": version("gaitforge"), "pictures": [], "no_pictures": ""}
     findings = quick_findings(selection, QUICK_STEPS if channels else 0)
-    record["findings"] = [fields_of(each, "severity", "name", "text", "count") for each in findings]
+    record["findings"] = [
+        fields_of(finding, "severity", "name", "text", "count") for finding in findings
+    ]
     if draw is not None:
         try:
             record["pictures"] = draw(selection, check_outside_stores(folder) / PICTURES)
@@ -128,8 +130,8 @@ def write_readme(
         front = front_matter(about, name, len(selection), ("zarr",))
         (folder / README).write_text(front + markdown.read_text(), encoding="utf-8")
     else:
-        more = f"\nMore: [{PAGE_NAME}]({PAGE_NAME}), [{MARKDOWN_NAME}]({MARKDOWN_NAME})\n"
-        (folder / README).write_text(readme.read_text() + more, encoding="utf-8")
+        links = f"\nMore: [{PAGE_NAME}]({PAGE_NAME}), [{MARKDOWN_NAME}]({MARKDOWN_NAME})\n"
+        (folder / README).write_text(readme.read_text() + links, encoding="utf-8")
     kept = {page.name, EXPLORER_NAME, README} | ({markdown.name} if readme is not None else set())
     names = [name for name in files_under(folder) if name in kept or "/" in name]
     return {name: folder / name for name in names}
@@ -154,8 +156,8 @@ def collection_origins(store_path: Path) -> list[dict[str, object]]:
 def card_page(record: Record, folder: Path) -> str:
     """The page of a card's record, as text; its pictures are read from below `folder`."""
     pictures = [
-        each | {"uri": pages.data_uri(folder / PICTURES / each["file"])}
-        for each in record["pictures"]
+        picture | {"uri": pages.data_uri(folder / PICTURES / picture["file"])}
+        for picture in record["pictures"]
     ]
     return render(
         "card.html",
@@ -165,7 +167,7 @@ def card_page(record: Record, folder: Path) -> str:
         return_chart=charts.histogram("Returns", record["returns"], "return"),
         length_chart=charts.histogram("Episode lengths", record["lengths"], "control steps"),
         draws=[(draw, _draw_chart(draw)) for draw in record["draws"]],
-        spectra=[(each, _spectrum_chart(each)) for each in record["spectra"]],
+        spectra=[(spectrum, _spectrum_chart(spectrum)) for spectrum in record["spectra"]],
         abstract=abstract(record),
         pictures=pictures,
     )
@@ -271,19 +273,21 @@ def _grids(
         rows = []
         for k, pair in enumerate(pairs):
             where = pair[first]
-            what = pair[second]
-            across = [values.get((where, what, level)) for level in levels]
-            row = [pages.shade(each, text, (low, high), 0.15) for each in across]
+            group = pair[second]
+            across = [values.get((where, group, level)) for level in levels]
+            row = [pages.shade(value, text, (low, high), 0.15) for value in across]
             span = 0 if where in wheres[:k] else wheres.count(where)
             row.append(pages.Shade(text(pair[key])))
-            rows.append({"where": where, "what": what, "cells": row, "span": span})
+            rows.append({"where": where, "what": group, "cells": row, "span": span})
         grids.append({"key": key, "title": title, "rows": rows})
     return grids
 
 
-def _spectrum_chart(each: Record) -> Panel:
-    shares = each["frequency_hz"], each["energy_share"]
-    return charts.spectrum(pages.words(each["block"]), *shares, cut_hz=None, cut_label="", note="")
+def _spectrum_chart(spectrum: Record) -> Panel:
+    shares = spectrum["frequency_hz"], spectrum["energy_share"]
+    return charts.spectrum(
+        pages.words(spectrum["block"]), *shares, cut_hz=None, cut_label="", note=""
+    )
 
 
 def _draw_chart(draw: Record) -> Panel:

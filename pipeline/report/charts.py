@@ -120,7 +120,7 @@ def curves(
     with figures.drawing(400, 280) as axes:
         for number, line in enumerate(lines):
             index = labels.index(line.label)
-            first = all(each.label != line.label for each in lines[:number])
+            first = all(earlier.label != line.label for earlier in lines[:number])
             axes.plot(
                 line.x, line.y, label=line.label if first else None,
                 lw=0.6 if line.thin else 1.6,
@@ -167,11 +167,11 @@ def grouped_bars(
         for index, (label, measures) in enumerate(series):
             places = np.arange(len(groups)) + (index - (len(series) - 1) / 2) * width
             values, spread = (
-                np.array([none if each[name] is None else each[name] for each in measures])
+                np.array([none if measure[name] is None else measure[name] for measure in measures])
                 for name, none in (("mean", np.nan), ("std", 0.0))
             )
-            turn, place = divmod(index, len(SERIES_COLOURS))
-            look = {"color": SERIES_COLOURS[place], "edgecolor": figures.PAPER, "linewidth": 0}
+            turn, colour = divmod(index, len(SERIES_COLOURS))
+            look = {"color": SERIES_COLOURS[colour], "edgecolor": figures.PAPER, "linewidth": 0}
             hatch = SERIES_HATCHES[turn % len(SERIES_HATCHES)]
             axes.bar(places, values, width=0.92 * width, label=label, hatch=hatch, **look)
             shown = spread > 0
@@ -202,17 +202,17 @@ def latency(times_us: Mapping[str, tuple[float, float | None]], budget_us: float
     with figures.drawing(400, 74 + 32 * len(times_us)) as axes:
         shown = [value for times in times_us.values() for value in times if value]
         left = 10 ** np.floor(np.log10(min([*shown, budget_us])) - 0.3)
-        for place, (median, p99) in enumerate(times_us.values()):
-            axes.barh(place, median - left, left=left, height=0.55, color=figures.ACCENT)
+        for row, (median, p99) in enumerate(times_us.values()):
+            axes.barh(row, median - left, left=left, height=0.55, color=figures.ACCENT)
             text = f"{median:,.0f} µs"
             end = median
             if p99 is not None:
-                axes.plot([median, p99], [place, place], color=figures.INK, lw=1)
-                axes.plot([p99], [place], marker="|", ms=11, mew=1.6, color=figures.INK)
+                axes.plot([median, p99], [row, row], color=figures.INK, lw=1)
+                axes.plot([p99], [row], marker="|", ms=11, mew=1.6, color=figures.INK)
                 text += f", p99 {p99:,.0f}"
                 end = max(end, p99)
             box = {"boxstyle": "square,pad=0.15", "fc": figures.PAPER, "ec": "none"}
-            figures.label(axes, text, (end, place), (7, 0), va="center", bbox=box)
+            figures.label(axes, text, (end, row), (7, 0), va="center", bbox=box)
         axes.axvline(budget_us, color=figures.SECOND, zorder=0, **_DASHED)
         limit = f"control period {budget_us / 1000:g} ms"
         look = {"color": figures.LIMIT_TEXT}
@@ -237,12 +237,12 @@ def intervals(
     labels, values, bounds = zip(*rows, strict=True)
     with figures.drawing(400, 60 + 26 * len(rows)) as axes:
         axes.barh(range(len(rows)), values, height=0.6, color=figures.ACCENT)
-        for place, (value, limits) in enumerate(zip(values, bounds, strict=True)):
+        for row, (value, limits) in enumerate(zip(values, bounds, strict=True)):
             end = max(value, 0.0)
             if limits is not None:
-                axes.plot(limits, [place, place], color=figures.INK, lw=1.2, marker="|", ms=7)
+                axes.plot(limits, [row, row], color=figures.INK, lw=1.2, marker="|", ms=7)
                 end = max(end, limits[1])
-            figures.label(axes, fixed(value, 1), (end, place), (6, 0), va="center")
+            figures.label(axes, fixed(value, 1), (end, row), (6, 0), va="center")
         figures.label_rows(axes, labels)
         axes.margins(x=0.12)
         axes.set_xlabel("score; the expert has 100")

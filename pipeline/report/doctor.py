@@ -15,14 +15,20 @@ def write_doctor_page(page: Path, about: str, rows: Rows, findings: Sequence[Rec
         rows: a row a finding; findings: the same as `gaitforge doctor --json` prints them.
     """
     plays = [
-        {"finding": each["name"], **example} for each in findings for example in each["examples"]
+        {"finding": finding["name"], **example}
+        for finding in findings
+        for example in finding["examples"]
     ]
     commands = [
-        {"finding": each["name"], "command": line} for each in findings for line in each["commands"]
+        {"finding": finding["name"], "command": line}
+        for finding in findings
+        for line in finding["commands"]
     ]
     shown = [
         Section("Findings", "Errors are wrong for any use, warnings for many.", rows),
         Section("Examples", "Commands that play an episode, or list its columns.", plays),
         Section("Commands", "They drop episodes, or note what was found.", commands),
     ]
-    write_sections(page, "Doctor", about, [each for each in shown if each.rows] or shown[:1])
+    write_sections(
+        page, "Doctor", about, [section for section in shown if section.rows] or shown[:1]
+    )

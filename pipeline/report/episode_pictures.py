@@ -95,7 +95,7 @@ def write_film(show: Show, path: Path, reporter: Reporter) -> None:
     alone = len(show.episodes) == 1
     films = []
     size_px, frame_ms = (FILM_PX, pictures.FILM_MS) if alone else (TILE_PX, pictures.TILES_MS)
-    shots = [pictures.film_shot(scene_of(each, show.robot), frame_ms) for each in show.episodes]
+    shots = [pictures.film_shot(scene_of(viewed, show.robot), frame_ms) for viewed in show.episodes]
     with reporter.step("draw", sum(len(shot.steps) for shot in shots), "frame") as advance:
         for viewed, shot in zip(show.episodes, shots, strict=True):
             row = viewed.row

@@ -134,8 +134,8 @@ def panel(axes: Axes, title: str, description: str, note: str = "") -> Panel:
     text = re.sub(r"'?DejaVu Sans'?", "inherit", text)
     for colour, variable in _VARIABLES.items():
         text = text.replace(f": {colour}", f": var(--{variable}, {colour})")
-    opening, _, rest = text.partition(">")
+    opening, _, content = text.partition(">")
     box = re.search(r'viewBox="[^"]*"', opening)
     assert box is not None, "matplotlib writes a viewBox"
     alt = escape(f"{title}. {description}")
-    return Panel(title, f'<svg {box[0]} role="img" aria-label="{alt}">{rest}'.strip(), note)
+    return Panel(title, f'<svg {box[0]} role="img" aria-label="{alt}">{content}'.strip(), note)

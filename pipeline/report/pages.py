@@ -159,7 +159,7 @@ def render(
         words,
         word_columns,
     )
-    environment.filters |= {each.__name__: each for each in shared}
+    environment.filters |= {function.__name__: function for function in shared}
     environment.filters |= {"duration": partial(duration, unknown=DASH), **(filters or {})}
     return environment.get_template(template).render(**shown)
 

@@ -71,7 +71,7 @@ def contact_sheet(heading: Heading, frames: np.ndarray, times_s: np.ndarray) -> 
     _write_heading(ImageDraw.Draw(sheet), heading, size[0], outcome)
     sheet.paste(tiles, (_GAP_PX, _HEADER_PX))
     palettes = (_palette(sheet, n, ImageColor.getrgb(outcome)[:3]) for n in _SHEET_COLOURS)
-    tries = (_encoded(_indexed(sheet, each), "PNG", optimize=True) for each in palettes)
+    tries = (_encoded(_indexed(sheet, palette), "PNG", optimize=True) for palette in palettes)
     return _first_within(MAX_SHEET_BYTES, tries)
 
 
@@ -103,7 +103,7 @@ def animation(films: Sequence[tuple[Heading, np.ndarray]], frame_ms: int, kind: 
     steps = np.linspace(0.0, 1.0, FADE_FRAMES + 2)[1:-1].tolist()
     images += [Image.blend(images[-1], images[0], share) for share in steps]
     settings = _GIF_TRIES if kind == "gif" else _WEBP_TRIES
-    tries = (_looped(images, *each, frame_ms, kind) for each in settings)
+    tries = (_looped(images, *setting, frame_ms, kind) for setting in settings)
     return _first_within(MAX_ANIMATION_BYTES, tries)
 
 
@@ -167,8 +167,8 @@ def _looped(
     images = [image.resize(size, Image.Resampling.LANCZOS) for image in images]
     options: dict[str, Any] = {"quality": quality, "method": 4}
     if kind == "gif":
-        some = images[:: max(1, len(images) // 8)]
-        palette = _palette(_montage(some, len(some)), quality)
+        samples = images[:: max(1, len(images) // 8)]
+        palette = _palette(_montage(samples, len(samples)), quality)
         images = [_indexed(image, palette) for image in images]
         options = {"optimize": True}
     options |= {"save_all": True, "append_images": images[1:], "duration": frame_ms, "loop": 0}
@@ -193,9 +193,9 @@ def _mp4(images: Sequence[Image.Image], frame_ms: int) -> bytes:
 def _palette(image: Image.Image, colours: int, *kept: tuple[int, ...]) -> Image.Image:
     """A picture that holds the palette: the picture's own colours, and those that are kept."""
     kept = (*_KEPT_COLOURS, *kept)
-    own = image.quantize(colours - len(kept)).getpalette() or []
+    values = image.quantize(colours - len(kept)).getpalette() or []
     palette = Image.new("P", (1, 1))
-    palette.putpalette([*own, *(part for colour in kept for part in colour)])
+    palette.putpalette([*values, *(part for colour in kept for part in colour)])
     return palette
 
 

@@ -141,7 +141,7 @@ def learner_takes(run_dir: Path, source: PolicySource, plan: LeggedEvaluation) -
     count = returns.shape[1]
     cell = np.argsort(returns.mean(axis=1))[len(returns) // 2]
     typical = specs[cell * count + np.argsort(returns[cell])[count // 2]]
-    worst = count * int(np.argmin([each["success"] for each in evaluation["cells"]]))
+    worst = count * int(np.argmin([entry["success"] for entry in evaluation["cells"]]))
     tried = specs[worst : worst + min(count, _TRIED)]
     policy = plan.load(source, _ROBOTS)[0]
     robot = plan.card_of(source)
@@ -205,7 +205,7 @@ def make_experiment_sheets(run_dir: Path, say: Callable[[str], None]) -> None:
     name = record["plan"]["expert"] or (collect or {}).get("expert") or DEFAULT_EXPERT
     legged = {run["run"] for run in record["runs"] if run["task"] == LeggedEvaluation.kind}
     learners = []
-    for run in [each for each in first_runs(record) if each in legged]:
+    for run in [run for run in first_runs(record) if run in legged]:
         evaluation = read_record(run_dir / "evaluate" / f"{run}.json") or {}
         plan = plan_from_tree(LeggedEvaluation, evaluation["plan"])
         if plan.each_robot():

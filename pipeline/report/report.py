@@ -62,10 +62,10 @@ def _context(run: RunFiles, rows: Sequence[Mapping[str, str]]) -> dict[str, obje
     cut = _modes_cut(run)
     shown = [EXPERT, *results.first_runs(summary)]
     linked = {name: page for name in shown if (page := page_of(run.root, name))}
-    learners = {each["run"]: each["learner"] for each in summary["runs"]}
+    learners = {row["run"]: row["learner"] for row in summary["runs"]}
     histories = [
-        (pages.policy(learners.get(each.policy, each.policy)), each.history)
-        for each in run.training
+        (pages.policy(learners.get(training.policy, training.policy)), training.history)
+        for training in run.training
     ]
     return {
         "abstract": results.abstract(summary),
@@ -131,7 +131,7 @@ def _described(dataset: Record, cut: Record | None) -> dict[str, object]:
     groups = dataset["groups"]
     return {
         "heat": [
-            _heat_table(title, {_place(each): each[field] for each in groups}, digits)
+            _heat_table(title, {_place(group): group[field] for group in groups}, digits)
             for field, title, digits in (("episodes", "Episodes", 0), ("return", "Mean return", 2))
         ],
         "charts": _dataset_charts(dataset),
@@ -179,7 +179,7 @@ def _evaluation_heat(
 ) -> list[Record]:
     """One table a policy: means over levels, weighted by episodes; colours on one common scale."""
     cells = {name: [c for c in summary["cells"] if c["policy"] == name] for name in names}
-    tables = {policy: _mean_over_levels(own, field) for policy, own in cells.items()}
+    tables = {policy: _mean_over_levels(rows, field) for policy, rows in cells.items()}
     limits = limits or _limits(value for table in tables.values() for value in table.values())
     heat = []
     for policy, values in tables.items():
@@ -200,8 +200,7 @@ def _mean_over_levels(cells: Iterable[Record], field: str) -> dict[Place, float 
         if pages.is_number(cell[field]) and pages.is_number(cell["episodes"]):
             pairs.append((cell[field], cell["episodes"]))
     return {
-        place: fmean(*zip(*pairs, strict=True)) if pairs else None
-        for place, pairs in groups.items()
+        key: fmean(*zip(*pairs, strict=True)) if pairs else None for key, pairs in groups.items()
     }
 
 
@@ -221,14 +220,14 @@ def _heat_table(
     """`rows[terrain][skill]`, with the 95 % intervals `bounds`; `page` has their episodes."""
     limits = limits or _limits(values.values())
 
-    def cell(place: Place) -> Shade:
-        value = values.get(place)
-        ci = (bounds or {}).get(place)
+    def cell(key: Place) -> Shade:
+        value = values.get(key)
+        ci = (bounds or {}).get(key)
         # At most 12 characters fit.
         shown = pages.interval(ci, 1 if pages.is_number(value) and abs(value) >= 2 else 2)
         return pages.shade(value, partial(pages.fixed, digits=digits), limits, 0.5, shown)
 
-    terrains, skills = (list(dict.fromkeys(place[k] for place in values)) for k in (0, 1))
+    terrains, skills = (list(dict.fromkeys(key[k] for key in values)) for k in (0, 1))
     rows = {terrain: {skill: cell((terrain, skill)) for skill in skills} for terrain in terrains}
     return {"title": title, "skills": skills, "rows": rows, "page": page}
 
@@ -258,8 +257,8 @@ def _modes_cut(run: RunFiles) -> Record | None:
     `highest_hz` is the highest mode that is kept, k = m - 1, at k / (n dt) (FCNet paper, Eq. 7),
     `edge_hz` half way from it to the first that is not.
     """
-    runs = [each["run"] for each in run.summary["runs"]]
-    for training in (each for each in run.training if each.policy in runs):
+    runs = [row["run"] for row in run.summary["runs"]]
+    for training in (training for training in run.training if training.policy in runs):
         leaves = {name.rpartition(".")[2]: leaf for name, leaf in pages.flattened(training.config)}
         n_modes = leaves.get("n_modes")
         context_len = leaves.get("context_len")

@@ -44,11 +44,11 @@ def result_rows(record: Record) -> list[dict[str, str]]:
     rows = [_row(result, len(record["sets"]) > 1) for result in record["results"]]
     if record["expert"] is not None:
         rows.append(_expert_row(record["expert"]))
-    for each in record["sets"]:
-        if own := each.get("measures"):
-            task = each["task"] if len(record["sets"]) > 1 else ""
-            names = {"task": task, "set": each["set"], "learner": policy("expert")}
-            rows.append(names | {words(name): fixed(value) for name, value in own.items()})
+    for dataset in record["sets"]:
+        if measures := dataset.get("measures"):
+            task = dataset["task"] if len(record["sets"]) > 1 else ""
+            names = {"task": task, "set": dataset["set"], "learner": policy("expert")}
+            rows.append(names | {words(name): fixed(value) for name, value in measures.items()})
     every = dict.fromkeys(name for row in rows for name in row)
     shown = [n for n in every if any(row.get(n, DASH) not in (DASH, "") for row in rows)]
     return [{name: row.get(name, DASH) for name in shown} for row in rows]
@@ -80,9 +80,9 @@ def _row(result: Record, several: bool, legged: bool = False) -> dict[str, str]:
     }
 
 
-def _over(measure: Record, other: Record) -> str:
-    known = None not in (measure["mean"], other["mean"])
-    return fixed(measure["mean"] / other["mean"], 3) if known else DASH
+def _over(measure: Record, divisor: Record) -> str:
+    known = None not in (measure["mean"], divisor["mean"])
+    return fixed(measure["mean"] / divisor["mean"], 3) if known else DASH
 
 
 def _own(measures: Mapping[str, Record]) -> dict[str, str]:
@@ -125,17 +125,17 @@ def verdict_rows(record: Record) -> list[dict[str, str]]:
     """A row per published statement, as text; columns without a value are left out."""
     rows = [
         {
-            "published": f"{policy(each['ahead'])} ahead of {policy(each['behind'])}",
-            "set": each.get("set", ""),
-            "value": "" if each["value"] is None else f"{each['value']:g}",
-            "measure": words(each.get("measure", "")),
-            "source": each["source"],
-            "the paper": each["numbers"],
-            "here": " and ".join(fixed(mean) for mean in each["means"]),
-            "by chance": _chance(each["chance"]),
-            "verdict": each["verdict"],
+            "published": f"{policy(verdict['ahead'])} ahead of {policy(verdict['behind'])}",
+            "set": verdict.get("set", ""),
+            "value": "" if verdict["value"] is None else f"{verdict['value']:g}",
+            "measure": words(verdict.get("measure", "")),
+            "source": verdict["source"],
+            "the paper": verdict["numbers"],
+            "here": " and ".join(fixed(mean) for mean in verdict["means"]),
+            "by chance": _chance(verdict["chance"]),
+            "verdict": verdict["verdict"],
         }
-        for each in record.get("verdicts", ())
+        for verdict in record.get("verdicts", ())
     ]
     shown = [name for name in (rows or [{}])[0] if any(row[name] for row in rows)]
     return [{name: row[name] for name in shown} for row in rows]
@@ -154,13 +154,13 @@ def overall_rows(record: Record) -> list[dict[str, str]]:
         return []
     return [
         {
-            "learner": _label(each),
-            "sets": count(each["sets"]),
-            "runs": count(each["runs"]),
-            "interquartile mean": spread({"mean": each["iqm"], "std": None}, 1, each["iqm_ci95"]),
-            "mean": spread({"mean": each["mean"], "std": None}, 1, each["mean_ci95"]),
+            "learner": _label(row),
+            "sets": count(row["sets"]),
+            "runs": count(row["runs"]),
+            "interquartile mean": spread({"mean": row["iqm"], "std": None}, 1, row["iqm_ci95"]),
+            "mean": spread({"mean": row["mean"], "std": None}, 1, row["mean_ci95"]),
         }
-        for each in record["overall"]
+        for row in record["overall"]
     ]
 
 
@@ -169,8 +169,8 @@ def robot_rows(record: Record) -> list[dict[str, str]]:
 
     Learners' numbers are shares of the expert's return on that robot.
     """
-    results = [each for each in record["results"] if each.get("robots")]
-    trained = {name for each in record["sets"] for name in each.get("robots", ())}
+    results = [result for result in record["results"] if result.get("robots")]
+    trained = {name for dataset in record["sets"] for name in dataset.get("robots", ())}
     kinds: dict[str, list[int]] = {"trained on": [], "left out": []}
     rows = []
     for k, group in enumerate(results[0]["robots"] if results else ()):
@@ -178,9 +178,9 @@ def robot_rows(record: Record) -> list[dict[str, str]]:
         kinds[kind].append(k)
         row = {"robot": group["robot"], "in training": kind}
         for result in results:
-            own = result["robots"][k]
-            bounds = own["return_fraction_ci95"]
-            row[_label(result)] = spread(own["return_fraction"], 3, bounds)
+            robot = result["robots"][k]
+            bounds = robot["return_fraction_ci95"]
+            row[_label(result)] = spread(robot["return_fraction"], 3, bounds)
         rows.append(row)
     for kind, indices in kinds.items():
         row = {"robot": f"mean of {len(indices)}", "in training": kind}
@@ -201,7 +201,7 @@ def result_charts(record: Record) -> dict[str, list[Panel]]:
     """The charts of the page by their section; an empty list where there is nothing to show."""
 
     def per_set(chart: Callable[[Record, Record], Iterable[Panel]]) -> list[Panel]:
-        return [panel for each in record["sets"] for panel in chart(record, each)]
+        return [panel for dataset in record["sets"] for panel in chart(record, dataset)]
 
     return {
         "overall": list(_overall_chart(record)),
@@ -224,26 +224,26 @@ def _of_set(rows: Iterable[Record], of: Record) -> list[Record]:
 
 
 def _ranked(rows: Iterable[Record]) -> list[Record]:
-    return sorted(rows, key=lambda each: each["iqm"], reverse=True)
+    return sorted(rows, key=lambda row: row["iqm"], reverse=True)
 
 
 def _overall_chart(record: Record) -> Iterator[Panel]:
     ranked = _ranked(record["overall"])
-    rows = [(_label(each), each["iqm"], each["iqm_ci95"]) for each in ranked]
+    rows = [(_label(row), row["iqm"], row["iqm_ci95"]) for row in ranked]
     if len(record["sets"]) > 1:
         yield charts.intervals("Interquartile mean over all sets", rows)
 
 
 def _varied_chart(record: Record, of: Record) -> Iterator[Panel]:
     """Score over the number that varied, with its interval as thin lines."""
-    results = [each for each in _of_set(record["results"], of) if each["value"] is not None]
+    results = [result for result in _of_set(record["results"], of) if result["value"] is not None]
     lines = []
-    for learner in dict.fromkeys(each["learner"] for each in results):
+    for learner in dict.fromkeys(result["learner"] for result in results):
         mine = sorted((e for e in results if e["learner"] == learner), key=lambda e: e["value"])
-        x = [each["value"] for each in mine]
-        lines.append(charts.Curve(policy(learner), x, [each["score"]["mean"] for each in mine]))
-        if all(each["score_ci95"] for each in mine):
-            bounds = zip(*(each["score_ci95"] for each in mine), strict=True)
+        x = [result["value"] for result in mine]
+        lines.append(charts.Curve(policy(learner), x, [result["score"]["mean"] for result in mine]))
+        if all(result["score_ci95"] for result in mine):
+            bounds = zip(*(result["score_ci95"] for result in mine), strict=True)
             lines += [charts.Curve(policy(learner), x, limits, thin=True) for limits in bounds]
     if lines:
         name = words(next(iter(record["plan"]["vary"])).rpartition(".")[2])
@@ -261,9 +261,9 @@ def _rounds_chart(record: Record) -> Iterator[Panel]:
             points[kind][int(number)] = result["score"]["mean"]
     names = {"round": "with corrections", "plain": "plain imitation"}
     lines = [
-        charts.Curve(names[kind], *zip(*each.items(), strict=True))
-        for kind, each in points.items()
-        if each
+        charts.Curve(names[kind], *zip(*scores.items(), strict=True))
+        for kind, scores in points.items()
+        if scores
     ]
     if lines:
         yield charts.curves("Score by round", lines, "round", "score", log=False)
@@ -272,7 +272,9 @@ def _rounds_chart(record: Record) -> Iterator[Panel]:
 def _score_chart(record: Record, of: Record) -> Iterator[Panel]:
     results = _of_set(record["results"], of)
     if len(record["sets"]) + len(results) >= 4:
-        rows = [(_label(each), each["score"]["mean"], each["score_ci95"]) for each in results]
+        rows = [
+            (_label(result), result["score"]["mean"], result["score_ci95"]) for result in results
+        ]
         rows.insert(0, ("the data", of["score"], None))
         yield charts.intervals(_title("Score", record, of), rows)
 
@@ -281,7 +283,7 @@ def _asked_chart(record: Record, of: Record) -> Iterator[Panel]:
     """Scores of conditioned learners over the scores asked for."""
     lines = []
     for result in _of_set(record["results"], of):
-        points = sorted((each["asked"], each["score"]["mean"]) for each in result["asked"])
+        points = sorted((point["asked"], point["score"]["mean"]) for point in result["asked"])
         if len(points) > 1:
             lines.append(charts.Curve(_label(result), *zip(*points, strict=True)))
     if lines:
@@ -312,7 +314,7 @@ def _curve_chart(record: Record, of: Record) -> Iterator[Panel]:
 def _return_charts(record: Record, of: Record) -> Iterator[Panel]:
     for kind in ("terrain", "skill"):
         field = f"{kind}s"
-        results = [each for each in _of_set(record["results"], of) if each[field]]
+        results = [result for result in _of_set(record["results"], of) if result[field]]
         if not results:
             continue
         groups = [words(group[kind]) for group in results[0][field]]
@@ -327,10 +329,10 @@ def _latency_chart(record: Record) -> Panel:
     if (expert := record["expert"]) is not None:
         slowest[policy("expert")] = expert["latency_us_median"], expert["latency_us_p99"]
     for result in record["results"]:
-        own = (result["latency_us_median"]["mean"], result["latency_us_p99"]["mean"])
+        times = (result["latency_us_median"]["mean"], result["latency_us_p99"]["mean"])
         name = policy(result["learner"])
-        slowest[name] = max(own, slowest.get(name, own), key=lambda pair: pair[0])
-    budget = min(each["control_dt_s"] for each in record["sets"]) * 1e6
+        slowest[name] = max(times, slowest.get(name, times), key=lambda pair: pair[0])
+    budget = min(dataset["control_dt_s"] for dataset in record["sets"]) * 1e6
     return charts.latency(slowest, budget)
 
 
@@ -338,30 +340,30 @@ def abstract(record: Record) -> str:
     """The outcome in a few sentences, from the tables' numbers."""
     sets = record["sets"]
     results = record["results"]
-    episodes = sum(each["episodes"] for each in sets)
-    values_of = len({each["value"] for each in results})
-    learners = amount(len({each["learner"] for each in results}), "learner")
+    episodes = sum(dataset["episodes"] for dataset in sets)
+    values_of = len({result["value"] for result in results})
+    learners = amount(len({result["learner"] for result in results}), "learner")
     learners += f" with {values_of} values each" if values_of > 1 else ""
     where = f"{len(sets)} sets of episodes" if len(sets) > 1 else f"{count(episodes)} episodes"
-    learnt = [each for each in results if each["return_fraction"]["mean"] is not None]
+    learnt = [result for result in results if result["return_fraction"]["mean"] is not None]
     if len(sets) > 1:
         outcome = "Score, as the interquartile mean over sets and seeds"
-        values = [(each, fixed(each["iqm"], 1)) for each in _ranked(record["overall"])]
+        values = [(result, fixed(result["iqm"], 1)) for result in _ranked(record["overall"])]
     elif learnt:
         levels = ", ".join(sorted({str(cell["level"]) for cell in record["cells"]}))
         outcome = f"Of the expert’s return they reach at terrain level {levels} of 0 to 9"
-        learnt.sort(key=lambda each: each["return_fraction"]["mean"], reverse=True)
-        values = [(each, spread(each["return_fraction"], 3)) for each in learnt]
+        learnt.sort(key=lambda result: result["return_fraction"]["mean"], reverse=True)
+        values = [(result, spread(result["return_fraction"], 3)) for result in learnt]
     else:
         outcome = "Score"
-        values = [(each, spread(each["score"], 1)) for each in results]
+        values = [(result, spread(result["score"], 1)) for result in results]
     colon, comma = (": ", "; ") if values_of > 1 else (" ", ", ")
-    best = comma.join(f"{_label(each)}{colon}{value}" for each, value in values)
+    best = comma.join(f"{_label(result)}{colon}{value}" for result, value in values)
     runs = len(record["runs"])
     return f"{learners} on {where}, {runs} trainings. {outcome}: {best}."
 
 
 def first_runs(record: Record) -> list[str]:
     """The name of each learner's first run."""
-    runs = {each["learner"]: each["runs"][0] for each in reversed(record["results"])}
+    runs = {result["learner"]: result["runs"][0] for result in reversed(record["results"])}
     return list(runs.values())[::-1]

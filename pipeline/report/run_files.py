@@ -184,7 +184,7 @@ def _records(value: Any) -> Iterable[Record]:
     """The records in a field: a list, a record by name, or one record."""
     if isinstance(value, list):
         return value
-    return value.values() if all(isinstance(each, Mapping) for each in value.values()) else [value]
+    return value.values() if all(isinstance(item, Mapping) for item in value.values()) else [value]
 
 
 def _parse(text: str, where: str, kind: type = dict) -> Any:

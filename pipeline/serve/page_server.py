@@ -89,12 +89,12 @@ class _Server(ThreadingHTTPServer):
         """The content that a request's path names, and its type."""
         kind, number, *names = [*path.strip("/").split("/"), ""]
         record = read_record(self._folder / f"{number}.json") if number.isalnum() else None
-        place = (record or {}).get(kind)
-        if kind not in (PAGE, VIEW) or place is None:
+        target = (record or {}).get(kind)
+        if kind not in (PAGE, VIEW) or target is None:
             raise _Refused(HTTPStatus.NOT_FOUND, "no such page; open it from a run's artifacts")
         if kind == VIEW:
-            return self._view(number, place).encode(), TYPES[".html"]
-        file = _shown_file(Path(place), "/".join(names[:-1]))
+            return self._view(number, target).encode(), TYPES[".html"]
+        file = _shown_file(Path(target), "/".join(names[:-1]))
         if file is None:
             raise _Refused(HTTPStatus.NOT_FOUND, "no such file")
         return file.read_bytes(), TYPES[file.suffix]

@@ -132,14 +132,14 @@ def _schedule(plan: ServePlan) -> Schedule | None:
 
 
 def _deployment(
-    each: Flow[..., Any], parameters: dict[str, object], schedule: Schedule | None
+    deployed: Flow[..., Any], parameters: dict[str, object], schedule: Schedule | None
 ) -> Any:
     limit = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE)
-    return each.to_deployment(
+    return deployed.to_deployment(
         NAME,
         parameters=parameters,
-        schedule=schedule if each.name == "collect" else None,
-        concurrency_limit=limit if each.name in _ALONE else None,
+        schedule=schedule if deployed.name == "collect" else None,
+        concurrency_limit=limit if deployed.name in _ALONE else None,
         tags=[NAME],
         entrypoint_type=EntrypointType.MODULE_PATH,
     )

@@ -120,8 +120,8 @@ def _episode(viewed: Viewed, tile: int) -> dict[str, object]:
         "tile": tile,
         "ended": viewed.ended,
         "barriers": [
-            {"centre": each.centre_m, "half": each.half_size_m, "yaw": each.yaw_rad}
-            for each in viewed.barriers
+            {"centre": barrier.centre_m, "half": barrier.half_size_m, "yaw": barrier.yaw_rad}
+            for barrier in viewed.barriers
         ],
         "ghost": ghost and {"return": float(ghost.row["return"]), "ended": ghost.recording.ended},
         "row": {name: _shown(value) for name, value in row.items() if name not in _LEFT_OUT},

@@ -76,12 +76,12 @@ def with_ghosts(show: Show, source: PolicySource, reporter: Reporter) -> Show:
 
     ValueError as by `policy_show`.
     """
-    rows = [each.row for each in show.episodes]
+    rows = [episode.row for episode in show.episodes]
     specs = [replace(spec_of(row), index=k, action_noise=0.0) for k, row in enumerate(rows)]
     plan = LeggedEvaluation(robot=str(show.robot.path), randomisation=show.randomisation)
-    others = policy_show(source, plan, specs, reporter).episodes
-    pairs = zip(show.episodes, others, strict=True)
-    episodes = tuple(replace(each, ghost=ghost) for each, ghost in pairs)
+    ghosts = policy_show(source, plan, specs, reporter).episodes
+    pairs = zip(show.episodes, ghosts, strict=True)
+    episodes = tuple(replace(episode, ghost=ghost) for episode, ghost in pairs)
     return replace(show, episodes=episodes, ghost=source.name)
 
 

@@ -104,7 +104,7 @@ def _surroundings(stream: Any, scene: Scene) -> None:
     up, right = np.gradient(ground.heights, ground.resolution_m)
     normals = np.stack([-right, -up, np.ones_like(up)], axis=-1).reshape(-1, 3)
     at = np.arange(ny * nx).reshape(ny, nx)
-    a, b, c, d = (each.ravel() for each in (at[:-1, :-1], at[:-1, 1:], at[1:, 1:], at[1:, :-1]))
+    a, b, c, d = (grid.ravel() for grid in (at[:-1, :-1], at[:-1, 1:], at[1:, 1:], at[1:, :-1]))
     triangles = np.concatenate([np.stack([a, b, c], axis=1), np.stack([a, c, d], axis=1)])
     mesh = rr.Mesh3D(
         vertex_positions=corners,
@@ -115,8 +115,8 @@ def _surroundings(stream: Any, scene: Scene) -> None:
     stream.log("world/ground", mesh, static=True)
     if scene.barriers:
         boxes = rr.Boxes3D(
-            centers=[each.centre_m for each in scene.barriers],
-            half_sizes=[each.half_size_m for each in scene.barriers],
+            centers=[barrier.centre_m for barrier in scene.barriers],
+            half_sizes=[barrier.half_size_m for barrier in scene.barriers],
             quaternions=[from_yaw(np.array(b.yaw_rad))[_XYZW] for b in scene.barriers],
             colors=BARRIER,
             fill_mode=rr.components.FillMode.TransparentFillMajorWireframe,
@@ -131,14 +131,14 @@ def _robot(
     rr = load_rerun()
     bodies = robot_shapes(robot)["bodies"]
     for body, (name, moved) in zip(bodies, body_poses(robot, poses).items(), strict=True):
-        place = rr.new_entity_path([*path.split("/"), name])
+        entity = rr.new_entity_path([*path.split("/"), name])
         placed = rr.Transform3D.columns(translation=moved[:, :3], quaternion=moved[:, 3:][:, _XYZW])
-        stream.send_columns(place, [_times(len(moved))], placed)
+        stream.send_columns(entity, [_times(len(moved))], placed)
         for k, shape in enumerate(body["shapes"]):
             quat = np.array(shape["quat"])[_XYZW]
-            own = rr.Transform3D(translation=shape["pos"], quaternion=quat)
+            transform = rr.Transform3D(translation=shape["pos"], quaternion=quat)
             drawn = _shape(shape, colour or shape["colour"])
-            stream.log(f"{place}/{k}", own, drawn, static=True)
+            stream.log(f"{entity}/{k}", transform, drawn, static=True)
 
 
 def _shape(shape: dict[str, Any], colour: Sequence[int]) -> Any:

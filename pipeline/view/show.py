@@ -71,12 +71,12 @@ class Show:
 
         ValueError without such an episode.
         """
-        by_id = {int(each.row["episode"]): each for each in self.episodes}
+        by_id = {int(episode.row["episode"]): episode for episode in self.episodes}
         ids = [episode_id(name) for name in names]
         if missing := [name for name, i in zip(names, ids, strict=True) if i not in by_id]:
             least, most = (episode_name(i) for i in (min(by_id), max(by_id)))
             raise ValueError(f"no episode {missing[0]} in {self.title}; they are {least} to {most}")
-        first = min(self.episodes, key=lambda each: each.row["return"])
+        first = min(self.episodes, key=lambda episode: episode.row["return"])
         episodes = [by_id[i] for i in dict.fromkeys(ids)] or [first]
         return replace(self, episodes=tuple(episodes))
 

@@ -76,7 +76,9 @@ def stored_show(selection: Selection, reporter: Reporter, robot: str = "") -> Sh
         recordings, unequal = _replayed(selection, env, reporter)
         note = unequal and f"{amount(unequal, 'episode')} came out otherwise than stored."
         charts = recorded_charts(card)
-    episodes = [viewed(row, each, card) for row, each in zip(rows, recordings, strict=True)]
+    episodes = [
+        viewed(row, recording, card) for row, recording in zip(rows, recordings, strict=True)
+    ]
     name = Path(store.address).name
     draws = stored_randomisation(store.schema).written()
     return Show(name, card, charts, tuple(episodes), note or "", randomisation=draws)
@@ -86,8 +88,8 @@ def _replayed(
     selection: Selection, env: LeggedEnvironment, reporter: Reporter
 ) -> tuple[list[Recording], int]:
     """The recordings in the order of the rows, and how many differ from what is stored."""
-    episodes = {each.row["episode"]: each for each in stored_episodes(selection)}
-    specs = [each.spec(noise=False) for each in episodes.values()]
+    episodes = {episode.row["episode"]: episode for episode in stored_episodes(selection)}
+    specs = [episode.spec(noise=False) for episode in episodes.values()]
     recordings: dict[int, Recording] = {}
     unequal = 0
     with closing(env), reporter.step("replay", selection.steps, "step") as advance:

@@ -91,7 +91,7 @@ class HumanoidEvaluation(EvaluationPlan):
         Raises:
             ValueError: clips or snippets of `validation` are in a set.
         """
-        columns = [each.episodes("clip", "snippet") for each in learned]
+        columns = [selection.episodes("clip", "snippet") for selection in learned]
         clips, seen = (
             {str(name) for table in columns for name in table.column(kind).to_pylist()}
             for kind in ("clip", "snippet")
@@ -99,20 +99,20 @@ class HumanoidEvaluation(EvaluationPlan):
         if both := sorted((clips | seen) & {*self.validation}):
             raise ValueError(f"a set has {listed(both)}, which is for validation; leave it out")
         files = [record["plan"].get("reference") for record in plan_records(among.store.address)]
-        found = {"reference": next(filter(None, files), "")}
+        settings = {"reference": next(filter(None, files), "")}
         if self.train or self.validation:
-            return found
+            return settings
         every = {*among.episodes("snippet").column(0).to_pylist()}
-        return found | {"train": tuple(sorted(seen)), "validation": tuple(sorted(every - seen))}
+        return settings | {"train": tuple(sorted(seen)), "validation": tuple(sorted(every - seen))}
 
     def versions(self) -> dict[str, str]:
         """See `EvaluationPlan.versions`."""
-        clips = {each.clip for _, each in self.snippets()}
+        clips = {snippet.clip for _, snippet in self.snippets()}
         return {"clips": digest({clip: clip_digest(Path(self.reference), clip) for clip in clips})}
 
     def expert_hash(self, name: str) -> str:
         """See `EvaluationPlan.expert_hash`."""
-        return digest([load_expert(name, each).policy.hash for _, each in self.snippets()])
+        return digest([load_expert(name, snippet).policy.hash for _, snippet in self.snippets()])
 
     def work(self) -> int:
         """See `EvaluationPlan.work`."""
@@ -159,4 +159,4 @@ class HumanoidEvaluation(EvaluationPlan):
 
 def _measures(results: Sequence[ClipResult]) -> dict[str, float]:
     names = HumanoidEvaluation.measures
-    return {name: float(np.mean([getattr(each, name) for each in results])) for name in names}
+    return {name: float(np.mean([getattr(result, name) for result in results])) for name in names}

@@ -41,8 +41,8 @@ def train_humanoid_expert(
         card |= provenance()
         write_record(weights.with_suffix(".json"), card)
         plan = HumanoidEvaluation(str(reference), (snippet.name,))
-        for name, place in ((PD, PD), (EXPERT, str(weights))):
-            evaluation = evaluate_policy(PolicySource(name, EXPERT, place), plan, reporter)
+        for name, location in ((PD, PD), (EXPERT, str(weights))):
+            evaluation = evaluate_policy(PolicySource(name, EXPERT, location), plan, reporter)
             (card[name],) = evaluation.cells
         write_record(weights.with_suffix(".json"), card)
     return card

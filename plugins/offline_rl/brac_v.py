@@ -58,5 +58,5 @@ class BRACv(ValueLearner):
 
     def _sample(self, mean: Tensor, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Actions (N, A), and (N,) log of their density by the policy over that by the data's."""
-        action, density = (each[0] for each in self.spread.sample(mean, obs, 1))
+        action, density = (samples[0] for samples in self.spread.sample(mean, obs, 1))
         return action, density - self.behaviour.log_density(action, obs)

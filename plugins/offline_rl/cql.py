@@ -49,15 +49,15 @@ class CQL(ValueLearner):
         settings = self.settings
         mean = self.action(policy, batch, bounded=False)
         next_mean = self.next_action(policy, batch, bounded=False)
-        action, log_prob = (each[0] for each in self.spread.sample(mean, step.obs, 1))
+        action, log_prob = (samples[0] for samples in self.spread.sample(mean, step.obs, 1))
         with torch.no_grad():
             following = self.spread.sample(next_mean, step.next_obs, 1)[0][0]
             value = self.target_q(step.next_obs, following).amin(0)
             target = step.reward + settings.gamma * step.going_on * value
         stored_q = self.q(step.obs, step.action)
-        others = self._others(step.obs, mean, next_mean, step.next_obs)
+        other_q = self._others(step.obs, mean, next_mean, step.next_obs)
         loss = (stored_q - target).square().sum()
-        loss = loss + settings.conservative * (others - stored_q).sum()
+        loss = loss + settings.conservative * (other_q - stored_q).sum()
         value = self._least_value(step.obs, action)
         temperature = self.log_temperature.exp()
         loss = loss + (temperature.detach() * log_prob - value).sum()

@@ -74,7 +74,7 @@ def check_imported(policy: ImportedPolicy, answers: Path) -> Findings:
             targets = gait.joint_targets(seen.command, seen.clock)
             return (targets - robot.default_joint_pos_rad) / robot.action_scale_rad
 
-        own = _roll(env, policy, "run", by_gait)
+        gait_run = _roll(env, policy, "run", by_gait)
         stand, walk = (_roll(env, policy, skill, policy.act) for skill in ("stand", "run"))
     figures |= {"stood_fallen": stand.fallen, "walked_fallen": walk.fallen}
     figures |= {"speed_ms": walk.speed_ms, "speed_error_ms": walk.speed_error_ms, "robots": ROBOTS}
@@ -90,11 +90,11 @@ def check_imported(policy: ImportedPolicy, answers: Path) -> Findings:
     for index, term in enumerate(policy.layout.terms):
         columns = np.flatnonzero(owner == index)
         row = {"term": term.name, "columns": f"{columns[0]}-{columns[-1]}"}
-        for name, run in {"walk": walk, "gait": own}.items():
+        for name, run in {"walk": walk, "gait": gait_run}.items():
             values = run.terms[index]
             row |= {f"{name}_low": float(values.min()), f"{name}_high": float(values.max())}
         terms.append(row)
-    return Findings(tuple(terms), figures, (*warnings, *_strange(policy, own.terms)))
+    return Findings(tuple(terms), figures, (*warnings, *_strange(policy, gait_run.terms)))
 
 
 @dataclass
@@ -185,9 +185,9 @@ def _strange(policy: ImportedPolicy, usual: list[np.ndarray]) -> list[str]:
         names = [term.name for term in policy.layout.terms]
         largest = [float(np.quantile(np.abs(values), 0.99)) for values in usual]
         return [
-            f"{name}: {each:.3g} as the policy reads it, which does not normalise: is a scale lost?"
-            for name, each in zip(names, largest, strict=True)
-            if each > _LARGE
+            f"{name}: {peak:.3g} as the policy reads it, which does not normalise: is a scale lost?"
+            for name, peak in zip(names, largest, strict=True)
+            if peak > _LARGE
         ]
     (mean, std), now = policy.normaliser, policy.first_inputs(typical)[0]
     away = np.abs(now - mean) / np.maximum(std, 1e-2)

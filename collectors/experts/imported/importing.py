@@ -109,8 +109,10 @@ def import_expert(
         record = {"format": FORMAT, "format_version": FORMAT_VERSION, "robot": name}
         record |= {"policy": f"policy{policy.suffix}", "source": policy.name, "layout": values}
         (folder / CARD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        own = folder / _OWN_ROBOT
-        load_imported(folder / CARD, record, load_robot(str(own)) if own.exists() else card)
+        own_path = folder / _OWN_ROBOT
+        load_imported(
+            folder / CARD, record, load_robot(str(own_path)) if own_path.exists() else card
+        )
     return out / CARD
 
 
@@ -129,9 +131,9 @@ def load_imported(
     try:
         policy = ImportedPolicy(folder.name, robot, layout, open_network(file, width(layout)))
     except ValueError as error:
-        terms = ", ".join(f"{each.name} {each.width * each.history}" for each in layout.terms)
+        terms = ", ".join(f"{term.name} {term.width * term.history}" for term in layout.terms)
         raise ValueError(f"{error}; the layout's terms: {terms}") from None
-    parts = [hashlib.sha256(each).hexdigest() for each in (file.read_bytes(), *own_files([robot]))]
+    parts = [hashlib.sha256(data).hexdigest() for data in (file.read_bytes(), *own_files([robot]))]
     text = json.dumps([*parts, robot.name, card["layout"]], sort_keys=True)
     return policy, hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -218,9 +220,9 @@ def _robot_of(robot: RobotCard, layout: Layout, gains: str, folder: Path) -> str
     back = [layout.joints.index(joint) for joint in robot.joint_names if joint in layout.joints]
     kp = layout.by_joint("stiffness")[back]
     kd = layout.by_joint("damping")[back]
-    own = np.concatenate([robot.kp_nm_per_rad, robot.kd_nms_per_rad])
+    card_gains = np.concatenate([robot.kp_nm_per_rad, robot.kd_nms_per_rad])
     theirs = np.concatenate([kp, kd])
-    if theirs.shape != own.shape or np.allclose(theirs, own, rtol=0.01, atol=1e-3):
+    if theirs.shape != card_gains.shape or np.allclose(theirs, card_gains, rtol=0.01, atol=1e-3):
         return ""
     if gains != "policy":
         raise ValueError(
@@ -228,13 +230,13 @@ def _robot_of(robot: RobotCard, layout: Layout, gains: str, folder: Path) -> str
             f"kp {_brief(robot.kp_nm_per_rad)}, kd {_brief(robot.kd_nms_per_rad)}: --gains policy "
             f"writes a robot with the policy's, --gains robot keeps {robot.name}'s"
         )
-    place = folder / _OWN_ROBOT
-    place.mkdir()
+    robot_folder = folder / _OWN_ROBOT
+    robot_folder.mkdir()
     varied = replace(
         robot,
         name=f"{robot.name}-{folder.name}",
-        path=place / CARD_FILE,
-        mjcf_path=place / robot.mjcf_path.name,
+        path=robot_folder / CARD_FILE,
+        mjcf_path=robot_folder / robot.mjcf_path.name,
         source=f"{robot.name} with the gains and default pose of the policy {folder.name}",
         kp_nm_per_rad=kp,
         kd_nms_per_rad=kd,
@@ -247,7 +249,7 @@ def _robot_of(robot: RobotCard, layout: Layout, gains: str, folder: Path) -> str
 
 def _brief(gains: np.ndarray) -> str:
     """One number, or those of a leg's three joints."""
-    return "/".join(f"{each:.4g}" for each in dict.fromkeys(gains[:3].tolist()))
+    return "/".join(f"{gain:.4g}" for gain in dict.fromkeys(gains[:3].tolist()))
 
 
 def _read_policy(path: Path) -> tuple[bytes, dict[str, str]]:
@@ -260,9 +262,9 @@ def _read_policy(path: Path) -> tuple[bytes, dict[str, str]]:
     except Exception as error:  # protobuf's DecodeError, onnx's own, files that are missing
         reason = " ".join(str(error).split())
         raise ValueError(f"{path} cannot be read as ONNX: {reason}") from None
-    metadata = {each.key: each.value for each in model.metadata_props}
+    metadata = {entry.key: entry.value for entry in model.metadata_props}
     weights = onnx.load(path, load_external_data=False).graph.initializer
-    beside = any(each.external_data for each in weights)
+    beside = any(weight.external_data for weight in weights)
     return model.SerializeToString() if beside else path.read_bytes(), metadata
 
 

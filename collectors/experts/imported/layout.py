@@ -158,7 +158,9 @@ class Layout:
         if value is None and name == "action_offset":
             value = self.default_joint_pos
         if isinstance(value, dict):
-            fits = [[v for k, v in value.items() if re.fullmatch(k, each)] for each in self.joints]
+            fits = [
+                [v for k, v in value.items() if re.fullmatch(k, joint)] for joint in self.joints
+            ]
             if wrong := [j for j, fit in zip(self.joints, fits, strict=True) if len(fit) != 1]:
                 raise ValueError(f"{name} has to name {wrong[0]} once")
             value = [fit[0] for fit in fits]
@@ -175,12 +177,12 @@ def parse_layout(values: Mapping[str, Any], source: str) -> Layout:
     listed = values.get("terms", ())
     if not isinstance(listed, list | tuple):
         raise ValueError(f"{source}: terms: a list is needed")
-    terms = [{"name": each} if isinstance(each, str) else each for each in listed]
+    terms = [{"name": term} if isinstance(term, str) else term for term in listed]
     named = [
-        {**each, "name": _ALIASES.get(str(each.get("name")), each.get("name"))}
-        if isinstance(each, dict)
-        else each
-        for each in terms
+        {**term, "name": _ALIASES.get(str(term.get("name")), term.get("name"))}
+        if isinstance(term, dict)
+        else term
+        for term in terms
     ]
     try:
         return TypeAdapter(Layout).validate_python({**values, "terms": named})

@@ -56,10 +56,10 @@ class OnnxNetwork:
         except Exception as error:  # ONNX Runtime has exceptions of its own for every fault
             raise ValueError(f"{path.name} cannot be read as ONNX: {_line(error)}") from None
         first, *memory = self._session.get_inputs()
-        self._inputs = [first.name, *(each.name for each in memory)]
-        outputs = [each.name for each in self._session.get_outputs()]
-        after = [f"{each.name.removesuffix('_in')}_out" for each in memory]
-        if lost := [each.name for each in memory if not each.name.endswith("_in")] or [
+        self._inputs = [first.name, *(node.name for node in memory)]
+        outputs = [node.name for node in self._session.get_outputs()]
+        after = [f"{node.name.removesuffix('_in')}_out" for node in memory]
+        if lost := [node.name for node in memory if not node.name.endswith("_in")] or [
             name for name in after if name not in outputs
         ]:
             raise ValueError(
@@ -70,9 +70,9 @@ class OnnxNetwork:
             raise ValueError(f"{path.name} reads {first.shape[-1]} numbers, the layout has {width}")
         self._outputs = [outputs[0], *after]
         self._one = bool(memory) or not isinstance(first.shape[0], str | None)
-        self.state = [np.zeros(_sizes(each.shape), np.float32) for each in memory]
+        self.state = [np.zeros(_sizes(node.shape), np.float32) for node in memory]
         try:
-            self.step(np.ones((1, width), np.float32), [each[None] for each in self.state])
+            self.step(np.ones((1, width), np.float32), [array[None] for array in self.state])
         except Exception as error:  # of ONNX Runtime, see above
             raise ValueError(f"{path.name} cannot read {width} numbers: {_line(error)}") from None
         self._weights = partial(_weights, path, first.name, width)
@@ -108,25 +108,25 @@ def _weights(path: Path, observation: str, width: int) -> tuple[int, Normaliser 
     """Number of weights, and the constants subtracted from the observation and divided by."""
     onnx = load_onnx("onnx")
     graph = onnx.load(path).graph
-    weights = {each.name: onnx.numpy_helper.to_array(each) for each in graph.initializer}
+    weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant" and node.attribute[0].name == "value":
             weights[node.output[0]] = onnx.numpy_helper.to_array(node.attribute[0].t)
-    count = sum(each.size for each in weights.values())
-    found = []
+    count = sum(weight.size for weight in weights.values())
+    constants = []
     for operation in ("Sub", "Div"):
         for node in graph.node:
             if node.op_type == operation and node.input[0] == observation:
                 constant = weights.get(node.input[1], np.zeros(0)).ravel()
                 if constant.size == width:
-                    found.append(constant)
+                    constants.append(constant)
                     observation = node.output[0]
-    return count, (found[0], found[1]) if len(found) == 2 else None
+    return count, (constants[0], constants[1]) if len(constants) == 2 else None
 
 
 def _sizes(shape: Sequence[Any]) -> list[int]:
     """A shape for one robot: named dimensions are 1."""
-    return [each if isinstance(each, int) else 1 for each in shape]
+    return [size if isinstance(size, int) else 1 for size in shape]
 
 
 def _line(error: Exception) -> str:

@@ -113,7 +113,7 @@ class ImportedPolicy:
         """(N, D): what the network reads at an episode's first step, of terms (N, width)."""
         pairs = zip(terms, self.layout.terms, strict=True)
         return self._joined(
-            [np.repeat(each[:, None], term.history, axis=1) for each, term in pairs]
+            [np.repeat(values[:, None], term.history, axis=1) for values, term in pairs]
         )
 
     def _scaled(
@@ -147,7 +147,7 @@ class ImportedPolicy:
         steps = [past[:, ::-1] if newest else past for past in history]
         if self.layout.history_by == "step":
             steps = [np.concatenate(steps, axis=2)]
-        return np.concatenate([each.reshape(len(each), -1) for each in steps], axis=1)
+        return np.concatenate([part.reshape(len(part), -1) for part in steps], axis=1)
 
 
 def width(layout: Layout) -> int:

@@ -56,11 +56,11 @@ class TorchScriptNetwork:
         except (RuntimeError, AttributeError, TypeError) as error:  # it may give no tensor
             reason = _reason(error)
             raise ValueError(f"{path.name} cannot read {width} numbers: {reason}") from None
-        self._others = [each for each in attributes if each not in self._memory]
+        self._others = [attribute for attribute in attributes if attribute not in self._memory]
         self.state: Arrays = [attribute.array() for attribute in self._memory]
-        self.parameters = sum(each.numel() for each in self._module.parameters())
+        self.parameters = sum(parameter.numel() for parameter in self._module.parameters())
         named = {
-            name.rpartition(".")[2]: each.numpy() for name, each in self._module.named_buffers()
+            name.rpartition(".")[2]: buffer.numpy() for name, buffer in self._module.named_buffers()
         }
         fits = all(named.get(name, _NONE).size == width for name in _NORMALISER)
         mean, std = (named[name].ravel() for name in _NORMALISER) if fits else (_NONE, _NONE)
@@ -225,8 +225,8 @@ def _equal(value: Any, other: Any) -> bool:
     return type(value) is type(other) and value == other
 
 
-def _same_memory(value: Any, other: torch.Tensor) -> bool:
-    return isinstance(value, torch.Tensor) and value.data_ptr() == other.data_ptr()
+def _same_memory(value: Any, tensor: torch.Tensor) -> bool:
+    return isinstance(value, torch.Tensor) and value.data_ptr() == tensor.data_ptr()
 
 
 def _reason(error: Exception) -> str:

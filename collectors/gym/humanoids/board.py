@@ -60,7 +60,9 @@ class HumanoidBoard(Humanoid):
         """See `Humanoid.fallen`; also whether board or humanoid touch the ground."""
         # MuJoCo sorts a pair by type, a plane first.
         pairs = self.data.contact.geom.tolist()
-        touches = any(first == self._floor and other != self._roller_geom for first, other in pairs)
+        touches = any(
+            first == self._floor and second != self._roller_geom for first, second in pairs
+        )
         return touches or super().fallen()
 
     def observe_further(self) -> None:

@@ -138,8 +138,8 @@ class Humanoid(gymnasium.Env[np.ndarray, np.ndarray]):
         mujoco.mj_forward(self.model, self.data)
         # Lifted as deep as a bent foot is in the ground.
         bodies = self.model.geom_bodyid[self.data.contact.geom]
-        own = (bodies >= 1) & (bodies <= BODIES)
-        depths_m = -self.data.contact.dist[own[:, 0] != own[:, 1]]
+        is_humanoid = (bodies >= 1) & (bodies <= BODIES)
+        depths_m = -self.data.contact.dist[is_humanoid[:, 0] != is_humanoid[:, 1]]
         self._root_pos[2] += depths_m.max(initial=0.0)
         mujoco.mj_forward(self.model, self.data)
         self._observe()

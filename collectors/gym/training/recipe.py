@@ -89,9 +89,9 @@ def choose_policies(
         _write_policy(out, quality, step, {**named, **card}, measured[quality])
     recipe = {
         "env": task.env_id,
-        "returns": {name: each.mean for name, each in measured.items()},
-        "return_std": {name: each.std for name, each in measured.items()},
-        "lengths": {name: each.length for name, each in measured.items()},
+        "returns": {name: result.mean for name, result in measured.items()},
+        "return_std": {name: result.std for name, result in measured.items()},
+        "lengths": {name: result.length for name, result in measured.items()},
         "episodes": EPISODES,
         "medium_step": steps["medium"],
         "expert_step": steps["expert"],

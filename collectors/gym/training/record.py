@@ -38,8 +38,8 @@ def read_training(out: Path) -> TrainingRecord | None:
     path = out / TRAINING
     if not path.exists():
         return None
-    what = f"{path} is not the record of a training"
+    message = f"{path} is not the record of a training"
     kinds = (KeyError, TypeError, ValueError)
-    with failures(what, *kinds, error=ValueError):
+    with failures(message, *kinds, error=ValueError):
         tree = json.loads(path.read_text())
-        return TrainingRecord(**{each.name: tree[each.name] for each in fields(TrainingRecord)})
+        return TrainingRecord(**{field.name: tree[field.name] for field in fields(TrainingRecord)})

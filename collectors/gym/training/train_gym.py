@@ -182,9 +182,9 @@ class _Training:
         record = TrainingRecord(asdict(self.config), self.steps, self.episodes, self.wall_s, "")
         write_checkpoint(self.out, self.steps, tensors, asdict(record))
 
-    def _stop(self, what: str) -> NoReturn:
+    def _stop(self, fault: str) -> NoReturn:
         raise ValueError(
-            f"the training in {self.out} has {what} after {self.steps} steps; start again in "
+            f"the training in {self.out} has {fault} after {self.steps} steps; start again in "
             "another folder with lower learning rates"
         )
 
@@ -199,6 +199,6 @@ def snapshot_path(out: Path, steps: int) -> Path:
 
 
 def _read_state(path: Path) -> dict[str, torch.Tensor]:
-    what = f"{path} cannot be read as a training's state"
-    with failures(what, OSError, SafetensorError, error=ValueError):
+    message = f"{path} cannot be read as a training's state"
+    with failures(message, OSError, SafetensorError, error=ValueError):
         return load_file(path)

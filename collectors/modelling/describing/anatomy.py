@@ -91,9 +91,9 @@ def find_anatomy(mjcf: Mjcf, notes: Notes) -> Anatomy:
     floating = {root for j, root in enumerate(roots) if free[j]}
     carriers = [roots[j] for j in moving]
     trunk = max(carriers, key=lambda root: (root in floating, carriers.count(root)))
-    if others := sorted({model.body(root).name for root in carriers if root != trunk}):
+    if left_out := sorted({model.body(root).name for root in carriers if root != trunk}):
         source = f"one robot is taken, {model.body(trunk).name or 'the trunk'}"
-        notes.decide("left out", f"bodies of other joints: {', '.join(others)}", source)
+        notes.decide("left out", f"bodies of other joints: {', '.join(left_out)}", source)
     branches = _branches(model, [j for j in moving if roots[j] == trunk])
     axes = data.xmat[trunk].reshape(3, 3)
     reasons = [_why_no_leg(model, data.xaxis @ axes, names, branch) for branch in branches]
@@ -128,15 +128,15 @@ def _why_no_leg(
     model: mujoco.MjModel, axes: np.ndarray, names: list[str], branch: list[int]
 ) -> str:
     """Why a branch is no leg, by axes (njnt, 3) in the trunk's frame; empty for a leg."""
-    own = [names[j] for j in branch]
+    joints = [names[j] for j in branch]
     if len(branch) != JOINTS_PER_LEG:
-        return f"the branch of {own[0]} has {len(branch)} joints ({', '.join(own)})"
+        return f"the branch of {joints[0]} has {len(branch)} joints ({', '.join(joints)})"
     bodies = [int(model.jnt_bodyid[j]) for j in branch]
     for above, below in pairwise(bodies):
         while below > above:
             below = int(model.body_parentid[below])
         if below != above:
-            return f"the branch of {own[0]} forks"
+            return f"the branch of {joints[0]} forks"
     for j, kind in zip(branch, JOINTS_OF_A_LEG, strict=True):
         if model.jnt_type[j] != mujoco.mjtJoint.mjJNT_HINGE:
             return f"{names[j]} is no hinge"
@@ -154,15 +154,17 @@ def _check_legs(
 ) -> list[list[int]]:
     """The branches that are legs; RobotError unless they are four, and all."""
     legs = [branch for branch, why in zip(branches, reasons, strict=True) if not why]
-    others = [names[j] for branch in branches if branch not in legs for j in branch]
-    if len(legs) == N_LEGS and not others:
+    extra_joints = [names[j] for branch in branches if branch not in legs for j in branch]
+    if len(legs) == N_LEGS and not extra_joints:
         return legs
     if len(legs) == N_LEGS:
-        listed = ",".join(map(as_argument, others))
+        listed = ",".join(map(as_argument, extra_joints))
         raise notes.wrong(f"{listed}: joints of no leg; to fix them give --weld {listed}")
     heads = ", ".join(names[leg[0]] for leg in legs) or "none"
     why = "; ".join(reason for reason in reasons if reason)
-    hint = "; fix joints that are none of a leg's three by --weld JOINT,JOINT" if others else ""
+    hint = (
+        "; fix joints that are none of a leg's three by --weld JOINT,JOINT" if extra_joints else ""
+    )
     raise notes.wrong(
         f"a robot has four legs, each of hip roll, thigh pitch and calf pitch; body '{body}' has "
         f"{len(legs)} ({heads})" + (f": {why}{hint}" if why else "")

@@ -26,16 +26,16 @@ def part_mass(anatomy: Anatomy, part: int) -> tuple[float, np.ndarray, np.ndarra
     """Mass in kg, centre (3,) and inertia (3, 3) about it, of all bodies of a part."""
     model = anatomy.model
     data = anatomy.data
-    bodies = [body for body, own in anatomy.parts.items() if own == part]
+    bodies = [body for body, body_part in anatomy.parts.items() if body_part == part]
     masses = model.body_mass[bodies]
     places = (data.xipos[bodies] - data.xpos[anatomy.trunk]) @ anatomy.axes
     mass = float(masses.sum())
     centre = masses @ places / mass if mass else places[0]
     inertia = np.zeros((3, 3))
-    for body, weight, place in zip(bodies, masses, places - centre, strict=True):
+    for body, weight, offset in zip(bodies, masses, places - centre, strict=True):
         turned = anatomy.axes.T @ data.ximat[body].reshape(3, 3)
         inertia += turned @ np.diag(model.body_inertia[body]) @ turned.T
-        inertia += weight * (place @ place * np.eye(3) - np.outer(place, place))
+        inertia += weight * (offset @ offset * np.eye(3) - np.outer(offset, offset))
     return mass, centre, inertia
 
 
@@ -56,9 +56,9 @@ def write_body(
         if shared:
             body = bodies[above]
         else:
-            place = origins[1 + i] - origins[above]
+            offset = origins[1 + i] - origins[above]
             name = anatomy.model.body(_body_of(anatomy, i)).name or NAMES[i]
-            body = bodies[above].add_body(name=name, pos=_clean(place))
+            body = bodies[above].add_body(name=name, pos=_clean(offset))
         bodies.append(body)
         axis = np.zeros(3)
         axis[0 if first else 1] = anatomy.signs[i]

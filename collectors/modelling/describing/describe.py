@@ -96,8 +96,8 @@ def describe(mjcf: Path, folder: Path, answers: Answers) -> tuple[RobotCard, tup
 
 
 def _name(source: Mjcf, notes: Notes) -> str:
-    own = re.sub(r"[^\w.-]+", "_", source.name).strip("_").lower()
-    name = notes.answers.name or own
+    model_name = re.sub(r"[^\w.-]+", "_", source.name).strip("_").lower()
+    name = notes.answers.name or model_name
     if not re.fullmatch(r"[\w.-]+", name) or name.strip(".") == "":
         raise RobotError(f"--name {name}: it has to consist of letters, digits, '_', '-' and '.'")
     if name in list_robots():
@@ -155,7 +155,7 @@ def _on_feet(
     tips = [farthest(foot, knee)[0] for foot, knee in zip(old, places, strict=True)]
     robot = replace(robot, foot_offset_m=np.array(tips) - places)
     _, pose = choose_pose(robot, poses, Notes(notes.file, notes.answers))
-    feet = [round_foot(*each) for each in zip(old, calf_ups(robot, pose), strict=True)]
+    feet = [round_foot(*pair) for pair in zip(old, calf_ups(robot, pose), strict=True)]
     offsets = (np.array([foot.pos for foot in feet]) - places).round(6) + 0.0
     radius = float(np.mean([foot.size[0] for foot in feet]).round(6))
     robot = replace(robot, foot_offset_m=offsets, foot_radius_m=radius)
@@ -187,7 +187,7 @@ def _with_sizes(robot: RobotCard, shapes: Sequence[Shape], notes: Notes) -> Robo
     notes.decide("foot radius, m", f"{robot.foot_radius_m:g}", "feet")
     notes.decide("nominal height, m", f"{height:g}", "the default pose")
     box = "--trunk-box" if notes.answers.trunk_half_size_m else "as far as the trunk's shapes reach"
-    notes.decide("trunk box, half sizes, m", " ".join(f"{each:g}" for each in half), box)
+    notes.decide("trunk box, half sizes, m", " ".join(f"{size:g}" for size in half), box)
     notes.decide("width, m", f"{width(shapes):g}", "outline of the legs' shapes, hips at 0")
     notes.decide("mass, kg", f"{robot.mass_kg:g}", "all bodies")
     notes.decide("action scale, rad", f"{ACTION_SCALE_RAD:g}", "the shipped robots'")
@@ -201,5 +201,5 @@ def _source_text(mjcf: Path, decisions: Sequence[Decision]) -> str:
     """The card's `source`: the file, and sources of values that were not read from it."""
     topics = ("damping", "armature", "default pose", "kp", "kd", "trunk box")
     sources = {d.what.split(",")[0]: d.source for d in decisions if d.what.startswith(topics)}
-    listed = [f"{what}: {source}" for what, source in sources.items() if source != "the file's"]
+    listed = [f"{topic}: {source}" for topic, source in sources.items() if source != "the file's"]
     return "; ".join([f"{mjcf.name}, by gaitforge robot init", *listed])

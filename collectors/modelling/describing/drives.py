@@ -86,12 +86,12 @@ def _limits(anatomy: Anatomy, notes: Notes) -> tuple[np.ndarray, np.ndarray]:
     joints = list(anatomy.joints)
     ends = []
     ranged = np.array(model.jnt_limited[joints], dtype=bool)
-    for side, (what, far) in enumerate((("lower", -_ASKED), ("upper", _ASKED))):
+    for side, (end, far) in enumerate((("lower", -_ASKED), ("upper", _ASKED))):
         bounds = {joint: limits[side] for joint, limits in notes.answers.limits.items()}
-        own = np.where(ranged, model.jnt_range[joints][:, side], far)
-        values, source = _answered("--limit", bounds, anatomy.joint_names, own, "joint ranges")
+        default = np.where(ranged, model.jnt_range[joints][:, side], far)
+        values, source = _answered("--limit", bounds, anatomy.joint_names, default, "joint ranges")
         ends.append(values.round(5))
-        notes.decide(f"{what} limits, rad", shown(ends[side]), source)
+        notes.decide(f"{end} limits, rad", shown(ends[side]), source)
     for name, low, high in zip(anatomy.joint_names, *ends, strict=True):
         if low >= high:
             raise notes.wrong(f"--limit {name}={low:g}:{high:g}: the first has to be the lower")
@@ -101,20 +101,20 @@ def _limits(anatomy: Anatomy, notes: Notes) -> tuple[np.ndarray, np.ndarray]:
 
 def _ask(notes: Notes, option: str, form: str, which: np.ndarray, names: tuple[str, ...]) -> None:
     if which.any():
-        notes.ask(f"{option} {','.join(f'{each}={form}' for each in joints_of(which, names))}")
+        notes.ask(f"{option} {','.join(f'{joint}={form}' for joint in joints_of(which, names))}")
 
 
 def _answered(
     option: str,
     answers: Mapping[str, float],
     names: tuple[str, ...],
-    own: np.ndarray | float,
+    default: np.ndarray | float,
     source: str = "the file's",
 ) -> tuple[np.ndarray, str]:
-    """The user's values (12,) for an option, or `own` without an answer; and their source."""
+    """The user's values (12,) for an option, or `default` without an answer; and their source."""
     answer = joint_values(option, answers, names)
     answered = np.isfinite(answer)
-    values = np.where(answered, answer, own)
+    values = np.where(answered, answer, default)
     if answered.all():
         return values, option
     return values, f"{source}, and {option}" if answered.any() else source
@@ -192,15 +192,15 @@ def choose_gains(
     names = robot.joint_names
     kp, source = _answered("--kp", notes.answers.kp, names, drives.kp)
     if why := _why_not_kp(robot, model, kp, torque):
-        own = _rounded_up(float(torque.max()) / _SAG_RAD)
+        gain = _rounded_up(float(torque.max()) / _SAG_RAD)
         source = f"{_SAG_RAD:g} rad of sag under the weight; {why}"
-        kp, source = _answered("--kp", notes.answers.kp, names, own, source)
+        kp, source = _answered("--kp", notes.answers.kp, names, gain, source)
     notes.decide("kp, Nm/rad", shown(kp), source)
     kd, source = _answered("--kd", notes.answers.kd, names, drives.kd)
     if why := why or _why_not_kd(robot, model, kp, kd):
-        own, ratio = _choose_kd(robot, model, kp)
+        gain, ratio = _choose_kd(robot, model, kp)
         source = f"damping ratio {ratio:.2f} of the heaviest joint; {why}"
-        kd, source = _answered("--kd", notes.answers.kd, names, own, source)
+        kd, source = _answered("--kd", notes.answers.kd, names, gain, source)
     notes.decide("kd, Nms/rad", shown(kd), source)
     _caution(robot, drives, float(torque.max()), notes)
     return replace(robot, kp_nm_per_rad=kp, kd_nms_per_rad=kd)
@@ -222,9 +222,9 @@ def _why_not_kd(robot: RobotCard, model: mujoco.MjModel, kp: np.ndarray, kd: np.
     """Why kd (12,) is unfit; empty if it is fit."""
     if not np.isfinite(kd).all():
         return "the file has none"
-    critical, own = _critical_damping(robot, model, kp)
-    if (float(kd.min()) + own) / critical < _LEAST_DAMPING_RATIO:
-        return f"the file's is {(float(kd.min()) + own) / critical:.2f} of critical damping"
+    critical, passive = _critical_damping(robot, model, kp)
+    if (float(kd.min()) + passive) / critical < _LEAST_DAMPING_RATIO:
+        return f"the file's is {(float(kd.min()) + passive) / critical:.2f} of critical damping"
     share = stiffness(robot, model, kp, kd)[0]
     if share < MAX_STIFFNESS:
         return ""
@@ -237,38 +237,38 @@ def _critical_damping(
     """Critical damping of the joint with the most inertia, and its passive damping, Nms/rad."""
     inertia = joint_inertia(robot, model).diagonal()
     heaviest = int(np.argmax(inertia))
-    own = float(model.dof_damping[model.joint(robot.joint_names[heaviest]).dofadr[0]])
-    return 2 * float(np.sqrt(kp[heaviest] * inertia[heaviest])), own
+    passive = float(model.dof_damping[model.joint(robot.joint_names[heaviest]).dofadr[0]])
+    return 2 * float(np.sqrt(kp[heaviest] * inertia[heaviest])), passive
 
 
 def _choose_kd(robot: RobotCard, model: mujoco.MjModel, kp: np.ndarray) -> tuple[float, float]:
     """A kd of half of critical damping, or the largest stable one; and its damping ratio."""
-    critical, own = _critical_damping(robot, model, kp)
-    kd = max(_DAMPING_RATIO * critical - own, 0.01 * float(kp.max()))
+    critical, passive = _critical_damping(robot, model, kp)
+    kd = max(_DAMPING_RATIO * critical - passive, 0.01 * float(kp.max()))
     while stiffness(robot, model, kp, np.full(N_JOINTS, kd))[0] > _AIM_STIFFNESS:
         kd *= 0.9
-        if (kd + own) / critical < _LEAST_DAMPING_RATIO:
+        if (kd + passive) / critical < _LEAST_DAMPING_RATIO:
             raise robot.wrong(
                 f"no gains are stable at the physics step of {1000 * SUBSTEP_S:g} ms: joints have "
                 f"too little inertia; give --armature hip=KGM2,thigh=KGM2,calf=KGM2"
             )
-    return float(f"{kd:.2g}"), (kd + own) / critical
+    return float(f"{kd:.2g}"), (kd + passive) / critical
 
 
 def _caution(robot: RobotCard, drives: Drives, standing_nm: float, notes: Notes) -> None:
     """Note implausible values of the file."""
     turning = drives.upper - drives.lower > 2 * np.pi
     if turning.any():
-        what = f"{', '.join(joints_of(turning, robot.joint_names))} can turn all round"
-        notes.decide("caution", what, "--limit sets other ranges")
+        text = f"{', '.join(joints_of(turning, robot.joint_names))} can turn all round"
+        notes.decide("caution", text, "--limit sets other ranges")
     times = drives.torque.max() / standing_nm
     if times > _MOST_TORQUE:
-        what = f"torque limits of {times:.0f} times what standing takes"
-        notes.decide("caution", what, "--torque sets others")
+        text = f"torque limits of {times:.0f} times what standing takes"
+        notes.decide("caution", text, "--torque sets others")
     brake = drives.damping * _FAST_RADS
     if (brake > drives.torque / 2).any():
-        what = f"damping brakes by {brake.max():.0f} Nm at {_FAST_RADS:g} rad/s"
-        notes.decide("caution", what, "--damping sets another")
+        text = f"damping brakes by {brake.max():.0f} Nm at {_FAST_RADS:g} rad/s"
+        notes.decide("caution", text, "--damping sets another")
 
 
 def _rounded_up(value: float) -> float:

@@ -70,7 +70,7 @@ class _Link:
 
     def as_box(self) -> str:
         """The box in words."""
-        size = " x ".join(f"{each:.3g}" for each in self.size_m)
+        size = " x ".join(f"{length:.3g}" for length in self.size_m)
         x, y, z = self.box
         moments = f"ixx {x:.2g}, iyy {y:.2g}, izz {z:.2g}"
         return f"a box of its {self.mass:.3g} kg and {size} m has {moments}"
@@ -101,10 +101,10 @@ def check_inertias(spec: mujoco.MjSpec, notes: Notes) -> None:
 
 
 def _impossible(links: list[_Link]) -> str:
-    moments = ", ".join(f"{each:.3g}" for each in links[0].moments)
+    moments = ", ".join(f"{moment:.3g}" for moment in links[0].moments)
     remedy = f"write what {links[0].as_box()} kg m2" if links[0].box.any() else "mend <inertia>"
-    others = [link.name for link in links[1:]]
-    also = f"; the same of {_listed(others)}" if others else ""
+    names = [link.name for link in links[1:]]
+    also = f"; the same of {_listed(names)}" if names else ""
     small = links[0].moments[0] > 0
     balance = "; or <compiler balanceinertia> makes the three moments equal" if small else ""
     return (
@@ -156,7 +156,7 @@ def _sizes(spec: mujoco.MjSpec) -> list[np.ndarray]:
     model = copy.compile()
     sizes: list[np.ndarray] = []
     corners = np.array(list(product((-1.0, 1.0), repeat=3)))
-    for body in [each.id for each in copy.bodies]:  # known since it was compiled
+    for body in [element.id for element in copy.bodies]:  # known since it was compiled
         points = [np.zeros((1, 3)), model.body_pos[model.body_parentid == body]]
         for geom in np.flatnonzero(model.geom_bodyid == body):
             center, half = np.split(model.geom_aabb[geom], 2)
@@ -180,5 +180,5 @@ def _with_harmless_inertias(spec: mujoco.MjSpec) -> mujoco.MjSpec:
 
 def _listed(names: list[str]) -> str:
     shown = ", ".join(names[:_SHOWN])
-    more = len(names) - _SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown
+    hidden = len(names) - _SHOWN
+    return f"{shown} and {hidden} more" if hidden > 0 else shown

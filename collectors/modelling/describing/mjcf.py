@@ -75,9 +75,9 @@ def read_mjcf(path: Path, notes: Notes) -> Mjcf:
 
 def _one_line(error: BaseException) -> str:
     """MuJoCo's error with the element that it names in a line of its own."""
-    what, *rest = str(error).strip().split("\n")
-    elements = [line.strip() for line in rest if line.strip().startswith("Element")]
-    return f"{what} ({elements[0]})" if elements else what
+    message, *lines = str(error).strip().split("\n")
+    elements = [line.strip() for line in lines if line.strip().startswith("Element")]
+    return f"{message} ({elements[0]})" if elements else message
 
 
 def _check_kind(path: Path, notes: Notes) -> None:
@@ -94,9 +94,11 @@ def _check_kind(path: Path, notes: Notes) -> None:
     files = sorted(
         (Path(file).stem, file) for file in {mesh.get("filename", "") for mesh in meshes}
     )
-    for (stem, file), (other_stem, other) in pairwise(files):
+    for (stem, file), (other_stem, other_file) in pairwise(files):
         if stem == other_stem:
-            raise notes.wrong(f"MuJoCo takes {file} and {other} for one mesh; rename one of them")
+            raise notes.wrong(
+                f"MuJoCo takes {file} and {other_file} for one mesh; rename one of them"
+            )
 
 
 def _root(path: Path) -> ET.Element:
@@ -110,9 +112,9 @@ def _folders(path: Path, start: Path) -> list[Path]:
     Names are relative to the file that holds them, or to the folder `start` of the model's file.
     """
     folders = [path.parent]
-    for element in [each for each in _root(path).iter() if each.tag in ("model", "include")]:
+    for element in [node for node in _root(path).iter() if node.tag in ("model", "include")]:
         places = [folder / element.get("file", "") for folder in (path.parent, start)]
-        for file in [place for place in places if place.is_file()][:1]:
+        for file in [candidate for candidate in places if candidate.is_file()][:1]:
             folders += _folders(file, file.parent if element.tag == "model" else start)
     return folders
 
@@ -130,8 +132,8 @@ def _find_mesh(mesh: mujoco.MjsMesh, folders: list[Path], strippath: bool) -> Pa
     else:
         inside = file.partition("/")[2]
         above = [folders[0], *folders[0].parents]
-        places = [folder / each for each in (file, inside) for folder in above]
-    return next((place for place in places if place.is_file()), places[0])
+        places = [folder / relative for relative in (file, inside) for folder in above]
+    return next((candidate for candidate in places if candidate.is_file()), places[0])
 
 
 def _strip(spec: mujoco.MjSpec, files: dict[str, Path], notes: Notes) -> None:
@@ -143,19 +145,23 @@ def _strip(spec: mujoco.MjSpec, files: dict[str, Path], notes: Notes) -> None:
             geom.contype = 1
     for element in [*spec.sites, *spec.tendons]:
         element.material = ""
-    others = [each for each in spec.actuators if each.trntype not in _JOINT_ACTUATORS]
-    couplings = [each for each in spec.equalities if each.type == mujoco.mjtEq.mjEQ_JOINT]
-    moving = [*spec.tendons, *spec.equalities, *others]
+    actuators = [
+        actuator for actuator in spec.actuators if actuator.trntype not in _JOINT_ACTUATORS
+    ]
+    couplings = [
+        equality for equality in spec.equalities if equality.type == mujoco.mjtEq.mjEQ_JOINT
+    ]
+    moving = [*spec.tendons, *spec.equalities, *actuators]
     if couplings:
         _note_couplings(couplings, notes)
-    if rest := [each for each in moving if each not in couplings]:
-        names = _listed_names([each.name for each in rest])
+    if dropped := [item for item in moving if item not in couplings]:
+        names = _listed_names([item.name for item in dropped])
         kinds = f"tendons, equalities and actuators of no joint{names}"
-        notes.decide("left out", f"{len(rest)} {kinds}", "cards know none")
+        notes.decide("left out", f"{len(dropped)} {kinds}", "cards know none")
     looks = [*spec.lights, *spec.cameras, *spec.materials, *spec.textures, *spec.skins]
     scene = [geom for geom in spec.geoms if geom.hfieldname or geom.parent.name == "world"]
-    rest = [*spec.sensors, *spec.pairs, *spec.tuples, *scene, *spec.hfields]
-    for element in [*moving, *looks, *rest]:
+    unused = [*spec.sensors, *spec.pairs, *spec.tuples, *scene, *spec.hfields]
+    for element in [*moving, *looks, *unused]:
         spec.delete(element)
     for key in spec.keys:
         key.ctrl = key.act = []  # their actuators are deleted, too
@@ -165,11 +171,15 @@ def _strip(spec: mujoco.MjSpec, files: dict[str, Path], notes: Notes) -> None:
 def _note_couplings(couplings: list[mujoco.MjsEquality], notes: Notes) -> None:
     """Name the joints that follow others: <mimic> in a URDF, equalities of joints in an MJCF."""
     pairs: list[str] = []
-    for each in couplings:
-        offset = float(each.data[0])
-        factor = float(each.data[1])
-        follows = f"{each.name1} follows {each.name2}" if each.name2 else f"{each.name1} is held"
-        rule = [f"x {factor:g}"] if factor != 1 and each.name2 else []
+    for coupling in couplings:
+        offset = float(coupling.data[0])
+        factor = float(coupling.data[1])
+        follows = (
+            f"{coupling.name1} follows {coupling.name2}"
+            if coupling.name2
+            else f"{coupling.name1} is held"
+        )
+        rule = [f"x {factor:g}"] if factor != 1 and coupling.name2 else []
         rule += [f"+ {offset:g}"] if offset else []
         pairs.append(" ".join([follows, *rule]))
     kept = "the coupling is not kept: each of these joints has a motor of its own"

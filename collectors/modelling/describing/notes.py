@@ -105,12 +105,12 @@ def joint_values(
 def joints_of(mask: np.ndarray, joint_names: tuple[str, ...]) -> list[str]:
     """Joints where a mask (12,) is true: a kind where it is for all legs, else the joint's name."""
     kinds = [kind for k, kind in enumerate(JOINTS_OF_A_LEG) if mask[k::JOINTS_PER_LEG].all()]
-    others = [
+    single_joints = [
         as_argument(name)
         for i, name in enumerate(joint_names)
         if mask[i] and JOINTS_OF_A_LEG[i % JOINTS_PER_LEG] not in kinds
     ]
-    return kinds + others
+    return kinds + single_joints
 
 
 def shown(values: np.ndarray) -> str:

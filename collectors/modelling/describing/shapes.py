@@ -129,7 +129,7 @@ def _enclosing(vertices: np.ndarray, axes: np.ndarray) -> Shape:
         volume = np.pi * radius**2 * (2 * length + 4 / 3 * radius)
         capsule = Shape(0, _G.mjGEOM_CAPSULE, size, frame @ middle, turned, vertices=vertices)
         candidates.append((volume, capsule))
-    return min(candidates, key=lambda each: each[0])[1]
+    return min(candidates, key=lambda candidate: candidate[0])[1]
 
 
 def foot_shapes(anatomy: Anatomy, shapes: Sequence[Shape], notes: Notes) -> list[Shape]:
@@ -138,15 +138,15 @@ def foot_shapes(anatomy: Anatomy, shapes: Sequence[Shape], notes: Notes) -> list
     for leg in range(N_LEGS):
         knee = anatomy.anchors[JOINTS_PER_LEG * leg + 2]
         part = JOINTS_PER_LEG * (leg + 1)
-        own = [shape for shape in shapes if shape.part == part]
-        if not own:
+        calf_shapes = [shape for shape in shapes if shape.part == part]
+        if not calf_shapes:
             raise notes.wrong(
                 f"no colliding shape is below the knee of {LEGS[leg]}, "
                 f"{anatomy.joint_names[part - 1]}: give its foot a sphere in the file"
             )
-        spheres = [_SPHERE_LEAD_M * (shape.kind == _G.mjGEOM_SPHERE) for shape in own]
-        reach = [farthest(shape, knee)[1] for shape in own]
-        feet.append(own[int(np.argmax(np.add(reach, spheres)))])
+        spheres = [_SPHERE_LEAD_M * (shape.kind == _G.mjGEOM_SPHERE) for shape in calf_shapes]
+        reach = [farthest(shape, knee)[1] for shape in calf_shapes]
+        feet.append(calf_shapes[int(np.argmax(np.add(reach, spheres)))])
     return feet
 
 
@@ -172,9 +172,9 @@ def round_foot(shape: Shape, up: np.ndarray) -> Shape:
     return _sphere(shape.part, radius, centre.round(5) + 0.0, shape.name)
 
 
-def _sphere(part: int, radius: float, place: np.ndarray, name: str) -> Shape:
+def _sphere(part: int, radius: float, centre: np.ndarray, name: str) -> Shape:
     size = np.array([radius, 0.0, 0.0])
-    return Shape(part, _G.mjGEOM_SPHERE, size, place, np.eye(3), name)
+    return Shape(part, _G.mjGEOM_SPHERE, size, centre, np.eye(3), name)
 
 
 def with_feet_and_knees(
@@ -182,20 +182,20 @@ def with_feet_and_knees(
 ) -> tuple[list[Shape], list[Shape], list[Shape], int]:
     """Shapes with feet `new` for `old`, and sphere knees; feet; knees; how many knees are added."""
     feet = [replace(foot, name=foot.name or f"{LEGS[i]}_foot") for i, foot in enumerate(new)]
-    rest = [s for s in shapes if not any(s is foot for foot in old)]
+    remaining = [s for s in shapes if not any(s is foot for foot in old)]
     knees = []
     added = 0
     radius = min(float(foot.size[0]) for foot in feet)
     for leg in range(N_LEGS):
-        place = anatomy.anchors[JOINTS_PER_LEG * leg + 2]
+        anchor = anatomy.anchors[JOINTS_PER_LEG * leg + 2]
         part = JOINTS_PER_LEG * leg + 2
-        own = [s for s in rest if s.part == part and s.kind == _G.mjGEOM_SPHERE]
-        there = [s for s in own if np.linalg.norm(s.pos - place) < s.size[0] / 2]
-        added += not there
-        knee = there[0] if there else _sphere(part, radius, place, "")
-        rest = [shape for shape in rest if shape is not knee]
+        spheres = [s for s in remaining if s.part == part and s.kind == _G.mjGEOM_SPHERE]
+        at_knee = [s for s in spheres if np.linalg.norm(s.pos - anchor) < s.size[0] / 2]
+        added += not at_knee
+        knee = at_knee[0] if at_knee else _sphere(part, radius, anchor, "")
+        remaining = [shape for shape in remaining if shape is not knee]
         knees.append(replace(knee, name=knee.name or f"{LEGS[leg]}_knee"))
-    return [*rest, *feet, *knees], feet, knees, added
+    return [*remaining, *feet, *knees], feet, knees, added
 
 
 def trunk_half_size(shapes: Sequence[Shape]) -> np.ndarray:

@@ -230,14 +230,14 @@ def _require_alike(
     first: int,
     second: int,
     float32_m: float = 1e-3,
-    other: PhysicsBackend | None = None,
+    second_backend: PhysicsBackend | None = None,
 ) -> float:
     """The difference of two robots' states; of positions only if the back end is not exact."""
     names = scene.STATE_NAMES if backend.exact else ("base_pos", "joint_pos")
     allowed = scene.tolerance(backend, 0.0, float32_m)
     off = 0.0
     for name in names:
-        one = getattr(backend.state, name)[first]
-        two = getattr((other or backend).state, name)[second]
-        off = max(off, scene.require_close(f"{name} of robots alike", one, two, allowed))
+        actual = getattr(backend.state, name)[first]
+        expected = getattr((second_backend or backend).state, name)[second]
+        off = max(off, scene.require_close(f"{name} of robots alike", actual, expected, allowed))
     return off

@@ -96,9 +96,9 @@ def run_checks(backend: str, robots: int = contact.ROBOTS) -> Iterator[CheckResu
     for name, check in (CHECKS | {"throughput": timed}).items():
         started = time.perf_counter()
         try:
-            found = run_check(check, make)
+            outcome = run_check(check, make)
             passed = True
         except (ValueError, RuntimeError, OSError) as error:
-            found = " ".join(str(error).split()) or type(error).__name__
+            outcome = " ".join(str(error).split()) or type(error).__name__
             passed = False
-        yield CheckResult(name, describe(name), passed, found, time.perf_counter() - started)
+        yield CheckResult(name, describe(name), passed, outcome, time.perf_counter() - started)

@@ -28,8 +28,10 @@ def realised_draws(make: scene.Make) -> str:
     scene.require(once.shape == drawn.shape, f"draws of shape {drawn.shape} became {once.shape}")
     again = backend.realised(once)
     scene.require((again == once).all(), "realising twice changes draws")
-    one = backend.realised(drawn[0])
-    scene.require((one == once[0]).all(), "one robot's draws are realised differently in a batch")
+    single = backend.realised(drawn[0])
+    scene.require(
+        (single == once[0]).all(), "one robot's draws are realised differently in a batch"
+    )
     low, high = DEFAULT.ends(scene.ROBOT)
     off = np.abs(once - drawn).max(axis=0) / np.where(high > low, high - low, 1.0)
     worst = int(np.argmax(off))
@@ -112,11 +114,11 @@ def model_draws(make: scene.Make) -> str:
     sides = scene.draws_with(payload_kg=3.0, payload_x_m=0.2)
     front = _on_feet(_drawn_rows(make, scene.start_at(joint_pos=scene.FIRM_STANCE), sides))
     in_front = np.array([leg.startswith("F") for leg in LEGS])
-    more = float(front[0, in_front].sum() - front[0, ~in_front].sum())
-    scene.require(more > 10.0, f"a load in front: front feet carry {more:.0f} N more")
+    excess = float(front[0, in_front].sum() - front[0, ~in_front].sum())
+    scene.require(excess > 10.0, f"a load in front: front feet carry {excess:.0f} N more")
     stiff = _calf_response(_hanging(make, joint_friction_nm=[0.0, 2.0]), 1)
     scene.require(stiff[1] < 0.98 * stiff[0], f"friction 0 and 2 Nm: {_rad(stiff)}")
-    return f"fell {dropped[0]:.2f} and {dropped[1]:.2f} m, a load in front {more:.0f} N"
+    return f"fell {dropped[0]:.2f} and {dropped[1]:.2f} m, a load in front {excess:.0f} N"
 
 
 def joint_offset(make: scene.Make) -> str:
@@ -124,10 +126,10 @@ def joint_offset(make: scene.Make) -> str:
     offsets = [-0.02, 0.0, 0.02]
     backend = _hanging(make, joint_offset_7_rad=offsets)
     scene.hold(backend, 40)
-    rest = backend.state.joint_pos - scene.DEFAULT_POSE
-    off = scene.require_close("offset of joint 7, rad", rest[:, 7], offsets, 2e-3)
-    others = scene.require_close("other joints, rad", np.delete(rest, 7, axis=1), 0.0, 2e-3)
-    return f"off by {1000 * off:.1f} mrad, others by {1000 * others:.1f}"
+    shift = backend.state.joint_pos - scene.DEFAULT_POSE
+    off = scene.require_close("offset of joint 7, rad", shift[:, 7], offsets, 2e-3)
+    off_elsewhere = scene.require_close("other joints, rad", np.delete(shift, 7, axis=1), 0.0, 2e-3)
+    return f"off by {1000 * off:.1f} mrad, others by {1000 * off_elsewhere:.1f}"
 
 
 def added_mass(make: scene.Make) -> str:
@@ -137,7 +139,7 @@ def added_mass(make: scene.Make) -> str:
     weight = _on_feet(backend).sum(axis=1)
     expected = scene.WEIGHT_N + np.array(masses) * GRAVITY_MS2
     off = scene.require_close("weight on the feet, N", weight, expected, 0.02 * scene.WEIGHT_N)
-    return f"-1, 0 and 3 kg: {', '.join(f'{each:.0f}' for each in weight)} N, off by {off:.1f}"
+    return f"-1, 0 and 3 kg: {', '.join(f'{value:.0f}' for value in weight)} N, off by {off:.1f}"
 
 
 def centre_of_mass(make: scene.Make) -> str:
@@ -200,7 +202,7 @@ def _drawn_rows(make: scene.Make, start: RobotStart, *rows: np.ndarray) -> Physi
 
 def _drawn(make: scene.Make, start: RobotStart, **draws: Sequence[float]) -> PhysicsBackend:
     """A robot at the start for each value of each draw, the others nominal."""
-    rows = [scene.draws_with(**{name: each}) for name, values in draws.items() for each in values]
+    rows = [scene.draws_with(**{name: value}) for name, values in draws.items() for value in values]
     return _drawn_rows(make, start, *rows)
 
 

@@ -48,11 +48,11 @@ def neighbours(make: scene.Make) -> str:
         if name == "one thread":
             scene.require(bumped[1::2].any(), "none of the robots between walls touched them")
         runs[name] = scene.snapshot(backend)
-    one = runs["one thread"]
+    baseline = runs["one thread"]
     differences = [
-        _require_same(backend, one, runs["two threads"], what="on two threads"),
-        _require_same(backend, one, _rows(runs["reversed"], numbers[::-1]), what="in reverse"),
-        _require_same(backend, _rows(one, [3]), runs["alone"], what="alone"),
+        _require_same(backend, baseline, runs["two threads"], what="on two threads"),
+        _require_same(backend, baseline, _rows(runs["reversed"], numbers[::-1]), what="in reverse"),
+        _require_same(backend, _rows(baseline, [3]), runs["alone"], what="alone"),
     ]
     return differences[0] if len(set(differences)) == 1 else "; ".join(differences)
 
@@ -66,17 +66,17 @@ def partial_reset(make: scene.Make) -> str:
         _wave(backend, 10)
     before = scene.snapshot(partly)
     partly.reset(1, scene.in_the_air(tile=make_tile("stairs", 7, 0)))
-    others = [0, 2, 3]
+    untouched = [0, 2, 3]
     at_once = scene.snapshot(partly)
     for name in scene.STATE_NAMES:
-        same = np.array_equal(at_once[name][others], before[name][others])
+        same = np.array_equal(at_once[name][untouched], before[name][untouched])
         scene.require(same, f"the reset of robot 1 changed {name} of the others at once")
     for backend in (whole, partly):
         _wave(backend, 10)
     height = float(partly.state.base_pos[1, 2])
     scene.require(height > 40.0, f"the robot that was reset to 50 m is at {height:.1f} m")
-    after = _rows(scene.snapshot(partly), others)
-    beside = _rows(scene.snapshot(whole), others)
+    after = _rows(scene.snapshot(partly), untouched)
+    beside = _rows(scene.snapshot(whole), untouched)
     return _require_same(whole, after, beside, what="beside a reset")
 
 

@@ -130,14 +130,14 @@ def joint_order(make: Make) -> str:
     require((speed > 1.0).all(), f"a joint moves to its target at {speed.min():.1f} rad/s")
     hold(backend, 8, targets)
     moved = backend.state.joint_pos - DEFAULT_POSE
-    own = (moved * unit).sum(axis=1)
-    slowest = int(np.argmin(own))
+    reach = (moved * unit).sum(axis=1)
+    slowest = int(np.argmin(reach))
     require(
-        own[slowest] > _STEP_RAD / 2,
-        f"{ROBOT.joint_names[slowest % N_JOINTS]} moved by {own[slowest]:.2f} rad of {_STEP_RAD}",
+        reach[slowest] > _STEP_RAD / 2,
+        f"{ROBOT.joint_names[slowest % N_JOINTS]} moved by {reach[slowest]:.2f} rad of {_STEP_RAD}",
     )
-    others = np.abs(moved * (1 - np.abs(unit))).max()
-    require(others < 0.1, f"another joint than the one with the target moved by {others:.2f} rad")
+    stray = np.abs(moved * (1 - np.abs(unit))).max()
+    require(stray < 0.1, f"another joint than the one with the target moved by {stray:.2f} rad")
     hold(backend, steps - 10, targets)
     state = backend.state
     quat = np.repeat(state.base_quat[:, None], N_LEGS, axis=1)
@@ -150,7 +150,7 @@ def joint_order(make: Make) -> str:
         f"with {ROBOT.joint_names[worst % N_JOINTS]} moved a foot is {away[worst]:.3f} m from "
         "where the joint positions put it",
     )
-    return f"own joint {own.min():.2f} rad, others {others:.2f}, feet {away.max():.3f} m"
+    return f"own joint {reach.min():.2f} rad, others {stray:.2f}, feet {away.max():.3f} m"
 
 
 def torque_limits(make: Make) -> str:

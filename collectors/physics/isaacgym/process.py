@@ -196,7 +196,7 @@ class WorkerProcess:
             return f"it was killed by {signal.Signals(-status).name}"
         return f"it ended with exit status {status}"
 
-    def _failure(self, what: str, quote_traceback: bool = True) -> WorkerError:
+    def _failure(self, reason: str, quote_traceback: bool = True) -> WorkerError:
         """End the process; returns the error to raise."""
         _kill(self._process)
         text = self._log.read_text(encoding="utf-8", errors="replace")
@@ -206,7 +206,7 @@ class WorkerProcess:
         lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
         output = " | ".join(lines[-_QUOTED_LINES:])[-_QUOTED_CHARACTERS:]
         printed = f"it last printed: {output}" if output else "it printed nothing"
-        return WorkerError(f"{self._title}: {what}; {printed}")
+        return WorkerError(f"{self._title}: {reason}; {printed}")
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -59,7 +59,7 @@ def write_world(path: Path, book: TileBook, robots: Sequence[FixedPart]) -> None
     halves = np.array([b.half_size_m for _, b in barriers]).reshape(-1, 3)
     arrays = {
         "vertices": np.stack(
-            [tile_vertices(tile) + place for tile, place in zip(tiles, places, strict=True)]
+            [tile_vertices(tile) + offset for tile, offset in zip(tiles, places, strict=True)]
         ),
         "place": places[index],
         "period": np.array([tiles[i].period_m for i in index]),

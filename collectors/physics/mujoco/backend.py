@@ -46,7 +46,7 @@ class MujocoBackend(HostBackend):
     def __init__(self, robot: RobotCard | Sequence[RobotCard], num_robots: int, threads: int):
         robots = [robot] * num_robots if isinstance(robot, RobotCard) else list(robot)
         nominals = _nominal_models(robots)
-        super().__init__(robots, nominals, [copy.copy(each) for each in nominals])
+        super().__init__(robots, nominals, [copy.copy(model) for model in nominals])
         nominal = nominals[0]
         _no_log_file()
         self._datas = [mujoco.MjData(nominal) for _ in range(threads)]

@@ -22,7 +22,7 @@ from gaitforge.collectors.scenarios.randomisation import (
 )
 from gaitforge.collectors.timing import DECIMATION
 
-_OF_FIELDS = [(i, each.quantity) for i, each in enumerate(DRAWS) if each.quantity.field]
+_OF_FIELDS = [(i, draw.quantity) for i, draw in enumerate(DRAWS) if draw.quantity.field]
 
 
 def _write_draws(
@@ -57,16 +57,16 @@ def _write_draws(
         )
 
 
-def _load(model: mujoco.MjModel, body: int, load_kg: float, place: np.ndarray) -> None:
-    """Add a point mass at `place` (3,) in a body's frame, by the parallel axis theorem."""
+def _load(model: mujoco.MjModel, body: int, load_kg: float, position: np.ndarray) -> None:
+    """Add a point mass at `position` (3,) in a body's frame, by the parallel axis theorem."""
     mass = float(model.body_mass[body])
     centre = model.body_ipos[body].copy()
     axes = np.empty(9)
     mujoco.mju_quat2Mat(axes, model.body_iquat[body])
     turn = axes.reshape(3, 3)
     inertia = turn @ np.diag(model.body_inertia[body]) @ turn.T
-    both = (mass * centre + load_kg * place) / (mass + load_kg)
-    for each_kg, at in ((mass, centre - both), (load_kg, place - both)):
+    both = (mass * centre + load_kg * position) / (mass + load_kg)
+    for each_kg, at in ((mass, centre - both), (load_kg, position - both)):
         inertia += each_kg * (at @ at * np.eye(3) - np.outer(at, at))
     moments, principal = np.linalg.eigh(inertia)
     principal[:, 2] *= np.linalg.det(principal)  # a rotation, no reflection

@@ -195,21 +195,21 @@ def _add_sensors(spec: mujoco.MjSpec, robot: RobotCard) -> None:
     trunk_and_hips = [robot.trunk_body, *(hip.name for hip in hips)]
     # One sensor per barrier: forces of opposite walls would cancel.
     barriers = [f"{BARRIERS}_{slot}" for slot in range(MAX_BARRIERS)]
-    for kind, objtype, names, reftype, others in (
+    for kind, objtype, names, reftype, partners in (
         ("foot_force", geom, robot.foot_geoms, geom, [GROUND]),
         ("trunk_force", body, trunk, geom, [GROUND]),
         ("knee_force", geom, robot.knee_geoms, geom, [GROUND]),
         ("barrier_force", tree, trunk, tree, barriers),
         ("barrier_body_force", body, trunk_and_hips, tree, barriers),
     ):
-        for name, other in product(names, others):
+        for name, partner in product(names, partners):
             spec.add_sensor(
-                name=f"{kind}/{name}/{other}",
+                name=f"{kind}/{name}/{partner}",
                 type=kinds.mjSENS_CONTACT,
                 objtype=objtype,
                 objname=name,
                 reftype=reftype,
-                refname=other,
+                refname=partner,
                 intprm=[1 << int(mujoco.mjtConDataField.mjCONDATA_FORCE), 3, 1],  # the net force
             )
     for kind, sensor, objtype, names in (

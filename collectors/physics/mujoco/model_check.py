@@ -38,13 +38,13 @@ def _check_joints(robot: RobotCard, model: mujoco.MjModel) -> None:
         raise robot.wrong(
             f"the free joint of {file} moves body '{moved.name}', not '{robot.trunk_body}'"
         )
-    others = [
+    unnamed = [
         model.joint(i).name or f"joint {i}"
         for i in range(model.njnt)
         if i != free[0] and model.joint(i).name not in robot.joint_names
     ]
-    if others:
-        raise robot.wrong(f"{file} has joints that the card does not name: {', '.join(others)}")
+    if unnamed:
+        raise robot.wrong(f"{file} has joints that the card does not name: {', '.join(unnamed)}")
     for name in robot.joint_names:
         if model.joint(name).type[0] != mujoco.mjtJoint.mjJNT_HINGE:
             raise robot.wrong(f"{name} has to be a hinge")
@@ -132,7 +132,7 @@ def _check_feet(robot: RobotCard, model: mujoco.MjModel) -> None:
     default = robot.default_joint_pos_rad
     middle = (robot.joint_lower_rad + robot.joint_upper_rad) / 2
     bent = default + np.clip(middle - default, -_BENT_RAD, _BENT_RAD)
-    for what, pose in (("the default pose", default), ("a bent pose", bent)):
+    for label, pose in (("the default pose", default), ("a bent pose", bent)):
         data = posed(robot, model, pose)
         feet = np.array([data.geom(name).xpos for name in robot.foot_geoms])
         expected = LegKinematics(robot).foot_positions(pose[None])[0]
@@ -140,7 +140,7 @@ def _check_feet(robot: RobotCard, model: mujoco.MjModel) -> None:
         worst = int(np.argmax(distance.round(6)))
         if distance[worst] > _LENGTH_TOLERANCE_M:
             raise robot.wrong(
-                f"in {what} '{robot.foot_geoms[worst]}' is at {_vector(feet[worst])} in "
+                f"in {label} '{robot.foot_geoms[worst]}' is at {_vector(feet[worst])} in "
                 f"{robot.mjcf_path.name}, and at {_vector(expected[worst])} by the card's offsets"
             )
     for name in robot.foot_geoms:

@@ -102,9 +102,9 @@ class _Inertial:
         return low > 0 and low + middle >= high
 
 
-def _of_point(mass: float, place: np.ndarray) -> np.ndarray:
+def _of_point(mass: float, position: np.ndarray) -> np.ndarray:
     """(3, 3) inertia of a point mass about the origin."""
-    return mass * (place @ place * np.eye(3) - np.outer(place, place))
+    return mass * (position @ position * np.eye(3) - np.outer(position, position))
 
 
 class _Writer:
@@ -173,9 +173,9 @@ class _Writer:
                 )
                 for geom in parts
             ]
-            rest = whole.without(solid)
-            if rest.possible():
-                return [rest, *solid]
+            remainder = whole.without(solid)
+            if remainder.possible():
+                return [remainder, *solid]
         raise self._robot.wrong(
             f"the inertia of body '{self.link_name(body)}' is too small for its mass"
         )

@@ -85,7 +85,7 @@ def packed_metadata(path: Path, file: h5py.File) -> tuple[bytes, list[str]]:
     names = [name for name in group if f"{METADATA}/{name}" != keys.NOTES]
     with damage_named(path, METADATA), h5py.File.in_memory() as packed:
         datasets = datasets_of(group).items()
-        sizes = [each.nbytes for name, each in datasets if name.partition("/")[0] in names]
+        sizes = [dataset.nbytes for name, dataset in datasets if name.partition("/")[0] in names]
         if sum(sizes) <= MOST_BYTES:
             for name in names:
                 group.copy(name, packed)

@@ -117,8 +117,8 @@ class D4rlImporter(hdf5.Hdf5Importer):
         left = []
         final = self._has_final_obs(datasets)
         if final:
-            own = "as next_obs, and " if options.keep_next else ""
-            kept.append(f"{keys.NEXT} -> {own}the last of each episode as final_obs")
+            prefix = "as next_obs, and " if options.keep_next else ""
+            kept.append(f"{keys.NEXT} -> {prefix}the last of each episode as final_obs")
         elif keys.NEXT in datasets:
             kept.append(f"{keys.NEXT} -> next_obs only: its shape or dtype is not that of obs")
         if not options.keep_next:
@@ -175,7 +175,7 @@ class D4rlImporter(hdf5.Hdf5Importer):
             return False
         pair = datasets[keys.NEXT], datasets[keys.OBSERVATIONS]
         following, obs = (
-            f"shape {each.shape} and dtype {stored_dtype(each.dtype)}" for each in pair
+            f"shape {dataset.shape} and dtype {stored_dtype(dataset.dtype)}" for dataset in pair
         )
         if following != obs and not self._options.keep_next:
             problem = f"has {following}, but {keys.OBSERVATIONS} have {obs}"

@@ -63,7 +63,7 @@ def check_keys(path: Path, datasets: dict[str, h5py.Dataset]) -> int:
     rows = datasets[OBSERVATIONS].shape[0] if datasets[OBSERVATIONS].shape else 0
     if rows == 0:
         refuse(path, OBSERVATIONS, "has no rows")
-    for key in (each for each in ROWS if each in datasets):
+    for key in (name for name in ROWS if name in datasets):
         shape = datasets[key].shape
         dtype = datasets[key].dtype
         if shape[:1] != (rows,):
@@ -103,5 +103,5 @@ def marked_rows(path: Path, dataset: h5py.Dataset, key: str) -> np.ndarray:
 def cut_long(stops: np.ndarray, horizon: int) -> np.ndarray:
     """Episode ends, with further ones so that no episode is longer than the horizon."""
     starts = np.concatenate([[0], stops[:-1]])
-    cuts = [np.arange(*each, horizon)[1:] for each in zip(starts, stops, strict=True)]
+    cuts = [np.arange(*bounds, horizon)[1:] for bounds in zip(starts, stops, strict=True)]
     return np.union1d(stops, np.concatenate(cuts)).astype(np.int64)

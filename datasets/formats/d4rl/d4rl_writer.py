@@ -58,8 +58,8 @@ class D4rlExporter(Exporter):
         schema, (ends, cut_off) = selection.schema, _end_flags(selection)
         keys = layout.keys_of(schema)
         metadata = imported_metadata(selection, "d4rl")
-        final, others = _episode_fields(schema)
-        others = others if self._options.notes else []
+        final, extras = _episode_fields(schema)
+        extras = extras if self._options.notes else []
         # Only this process knows the file, and not every file system has locks.
         with h5py.File(temporary, "w", locking=False) as file:
             file.attrs.update(read_about(selection.store).texts)
@@ -75,7 +75,7 @@ class D4rlExporter(Exporter):
                     following = np.roll(values["obs"], -1, axis=0)
                     following[block.stops - 1] = block.read(["final_obs"])["final_obs"]
                     self._put(file, layout.NEXT, following, block.steps, selection.steps)
-                for name, rows in block.read(others).items():
+                for name, rows in block.read(extras).items():
                     key = f"{layout.NOTES_FIELDS}/{name}"
                     self._put(file, key, rows, block.episodes, len(selection))
                 advance(block.n_steps)
@@ -95,14 +95,14 @@ class D4rlExporter(Exporter):
 
     def _carried(self, schema: Schema, cut_off: int, metadata: int) -> Carried:
         kept = [f"{name} -> {key}" for name, key in layout.keys_of(schema).items()]
-        (final, others), left, notes = _episode_fields(schema), [], []
+        (final, extras), left, notes = _episode_fields(schema), [], []
         if final:
             kept.append(f"final_obs -> {layout.NEXT}")
         if self._options.notes:
-            kept += [f"{name} -> {layout.NOTES_FIELDS}" for name in others]
+            kept += [f"{name} -> {layout.NOTES_FIELDS}" for name in extras]
             kept.append(f"the catalog and schema -> {layout.NOTES}")
         else:
-            left += [f"{name}: D4RL has no place for a field per episode" for name in others]
+            left += [f"{name}: D4RL has no place for a field per episode" for name in extras]
             left += ["the catalog: D4RL has no place for it", "the schema's units and names"]
         if metadata == 1:
             kept.append("metadata of the imported file -> metadata")
@@ -129,6 +129,6 @@ def _end_flags(selection: EpisodeSelection) -> tuple[dict[str, np.ndarray], int]
 
 def _episode_fields(schema: Schema) -> tuple[bool, list[str]]:
     """Whether `next_observations` holds the final ones, and the other fields per episode."""
-    others = schema.names("episode")
+    names = schema.names("episode")
     in_next = hdf5.next_holds_final(schema, "next_obs")
-    return in_next, [name for name in others if not in_next or name != "final_obs"]
+    return in_next, [name for name in names if not in_next or name != "final_obs"]

@@ -67,8 +67,8 @@ MAZE2D = SuccessRule(
 """`d4rl/pointmaze/maze_model.py`: the reward is exp(-distance), or 1 within 0.5."""
 
 
-def _held(what: str, steps: int, reward: float) -> SuccessRule:
-    words = f"{what} at more than {steps} steps, each known by a reward of {reward:g} or more"
+def _held(goal: str, steps: int, reward: float) -> SuccessRule:
+    words = f"{goal} at more than {steps} steps, each known by a reward of {reward:g} or more"
     return SuccessRule(words, reward, steps + 1)
 
 

@@ -97,8 +97,8 @@ def _carried(schema: Schema, differing: int) -> Carried:
     left = [f"{name}: the layout has no place for it" for name in extra]
     left.append("the catalog: the layout has only the episodes' lengths")
     channels = (*layout.STATE, layout.LAST_ACTION)
-    if others := [name for name in schema.field("obs").slices if name not in channels]:
-        left.append(f"slices {listed(others)} of obs: not in FCNet's state")
+    if slices := [name for name in schema.field("obs").slices if name not in channels]:
+        left.append(f"slices {listed(slices)} of obs: not in FCNet's state")
     if differing:
         problem = (
             "an import rebuilds it from the actions, but the executed ones had noise or limits"

@@ -102,8 +102,8 @@ def _verify(
         verify_export(name, exporter, notes, selection, temporary)
     except DatasetError as error:
         problem = str(error).replace(str(temporary), str(destination))
-        what = f"{destination} was not made, it does not read back as it was written"
-        raise DatasetError(f"{what}: {problem}") from error
+        message = f"{destination} was not made, it does not read back as it was written"
+        raise DatasetError(f"{message}: {problem}") from error
 
 
 def _actions_note(selection: EpisodeSelection) -> list[str]:

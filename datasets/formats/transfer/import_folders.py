@@ -24,8 +24,8 @@ _LOCK = ".lock"
 
 def staging_folder(address: str | os.PathLike[str], tag: str) -> Path:
     """The folder of the import `tag`, 12 hexadecimal digits, into the store at `address`."""
-    place = local_folder(address).resolve()
-    return place.with_name(f".{place.name}.{tag}.importing")
+    store_path = local_folder(address).resolve()
+    return store_path.with_name(f".{store_path.name}.{tag}.importing")
 
 
 def lock_path(folder: Path) -> Path:
@@ -45,11 +45,13 @@ def remove_leftovers(address: str | os.PathLike[str], origin: Path) -> None:
     the store), those of an origin that no longer exists, and those without a staged store. Folders
     of other origins and locked ones stay.
     """
-    place = local_folder(address).resolve()
-    pattern = re.compile(rf"{re.escape(f'.{place.name}.')}[0-9a-f]{{12}}\.importing")
+    store_path = local_folder(address).resolve()
+    pattern = re.compile(rf"{re.escape(f'.{store_path.name}.')}[0-9a-f]{{12}}\.importing")
     with suppress(OSError):  # a folder that cannot be read or written is left as it is
-        names = {name.removesuffix(_LOCK) for name in os.listdir(place.parent)}
-        for folder in sorted(place.with_name(name) for name in names if pattern.fullmatch(name)):
+        names = {name.removesuffix(_LOCK) for name in os.listdir(store_path.parent)}
+        for folder in sorted(
+            store_path.with_name(name) for name in names if pattern.fullmatch(name)
+        ):
             with exclusive_lock(lock_path(folder), wait=False) as held:
                 if held and not _resumable(folder, origin):
                     shutil.rmtree(folder, ignore_errors=True)

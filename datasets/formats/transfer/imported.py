@@ -58,8 +58,8 @@ class ImportedSource:
     def of(cls, format_name: str, source: str, importer: Importer) -> "ImportedSource":
         """The source of an importer; for a name instead of a path, `place` is of its first file."""
         path = Path(source) if Path(source).exists() else importer.files[0]
-        place = f"{format_name} {path.resolve()}"
-        digits = hashlib.sha256(place.encode(errors="surrogateescape")).hexdigest()[:_DIGITS]
+        location = f"{format_name} {path.resolve()}"
+        digits = hashlib.sha256(location.encode(errors="surrogateescape")).hexdigest()[:_DIGITS]
         content = importer.identity[:CONTENT_DIGITS]
         tag = hashlib.sha256(f"{format_name} {importer.identity}".encode()).hexdigest()[:12]
         name = Path(source).name
@@ -121,8 +121,8 @@ def save_selections(address: str | os.PathLike[str], selections: Mapping[str, np
     if not selections:
         return
     store = open_store(address)
-    place = local_folder(address)
-    folder = place.with_name(f"{place.name}.selections")
+    store_path = local_folder(address)
+    folder = store_path.with_name(f"{store_path.name}.selections")
     everything = store.select()
     with disk_failures(f"cannot write to {folder}"):
         folder.mkdir(exist_ok=True)

@@ -99,9 +99,9 @@ def import_source(
         else:
             staging.remove_leftovers(address, work.origin)
             advance(steps)
-            there = [target.catalog().manifests[part_id] for part_id in work.part_ids]
-            episodes = sum(each.episodes for each in there)
-            steps = sum(each.steps for each in there)
+            manifests = [target.catalog().manifests[part_id] for part_id in work.part_ids]
+            episodes = sum(manifest.episodes for manifest in manifests)
+            steps = sum(manifest.steps for manifest in manifests)
         save_selections(address, importer.selections)
         size = field_bytes(importer.schema.fields, steps, episodes)
         counts = episodes, steps, len(importer.parts), size
@@ -113,10 +113,10 @@ def _opened(name: str, cls: type[Importer], source: str, options: Any) -> Import
     try:
         return cls(source, options)
     except DatasetError as error:
-        others = recognised_as(source)
-        if not others or name in others:
+        formats = recognised_as(source)
+        if not formats or name in formats:
             raise
-        raise DatasetError(f"{error}; it seems to be of the format {listed(others)}") from error
+        raise DatasetError(f"{error}; it seems to be of the format {listed(formats)}") from error
 
 
 def _existing(address: str | os.PathLike[str], importer: Importer) -> Store | None:
@@ -130,8 +130,8 @@ def _existing(address: str | os.PathLike[str], importer: Importer) -> Store | No
     store = open_store(address)
     if store.schema == importer.schema:
         return store
-    what = store.schema.differences(importer.schema)
-    problem = f"has another schema than the source gives, {what}; give a new path"
+    differences = store.schema.differences(importer.schema)
+    problem = f"has another schema than the source gives, {differences}; give a new path"
     raise DatasetError(f"store {store.address} {problem}")
 
 
@@ -166,8 +166,8 @@ class _Import:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(staging.lock_path(folder), wait=False) as held:
             if not held:
-                place = f"into {self.address} by another process"
-                raise DatasetError(f"{self.source} is being imported {place}")
+                detail = f"into {self.address} by another process"
+                raise DatasetError(f"{self.source} is being imported {detail}")
             staging.remove_leftovers(self.address, self.origin)
             try:
                 staged = self._staged_store(folder)
@@ -193,7 +193,7 @@ class _Import:
         With `drop_nan` all parts are read again, to count what is left out.
         """
         files = [(path.name, path.stat()) for path in self.importer.files]
-        stamp = json.dumps([(name, each.st_size, each.st_mtime_ns) for name, each in files])
+        stamp = json.dumps([(name, status.st_size, status.st_mtime_ns) for name, status in files])
         kept = folder / _SOURCE
         if self.drop_nan:
             stamp = f"drop_nan {stamp}"
@@ -221,7 +221,7 @@ class _Import:
                 try:
                     if len(left_out) < len(span.lengths):
                         steps, per_episode = (
-                            {each: part.arrays[each] for each in staged.schema.names(per)}
+                            {name: part.arrays[name] for name in staged.schema.names(per)}
                             for per in ("step", "episode")
                         )
                         staged.write_part(part_id, steps, part.episodes, per_episode)
@@ -240,8 +240,8 @@ class _Import:
         """Refuse an episode id that would be in the store twice."""
         ours = staged.catalog()
         present = set() if self.target is None else set(self.target.parts())
-        bounds = [each for part, each in ours.part_bounds.items() if part not in present]
-        rows = np.concatenate([np.arange(0), *(np.arange(*each) for each in bounds)])
+        bounds = [span for part, span in ours.part_bounds.items() if part not in present]
+        rows = np.concatenate([np.arange(0), *(np.arange(*span) for span in bounds)])
         ids, counts = np.unique(ours.numbers("episode")[rows], return_counts=True)
         if (counts > 1).any():
             repeats = listed(ids[counts > 1], 4)
@@ -275,8 +275,8 @@ def _dropped_note(dropped: Mapping[int, int]) -> list[str]:
         return []
     steps = sum(dropped.values())
     names = listed(sorted(dropped), 8)
-    what = f"{amount(len(dropped), 'episode')} of {amount(steps, 'step')}"
-    return [f"left out for values that are not finite: {what}, episode {names}"]
+    sizes = f"{amount(len(dropped), 'episode')} of {amount(steps, 'step')}"
+    return [f"left out for values that are not finite: {sizes}, episode {names}"]
 
 
 def _is_transient(error: Exception) -> bool:

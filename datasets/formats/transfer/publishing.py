@@ -145,9 +145,9 @@ class _Push:
         from huggingface_hub.hf_api import RepoFile
 
         tree = self._api.list_repo_tree(**self.at, revision=self._revision, recursive=True)
-        there = {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
-        differ = [name for name, path in self._files.items() if not _is_equal(there, name, path)]
-        names = sorted(differ, key=_rank) + _replaced(list(there), self._files)
+        entries = {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
+        differ = [name for name, path in self._files.items() if not _is_equal(entries, name, path)]
+        names = sorted(differ, key=_rank) + _replaced(list(entries), self._files)
         # A listing may lag behind a commit that was answered.
         return [name for name in names if name not in self._sent]
 
@@ -220,9 +220,9 @@ def _asked_wait_s(error: Exception) -> float | None:
         return None
 
 
-def _is_equal(there: Mapping[str, Any], name: str, path: Path) -> bool:
+def _is_equal(entries: Mapping[str, Any], name: str, path: Path) -> bool:
     """Whether the head has a file with this content."""
-    entry = there.get(name)
+    entry = entries.get(name)
     if entry is None or entry.size != path.stat().st_size:
         return False
     if entry.lfs is not None:
@@ -239,10 +239,10 @@ def _rank(name: str) -> int:
     return 1 if top in (CATALOG, EDITS, TAGS, "meta") else 0
 
 
-def _replaced(there: Sequence[str], files: Mapping[str, Path]) -> list[str]:
+def _replaced(names: Sequence[str], files: Mapping[str, Path]) -> list[str]:
     """Files of a store, or in the folders of `files`, that are not among them."""
     tops = {ABOUT, *FOLDERS, *(name.partition("/")[0] for name in files if "/" in name)}
-    return [name for name in there if name not in files and name.partition("/")[0] in tops]
+    return [name for name in names if name not in files and name.partition("/")[0] in tops]
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def verify_export(
     """
     cls = importer_class(name)
     importer = cls(str(written), options_of(cls.Options, {} if notes else exporter.reading))
-    fields = {each.name: each for each in importer.schema.fields}
+    fields = {field.name: field for field in importer.schema.fields}
     tables: list[pa.Table] = []
 
     def parts() -> Iterator[tuple[Arrays, Span]]:
@@ -123,7 +123,7 @@ def _differing_fields(ours: Sums, theirs: Sums) -> list[str]:
 
 
 def _ordered(sums: Sums, order: np.ndarray) -> Sums:
-    return {name: each[order] for name, each in sums.items()}
+    return {name: values[order] for name, values in sums.items()}
 
 
 def _catalog_rows(episodes: Any, group_by: Sequence[str]) -> pa.Table:

@@ -85,15 +85,15 @@ class Bucket:
     def mirror(self) -> Path:
         """Folder of the store's mirror: below `XDG_CACHE_HOME`, or `~/.cache`."""
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        place = hashlib.sha256(f"{self.endpoint} {self.url}".encode()).hexdigest()[:16]
-        return home / "gaitforge" / place
+        name = hashlib.sha256(f"{self.endpoint} {self.url}".encode()).hexdigest()[:16]
+        return home / "gaitforge" / name
 
     def children(self, folder: str) -> list[str]:
         """Names directly below `folder` that are not hidden, sorted; a folder's ends in "/"."""
         with self._failures("cannot be listed"):
             level = self._objects.list_with_delimiter(self._store, prefix=folder or None)
         folders = [f"{path.rstrip('/')}/" for path in level["common_prefixes"]]
-        paths = [*folders, *(each["path"] for each in level["objects"])]
+        paths = [*folders, *(entry["path"] for entry in level["objects"])]
         names = [re.sub(".*/(?=.)", "", path) for path in paths]
         return sorted(name for name in names if not is_hidden(name))
 
@@ -102,9 +102,9 @@ class Bucket:
         objects: dict[str, Listed] = {}
         with self._failures("cannot be listed"):
             for page in self._objects.list(self._store, prefix=prefix):
-                for each in page:
-                    modified_ns = _nanoseconds(each["last_modified"])
-                    objects[each["path"]] = Listed(each["size"], modified_ns)
+                for entry in page:
+                    modified_ns = _nanoseconds(entry["last_modified"])
+                    objects[entry["path"]] = Listed(entry["size"], modified_ns)
         return {key: objects[key] for key in sorted(objects) if not is_hidden(key)}
 
     def read(self, key: str) -> bytes | None:
@@ -118,10 +118,10 @@ class Bucket:
 
         DatasetError if the storage ignores the condition, as this process's first write finds out.
         """
-        place = self.endpoint, self._name
-        if place not in _conditional:
+        bucket = self.endpoint, self._name
+        if bucket not in _conditional:
             self._check_condition()
-            _conditional.add(place)
+            _conditional.add(bucket)
         return self._create(key, content)
 
     def _check_condition(self) -> None:
@@ -164,8 +164,8 @@ class Bucket:
         with self._failures("objects cannot be removed"), suppress(FileNotFoundError):
             self._objects.delete(self._store, list(keys))
 
-    def _failures(self, what: str) -> AbstractContextManager[None]:
-        return failures(f"{self.url}: {what}", self._refused, OSError, error=StorageError)
+    def _failures(self, problem: str) -> AbstractContextManager[None]:
+        return failures(f"{self.url}: {problem}", self._refused, OSError, error=StorageError)
 
 
 def _nanoseconds(modified: datetime) -> int:

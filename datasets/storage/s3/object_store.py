@@ -114,7 +114,7 @@ class BucketStore(PartStore):
         """As `PartStore.object_sizes`, of the storage and not of the mirror."""
         prefix = f"{PARTS}/{stem}/"
         listing = self._bucket.list(prefix)
-        return {key.removeprefix(prefix): each.size for key, each in listing.items()}
+        return {key.removeprefix(prefix): entry.size for key, entry in listing.items()}
 
     def object_sha256(self, stem: str, name: str) -> str:
         """As `PartStore.object_sha256`, of the storage and not of the mirror."""
@@ -220,8 +220,8 @@ def push_store(store: PartStore, url: str) -> list[str]:
     edits_there = target.log.names()
     if edits_there != edits[: len(edits_there)]:
         raise DatasetError(f"{target.url} has other edits; push to a new address")
-    there = set(target.files.stamps())
-    stems = [stem for stem in used_stems(store) if stem not in there]
+    committed = set(target.files.stamps())
+    stems = [stem for stem in used_stems(store) if stem not in committed]
     for step in (_send_objects, _commit_part):
         for stem in stems:
             step(target._bucket, store, stem)
@@ -240,13 +240,13 @@ def _send_objects(bucket: Bucket, source: PartStore, stem: str) -> None:
     Raises DatasetError if one exists with other content or cannot be read here.
     """
     prefix = f"{PARTS}/{stem}/"
-    there = bucket.list(prefix)
+    listing = bucket.list(prefix)
 
     def send(name: str) -> bool:
         with disk_failures(f"part {stem} of {source.address}: object {name} cannot be read"):
             content = join_inside(source.path, prefix + name).read_bytes()
         key = prefix + name
-        return bucket.read(key) == content if key in there else bucket.create_equal(key, content)
+        return bucket.read(key) == content if key in listing else bucket.create_equal(key, content)
 
     names = sorted(source.files.manifest(stem).objects)
     with ThreadPoolExecutor(PARALLEL_REQUESTS) as threads:
@@ -257,9 +257,9 @@ def _send_objects(bucket: Bucket, source: PartStore, stem: str) -> None:
 
 def _commit_part(bucket: Bucket, source: PartStore, stem: str) -> None:
     """Commit the uploaded objects, unless another writer has; DatasetError if one is absent."""
-    there = bucket.list(f"{PARTS}/{stem}/")
+    listing = bucket.list(f"{PARTS}/{stem}/")
     for name in sorted(source.files.manifest(stem).objects):
-        if f"{PARTS}/{stem}/{name}" not in there:
+        if f"{PARTS}/{stem}/{name}" not in listing:
             _refuse_commit(bucket, stem, f"object {name} was removed")
     bucket.create(f"{CATALOG}/{stem}.parquet", source.files.path(stem).read_bytes())
 
@@ -303,7 +303,7 @@ def _refresh(bucket: Bucket, mirror: Path, anew: bool = False) -> None:
         if content is not None:
             _keep(join_inside(mirror, key), content, listing[key].modified_ns)
 
-    stale = [key for key, each in listing.items() if anew or not _is_copy(mirror / key, each)]
+    stale = [key for key, entry in listing.items() if anew or not _is_copy(mirror / key, entry)]
     with ThreadPoolExecutor(PARALLEL_REQUESTS) as threads:
         list(threads.map(fetch, stale))
 

@@ -70,9 +70,9 @@ class Body:
             raise ValueError(f"this body's actions have size {self.act_dim}, got {act_dim}")
         nodes = list(self.parents)
         fields = {LAST_ACTION: self.actions, **self.fields}
-        others = [name for name in slices if name not in (*fields, *ROOT_FIELDS)]
-        if self.complete and len(others) == 1 and not self.fields.keys() & slices.keys():
-            fields[others[0]] = tuple(chain.from_iterable(self.fields.values()))
+        unknown = [name for name in slices if name not in (*fields, *ROOT_FIELDS)]
+        if self.complete and len(unknown) == 1 and not self.fields.keys() & slices.keys():
+            fields[unknown[0]] = tuple(chain.from_iterable(self.fields.values()))
         owners: list[tuple[int, str]] = []
         for name, (start, stop) in slices.items():
             places = nodes[:1] * (stop - start) if name in ROOT_FIELDS else fields.get(name)
@@ -103,9 +103,9 @@ def _repeat(names: Iterable[str], times: int) -> tuple[str, ...]:
     return tuple(name for name in names for _ in range(times))
 
 
-def _chain(first: str, *rest: str, after: str) -> dict[str, str]:
+def _chain(first: str, *descendants: str, after: str) -> dict[str, str]:
     """A chain of nodes below `after`, as node -> parent."""
-    names = (after, first, *rest)
+    names = (after, first, *descendants)
     return {name: parent for parent, name in pairwise(names)}
 
 
@@ -151,7 +151,7 @@ def _cmu_humanoid() -> Body:
         "femur": "xyz", "tibia": "x", "foot": "xz", "toes": "x", "clavicle": "yz",
         "humerus": "xyz", "radius": "x", "wrist": "y", "hand": "xz", "fingers": "x", "thumb": "xz",
     }  # fmt: skip
-    axes = {f"{side}{part}": each for side in "lr" for part, each in limb_axes.items()}
+    axes = {f"{side}{part}": letters for side in "lr" for part, letters in limb_axes.items()}
     axes |= dict.fromkeys(spine[:-1], "xyz")
     joints = tuple(node for node in sorted(axes) for _ in axes[node])
 
@@ -292,12 +292,12 @@ def body_view(
     """
     if not isinstance(name, str):
         return _of_tree(**name).graph(slices, act_dim), None
-    other = body_of(slices, act_dim)
-    name = other if name == OWN else name
-    if name == QUADRUPED != other:
+    data_body = body_of(slices, act_dim)
+    name = data_body if name == OWN else name
+    if name == QUADRUPED != data_body:
         raise ValueError(
-            f"these data are of the body {other}, not {name}; "
-            f"{_models_of(other)}set the model's body to {other}"
+            f"these data are of the body {data_body}, not {name}; "
+            f"{_models_of(data_body)}set the model's body to {data_body}"
         )
     body = _NAMED[name]
     placed = {*body.fields, *ROOT_FIELDS, LAST_ACTION}

@@ -145,10 +145,10 @@ def in_threads(kernel: Callable[..., None], rows: int, *arrays: Any) -> None:
         kernel(*arrays, 0, rows)
         return
     pool = _pool(threads - 1)
-    others = [pool.submit(kernel, *arrays, bounds[i], bounds[i + 1]) for i in range(1, threads)]
+    futures = [pool.submit(kernel, *arrays, bounds[i], bounds[i + 1]) for i in range(1, threads)]
     kernel(*arrays, 0, bounds[1])
-    for each in others:
-        each.result()
+    for future in futures:
+        future.result()
 
 
 @torch.library.custom_op("gaitforge::neighbour_attention", mutates_args=())

@@ -55,7 +55,7 @@ class EmbodimentGraph:
 
     def with_own_node(self, name: str, indices: tuple[int, ...]) -> "EmbodimentGraph":
         """The same graph with a node of its own for some root indices, see `told_to_all`."""
-        root = tuple(each for each in self.observations[0] if each not in indices)
+        root = tuple(index for index in self.observations[0] if index not in indices)
         if len(root) + len(indices) != len(self.observations[0]):
             raise ValueError(f"indices {indices} are not the root's")
         new = len(self.nodes)

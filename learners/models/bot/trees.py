@@ -29,7 +29,7 @@ def robot_tree(robot: Path) -> dict[str, Any]:
         spec = mujoco.MjSpec.from_file(str(path))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"no robot can be read at {robot}: {error}") from None
-    return joint_tree(spec, joints or [each.target for each in spec.actuators], str(robot))
+    return joint_tree(spec, joints or [actuator.target for actuator in spec.actuators], str(robot))
 
 
 def joint_tree(spec: Any, joints: Sequence[str], name: str = "MJCF") -> dict[str, Any]:
@@ -47,11 +47,15 @@ def joint_tree(spec: Any, joints: Sequence[str], name: str = "MJCF") -> dict[str
     Raises:
         ValueError: no joints, or one that the MJCF lacks.
     """
-    found = [spec.joint(joint) for joint in joints]
-    if not joints or None in found:
-        lost = [joint for joint, there in zip(joints, found, strict=True) if there is None]
+    spec_joints = [spec.joint(joint) for joint in joints]
+    if not joints or None in spec_joints:
+        lost = [
+            joint
+            for joint, spec_joint in zip(joints, spec_joints, strict=True)
+            if spec_joint is None
+        ]
         raise ValueError(f"{name}: its actions are not of joints: {', '.join(lost) or 'none'}")
-    actions = tuple(joint.parent.name for joint in found)
+    actions = tuple(joint.parent.name for joint in spec_joints)
     above = {moved: _moved_above(spec.body(moved)) for moved in actions}
     needed = {*above, *(body for line in above.values() for body in line)}
     order = [body.name for body in _below(spec.worldbody) if body.name in needed]

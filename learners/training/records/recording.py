@@ -20,9 +20,9 @@ class TrainingFiles:
     def __init__(self, run_dir: Path, card: Mapping[str, object], last_step: int) -> None:
         self._run_dir = run_dir
         config = json.dumps(card, indent=2) + "\n"
-        what = f"cannot write a run to {run_dir}"
+        problem = f"cannot write a run to {run_dir}"
         advice = "; give a folder that can be written"
-        with disk_failures(what, advice):
+        with disk_failures(problem, advice):
             run_dir.mkdir(parents=True, exist_ok=True)
             write_bytes_durably(run_dir / CONFIG, config.encode())
             self.history = History(run_dir, last_step)

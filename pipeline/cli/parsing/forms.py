@@ -86,8 +86,8 @@ class FormField:
             schema: dict[str, Any] = {"type": "string", "enum": list(allowed)}
             if self.name in _OWN:
                 schema = {"anyOf": [schema | {"title": "a name"}, _OWN[self.name]]}
-            one = Annotated[str, WithJsonSchema(schema)]
-            return list[one] if action.type is names else one
+            choice = Annotated[str, WithJsonSchema(schema)]
+            return list[choice] if action.type is names else choice
         several = action.nargs in ("+", "*") or isinstance(action, argparse._AppendAction)
         return list[kind] if several and self.name not in _OTHER_TYPES else kind
 
@@ -121,8 +121,8 @@ class FormField:
             yield from [self.option] * bool(value)
         else:
             several = self.action.type in (names, numbers) or not isinstance(value, list)
-            for each in [value] if several else value:
-                text = ",".join(map(_quoted, each)) if isinstance(each, list) else str(each)
+            for item in [value] if several else value:
+                text = ",".join(map(_quoted, item)) if isinstance(item, list) else str(item)
                 if not self.option and text.startswith("-"):
                     raise ValueError(f"{self.name} cannot begin with a dash: {text}")
                 yield f"{self.option}={text}" if self.option else text
@@ -154,8 +154,10 @@ def form_signature(fields: Sequence[FormField], runners: bool) -> Signature:
     parameters = [field.parameter for field in fields]
     places = {"dask": DaskSettings, "slurm": SlurmForm} if runners else {}
     for name, kind in places.items():
-        what: Any = kind | None
-        parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=what))
+        annotation: Any = kind | None
+        parameters.append(
+            Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        )
     return Signature(parameters)
 
 

@@ -64,9 +64,9 @@ class Parser(argparse.ArgumentParser):
     ) -> Any:
         """See `argparse.ArgumentParser`; the argument `given` names the options that are there."""
         self._given = {}
-        parsed, rest = super().parse_known_args(args, namespace)
+        parsed, remaining = super().parse_known_args(args, namespace)
         setattr(parsed, GIVEN, {**getattr(parsed, GIVEN, {}), **self._given})
-        return parsed, rest
+        return parsed, remaining
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         # argparse calls it for every option that it meets, and for positionals without a value too.
@@ -107,8 +107,8 @@ def command(example: str, *options: Option) -> Callable[[Handler], Command]:
             parser.epilog = f"example:  {example}"
 
         name = handler.__name__.strip("_").replace("_", "-")
-        what = (handler.__doc__ or name).rstrip(".")  # `python -OO` drops docstrings
-        return Command(name, f"{what[0].lower()}{what[1:]}", fill)
+        text = (handler.__doc__ or name).rstrip(".")  # `python -OO` drops docstrings
+        return Command(name, f"{text[0].lower()}{text[1:]}", fill)
 
     return decorate
 
@@ -119,8 +119,8 @@ def actions(example: str, *commands: Command) -> Command:
     def fill(parser: Parser) -> None:
         parser.epilog = f"example:  {example}"
         inner = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-        for each in commands:
-            each.fill(add_command(inner, each.name, each.what))
+        for subcommand in commands:
+            subcommand.fill(add_command(inner, subcommand.name, subcommand.what))
 
     return Command("", "", fill)
 
@@ -132,15 +132,15 @@ def add_command(commands: "argparse._SubParsersAction[Any]", name: str, what: st
 
 def add_options(parser: Container, *options: Option) -> None:
     """Add options: names of `SHARED` and `GROUPS` in a string, name -> `details`, or functions."""
-    for each in options:
-        if isinstance(each, str):
-            listed = " ".join(GROUPS.get(name, name) for name in each.split())
+    for entry in options:
+        if isinstance(entry, str):
+            listed = " ".join(GROUPS.get(name, name) for name in entry.split())
             add_options(parser, {name: SHARED[name] for name in listed.split()})
-        elif isinstance(each, Mapping):
-            for name, what in each.items():
-                parser.add_argument(name, **what)
+        elif isinstance(entry, Mapping):
+            for name, keywords in entry.items():
+                parser.add_argument(name, **keywords)
         else:
-            each(parser)
+            entry(parser)
 
 
 def option(name: str, *what: Any, **more: Any) -> AddTo:

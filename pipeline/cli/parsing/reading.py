@@ -90,12 +90,16 @@ def refuse_unread(arguments: Arguments, besides: Collection[str] = ()) -> None:
     Args:
         besides: arguments that others read.
     """
-    given = vars(arguments).get(GIVEN, {})
+    given_options = vars(arguments).get(GIVEN, {})
     used = {*arguments._read, *besides, *_WORDS}
-    unread = [option for name, options in given.items() if name not in used for option in options]
+    unread = [
+        option for name, options in given_options.items() if name not in used for option in options
+    ]
     if unread:
         effect = "has no effect" if len(unread) == 1 else "have no effect"
-        used_options = [o for name, options in given.items() if name in used for o in options]
-        others = [option for option in used_options if option.startswith("-")]
-        advice = f" beside {listed(others)}; give only what goes together" if others else " here"
+        used_options = [
+            o for name, options in given_options.items() if name in used for o in options
+        ]
+        flags = [option for option in used_options if option.startswith("-")]
+        advice = f" beside {listed(flags)}; give only what goes together" if flags else " here"
         raise ValueError(f"{listed(unread)} {effect}{advice}")

@@ -165,12 +165,12 @@ def run_here(arguments: argparse.Namespace) -> None:
 def _options_in_use(arguments: argparse.Namespace, options: Options) -> list[str]:
     """The options whose arguments are not None."""
     dests = _dests(options)
-    return [each for each, dest in dests.items() if getattr(arguments, dest, None) is not None]
+    return [flag for flag, dest in dests.items() if getattr(arguments, dest, None) is not None]
 
 
 def _dests(options: Options) -> dict[str, str]:
     """Option -> the argument's name."""
-    return {each: d.get("dest", each[2:].replace("-", "_")) for each, d in options.items()}
+    return {flag: d.get("dest", flag[2:].replace("-", "_")) for flag, d in options.items()}
 
 
 def _refuse_combinations(arguments: argparse.Namespace) -> None:

@@ -21,7 +21,7 @@ def named_code(arguments: argparse.Namespace) -> list[str]:
     """
     values = vars(arguments)
     left_out = _NO_NAMES | runner_arguments()
-    texts = [each for name in values.keys() - left_out for each in _texts(values[name])]
+    texts = [text for name in values.keys() - left_out for text in _texts(values[name])]
     # Of `expert import` it is a flag, which allows a program of the user's own and names none.
     named = _texts(values.get("trust"))
     return [*named, *sorted(text for text in texts if _may_name_code(text))]
@@ -31,8 +31,8 @@ def _texts(value: object) -> Iterator[str]:
     if isinstance(value, str | Path):  # a policy may stand where folders do
         yield str(value)
     elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _texts(each)
+        for item in value:
+            yield from _texts(item)
 
 
 def _may_name_code(text: str) -> bool:

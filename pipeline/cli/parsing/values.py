@@ -38,9 +38,9 @@ def numbers(text: str) -> tuple[int, ...]:
             ranges.append(range(0))
     if not ranges or not all(ranges):
         raise argparse.ArgumentTypeError(f"'{text}' is not a list like 0,2,5-9")
-    if sum(each.stop - each.start for each in ranges) > MOST_NUMBERS:
+    if sum(span.stop - span.start for span in ranges) > MOST_NUMBERS:
         raise argparse.ArgumentTypeError(f"'{text}' has more than {MOST_NUMBERS:,} numbers")
-    return tuple(number for each in ranges for number in each)
+    return tuple(number for span in ranges for number in span)
 
 
 def by_joint(text: str) -> list[tuple[str, float]]:

@@ -58,7 +58,7 @@ def binned(name: str, values: pa.Array) -> ChartColumn:
     codes[valid] = (
         np.searchsorted(distinct, numbers) if few else np.searchsorted(edges, numbers, "right") - 1
     )
-    texts = tuple(_literal(each) for each in (distinct if few else edges).tolist())
+    texts = tuple(_literal(value) for value in (distinct if few else edges).tolist())
     bins, single = ((), texts) if few else (texts, ())
     return ChartColumn(name, sql, codes, bins, single, missing="" if valid.all() else missing)
 
@@ -75,13 +75,15 @@ def _named(name: str, sql: str, values: pa.Array) -> ChartColumn:
     counts = np.bincount(np.asarray(coded.indices.drop_null()), minlength=len(names))
     frequent = np.argsort(-counts, kind="stable")[:MOST_NAMES]
     kept = sorted(names[index] for index in frequent)
-    others = len(kept) < len(names)
-    places = {each: code for code, each in enumerate(kept)}
-    of_name = [places.get(each, len(kept)) for each in names]
-    to_code = np.array([*of_name, len(kept) + others], np.uint8)
+    truncated = len(kept) < len(names)
+    places = {label: code for code, label in enumerate(kept)}
+    of_name = [places.get(label, len(kept)) for label in names]
+    to_code = np.array([*of_name, len(kept) + truncated], np.uint8)
     codes = to_code[np.asarray(coded.indices.fill_null(len(names)))]
     missing = f"{sql} is null" if values.null_count else ""
-    return ChartColumn(name, sql, codes, (), tuple(kept), text=True, others=others, missing=missing)
+    return ChartColumn(
+        name, sql, codes, (), tuple(kept), text=True, others=truncated, missing=missing
+    )
 
 
 def bin_edges(low: float, high: float) -> np.ndarray:
@@ -95,18 +97,18 @@ def bin_edges(low: float, high: float) -> np.ndarray:
     width = Decimal(1).scaleb(((last - first) / MOST_BINS).adjusted())
     width = max(width, Decimal(1)) if whole else width
     steps = [width * factor for factor in (1, 2, 5, 10, 20)]
-    step = next(each for each in steps if _floor(last, each) - _floor(first, each) < MOST_BINS)
+    step = next(size for size in steps if _floor(last, size) - _floor(first, size) < MOST_BINS)
     start = _floor(first, step)
     stop = _floor(last, step)
     edges = [k * step for k in range(start - 1, stop + 3)]
     if whole:
         limits = np.iinfo(np.int64)
-        exact = np.array([min(max(int(each), limits.min), limits.max) for each in edges])
+        exact = np.array([min(max(int(edge), limits.min), limits.max) for edge in edges])
     else:
-        exact = np.array([float(each) for each in edges])
+        exact = np.array([float(edge) for edge in edges])
     exact = np.unique(exact)
-    place = np.searchsorted(exact, [low, high], "right")
-    return exact[place[0] - 1 : place[1] + 1]
+    positions = np.searchsorted(exact, [low, high], "right")
+    return exact[positions[0] - 1 : positions[1] + 1]
 
 
 def _floor(value: Decimal, step: Decimal) -> int:

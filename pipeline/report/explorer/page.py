@@ -42,33 +42,36 @@ def explorer_of(selection: Selection, folder: Path, within: str = "") -> str:
     """The page of a selection, as text, for a folder; `within` is the selection's condition."""
     store = selection.store
     address = store.full_address
-    place = address
+    location = address
     if "://" not in address:  # keep the folders of this machine out of the page
         beside = Path(address).parent == folder.resolve().parent
-        place = f"{'../' if beside else ''}{Path(address).name}"
+        location = f"{'../' if beside else ''}{Path(address).name}"
     name = PurePosixPath(address).name
     group_by = store.schema.group_by
     step = -(-len(selection) // MOST_EPISODES) or 1
     table = selection.with_rows(selection.rows[::step]).episodes().combine_chunks()
-    glosses = {each.name: each for each in glossary(store.schema, table.schema)}
+    glosses = {gloss.name: gloss for gloss in glossary(store.schema, table.schema)}
     arrays = {name: table.column(name).combine_chunks() for name in table.column_names}
-    columns = [binned(*each) for each in arrays.items() if each[0] not in IDENTIFIERS]
+    columns = [binned(*item) for item in arrays.items() if item[0] not in IDENTIFIERS]
     described = [
         {
-            "name": each.name,
-            "sql": each.sql,
-            "unit": glosses[each.name].unit,
-            "meaning": glosses[each.name].meaning,
-            **{key: getattr(each, key) for key in ("edges", "values", "text", "others", "missing")},
+            "name": column.name,
+            "sql": column.sql,
+            "unit": glosses[column.name].unit,
+            "meaning": glosses[column.name].meaning,
+            **{
+                key: getattr(column, key)
+                for key in ("edges", "values", "text", "others", "missing")
+            },
         }
-        for each in columns
+        for column in columns
     ]
-    varied = {each.name for each in columns if len(each.values) != 1 or each.others}
+    varied = {column.name for column in columns if len(column.values) != 1 or column.others}
     shown = [*group_by, *(name for name in FIRST_SHOWN if name in varied)]
     ids, returns = (np.asarray(arrays[column]) for column in ("episode", "return"))
     catalog = {
         "store": name,
-        "place": place,
+        "place": location,
         "within": within,
         "of": f"one in {step} of {len(selection):,}" if step > 1 else "",
         "episodes": len(table),
@@ -80,7 +83,7 @@ def explorer_of(selection: Selection, folder: Path, within: str = "") -> str:
         "explorer.html",
         catalog=catalog,
         blocks={
-            **{f"column-{k}": _packed(each.codes) for k, each in enumerate(columns)},
+            **{f"column-{k}": _packed(column.codes) for k, column in enumerate(columns)},
             "ids": _packed(np.diff(ids, prepend=0).astype("<i8")),
             "returns": _packed(returns.astype("<f4")),
         },

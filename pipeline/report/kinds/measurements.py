@@ -43,9 +43,9 @@ def _short(summary: Record) -> list[dict[str, str]]:
     rows = []
     for group in grouped_by(summary["verdicts"], ("ahead", "behind", "set")):
         first = group[0]
-        ratios = [each["means"][1] / each["means"][0] for each in group]
+        ratios = [row["means"][1] / row["means"][0] for row in group]
         places = {
-            kind: ", ".join(_value(each) or "yes" for each in group if each["verdict"] == kind)
+            kind: ", ".join(_value(row) or "yes" for row in group if row["verdict"] == kind)
             for kind in (HOLDS, OPEN, FAILS)
         }
         names = {"published": f"{first['ahead']} ahead of {first['behind']}", "of": first["set"]}
@@ -60,8 +60,8 @@ def summary_rows(summary: Record) -> list[dict[str, str]]:
     rows = []
     for row in summary["rows"]:
         figure = f"{_number(row['median'])} {row['unit']}"
-        place = {"measure": row["measure"], "axis": row["axis"], "value": _value(row)}
-        rows.append({**place, "of": row["series"], "median": figure, "quartiles": _spread(row)})
+        point = {"measure": row["measure"], "axis": row["axis"], "value": _value(row)}
+        rows.append({**point, "of": row["series"], "median": figure, "quartiles": _spread(row)})
     return rows
 
 
@@ -69,7 +69,10 @@ def _abstract(summary: Record) -> str:
     plan = summary["plan"]
     machines = "; ".join(
         f"{group[0]['processor']}, {group[0]['cores']} cores, load "
-        + interval([min(each["load"] for each in group), max(each["load"] for each in group)], 1)
+        + interval(
+            [min(machine["load"] for machine in group), max(machine["load"] for machine in group)],
+            1,
+        )
         for group in grouped_by(summary["machines"], ("processor", "cores"))
     )
     return (
@@ -133,8 +136,8 @@ def _panel(
 ) -> Panel:
     lines = []
     for name in dict.fromkeys(row["series"] for row in rows):
-        own = zip(rows, figures, strict=True)
-        points = sorted((row["value"], y) for row, y in own if row["series"] == name)
+        pairs = zip(rows, figures, strict=True)
+        points = sorted((row["value"], y) for row, y in pairs if row["series"] == name)
         lines.append(Curve(name.replace("-legged", ""), *zip(*points, strict=True)))
     return charts.curves(title, lines, axis, unit, log=min(figures) > 0)
 
@@ -143,10 +146,10 @@ def _spectra(group: Sequence[Record]) -> Iterator[Panel]:
     """The energy by frequency of each signal; the band are the lowest modes."""
     for row in group:
         if row["spectrum"] is not None:
-            own = row["spectrum"]
+            spectrum = row["spectrum"]
             last = row["facts"]["up to, Hz"]
-            cut = last + own["frequency_hz"][1] / 2
+            cut = last + spectrum["frequency_hz"][1] / 2
             title = f"{pages.words(row['axis'])}, n = {_value(row)}"
-            shares = own["frequency_hz"], own["energy_share"]
+            shares = spectrum["frequency_hz"], spectrum["energy_share"]
             label = f"the {row['facts']['modes']} lowest"
             yield charts.spectrum(title, *shares, cut_hz=cut, cut_label=label, note="")

@@ -44,7 +44,7 @@ def write_page(out: Path, reporter: Reporter) -> Path:
         Section(
             "Episodes",
             "The worst, the median and the best episode of each task's best run, to play.",
-            links={place: name for place, name in links.items() if place},
+            links={link: name for link, name in links.items() if link},
         ),
         Section("All runs", rows=_run_rows(summary)),
     ]

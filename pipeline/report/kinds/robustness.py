@@ -57,7 +57,7 @@ def summary_rows(summary: Record) -> list[dict[str, str]]:
             "survival": fixed(row["survival"]),
             **{name: fixed(row[key], digits) for name, (key, digits) in _MEASURES.items()},
         }
-        for row in sorted(summary["rows"], key=lambda each: _order(summary["rows"], each))
+        for row in sorted(summary["rows"], key=lambda entry: _order(summary["rows"], entry))
     ]
 
 
@@ -75,20 +75,20 @@ def limit_rows(summary: Record) -> list[dict[str, str]]:
     last = {row["quantity"]: row["value"] for row in summary["rows"]}
     default = [row for row in summary["rows"] if row["quantity"] == DEFAULT]
     succeeds = {row["policy"]: row["success"] > 0 for row in default}
-    for each in summary["limits"]:
-        row = table.setdefault(each["quantity"], {"quantity": _label(each["quantity"])})
-        until = each["until"]
-        name = pages.policy(each["policy"])
+    for limit in summary["limits"]:
+        row = table.setdefault(limit["quantity"], {"quantity": _label(limit["quantity"])})
+        until = limit["until"]
+        name = pages.policy(limit["policy"])
         row[name] = "none" if until is None else str(until)
-        if not succeeds[each["policy"]]:
+        if not succeeds[limit["policy"]]:
             row[name] = NEVER
-        elif until == last[each["quantity"]]:
+        elif until == last[limit["quantity"]]:
             row[name] = f"{until} and beyond"
     return list(table.values())
 
 
 def _order(rows: Sequence[Record], row: Record) -> tuple[int, int]:
-    conditions = [(each["quantity"], each["value"]) for each in rows]
+    conditions = [(entry["quantity"], entry["value"]) for entry in rows]
     return conditions.index((row["quantity"], row["value"])), rows.index(row)
 
 
@@ -126,11 +126,13 @@ def _charts(rows: Sequence[Record]) -> Iterable[Panel]:
         for measure in ("success", "return"):
             lines = []
             for policy in dict.fromkeys(row["policy"] for row in rows):
-                own = [row for row in rows if row["policy"] == policy]
-                points = [(nominal, row[measure]) for row in own if row["quantity"] == default]
+                policy_rows = [row for row in rows if row["policy"] == policy]
+                points = [
+                    (nominal, row[measure]) for row in policy_rows if row["quantity"] == default
+                ]
                 points += [
                     (float(row["value"]), row[measure])
-                    for row in own
+                    for row in policy_rows
                     if row["quantity"] == quantity
                 ]
                 x, y = zip(*sorted(points), strict=True)

@@ -138,7 +138,7 @@ def _read_episodes(paths: list[Path]) -> np.ndarray:
     parts = [ParquetRows(path).read_integers(_NUMBERS) for path in paths]
     numbers = {name: np.concatenate([part[name] for part in parts]) for name in _NUMBERS}
     order = np.argsort(numbers["episode_index"], kind="stable")
-    numbers = {name: each[order] for name, each in numbers.items()}
+    numbers = {name: column[order] for name, column in numbers.items()}
     lengths = numbers["length"]
     if len(lengths) == 0:
         refuse(paths[0], "", "holds no episode")
@@ -180,8 +180,8 @@ def _read_info(path: Path) -> dict[str, Any]:
         if version != "v2.1":
             advice = "bring it to v2.1 with lerobot's own converters of that time"
             refuse(path, "codebase_version", f"{problem}: {advice}")
-        place = f"--repo-id=me/data --root={quote(str(path.parent.parent))} --push-to-hub=false"
-        advice = f"convert a copy with lerobot's own converter: python -m {_CONVERTER} {place}"
+        arguments = f"--repo-id=me/data --root={quote(str(path.parent.parent))} --push-to-hub=false"
+        advice = f"convert a copy with lerobot's own converter: python -m {_CONVERTER} {arguments}"
         refuse(path, "codebase_version", f"{problem}: {advice}")
     check("fps", _is_rate(info["fps"]), "a positive number", info["fps"])
     check("robot_type", isinstance(robot, str | None), "a string or null", robot)
@@ -219,7 +219,7 @@ def _data_files(root: Path, pattern: str) -> list[Path]:
     """
 
     def numbers(path: Path) -> list[int]:
-        return [int(each) for each in re.findall("[0-9]+", path.relative_to(root).as_posix())]
+        return [int(digits) for digits in re.findall("[0-9]+", path.relative_to(root).as_posix())]
 
     anything = re.sub(rf"({_PLACE.pattern})+", "*", glob.escape(pattern))
     return sorted(root.glob(anything), key=numbers)
@@ -247,10 +247,10 @@ def _is_shape(shape: Any) -> bool:
 def _is_named(names: Any) -> bool:
     """Whether these are strings, numbers, or an object of them or of lists of them."""
     values = names.values() if isinstance(names, dict) else [names]
-    singles = [one for each in values for one in (each if isinstance(each, list) else [each])]
+    singles = [item for value in values for item in (value if isinstance(value, list) else [value])]
     return all(
-        isinstance(one, str | int) or (isinstance(one, float) and math.isfinite(one))
-        for one in singles
+        isinstance(item, str | int) or (isinstance(item, float) and math.isfinite(item))
+        for item in singles
     )
 
 

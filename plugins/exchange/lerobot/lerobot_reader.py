@@ -39,8 +39,8 @@ class LerobotImporter(Importer):
                 refuse(notes.path, "length", f"not the dataset's episodes; {_REMEDY}")
         else:
             self._features, self.schema, self.carried = _described(folder)
-        stats = {name: folder.stats.get(each) for name, each in self._features.items()}
-        self.statistics = {name: each for name, each in stats.items() if isinstance(each, dict)}
+        stats = {name: folder.stats.get(feature) for name, feature in self._features.items()}
+        self.statistics = {name: entry for name, entry in stats.items() if isinstance(entry, dict)}
         flags = (layout.TERMINATED, layout.TRUNCATED) if self._notes else _FLAGS
         self._flags = [name for name in flags if name in folder.features]
         fields = {feature: self.schema.field(name) for name, feature in self._features.items()}
@@ -169,7 +169,7 @@ def _described(folder: LerobotFolder) -> tuple[dict[str, str], Schema, Carried]:
     if folder.tasks:
         kept.append("the task of an episode's first frame -> skill and task")
     channels = {name: features[feature].get("names") for name, feature in names.items()}
-    channels = {name: each for name, each in channels.items() if each}
+    channels = {name: labels for name, labels in channels.items() if labels}
     attributes = {"format": "lerobot", "channel_names": channels}
     robot = str(info.get("robot_type") or "unknown")
     schema = Schema(tuple(fields.values()), 1.0 / info["fps"], robot, attributes)

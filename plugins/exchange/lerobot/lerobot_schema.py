@@ -68,9 +68,9 @@ def feature_shape(field: Field) -> tuple[int, ...]:
 def features(schema: Schema) -> dict[str, dict[str, Any]]:
     """`features` of `info.json`."""
     specs = {
-        feature_of(each.name): (each.dtype, feature_shape(each), _channel_names(each))
-        for each in schema.fields
-        if each.per == "step"
+        feature_of(field.name): (field.dtype, feature_shape(field), _channel_names(field))
+        for field in schema.fields
+        if field.per == "step"
     }
     specs |= {name: (dtype, (1,), None) for name, dtype in OWN_FEATURES.items()}
     return {

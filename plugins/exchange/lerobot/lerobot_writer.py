@@ -60,10 +60,10 @@ class LerobotExporter(Exporter):
     def check(self, selection: EpisodeSelection, destination: Path) -> None:
         """See `protocol.Exporter`."""
         self._name = destination.name
-        for each in selection.schema.fields:
-            if each.per == "step" and len(each.shape) > layout.MOST_AXES:
+        for field in selection.schema.fields:
+            if field.per == "step" and len(field.shape) > layout.MOST_AXES:
                 most = f"a LeRobot feature has at most {layout.MOST_AXES} axes"
-                raise DatasetError(f"field {each.name}: {most}, not {len(each.shape)}")
+                raise DatasetError(f"field {field.name}: {most}, not {len(field.shape)}")
 
     def write(self, selection: EpisodeSelection, temporary: Path, advance: Advance) -> Carried:
         """See `protocol.Exporter`."""
@@ -75,9 +75,9 @@ class LerobotExporter(Exporter):
         data = _FileSeries(temporary, layout.DATA_PATH, file_bytes)
         described = _FileSeries(temporary, layout.EPISODES_PATH, file_bytes)
         with closing(data), closing(described):
-            for block, own in frames.blocks():
+            for block, computed in frames.blocks():
                 stored = {feature_of(name): rows for name, rows in block.read(names).items()}
-                columns = stored | own
+                columns = stored | computed
                 arrays = {name: _feature_column(rows) for name, rows in columns.items()}
                 places = data.write(pa.table(arrays), block.lengths)
                 rows = frames.episode_rows(block, places, columns if options.episode_stats else {})
@@ -88,7 +88,7 @@ class LerobotExporter(Exporter):
         _write_json(temporary / layout.INFO, info)
         stats = {feature_of(name): statistics.field_stats(selection, name) for name in names}
         stats |= frames.own_stats()
-        lists = {name: {key: each[key].tolist() for key in each} for name, each in stats.items()}
+        lists = {name: {key: entry[key].tolist() for key in entry} for name, entry in stats.items()}
         _write_json(temporary / layout.STATS, lists)
         if options.notes:
             _write_notes(temporary, selection)
@@ -133,13 +133,13 @@ class _Frames:
     def blocks(self) -> Iterator[tuple[Block, dict[str, np.ndarray]]]:
         """Each block with its computed features."""
         for block in blocks(self._selection):
-            rows = {name: each[block.episodes] for name, each in self._episodes.items()}
+            rows = {name: values[block.episodes] for name, values in self._episodes.items()}
             yield block, layout.own_columns(block, rows, self.fps)
 
     def own_stats(self) -> dict[str, Stats]:
         """Statistics of the computed features."""
         return {
-            name: statistics.scalar_stats(own[name] for _, own in self.blocks())
+            name: statistics.scalar_stats(computed[name] for _, computed in self.blocks())
             for name in layout.OWN_FEATURES
         }
 
@@ -234,7 +234,7 @@ def _task_descriptions(table: pa.Table, group_by: tuple[str, str]) -> list[str]:
     if "task" not in table.column_names or not pa.types.is_string(table.schema.field("task").type):
         return fallbacks
     tasks = table.column("task").to_pylist()
-    return [task or other for task, other in zip(tasks, fallbacks, strict=True)]
+    return [task or fallback for task, fallback in zip(tasks, fallbacks, strict=True)]
 
 
 def _write_tasks(path: Path, tasks: list[str]) -> None:
@@ -247,7 +247,9 @@ def _write_tasks(path: Path, tasks: list[str]) -> None:
     pandas = {
         "index_columns": ["task"],
         "column_indexes": [nameless | text],
-        "columns": [{"name": name, "field_name": name} | each for name, each in columns.items()],
+        "columns": [
+            {"name": name, "field_name": name} | column for name, column in columns.items()
+        ],
         "creator": {"library": "pyarrow", "version": pa.__version__},
         "pandas_version": None,
     }

@@ -33,9 +33,9 @@ def data_folder(source: str) -> Path:
     places = [Path(source), Path(source, "data")]
     if not Path(source).exists():
         places.append(get_dataset_path(source) / "data")
-    for place in places:
-        if (place / METADATA_FILE).is_file():
-            return place
+    for folder in places:
+        if (folder / METADATA_FILE).is_file():
+            return folder
     refuse(source, METADATA_FILE, "no such file there or in data/, and no local dataset's id")
 
 

@@ -199,13 +199,13 @@ class MinariImporter(Importer):
             about = iter(self._storage.get_episode_metadata(numbers))
             for number in numbers:
                 try:
-                    each = next(about)
+                    record = next(about)
                 except (KeyError, FileNotFoundError):
                     problem = "is missing; episodes are numbered from 0 without a gap"
                     refuse(self._path, f"episode_{number}", problem)
-                if not isinstance(each, Mapping):
+                if not isinstance(record, Mapping):
                     refuse(self._path, f"episode_{number}", "its metadata must be a JSON object")
-                yield each
+                yield record
 
     def read_part(self, part: sources.Span) -> PartInput:
         """See `protocol.Importer`."""
@@ -221,7 +221,7 @@ class MinariImporter(Importer):
             refuse(self._path, f"episode_{first + len(read)}", "is missing")
         join = {"step": np.concatenate, "episode": np.stack}
         arrays = {
-            field.name: join[field.per]([each[field.name] for each, _ in read])
+            field.name: join[field.per]([episode[field.name] for episode, _ in read])
             for field in self.schema.fields
         }
         ends = np.array([ends for _, ends in read])
@@ -232,10 +232,12 @@ class MinariImporter(Importer):
     ) -> pa.Table | dict[str, Any]:
         """Catalog rows of a part; `ends` (E, 2) are terminated and truncated."""
         about = list(self._about(range(part.first, part.episodes.stop)))
-        seeds = [meta.episode_seed(self._path, n, each) for n, each in enumerate(about, part.first)]
+        seeds = [
+            meta.episode_seed(self._path, n, record) for n, record in enumerate(about, part.first)
+        ]
         flags = {"terminated": ends[:, 0], "truncated": ends[:, 1]}
         if self._types is not None:
-            notes = [each.get(layout.NOTES) for each in about]
+            notes = [record.get(layout.NOTES) for record in about]
             table = layout.rows_of_notes(self._path, notes, self._types)
             arguments: dict[str, Any] = {"remedy": _REMEDY, "rewards": rewards, **flags}
             check_notes(self._path, layout.NOTES, table, part, **arguments)

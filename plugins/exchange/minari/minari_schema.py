@@ -86,7 +86,7 @@ def leaves_of(
         left.append(f"{where}: a space of {type(space).__name__}{shape} holds no numbers")
     else:
         return [Leaf(path, tuple(space.shape), np.dtype(space.dtype), _is_bounded(space))]
-    inner_leaves = [leaves_of(key, each, left, (*path, name)) for name, each in inner.items()]
+    inner_leaves = [leaves_of(key, child, left, (*path, name)) for name, child in inner.items()]
     return [leaf for leaves in inner_leaves for leaf in leaves]
 
 

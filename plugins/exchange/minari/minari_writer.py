@@ -127,8 +127,8 @@ class MinariExporter(Exporter):
             "seed, terminated and truncated -> Minari's own",
         ]
         held = writer.kept_schema.names()
-        others = [name for name in writer.schema.names() if name not in held]
-        left = [f"{name}: Minari has no place for a field per episode" for name in others]
+        dropped = [name for name in writer.schema.names() if name not in held]
+        left = [f"{name}: Minari has no place for a field per episode" for name in dropped]
         notes = ["observation and action spaces are unbounded: a store does not know bounds"]
         if "final_obs" not in writer.finals:
             notes.append("the final observation is unknown: the last one is repeated")
@@ -164,13 +164,15 @@ class _Episodes:
         self._selection = selection
         self._advance = advance
         self.columns = pa.schema(
-            [each for each in selection.catalog.schema if each.name not in STORE_COLUMNS]
+            [column for column in selection.catalog.schema if column.name not in STORE_COLUMNS]
         )
         self.schema = schema = selection.schema
         self.infos = [name for name in schema.names("step") if name not in NEEDED]
         finals = {name: final_of(schema, name) for name in schema.names("episode")}
         self.finals = [name for name, step in finals.items() if step in ("obs", *self.infos)]
-        kept = [each for each in schema.fields if each.per == "step" or each.name in self.finals]
+        kept = [
+            field for field in schema.fields if field.per == "step" or field.name in self.finals
+        ]
         self.kept_schema = replace(schema, fields=tuple(kept))
 
     def buffers(self) -> Iterator[Any]:
@@ -196,7 +198,7 @@ class _Episodes:
                     last = fields[final] if final in self.finals else fields[name][-1]
                     fields[name] = np.concatenate([fields[name], np.asarray(last)[None]])
                 flags = np.zeros((2, length), bool)
-                flags[:, -1] = [each[block.first + number] for each in ends]
+                flags[:, -1] = [column[block.first + number] for column in ends]
                 values: dict[str, Any] = {
                     "observations": _in_space(fields["obs"]),
                     "actions": _in_space(fields["action"]),

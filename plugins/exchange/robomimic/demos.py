@@ -103,16 +103,16 @@ def _read_demo(path: Path, group: h5py.Group, number: int) -> tuple[Demo, Any]:
     h5o.visit(group.id, names.append)  # quicker than h5py's other calls
     opened = {name.decode(): h5o.open(group.id, name) for name in names}
     arrays = {
-        name: (each.shape, each.dtype)
-        for name, each in opened.items()
-        if isinstance(each, h5d.DatasetID)
+        name: (item.shape, item.dtype)
+        for name, item in opened.items()
+        if isinstance(item, h5d.DatasetID)
     }
     shape = arrays.get(keys.ACTIONS, ((0,), None))[0]
-    found = {name: attributes[name] for name in (keys.SUCCESS, keys.SEED) if name in attributes}
-    numbers = {name: np.asarray(value) for name, value in found.items()}
+    stored = {name: attributes[name] for name in (keys.SUCCESS, keys.SEED) if name in attributes}
+    numbers = {name: np.asarray(value) for name, value in stored.items()}
     for name, value in numbers.items():
         if value.shape or value.dtype.kind not in "biu" or not -1 <= int(value) < 1 << 63:
-            problem = f"must be a whole number from 0 on, not {found[name]!r:.40}"
+            problem = f"must be a whole number from 0 on, not {stored[name]!r:.40}"
             refuse(path, f"{at}: {name}", problem)
     solved = numbers.get(keys.SUCCESS)
     success = None if solved is None else bool(solved)
@@ -178,14 +178,14 @@ def read_masks(file: h5py.File, demos: Sequence[Demo], said: list[str]) -> dict[
     for name, item in items.items():
         is_list = isinstance(item, h5py.Dataset) and item.ndim == 1 and item.dtype.kind in "SO"
         values: Any = read_whole(item) if is_list and item.nbytes <= _LARGEST_MASK else [0]
-        if not all(isinstance(each, bytes) for each in values):
+        if not all(isinstance(value, bytes) for value in values):
             said.append(f"{keys.MASK}/{name}: left out, not a list of demos")
             continue
-        names = {each.decode(errors="replace") for each in values}
+        names = {value.decode(errors="replace") for value in values}
         if absent := sorted(names - set(places)):
             said.append(f"{keys.MASK}/{name}: {listed(absent, 4)} are not there, or without steps")
-        if there := sorted(places[each] for each in names & set(places)):
-            masks[name] = np.array(there)
+        if present := sorted(places[demo] for demo in names & set(places)):
+            masks[name] = np.array(present)
     return masks
 
 

@@ -96,8 +96,8 @@ class RobomimicImporter(hdf5.Hdf5Importer):
         self.identity = identity(self.files, self._options)
         masks = files.read_masks(self._file, self._demos, self._said)
         rows = self.catalog(Span(lengths, 0, 0)) if self._table is None else self._table
-        self.selections = {n: np.asarray(rows["episode"])[each] for n, each in masks.items()}
-        kept = [f"{listed(each)} -> {name}" for name, each in self._keys.items()]
+        self.selections = {n: np.asarray(rows["episode"])[mask] for n, mask in masks.items()}
+        kept = [f"{listed(sources)} -> {name}" for name, sources in self._keys.items()]
         kept = kept if self._table is None else ["everything that gaitforge wrote"]
         kept += [f"mask/{name} -> the selection {name}" for name in masks]
         self.carried = Carried(tuple(kept), tuple(self._left), tuple(self._said))
@@ -109,7 +109,7 @@ class RobomimicImporter(hdf5.Hdf5Importer):
             self._keys = keys.keys_of(self.schema, bool(group.attrs.get(keys.NESTED, False)))
         for field in self.schema.fields:
             parts = [self._required(key) for key in self._keys[field.name]]
-            size = sum(each.size for each in parts), {each.dtype for each in parts}
+            size = sum(part.size for part in parts), {part.dtype for part in parts}
             if size != (int(np.prod(field.shape, dtype=np.int64)), {field.dtype}):
                 problem = f"shape or dtype is not what the notes say; {keys.REMEDY}"
                 refuse(self._path, self._keys[field.name][0], problem)
@@ -139,8 +139,8 @@ class RobomimicImporter(hdf5.Hdf5Importer):
             name = keys.name_of(key, self._keys)
             fields.append(self._field(name, key))
             self._keys[name] = [key]
-            if (own := keys.own_key(name, fields[-1].per)) != key:
-                noted[own] = key
+            if (own_key := keys.own_key(name, fields[-1].per)) != key:
+                noted[own_key] = key
         settings = env.get("env_kwargs")
         rate = settings.get("control_freq") if isinstance(settings, Mapping) else None
         is_rate = isinstance(rate, int | float) and 0.0 < rate < np.inf
@@ -193,8 +193,8 @@ class RobomimicImporter(hdf5.Hdf5Importer):
         for key, kind in zip(observed, parts, strict=True):
             name = keys.name_of(key.partition("/")[2] or "state", widths)
             widths[name] = kind.size
-            if key not in (keys.OBS, own := f"{keys.OBS}/{name}"):
-                noted[own] = key
+            if key not in (keys.OBS, own_key := f"{keys.OBS}/{name}"):
+                noted[own_key] = key
         dtype = np.result_type(*(np.dtype(kind.dtype) for kind in parts)).name
         slices = {} if observed == [keys.OBS] else consecutive_slices(widths)
         return Field("obs", (sum(widths.values()),), dtype, slices=slices), noted
@@ -204,19 +204,21 @@ class RobomimicImporter(hdf5.Hdf5Importer):
         following = {key: f"next_{key}" for key in observed}
         kinds = self._kinds
         alike = all(kinds.get(after) == kinds[key] for key, after in following.items())
-        as_fields = [files.matching(following.values(), each) for each in self._options.fields]
+        as_fields = [
+            files.matching(following.values(), pattern) for pattern in self._options.fields
+        ]
         return list(following.values()) if alike and not any(as_fields) else []
 
     def _further(self, used: Sequence[str]) -> list[str]:
         """The keys of the other arrays that become fields."""
         main = (keys.ACTIONS, keys.REWARDS, keys.DONES)
-        rest = {key: each for key, each in self._kinds.items() if key not in (*main, *used)}
+        unused = {key: kind for key, kind in self._kinds.items() if key not in (*main, *used)}
         if self._options.fields:
-            picked = files.chosen(self._path, "fields", self._options.fields, rest)
+            picked = files.chosen(self._path, "fields", self._options.fields, unused)
         else:
             start = (keys.NEXT, f"{keys.NEXT}/")
-            picked = [k for k, each in rest.items() if not each.unfit and not k.startswith(start)]
-        unpicked = {key: each.unfit for key, each in rest.items() if key not in picked}
+            picked = [k for k, kind in unused.items() if not kind.unfit and not k.startswith(start)]
+        unpicked = {key: kind.unfit for key, kind in unused.items() if key not in picked}
         self._left += [f"{key}: {unfit or 'not chosen'}" for key, unfit in unpicked.items()]
         return picked
 
@@ -231,7 +233,7 @@ class RobomimicImporter(hdf5.Hdf5Importer):
             for at, demo in enumerate(demos):
                 steps = slice(part.stops[at] - demo.length, part.stops[at])
                 places = {"step": steps, "episode": slice(at, at + 1)}
-                views = {each.name: arrays[each.name][places[each.per]] for each in fields}
+                views = {field.name: arrays[field.name][places[field.per]] for field in fields}
                 for name, sources in self._keys.items():
                     if sources[0].split("/")[0] == keys.NEXT and name == "final_obs":
                         self._read_final(demo, sources, views)
@@ -241,8 +243,8 @@ class RobomimicImporter(hdf5.Hdf5Importer):
         solved, terminated, truncated = np.array(ends, bool).T
         if self._table is not None:
             table = self._table.slice(part.first, len(part.lengths))
-            given = {"rewards": arrays["reward"], "terminated": terminated}
-            check_notes(self._path, keys.NOTES, table, part, remedy=keys.REMEDY, **given)
+            arguments = {"rewards": arrays["reward"], "terminated": terminated}
+            check_notes(self._path, keys.NOTES, table, part, remedy=keys.REMEDY, **arguments)
             return PartInput(arrays, table)
         columns: dict[str, Any] = {
             "task": self._task,

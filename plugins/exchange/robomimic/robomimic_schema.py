@@ -45,8 +45,8 @@ _RESERVED = ("obs", "action", "reward", *STREAM_KEYS)
 def own_key(name: str, per: str = "step") -> str:
     """The key by a field's name: `obs_NAME` is below `obs`, fields per episode below `episode`."""
     if per == "episode":
-        own = re.sub("^initial_state_", INITIAL_STATE, name)
-        return own if own != name else f"{EPISODE}{name}"
+        key = re.sub("^initial_state_", INITIAL_STATE, name)
+        return key if key != name else f"{EPISODE}{name}"
     return _OWN.get(name) or re.sub("^obs_", "obs/", name)
 
 
@@ -65,22 +65,24 @@ def keys_of(schema: Schema, nested: bool) -> dict[str, list[str]]:
     noted = noted if isinstance(noted, Mapping) else {}
 
     def placed(key: str) -> str:
-        there = str(noted.get(key, key))
-        return there if nested or there.count("/") == key.count("/") else key
+        noted_key = str(noted.get(key, key))
+        return noted_key if nested or noted_key.count("/") == key.count("/") else key
 
     keys = {
-        each.name: [placed(own_key(each.name, each.per))]
-        for each in schema.fields
-        if each.name not in ("obs", "final_obs")
+        field.name: [placed(own_key(field.name, field.per))]
+        for field in schema.fields
+        if field.name not in ("obs", "final_obs")
     }
     parts = [placed(f"{OBS}/{name}") for name, _ in tiling_slices(schema.field("obs"))]
-    has_others = any(key.startswith(f"{OBS}/") for each in keys.values() for key in each)
+    has_others = any(
+        key.startswith(f"{OBS}/") for field_keys in keys.values() for key in field_keys
+    )
     keys["obs"] = parts or ([OBS] if nested and not has_others else [f"{OBS}/state"])
     if next_holds_final(schema, NEXT):
         keys["final_obs"] = [f"next_{key}" for key in keys["obs"]]
     elif "final_obs" in schema.names("episode"):
         keys["final_obs"] = [f"{EPISODE}final_obs"]
-    every = sorted([DONES, *(key for each in keys.values() for key in each)])
+    every = sorted([DONES, *(key for field_keys in keys.values() for key in field_keys)])
     if keys_clash(every):
         raise DatasetError(f"two fields would have one key, or one in the other's: {listed(every)}")
     if odd := [key for key in every if not _KEY.fullmatch(key)]:

@@ -62,8 +62,10 @@ class RobomimicExporter(Exporter):
         check_fields(selection, "a robomimic file", ("obs", "action", "reward"))
         self._keys = keys.keys_of(selection.schema, self._nested)
         names = [key.partition("/")[2] for key in self._keys["obs"]]
-        others = [each[0] for name, each in self._keys.items() if name not in ("obs", "final_obs")]
-        fields = [key for key in others if key not in (keys.ACTIONS, keys.REWARDS)]
+        field_keys = [
+            parts[0] for name, parts in self._keys.items() if name not in ("obs", "final_obs")
+        ]
+        fields = [key for key in field_keys if key not in (keys.ACTIONS, keys.REWARDS)]
         reading = {"obs": tuple(map(escape, filter(None, names)))}
         reading |= {"fields": tuple(map(escape, fields))} if fields else {}
         self.reading = reading  # pyright: ignore[reportAttributeAccessIssue]
@@ -84,8 +86,8 @@ class RobomimicExporter(Exporter):
                 if file.stem in masks:
                     raise DatasetError(f"two filter keys would be named {file.stem}")
                 masks[file.stem] = load_selection(selection.store, file).rows
-        episodes = {n: np.flatnonzero(np.isin(selection.rows, each)) for n, each in masks.items()}
-        if empty := [name for name, each in episodes.items() if not len(each)]:
+        episodes = {n: np.flatnonzero(np.isin(selection.rows, rows)) for n, rows in masks.items()}
+        if empty := [name for name, rows in episodes.items() if not len(rows)]:
             raise DatasetError(f"filter key {listed(empty)}: none of its episodes is exported")
         return episodes
 
@@ -110,8 +112,8 @@ class RobomimicExporter(Exporter):
                     episode = block.first + at
                     steps = slice(stop - block.lengths[at], stop)
                     rows = {
-                        each.name: values[each.name][steps if each.per == "step" else [at]]
-                        for each in schema.fields
+                        field.name: values[field.name][steps if field.per == "step" else [at]]
+                        for field in schema.fields
                     }
                     demo = data.create_group(f"demo_{episode}")
                     demo.attrs[keys.SAMPLES] = block.lengths[at]
@@ -121,7 +123,9 @@ class RobomimicExporter(Exporter):
                     self._write_demo(demo, schema, rows, bool(ends["terminated"][episode]))
                 advance(block.n_steps)
             for name, episodes in self._masks.items():
-                file[f"{keys.MASK}/{name}"] = np.array([f"demo_{each}" for each in episodes], "S")
+                file[f"{keys.MASK}/{name}"] = np.array(
+                    [f"demo_{number}" for number in episodes], "S"
+                )
             if self._options.notes:
                 notes = file.create_group(keys.NOTES)
                 write_notes(notes, selection)
@@ -154,7 +158,7 @@ class RobomimicExporter(Exporter):
         demo.create_dataset(key, data=values, compression=packed, **layout)
 
     def _carried(self, schema: Schema, largest: float, differing: Sequence[str]) -> Carried:
-        kept = [f"{name} -> {listed(each)}" for name, each in self._keys.items()]
+        kept = [f"{name} -> {listed(parts)}" for name, parts in self._keys.items()]
         kept += [f"the selection {name} -> {keys.MASK}/{name}" for name in self._masks]
         left = list(differing)
         notes = list[str]()
@@ -177,8 +181,8 @@ def _env_args(schema: Schema, sources: Sequence[bytes]) -> tuple[str, list[str]]
     What all sources say stays. Of texts and numbers that differ, such as a version, all are named
     in one text; of others, and of what readers need, the store's own value stands.
     """
-    own = _env(schema)
-    trees: list[dict[str, Any]] = [json.loads(source) for source in sources] or [own]
+    own_env = _env(schema)
+    trees: list[dict[str, Any]] = [json.loads(source) for source in sources] or [own_env]
     joint: dict[str, Any] = {}
     differing: list[str] = []
     for key in dict.fromkeys(name for tree in trees for name in tree):
@@ -189,8 +193,8 @@ def _env_args(schema: Schema, sources: Sequence[bytes]) -> tuple[str, list[str]]
             continue
         words = [_shown(value) for value in different] + ["none"] * (len(values) < len(trees))
         if key in _NEEDED:
-            joint[key] = own[key]
-            stands = f"it says {_shown(own[key])}"
+            joint[key] = own_env[key]
+            stands = f"it says {_shown(own_env[key])}"
         elif any(isinstance(value, dict | list) for value in different):
             stands = "it says nothing"
         else:

@@ -69,7 +69,7 @@ def read_contents(path: Path) -> FileContents | None:
     with open_hdf5(path) as opened, damage_named(path):
         file = CheckedFile(path, opened)
         groups = {name: layout.MocapactSnippet.parse(name) for name in file.names()}
-        snippets = sorted(each for each in groups.values() if each is not None)
+        snippets = sorted(snippet for snippet in groups.values() if snippet is not None)
         if not snippets:
             return None
         first = f"{snippets[0].name}/0"
@@ -84,7 +84,7 @@ def read_contents(path: Path) -> FileContents | None:
         notes = None
         if layout.NOTES in opened:
             notes = read_notes(path, file.group(layout.NOTES))
-            rollouts = [_with_notes(file, each, notes[1]) for each in rollouts]
+            rollouts = [_with_notes(file, rollout, notes[1]) for rollout in rollouts]
         steps = None
         if "ref_steps" in opened:
             steps = tuple(read_whole(file.array("ref_steps", (None,), "iu")).tolist())
@@ -196,7 +196,7 @@ def _read_metrics(file: CheckedFile, snippet: layout.MocapactSnippet) -> Rollout
                 metrics[column] = values.astype(np.float64)
         for column, values in metrics.items():
             columns.setdefault(column, []).append(values)
-    joined = {name: np.concatenate(each) for name, each in columns.items()}
+    joined = {name: np.concatenate(arrays) for name, arrays in columns.items()}
     total = len(joined["length"])
     if short := [name for name, values in joined.items() if len(values) != total]:
         refuse(path, snippet.name, f"some of its rollouts have no {short[0]}")

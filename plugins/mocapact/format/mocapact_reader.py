@@ -67,12 +67,14 @@ class MocapactImporter(Importer):
         if not self._contents:
             refuse(source, "", "has no group <clip>-<start>-<end>; is it MoCapAct's?")
         self._layout, self.schema = _common_schema(self._contents, options.observables)
-        self._rollouts = [each for content in self._contents for each in content.rollouts]
+        self._rollouts = [rollouts for content in self._contents for rollouts in content.rollouts]
         self._identities = dict(zip(self.files, content_digests(self.files), strict=True))
-        self._tables = {each.path: each.notes[1] for each in self._contents if each.notes}
+        self._tables = {
+            content.path: content.notes[1] for content in self._contents if content.notes
+        }
         self._validation = _known_clips(self._rollouts, clips)
         self.identity = joint_identity(self._identities.values(), (options.observables, clips))
-        lengths = np.concatenate([each.columns["length"] for each in self._rollouts])
+        lengths = np.concatenate([rollouts.columns["length"] for rollouts in self._rollouts])
         advice = "is the file damaged?"
         fields = self.schema.fields
         self.parts = cut_parts(source, "episode_lengths", lengths, fields, advice)
@@ -96,7 +98,7 @@ class MocapactImporter(Importer):
         fields = self.schema.fields
         sizes = {"step": part.n_steps, "episode": len(part.lengths)}
         arrays = {
-            each.name: np.empty((sizes[each.per], *each.shape), each.dtype) for each in fields
+            field.name: np.empty((sizes[field.per], *field.shape), field.dtype) for field in fields
         }
         buffer = np.empty((int(part.lengths.max()) + 1, self._layout.width), np.float32)
         tables: list[pa.Table] = []
@@ -106,7 +108,7 @@ class MocapactImporter(Importer):
                 for number in range(low, high):
                     rows = slice(part.starts[episode], part.stops[episode])
                     places = {"step": rows, "episode": episode}
-                    out = {each.name: arrays[each.name][places[each.per]] for each in fields}
+                    out = {field.name: arrays[field.name][places[field.per]] for field in fields}
                     self._read_rollout(file, rollouts, number, out, buffer)
                     episode += 1
             tables.append(self._catalog_of(rollouts, low, high))
@@ -118,7 +120,7 @@ class MocapactImporter(Importer):
         stop = part.episodes.stop
         at = int(np.searchsorted(self._first_rollouts, first, side="right")) - 1
         while at < len(self._rollouts) and self._first_rollouts[at] < stop:
-            begin, end = (int(each) for each in self._first_rollouts[at : at + 2])
+            begin, end = (int(bound) for bound in self._first_rollouts[at : at + 2])
             yield self._rollouts[at], max(first, begin) - begin, min(stop, end) - begin
             at += 1
 
@@ -177,8 +179,8 @@ class MocapactImporter(Importer):
             table = pa.table({name: pa.array(values) for name, values in columns.items()})
         if self._validation:
             side = "validation" if clip in self._validation else "train"
-            others = [name for name in table.column_names if name != "split"]
-            table = table.select(others).append_column("split", pa.array([side] * len(table)))
+            names = [name for name in table.column_names if name != "split"]
+            table = table.select(names).append_column("split", pa.array([side] * len(table)))
         return table
 
     def _carried(self) -> Carried:
@@ -233,7 +235,7 @@ def _common_schema(
         differ = [name for name in described if getattr(content, name) != getattr(first, name)]
         if differ or list(content.widths) != list(first.widths):
             refuse(content.path, "", f"its observables or arrays are not those of {first.path}")
-        noted = [each.notes[0] if each.notes else None for each in (content, first)]
+        noted = [item.notes[0] if item.notes else None for item in (content, first)]
         if noted[0] != noted[1]:
             problem = "have another schema than" if all(noted) else "are in only one of it and"
             refuse(content.path, "", f"gaitforge's notes {problem} {first.path}")
@@ -250,9 +252,9 @@ def _schema_of_notes(content: FileContents, noted: Schema) -> tuple[keys.Observa
     """The schema in the notes, less the fields that the format does not hold."""
     layout = keys.ObservableLayout.of_schema(noted)
     fresh = keys.store_schema(layout, content.action_dim, content.keys, content.ref_steps)
-    held = {(each.name, each.shape, each.dtype, each.per) for each in fresh.fields}
+    held = {(field.name, field.shape, field.dtype, field.per) for field in fresh.fields}
     fields = tuple(
-        each for each in noted.fields if (each.name, each.shape, each.dtype, each.per) in held
+        field for field in noted.fields if (field.name, field.shape, field.dtype, field.per) in held
     )
     if len(fields) != len(held) or [*layout.widths.items()] != [*content.widths.items()]:
         refuse(content.path, "", "gaitforge's notes do not describe its arrays; delete the group")
@@ -270,9 +272,9 @@ def _clip_list(path: str) -> tuple[str, ...]:
 
 
 def _known_clips(rollouts: Sequence[Rollouts], clips: Sequence[str]) -> frozenset[str]:
-    there = {keys.clip_of(each.snippet.clip) for each in rollouts}
-    if unknown := sorted(set(clips) - there):
+    known = {keys.clip_of(entry.snippet.clip) for entry in rollouts}
+    if unknown := sorted(set(clips) - known):
         raise DatasetError(
-            f"option validation_clips: no clip {listed(unknown)}; allowed: {listed(sorted(there))}"
+            f"option validation_clips: no clip {listed(unknown)}; allowed: {listed(sorted(known))}"
         )
     return frozenset(clips)

@@ -192,7 +192,7 @@ class ObservableLayout:
         """The fields per step."""
         fields = []
         for name, names in self.fields.items():
-            widths = {each: self.widths[each] for each in names}
+            widths = {observable: self.widths[observable] for observable in names}
             text = "proprioceptive observation" if name == "obs" else "further observables"
             shape = (sum(widths.values()),)
             slices = consecutive_slices(widths)
@@ -211,7 +211,7 @@ def store_schema(
         if key in keys
     ]
     observed = layout.observation_fields()
-    finals = [replace(each, name=f"final_{each.name}", per="episode") for each in observed]
+    finals = [replace(field, name=f"final_{field.name}", per="episode") for field in observed]
     attribute: dict[str, Any] = {"observables": dict(layout.widths)}
     if ref_steps is not None:
         attribute["ref_steps"] = list(ref_steps)

@@ -47,10 +47,10 @@ class MocapactExporter(Exporter):
         schema = selection.schema
         check_fields(selection, "a MoCapAct file", tuple(_DIMENSIONS))
         for name, dimensions in _DIMENSIONS.items():
-            each = schema.field(name)
-            if each.dtype != "float32" or len(each.shape) != dimensions:
+            schema_field = schema.field(name)
+            if schema_field.dtype != "float32" or len(schema_field.shape) != dimensions:
                 need = f"{name} in float32 with {dimensions} dimensions a row"
-                actual = f"here it is {each.dtype} with shape {each.shape}"
+                actual = f"here it is {schema_field.dtype} with shape {schema_field.shape}"
                 raise DatasetError(f"a MoCapAct file needs {need}; {actual}")
         _Content(schema)
         _Plan(selection)
@@ -76,13 +76,13 @@ class MocapactExporter(Exporter):
         return self._carried(content, plan)
 
     def _carried(self, content: "_Content", plan: "_Plan") -> Carried:
-        own = content.keys
+        array_keys = content.keys
         fields = ", ".join(content.layout.fields)
         kept = [f"{fields} and the final observation -> {keys.PROPRIOCEPTIVE}"]
-        kept += [f"{name} -> {key}" for name, key in own.items()]
-        others = [name for name in content.schema.names() if name not in content.fields]
-        left = [f"{name}: MoCapAct has no array of this kind" for name in others]
-        absent = [(key, name) for key, name in keys.STEP_KEYS.items() if name not in own]
+        kept += [f"{name} -> {key}" for name, key in array_keys.items()]
+        dropped = [name for name in content.schema.names() if name not in content.fields]
+        left = [f"{name}: MoCapAct has no array of this kind" for name in dropped]
+        absent = [(key, name) for key, name in keys.STEP_KEYS.items() if name not in array_keys]
         left += [f"{key}: the store has no {name} in float32" for key, name in absent]
         left += [
             f"{key} of some snippets: not all of their rollouts have a {column}"
@@ -109,7 +109,9 @@ class _Content:
     """
 
     def __init__(self, schema: Schema) -> None:
-        usable = {each.name for each in schema.fields if each.dtype == "float32"}
+        usable = {
+            schema_field.name for schema_field in schema.fields if schema_field.dtype == "float32"
+        }
         usable &= set(schema.names("step"))
         self.schema, self.layout = schema, keys.ObservableLayout.of_schema(schema)
         observed = list(self.layout.fields)
@@ -141,10 +143,10 @@ class _Plan:
     def __init__(self, selection: EpisodeSelection) -> None:
         table = selection.episodes()
         self.snippets, random, self.notes = _snippets(selection, table)
-        for each in set(self.snippets):
-            if keys.MocapactSnippet.parse(each.name) != each:
-                problem = f"no frames are {each.start} to {each.end}; count from 0"
-                raise DatasetError(f"clip {keys.clip_of(each.clip)}: {problem}")
+        for snippet in set(self.snippets):
+            if keys.MocapactSnippet.parse(snippet.name) != snippet:
+                problem = f"no frames are {snippet.start} to {snippet.end}; count from 0"
+                raise DatasetError(f"clip {keys.clip_of(snippet.clip)}: {problem}")
         order = _numbers(table, "rollout")
         self.numbers = _numbered(self.snippets, random, order)
         if (self.numbers != order)[np.isfinite(order)].any():
@@ -156,7 +158,7 @@ class _Plan:
             "terminated": table.column("terminated").to_numpy().astype(bool),
         }
         self.columns |= {column: _numbers(table, column) for column in keys.METRICS.values()}
-        self.clips = np.array([each.clip for each in self.snippets], object)
+        self.clips = np.array([snippet.clip for snippet in self.snippets], object)
 
     def rollout(self, episode: int) -> str:
         """The group of an episode."""
@@ -244,9 +246,9 @@ class _Sums:
 class _Files(ExitStack):
     """The files, one open at a time; `sums` is file name -> its sums."""
 
-    def __init__(self, place: Path, one_file: bool, content: _Content, plan: _Plan) -> None:
+    def __init__(self, path: Path, one_file: bool, content: _Content, plan: _Plan) -> None:
         super().__init__()
-        self._place = place
+        self._place = path
         self._one_file = one_file
         self._content = content
         self._plan = plan

@@ -134,7 +134,7 @@ def run_episode(
         progress(1)
     record = None
     if recorded is not None:
-        seen_obs, action, mean, rewards = (np.stack(each) for each in zip(*steps, strict=True))
+        seen_obs, action, mean, rewards = (np.stack(column) for column in zip(*steps, strict=True))
         value = np.array(values, dtype=np.float32) if values else None
         record = ClipRecord(seen_obs, obs, action, mean, rewards, value)
     return ClipResult(spec, length, possible, total, terminated, record)

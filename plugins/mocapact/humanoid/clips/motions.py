@@ -146,8 +146,8 @@ class _Poser:
                 "radiusrx": _ELBOW_RAD,
             }
             for name, angle in angles.items():
-                place = JOINT_NAMES.index(side + name)
-                qpos[7 + self._humanoid.joints[place]] = angle
+                index = JOINT_NAMES.index(side + name)
+                qpos[7 + self._humanoid.joints[index]] = angle
         # Joints whose ranges leave out 0 (knees) start inside them.
         low, high = self._humanoid.joint_range.T
         places = 7 + self._humanoid.joints

@@ -45,8 +45,8 @@ class SolePlacement:
                 cannot reach it.
         """
         pose = qpos.copy()
-        for side, place in feet.items():
-            self._place_foot(pose, side, place)
+        for side, target in feet.items():
+            self._place_foot(pose, side, target)
         return pose
 
     def hips(self, qpos: np.ndarray) -> dict[str, np.ndarray]:
@@ -59,7 +59,7 @@ class SolePlacement:
         self._forward(qpos)
         return self._data.subtree_com[self._humanoid.whole].copy()
 
-    def _place_foot(self, pose: np.ndarray, side: str, place: np.ndarray) -> None:
+    def _place_foot(self, pose: np.ndarray, side: str, target: np.ndarray) -> None:
         model = self._humanoid.model
         sole = self._soles[side]
         foot = self._humanoid.body(f"{side}foot")
@@ -76,7 +76,7 @@ class SolePlacement:
             point = self._data.xpos[foot] + rotation @ sole.centre
             # The small rotation vector that turns the sole's axes to the world's.
             turn = 0.5 * np.cross((rotation @ sole.axes).T, np.eye(3)).sum(axis=0)
-            error = np.concatenate([place - point, turn])
+            error = np.concatenate([target - point, turn])
             if np.abs(error).max() < _TOLERANCE:
                 return
             mujoco.mj_jac(model, self._data, jac_pos, jac_rot, point, foot)
@@ -84,7 +84,7 @@ class SolePlacement:
             step = jac.T @ np.linalg.solve(jac @ jac.T + _DAMPING * np.eye(6), error)
             pose[places] = np.clip(pose[places] + step, low, high)
         if np.abs(error[:3]).max() > _REACHED_M:
-            raise ValueError(f"the {side} foot does not reach {place.round(3).tolist()}")
+            raise ValueError(f"the {side} foot does not reach {target.round(3).tolist()}")
 
     def _sole(self, side: str) -> Sole:
         """The plane through the underside of heel and toes: capsules of one radius."""
