@@ -211,5 +211,5 @@ def test_a_changed_number_is_found_and_named(made: Made, tmp_path: Path, field: 
 
 
 def test_what_is_no_task_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown task 'drone'; allowed: legged, gym,.* humanoid"):
+    with pytest.raises(ValueError, match=r"unknown task 'drone'; allowed: legged, gym,.* humanoid"):
         collection_plan("drone", {})
