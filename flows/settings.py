@@ -88,19 +88,19 @@ def setting_names(plan: Any, prefix: str = "") -> list[str]:
 def _replaced(plan: Any, path: Sequence[str], text: str, whole: str) -> Any:
     names = [field.name for field in fields(plan)]
     head = path[0]
-    rest = path[1:]
+    tail = path[1:]
     if head not in names:
         raise ValueError(f"unknown setting '{whole}'; allowed: {', '.join(sorted(names))}")
     current = getattr(plan, head)
-    if rest:
+    if tail:
         if isinstance(current, Mapping):
-            values = _with_entry(current, rest, text, whole)
-            outer = whole.removesuffix("." + ".".join(rest))
+            values = _with_entry(current, tail, text, whole)
+            outer = whole.removesuffix("." + ".".join(tail))
             check_value(get_type_hints(type(plan))[head], values, outer)
             return replace(plan, **{head: values})
         if not is_dataclass(current):
             raise ValueError(f"setting '{whole}': '{head}' has no settings of its own")
-        return replace(plan, **{head: _replaced(current, rest, text, whole)})
+        return replace(plan, **{head: _replaced(current, tail, text, whole)})
     kind = get_type_hints(type(plan))[head]
     if is_dataclass(current) and not (text.lower() == "none" and NoneType in get_args(kind)):
         parts = ", ".join(f"{head}.{field.name}" for field in fields(current))
@@ -112,8 +112,8 @@ def _with_entry(
     values: Mapping[str, object], path: Sequence[str], text: str, whole: str
 ) -> dict[str, object]:
     head = path[0]
-    rest = path[1:]
-    if not rest:
+    tail = path[1:]
+    if not tail:
         try:
             return {**values, head: json.loads(text)}
         except ValueError:
@@ -121,7 +121,7 @@ def _with_entry(
     inner = values.get(head, {})
     if not isinstance(inner, Mapping):
         raise ValueError(f"setting '{whole}': '{head}' has no settings of its own")
-    return {**values, head: _with_entry(inner, rest, text, whole)}
+    return {**values, head: _with_entry(inner, tail, text, whole)}
 
 
 def _fitted(value: object, kind: Any, name: str) -> object:
@@ -137,12 +137,12 @@ def _fitted(value: object, kind: Any, name: str) -> object:
 def _allows(kind: Any, value: object) -> bool:
     """Whether a text, number or tuple is of a type; anything else is left to the plan's checks."""
     if get_origin(kind) in (Union, UnionType):
-        return any(_allows(each, value) for each in get_args(kind))
+        return any(_allows(member, value) for member in get_args(kind))
     plain = get_origin(kind) or kind
     if not isinstance(plain, type) or not isinstance(value, str | int | float | tuple):
         return True
     if isinstance(value, tuple) and issubclass(tuple, plain):
-        return all(_allows(each, item) for each in get_args(kind)[:1] for item in value)
+        return all(_allows(member, item) for member in get_args(kind)[:1] for item in value)
     return isinstance(value, plain) or (plain is float and isinstance(value, int))
 
 
@@ -177,7 +177,7 @@ def _records(text: str, kind: Any, name: str) -> tuple[Any, ...]:
         raise ValueError(f"setting '{name}' needs {_NEEDS['json_invalid']}, not '{text}'") from None
     if not isinstance(tree, list):
         raise ValueError(f"setting '{name}' needs a list, not '{text}'")
-    return tuple(plan_from_tree(kind, each) for each in tree)
+    return tuple(plan_from_tree(kind, entry) for entry in tree)
 
 
 def _small(value: object, name: str) -> object:

@@ -116,9 +116,9 @@ def _is_new(
     """Whether a folder does not hold this plan yet; ValueError if it belongs to another one."""
     if not (out / PLAN).exists():
         return True
-    there = staged_kind(out)
-    if there != kind:
-        holds = f"a plan of the kind {there}" if there else f"the {PLAN} of something else"
+    old_kind = staged_kind(out)
+    if old_kind != kind:
+        holds = f"a plan of the kind {old_kind}" if old_kind else f"the {PLAN} of something else"
         raise ValueError(f"{out} holds {holds}, not of the kind {kind}; choose another folder")
     old = read(out)
     if to_tree(old) == to_tree(new):
@@ -161,8 +161,8 @@ def check_grown(old: Claim, new: Claim, out: Path) -> None:
             recorded = was.config(learner, was.seeds[0], value).to_json()
             changed = now.config(learner, was.seeds[0], value).differences(recorded)
             if changed:
-                what = f"another {', '.join(changed)} for learner {shown(learner)}"
-                raise other_experiment(out, what)
+                difference = f"another {', '.join(changed)} for learner {shown(learner)}"
+                raise other_experiment(out, difference)
     _check_stores(old, new, out)
 
 

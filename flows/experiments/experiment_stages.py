@@ -79,13 +79,13 @@ class _Source:
         It may be a user's class, whose code or `key` changes, or a run that is trained again. Where
         it cannot be read, or the user does not trust it, it is only a name.
         """
-        place = experiment.scoring_expert or self.evaluation.expert
-        if not (":" in place or Path(place).exists()):
+        expert = experiment.scoring_expert or self.evaluation.expert
+        if not (":" in expert or Path(expert).exists()):
             return experiment.expert
         with suppress(ValueError):
-            source = self.evaluation.source(place)
+            source = self.evaluation.source(expert)
             named = source.kind == EXPERT
-            weights = self.evaluation.expert_hash(place) if named else source.key()
+            weights = self.evaluation.expert_hash(expert) if named else source.key()
             return [experiment.expert, weights]
         return experiment.expert
 
@@ -134,10 +134,10 @@ class _Listing:
             for learner in self.experiment.learners
         ]
 
-    def add(self, name: str, **more: Any) -> str:
+    def add(self, name: str, **options: Any) -> str:
         """Add a stage; by default it is done for the experiment as a whole. Returns its name."""
-        key = more.pop("key", None) or digest(self.experiment)
-        self.stages.append(Stage(name, key, **more))
+        key = options.pop("key", None) or digest(self.experiment)
+        self.stages.append(Stage(name, key, **options))
         return name
 
 
@@ -149,7 +149,7 @@ def experiment_stages(claim: Claim, out: Path, pages: Pages) -> list[Stage]:
     """
     experiment = claim.experiment
     listing = _Listing(claim, out, pages, list(_sources(claim, out)))
-    listing.experts |= {each.task: each.expert_key(experiment) for each in listing.sources}
+    listing.experts |= {source.task: source.expert_key(experiment) for source in listing.sources}
     runs = listing.runs()
     _check_runs(experiment, runs)
     data = _add_collection(listing)
@@ -181,15 +181,15 @@ def experiment_stages(claim: Claim, out: Path, pages: Pages) -> list[Stage]:
 def _check_runs(experiment: Experiment, runs: Sequence[LearnerRun]) -> None:
     """Raise ValueError if two runs would share a folder, a stage or a record."""
     check_apart((run.name, run.described) for run in runs)
-    others = {run.name: run for run in runs}
+    by_name = {run.name: run for run in runs}
     # Files of one run beside its own, see `LearnerRun.score`: no other run may have such names.
     beside = r"(-asked-\d+|-step-\d+|-train)"
-    for name, run in others.items():
+    for name, run in by_name.items():
         match = re.fullmatch(f"(.+?){beside}", name)
-        if match and match[1] in others:
-            other = others[match[1]].described
+        if match and match[1] in by_name:
+            holder = by_name[match[1]].described
             raise ValueError(
-                f"{run.described} would be named {name}, as a file of {other}; rename one of them"
+                f"{run.described} would be named {name}, as a file of {holder}; rename one of them"
             )
 
 
@@ -229,16 +229,16 @@ def _task_name(text: str) -> str:
 def _check_robot(experiment: Experiment, robot: str, source: _Source) -> None:
     """Raise ValueError if the expert that scores or labels drives another robot than learners."""
     expert = experiment.scoring_expert or source.evaluation.expert
-    given = getattr(source.evaluation, "robot", "") or robot
-    if given == SEVERAL:
+    robots = getattr(source.evaluation, "robot", "") or robot
+    if robots == SEVERAL:
         raise ValueError(f"{source.store} has several robots; name some: evaluate.robot=go1,go2")
     if "," in expert or drives_a_family(load_expert(expert).weights):
-        LeggedPlan(expert=expert, robot=given).pairs()
+        LeggedPlan(expert=expert, robot=robots).pairs()
         return
     driven = load_expert(expert).policy.robot.name
-    if any(card.name != driven for card in load_robots(given)):
+    if any(card.name != driven for card in load_robots(robots)):
         raise ValueError(
-            f"expert {expert} drives {driven}, but the learners drive {given}; give an expert of "
+            f"expert {expert} drives {driven}, but the learners drive {robots}; give an expert of "
             "that robot"
         )
 
@@ -274,23 +274,23 @@ def _add_rounds(
     listing: _Listing, corrections: Corrections, runs: Sequence[LearnerRun], data: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Add the rounds, with the learner's own runs where it drives; as `_add_collection`."""
-    [source], own = listing.sources, listing.experiment.own_rounds
-    place = Path(source.store)
+    [source], own_rounds = listing.sources, listing.experiment.own_rounds
+    store = Path(source.store)
     for k in range(1, corrections.rounds + 1):
-        if own:
+        if own_rounds:
             _add_round(listing, runs, k - 1, data)
         drives = driver(runs[0], k)
         name = f"collect round-{k}"
-        if not own:
+        if not own_rounds:
             _add_training(listing, drives, data)
             name = "collect corrections" if k == 1 else f"collect corrections-{k}"
         driven = partial(driven_round, drives, corrections, k)
         after = (f"train {drives.name}",)
-        data = (listing.add(name, collection=driven, place=place, after=after),)
+        data = (listing.add(name, collection=driven, place=store, after=after),)
         if corrections.plain:
             alone = partial(expert_round, drives, corrections, k)
-            data += (listing.add(f"collect plain-{k}", collection=alone, place=place),)
-    if own:
+            data += (listing.add(f"collect plain-{k}", collection=alone, place=store),)
+    if own_rounds:
         _add_round(listing, runs, corrections.rounds, data)
     return data
 

@@ -59,7 +59,7 @@ def parts_of_demonstrations(store_path: Path | str, among: Sequence[str] = ()) -
         driver = row.get("policy_hash") or _NOBODY
         drivers[row["part"]].add(_ITSELF if driver == row.get("expert_hash") else driver)
     for demonstrator, condition in _DEMONSTRATORS.items():
-        kept = tuple(part for part, own in drivers.items() if demonstrator in own)
+        kept = tuple(part for part, part_drivers in drivers.items() if demonstrator in part_drivers)
         if kept:
             shared = [part for part in kept if len(drivers[part]) > 1]
             names = ", ".join(f"'{part}'" for part in shared)
@@ -83,13 +83,13 @@ def without_rounds(experiment: Experiment, store_path: Path | str) -> FirstParts
     if experiment.corrections is None:
         return FirstParts(experiment.select.parts)
     corrections = experiment.corrections
-    there = set(experiment.select.parts)
+    chosen = set(experiment.select.parts)
     rounds = set(_noted_parts(store_path))
     for k in count(1):
-        own = set(_plain_parts(corrections, store_path, k))
-        if k > corrections.rounds and not own & there:
+        plain = set(_plain_parts(corrections, store_path, k))
+        if k > corrections.rounds and not plain & chosen:
             break  # earlier ones had no more rounds either
-        rounds |= own
+        rounds |= plain
     kept = tuple(part for part in experiment.select.parts if part not in rounds)
     if not kept:
         raise ValueError(

@@ -65,7 +65,7 @@ class MeasurementPlan:
         if self.repeats < 1 or self.threads < 1:
             raise ValueError("repeats and threads must be at least 1")
         measures = [self.measure(name) for name in self.measures]
-        if self.stores and not any(each.reads_stores for each in measures):
+        if self.stores and not any(measure.reads_stores for measure in measures):
             raise ValueError(f"{', '.join(self.measures)}: these measure no stores")
         if not self.points():
             raise ValueError("there is nothing to measure: no axis has values")
@@ -84,8 +84,8 @@ class MeasurementPlan:
         points = []
         for name in self.measures:
             try:
-                own = dict.fromkeys(self.measure(name).points(self.stores))
-                points += [(name, point) for point in own]
+                measure_points = dict.fromkeys(self.measure(name).points(self.stores))
+                points += [(name, point) for point in measure_points]
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
         return points
@@ -159,7 +159,7 @@ def _write_summary(plan: MeasurementPlan, out: Path, reporter: Reporter) -> None
     for name, point in plan.points():
         record = needed(_path(out, name, point))
         machines[str(record["machine"])] = record["machine"]
-        rows += [_row(plan.measure(name), name, point, each) for each in record["series"]]
+        rows += [_row(plan.measure(name), name, point, series) for series in record["series"]]
     for group in grouped_by(rows, ("measure", "axis")):
         runs = [
             {"learner": row["series"], "value": row["value"], "seed": repeat, "figure": figure}
@@ -169,8 +169,8 @@ def _write_summary(plan: MeasurementPlan, out: Path, reporter: Reporter) -> None
         first = group[0]
         less = plan.measure(group[0]["measure"]).less_is_better
         for row in verdicts(plan.published, runs, "figure", less_is_better=less):
-            place = f"{first['title'].lower()}, {first['unit']}: {first['axis']}"
-            told.append({"set": place, **row})
+            title = f"{first['title'].lower()}, {first['unit']}: {first['axis']}"
+            told.append({"set": title, **row})
     record = {"plan": plan, "rows": rows, "verdicts": told, "machines": list(machines.values())}
     write_record(out / SUMMARY, {**record, **provenance()})
 

@@ -59,12 +59,12 @@ def check_apart(names: Iterable[tuple[str, str]]) -> None:
         names: each name, and what has it in words.
     """
     known: dict[str, str] = {}
-    for name, thing in names:
+    for name, holder in names:
         if name in known:
             raise ValueError(
-                f"{known[name]} and {thing} would both be named {shown(name)}; rename one of them"
+                f"{known[name]} and {holder} would both be named {shown(name)}; rename one of them"
             )
-        known[name] = thing
+        known[name] = holder
 
 
 def check_stages(stages: Sequence[Stage]) -> None:

@@ -129,7 +129,7 @@ class Experiment:
         self._check_names()
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"an experiment needs seeds, each once; got {list(self.seeds)}")
-        if not all(isfinite(each) for each in self.targets):
+        if not all(isfinite(target) for target in self.targets):
             raise ValueError(f"targets must be finite numbers, got {list(self.targets)}")
         if self.train_s is not None and not (isfinite(self.train_s) and self.train_s > 0):
             raise ValueError(f"train_s must be above 0, got {self.train_s}")
@@ -225,11 +225,11 @@ class Experiment:
             raise ValueError(f"learners: {learner}: {error}") from None
 
     def _config(self, learner: str, seed: int, value: float | None) -> TrainConfig:
-        own = self._own(learner)
-        if "seed" in own or "seed" in self.settings:
+        learner_settings = self._own(learner)
+        if "seed" in learner_settings or "seed" in self.settings:
             raise ValueError("seeds are the experiment's, not a setting")
-        own.pop("best", None)
-        tree = {**to_tree(self.settings), **to_tree(own)}
+        learner_settings.pop("best", None)
+        tree = {**to_tree(self.settings), **to_tree(learner_settings)}
         names = ("model", "objective")
         basics: dict[str, Any] = {"model": learner, **{k: tree[k] for k in names if k in tree}}
         if self.recommended or self.train_s is not None:
@@ -263,10 +263,12 @@ class Experiment:
 
     def _own(self, learner: str) -> dict[str, Any]:
         driven = learner == FIRST and self.corrections is not None
-        own = self.corrections.driver if driven and self.corrections else self.learners[learner]
-        if not isinstance(own, Mapping):
-            raise ValueError(f'settings are like {{"steps": 500}}, not {own!r}')
-        return dict(own)
+        settings = (
+            self.corrections.driver if driven and self.corrections else self.learners[learner]
+        )
+        if not isinstance(settings, Mapping):
+            raise ValueError(f'settings are like {{"steps": 500}}, not {settings!r}')
+        return dict(settings)
 
     def chosen_settings(self, learner: str) -> frozenset[str]:
         """Names of the settings that the plan gives for a learner; others have their defaults."""
@@ -299,5 +301,5 @@ def asked_score(target: float, best: float) -> float:
 
 
 def _with_value(tree: dict[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
-    head, *rest = path
-    return {**tree, head: _with_value(tree.get(head) or {}, rest, value) if rest else value}
+    head, *tail = path
+    return {**tree, head: _with_value(tree.get(head) or {}, tail, value) if tail else value}

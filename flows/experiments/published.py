@@ -95,7 +95,7 @@ def verdicts(
                     **{name: getattr(statement, name) for name in ("ahead", "behind")},
                     **{name: getattr(statement, name) for name in ("source", "numbers", "measure")},
                     "value": value,
-                    "means": [float(np.mean(each)) for each in pair],
+                    "means": [float(np.mean(values)) for values in pair],
                     "chance": chance(higher, lower),
                     "verdict": verdict(higher, lower),
                 }
@@ -107,6 +107,6 @@ def _by_seed(runs: Sequence[Row], measure: str) -> list[float]:
     measured = [{**row, **row.get("measures", {})} for row in runs]
     for row in measured:
         if not isinstance(row.get(measure), float | int):
-            numbers = [name for name, each in row.items() if isinstance(each, float)]
+            numbers = [name for name, value in row.items() if isinstance(value, float)]
             raise ValueError(f"runs have no measure '{measure}'; allowed: {', '.join(numbers)}")
     return [float(np.mean([r[measure] for r in measured if r["seed"] == seed])) for seed in seeds]

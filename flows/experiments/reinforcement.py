@@ -247,11 +247,11 @@ def _write_summary(plan: ReinforcementPlan, out: Path, reporter: Reporter) -> No
     for task in plan.tasks:
         of_task = [row for row in rows if row["task"] == task]
         told += [{"set": task, **row} for row in verdicts(plan.published, of_task, "return")]
-        own = [
+        learner_results = [
             _result([row for row in of_task if row["learner"] == learner])
             for learner in plan.learners
         ]
-        results += [result | _beside(result, own[0]) for result in own]
+        results += [result | _beside(result, learner_results[0]) for result in learner_results]
     record = {"plan": plan, "runs": rows, "results": results, "verdicts": told, **provenance()}
     write_record(out / SUMMARY, record)
 
@@ -262,11 +262,11 @@ def _beside(result: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, fl
     A share of a return that is not above 0 says nothing: of -1000, the worse return of -2000 would
     be twice as much.
     """
-    own = result["return"]["mean"]
+    value = result["return"]["mean"]
     of = first["return"]["mean"]
-    if own is None or of is None:  # some seed's is not finite
+    if value is None or of is None:  # some seed's is not finite
         return {"over_first": None, "of_first": None}
-    return {"over_first": own - of, "of_first": ratio(own, of)}
+    return {"over_first": value - of, "of_first": ratio(value, of)}
 
 
 def _result(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

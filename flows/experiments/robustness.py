@@ -99,12 +99,14 @@ class RobustnessPlan:
         for name, values in self.conditions.items():
             for value in values:
                 if name == TERRAIN:
-                    place = ALL_TERRAINS[check_terrain(str(value))]
+                    terrain = ALL_TERRAINS[check_terrain(str(value))]
                     fitting = [
-                        each for each in grid.skills if ALL_SKILLS[each].commanded_on(place.name)
+                        skill
+                        for skill in grid.skills
+                        if ALL_SKILLS[skill].commanded_on(terrain.name)
                     ]
                     if fitting:
-                        cells = replace(grid, terrains=(place.name,), skills=tuple(fitting))
+                        cells = replace(grid, terrains=(terrain.name,), skills=tuple(fitting))
                         yield name, value, replace(plan, grid=cells)
                 else:
                     changed = {**plan.randomisation, **_AT_ONCE.get(name, {}), name: str(value)}
@@ -152,10 +154,10 @@ def robustness_stages(
     for source in plan.sources():
         keys = source.place, plan.evaluation.key(source)["weights"]
         for quantity in (DEFAULT, *plan.conditions):
-            chosen = [each for each in plan.evaluations() if each[0] == quantity]
+            chosen = [condition for condition in plan.evaluations() if condition[0] == quantity]
             paths = tuple(_path(out, source, quantity, value) for _, value, _ in chosen)
-            work = partial(_evaluate, source, [each for *_, each in chosen], paths)
-            key = digest([*keys, [to_tree(each) for each in chosen]])
+            work = partial(_evaluate, source, [evaluation for *_, evaluation in chosen], paths)
+            key = digest([*keys, [to_tree(condition) for condition in chosen]])
             stages.append(Stage(f"{source.name} {quantity}", key, run=work, outputs=paths))
     return with_page(stages, out, partial(_write_summary, plan, out), partial(report, out))
 
@@ -179,15 +181,19 @@ def _write_summary(plan: RobustnessPlan, out: Path, reporter: Reporter) -> None:
     rows = []
     limits = []
     for source in plan.sources():
-        own = []
+        policy_rows = []
         for quantity, value, _ in plan.evaluations():
             row = _row(needed(_path(out, source, quantity, value)))
-            own.append({"policy": source.name, "quantity": quantity, "value": value, **row})
-        rows += own
-        for quantity in (each for each in plan.conditions if each != TERRAIN):  # which has no order
-            values = [row for row in own if row["quantity"] == quantity]
+            policy_rows.append({"policy": source.name, "quantity": quantity, "value": value, **row})
+        rows += policy_rows
+        for quantity in (name for name in plan.conditions if name != TERRAIN):  # which has no order
+            values = [row for row in policy_rows if row["quantity"] == quantity]
             limits.append(
-                {"policy": source.name, "quantity": quantity, "until": _until(own[0], values)}
+                {
+                    "policy": source.name,
+                    "quantity": quantity,
+                    "until": _until(policy_rows[0], values),
+                }
             )
     write_record(
         out / SUMMARY,

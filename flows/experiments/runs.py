@@ -246,10 +246,10 @@ class LearnerRun:
             "validation_loss": trained.validation_loss,
             **self._errors(reporter),
             **{name: value for name, value in scores[0].items() if name not in _OF_ASKING},
-            "measures": _over_kept([each["measures"] for each in curve.values()]),
+            "measures": _over_kept([point["measures"] for point in curve.values()]),
             "episodes": (len(scores) + len(curve) - 1) * scores[0]["episodes"],
             "asked": scores if asked != (None,) else [],
-            "curve": [[step, each["score"]] for step, each in curve.items()],
+            "curve": [[step, point["score"]] for step, point in curve.items()],
         }
         write_record(self.record, row)
 
@@ -297,8 +297,8 @@ class LearnerRun:
         if not self.experiment.tested:
             return {"test_mse": None, "train_mse": None}
         held_out = self.held_out
-        rest = self._split.train
-        learned = rest.with_rows(rest.rows[:: max(1, len(rest) // len(held_out))])
+        training = self._split.train
+        learned = training.with_rows(training.rows[:: max(1, len(training) // len(held_out))])
         return {
             "test_mse": self._error(held_out, self.name, reporter),
             "train_mse": self._error(learned, f"{self.name}-train", reporter),

@@ -161,7 +161,7 @@ def _summary(
         results=[_result(group) for group in grouped_by(rows, _RESULT)],
         overall=[_overall(group) for group in grouped_by(rows, ("learner", "value"))],
         verdicts=list(verdicts(experiment.published, rows, "score")),
-        cells=[cell for each in names for cell in _evaluation(out, each)["cells"]],
+        cells=[cell for policy in names for cell in _evaluation(out, policy)["cells"]],
         evaluated_episodes=sum(row["episodes"] for row in rows),
         largest_return=LARGEST_RETURN if legged else None,
         wall_s=seconds_in_all(seconds),
@@ -181,7 +181,7 @@ def with_page(
     ValueError if names of stages or of their files are none, or come twice.
     """
     names = tuple(stage.name for stage in stages)
-    key = digest([each.key for each in stages])
+    key = digest([stage.key for stage in stages])
     page = out / "report.html"
     every = [
         *stages,
@@ -206,9 +206,9 @@ def _read(out: Path, summarise: Callable[[Reporter], object], reporter: Reporter
 
 def _command(name: str, runs: Sequence[LearnerRun], out: Path) -> str:
     """The command that repeats an experiment."""
-    place = out.name if out.is_absolute() else str(out)
+    folder = out.name if out.is_absolute() else str(out)
     stores = {str(run.store): None for run in runs if run.experiment.collect is None}
-    return " ".join(["gaitforge run", f"{place}/plan.json", *stores, f"--out {place}-again"])
+    return " ".join(["gaitforge run", f"{folder}/plan.json", *stores, f"--out {folder}-again"])
 
 
 def _evaluation(out: Path, name: str) -> Row:
@@ -262,11 +262,13 @@ def _grouped(evaluation: Row, expert: Row, by: Sequence[str]) -> list[Row]:
         groups.setdefault(tuple(cell[name] for name in by), []).append(k)
     rows = []
     for key, group in groups.items():
-        own, of = ([each["cells"][k] for k in group] for each in (evaluation, expert))
-        row = dict(zip(by, key, strict=True)) | {"episodes": sum(cell["episodes"] for cell in own)}
-        row |= {name: fmean(cell[name] for cell in own) for name in _OUTCOMES}
+        cells, of = ([record["cells"][k] for k in group] for record in (evaluation, expert))
+        row = dict(zip(by, key, strict=True)) | {
+            "episodes": sum(cell["episodes"] for cell in cells)
+        }
+        row |= {name: fmean(cell[name] for cell in cells) for name in _OUTCOMES}
         row["return_fraction"] = ratio(row["return"], fmean(cell["return"] for cell in of))
-        returns = ([each["returns"][k] for k in group] for each in (evaluation, expert))
+        returns = ([record["returns"][k] for k in group] for record in (evaluation, expert))
         rows.append(row | {"return_fraction_ci95": ratio_interval(*returns)})
     return rows
 
@@ -301,7 +303,7 @@ def _described(run: LearnerRun, reporter: Reporter) -> Row:
     plan, references = run.referred(reporter)
     expert = read_record(run.references_folder / f"{EXPERT}.json") if plan.measures else None
     row["measures"] = own_measures(plan, expert["cells"]) if expert else {}
-    scores = np.array([references.score(each) for each in episode_returns(selection)])
+    scores = np.array([references.score(value) for value in episode_returns(selection)])
     row |= {"zero": references.zero, "expert": references.hundred}
     return row | {"score": scores.mean(), "score_std": scores.std(), "score_best": scores.max()}
 
@@ -336,8 +338,8 @@ def _result(rows: Sequence[Row]) -> Row:
         "score_ci95": stratified_interval([[row["score"] for row in rows]], mean),
         **{name: _mean_limits([row.get(name) for row in rows]) for name in _INTERVALS},
         "asked": [
-            {**each, "score": to_tree(mean_and_std([row["asked"][k]["score"] for row in rows]))}
-            for k, each in enumerate(first["asked"])
+            {**target, "score": to_tree(mean_and_std([row["asked"][k]["score"] for row in rows]))}
+            for k, target in enumerate(first["asked"])
         ],
     }
     for name, by in GROUPINGS.items():
@@ -349,8 +351,8 @@ def _result(rows: Sequence[Row]) -> Row:
 def _over_seeds(group: Sequence[Row], by: Sequence[str]) -> Row:
     row = {name: group[0][name] for name in (*by, "episodes")}
     for name in (*_OUTCOMES, "return_fraction"):
-        row[name] = to_tree(mean_and_std([each[name] for each in group]))
-    limits = _mean_limits([each["return_fraction_ci95"] for each in group])
+        row[name] = to_tree(mean_and_std([seed_row[name] for seed_row in group]))
+    limits = _mean_limits([seed_row["return_fraction_ci95"] for seed_row in group])
     return row | {"return_fraction_ci95": limits}
 
 

@@ -96,7 +96,7 @@ class Attention(Measure):
         """Node counts, and shares of zeros for each of some node counts."""
         if min((*self.nodes, *self.sparsity_nodes, self.masks, self.width), default=0) < 1:
             raise ValueError("nodes, sparsity_nodes, masks and width must be at least 1")
-        if not all(0.0 <= each < 1.0 for each in self.sparsity):
+        if not all(0.0 <= share < 1.0 for share in self.sparsity):
             raise ValueError(f"sparsity must lie in [0, 1), got {list(self.sparsity)}")
         yield from (("nodes", value) for value in self.nodes)
         for nodes in self.sparsity_nodes:
@@ -114,8 +114,8 @@ class Attention(Measure):
         drawn = [random_mask(nodes, rng, sparsity) for _ in range(-(-self.masks // repeats))]
         figures: dict[str, list[float]] = {}
         for repeat in range(repeats + 1):
-            for name, each in self._repeat(drawn if repeat else drawn[:1], rng).items():
-                figures.setdefault(name, []).extend([each] if repeat else [])
+            for name, figure in self._repeat(drawn if repeat else drawn[:1], rng).items():
+                figures.setdefault(name, []).extend([figure] if repeat else [])
             drawn = [random_mask(nodes, rng, sparsity) for _ in drawn]
             advance(1, axis)
         pairs = int(drawn[0].sum())

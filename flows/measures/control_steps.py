@@ -95,12 +95,12 @@ class ControlStep(Measure):
         """All networks at their own size, then each value of each axis."""
         if self.steps < 1 or self.warm_up < 0:
             raise ValueError("a control step needs steps of at least 1 and a warm_up of at least 0")
-        places: list[Point] = [(OWN_SIZE, None)] if self.networks else []
-        places += [(axis, value) for axis in self.axes for value in getattr(self, axis)]
-        for place in places:
-            for name in self._models(place):
-                sized(name, *place)
-            yield place
+        points: list[Point] = [(OWN_SIZE, None)] if self.networks else []
+        points += [(axis, value) for axis in self.axes for value in getattr(self, axis)]
+        for point in points:
+            for name in self._models(point):
+                sized(name, *point)
+            yield point
 
     def _models(self, point: Point) -> tuple[str, ...]:
         return self.networks if point[1] is None else self.scaled

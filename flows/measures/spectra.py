@@ -77,7 +77,7 @@ class Spectra(Measure):
                 for block in self._blocks(selection)
                 if name == _panel(store, block)
             )
-        shares = np.array([each["energy_share"] for each in spectra])
+        shares = np.array([entry["energy_share"] for entry in spectra])
         advance(repeats + 1, name)
         kept = paper_modes(n)
         low = shares[:, :kept].sum(axis=1)
@@ -105,11 +105,13 @@ class Spectra(Measure):
         rows = selection.rows[selection.lengths >= n]
         spectra = []
         for part in range(min(parts, len(rows))):
-            own = selection.with_rows(rows[part::parts])
-            found = {each["block"]: each for each in block_spectra(own, self.field, n)}
+            episodes = selection.with_rows(rows[part::parts])
+            by_block = {
+                spectrum["block"]: spectrum for spectrum in block_spectra(episodes, self.field, n)
+            }
             # A field whose names are single channels has one spectrum, of them all.
-            each = found.get(block) or next(iter(found.values()))
-            spectra.append({name: each[name] for name in ("frequency_hz", "energy_share")})
+            spectrum = by_block.get(block) or next(iter(by_block.values()))
+            spectra.append({name: spectrum[name] for name in ("frequency_hz", "energy_share")})
         return spectra
 
 

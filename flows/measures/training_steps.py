@@ -83,7 +83,9 @@ class TrainMemory(TrainStep):
     timed: ClassVar[bool] = False
 
     def _figure(self, updater: Updater, batch: dict[str, Tensor]) -> float:
-        weights = {each.untyped_storage().data_ptr() for each in updater.policy.parameters()}
+        weights = {
+            parameter.untyped_storage().data_ptr() for parameter in updater.policy.parameters()
+        }
         kept: dict[int, int] = {}
 
         def keep(tensor: Tensor) -> Tensor:

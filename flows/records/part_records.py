@@ -65,11 +65,11 @@ def records_folder(store: Path | str) -> Path:
 
     Those of an added field are inside its store's: <store>.records/<field>.records.
     """
-    place = local_folder(store)
-    name = f"{place.name}.records"
-    if place.parent.name == OVERLAYS:
-        return records_folder(place.parent.parent) / name
-    return place.with_name(name)
+    folder = local_folder(store)
+    name = f"{folder.name}.records"
+    if folder.parent.name == OVERLAYS:
+        return records_folder(folder.parent.parent) / name
+    return folder.with_name(name)
 
 
 def store_address(store: Path | str) -> Path | str:

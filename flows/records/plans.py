@@ -89,16 +89,16 @@ def _one_of(kinds: Sequence[Any], tree: object, where: str) -> Any:
     """A value as one of several types has it."""
     if tree is None and type(None) in kinds:
         return None
-    others = [kind for kind in kinds if kind is not type(None)]
-    for kind in others[:-1]:
+    options = [kind for kind in kinds if kind is not type(None)]
+    for kind in options[:-1]:
         with suppress(ValueError):
             return _value(kind, tree, where)
     try:
-        return _value(others[-1], tree, where)
+        return _value(options[-1], tree, where)
     except ValueError:
-        if len(others) == 1:
+        if len(options) == 1:
             raise
-        needed = " or ".join(map(_needed, others))
+        needed = " or ".join(map(_needed, options))
         raise ValueError(f"{where} needs {needed}, not {tree!r}") from None
 
 

@@ -204,12 +204,12 @@ def _not_empty(text: str, begin: int, end: int) -> tuple[int, int] | None:
 
 def _url_without_password(match: re.Match[str]) -> str:
     """A URL without its password, or the token in its user's place."""
-    rest = match["rest"]
+    remainder = match["rest"]
     scheme = match["scheme"].lower()
-    before_quote = rest.split('"', 1)[0]
-    at = before_quote.rfind("@") if "@" in before_quote else rest.rfind("@")
-    userinfo = rest[:at]
-    if at < 0 or _is_address(userinfo, rest[at + 1 :], scheme):
+    before_quote = remainder.split('"', 1)[0]
+    at = before_quote.rfind("@") if "@" in before_quote else remainder.rfind("@")
+    userinfo = remainder[:at]
+    if at < 0 or _is_address(userinfo, remainder[at + 1 :], scheme):
         return match[0]
     user, colon, password = userinfo.partition(":")
     if not colon:
@@ -217,7 +217,7 @@ def _url_without_password(match: re.Match[str]) -> str:
     else:
         hidden = password in _TOKEN_USER_PASSWORDS or len(user) > _LONGEST_USER
         masked = f"{MASK if hidden else user}:{MASK}"
-    return f"{match['scheme']}:{match['slashes']}{masked}{rest[at:]}"
+    return f"{match['scheme']}:{match['slashes']}{masked}{remainder[at:]}"
 
 
 def _is_address(text: str, after: str, scheme: str) -> bool:

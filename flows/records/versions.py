@@ -26,18 +26,20 @@ def allow_mixed_versions(store_path: Path | str) -> None:
 def check_versions(store: Store, store_path: Path | str, simulator: str, version: str) -> None:
     """Raise ValueError where a store has parts of another version and may not have several."""
     stored = _stored_versions(store)
-    others = sorted(own for name, own in stored if name == simulator and own not in (version, ""))
-    if not others:
+    other_versions = sorted(
+        recorded for name, recorded in stored if name == simulator and recorded not in (version, "")
+    )
+    if not other_versions:
         return
     allowed = read_record(records_folder(store_path) / MIXED)
     if isinstance(allowed, dict) and allowed.get("allowed") is True:
-        versions = {"simulator": simulator, "version": version, "others": listed(others)}
+        versions = {"simulator": simulator, "version": version, "others": listed(other_versions)}
         log_event(records_folder(store_path), "warning", "versions are mixed", **versions)
         return
     # The version of an environment names several packages, and perhaps the simulator among them.
     name = "" if simulator in version else f"{simulator} "
     raise ValueError(
-        f"{store_path} was made by {name}{'; '.join(others)}, and this is {name}{version}: "
+        f"{store_path} was made by {name}{'; '.join(other_versions)}, and this is {name}{version}: "
         "episodes of both cannot be simulated again together. Use that version, collect into "
         "another store, or give --mix-versions"
     )
@@ -49,7 +51,7 @@ def mixed_versions(stores: Sequence[Store]) -> dict[str, list[str]]:
     for store in stores:
         for name, version in _stored_versions(store):
             versions.setdefault(name, set()).add(version)
-    return {name: sorted(own) for name, own in versions.items() if len(own) > 1}
+    return {name: sorted(numbers) for name, numbers in versions.items() if len(numbers) > 1}
 
 
 def check_catalog(

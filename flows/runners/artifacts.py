@@ -164,16 +164,16 @@ def show_file(name: str, path: Path, description: str) -> None:
 def show_view(source: Path | str) -> None:
     """A link to a page that plays a store's or an evaluation's episodes, or else its command."""
     # An evaluation.json is named after its run.
-    place = Path(source).parent if str(source).endswith(".json") else source
+    target = Path(source).parent if str(source).endswith(".json") else source
     description = "episodes to play in the browser"
     address = view_address(source)
     if address is None:
-        show_markdown("episodes", f"`gaitforge view {source}`", description, place)
+        show_markdown("episodes", f"`gaitforge view {source}`", description, target)
     else:
         artifacts.create_link_artifact(
             address,
-            link_text=f"play episodes of {last_name(str(place))}",
-            key=artifact_key("episodes", place),
+            link_text=f"play episodes of {last_name(str(target))}",
+            key=artifact_key("episodes", target),
             description=description,
         )
 
@@ -183,8 +183,8 @@ def tag_run(**values: str | Sequence[str]) -> None:
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
         return
-    listed = {name: [each] if isinstance(each, str) else each for name, each in values.items()}
-    tags = {f"{name}:{value}" for name, each in listed.items() for value in each}
+    listed = {name: [value] if isinstance(value, str) else value for name, value in values.items()}
+    tags = {f"{name}:{value}" for name, entries in listed.items() for value in entries}
     with get_client(sync_client=True) as client, suppress(*NO_SERVER):
         client.update_flow_run(context.flow_run.id, tags={*context.flow_run.tags, *tags})
 

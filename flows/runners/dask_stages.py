@@ -60,13 +60,13 @@ def run_ready(
             result = run_stage(
                 out, stage, reporter, partial(run_dask, settings=settings, client=client)
             )
-    others = [name for name, stage in ready.items() if stage.collection is None]
-    if others:
-        title = others[0] if len(others) == 1 else f"{len(others)} stages"
-        with reporter.step(title, len(others), "stage") as advance:
+    names = [name for name, stage in ready.items() if stage.collection is None]
+    if names:
+        title = names[0] if len(names) == 1 else f"{len(names)} stages"
+        with reporter.step(title, len(names), "stage") as advance:
             work = partial(_make, out, ready)
             deaths = (settings or DaskSettings()).worker_deaths
-            results = run_parts(client, work, others, lambda ended: advance(len(ended), ""), deaths)
+            results = run_parts(client, work, names, lambda ended: advance(len(ended), ""), deaths)
             result = results[-1]
     return result
 

@@ -70,7 +70,7 @@ def making(maker: Any, product: Path | str, *sources: Path | str) -> Any:
     Args:
         maker: of `retried_task`; product: the address of what it makes; sources: of what it reads.
     """
-    assets: list[Asset | str] = [asset_key(place) for place in sources]
+    assets: list[Asset | str] = [asset_key(source) for source in sources]
     names = {"name": maker.name, "task_run_name": maker.task_run_name}
     return materialize(asset_key(product), asset_deps=assets, **names, **_retried())(maker.fn)
 
@@ -180,13 +180,13 @@ class RunLog:
 def end_tasks(flow: Any, flow_run: Any, state: Any) -> None:
     """A flow's `on_cancellation`: cancels its Slurm jobs, and shows its open tasks as cancelled."""
     with get_client(sync_client=True) as client:
-        for each in _open_tasks(client, flow_run.id):
-            folders = [tag.removeprefix(SLURM_JOB) for tag in each.tags if SLURM_JOB in tag]
+        for task_run in _open_tasks(client, flow_run.id):
+            folders = [tag.removeprefix(SLURM_JOB) for tag in task_run.tags if SLURM_JOB in tag]
             for folder in folders:
                 cancel_job(read_job(Path(folder)))
             message = "the job was cancelled" if folders else "the run was cancelled"
             with suppress(*NO_SERVER):
-                client.set_task_run_state(each.id, Cancelled(message=message), force=True)
+                client.set_task_run_state(task_run.id, Cancelled(message=message), force=True)
 
 
 def _open_tasks(client: SyncPrefectClient, run: UUID) -> list[TaskRun]:

@@ -47,7 +47,7 @@ def slurm_settings(form: SlurmForm) -> SlurmSettings:
     asked = {k: v for k, v in asdict(form).items() if k != "wait" and v != usual[k]}
     try:
         site: dict[str, Any] = json.loads(os.environ.get(SITE, "{}"))
-        lists = {name: tuple(each) for name, each in site.items() if isinstance(each, list)}
+        lists = {name: tuple(value) for name, value in site.items() if isinstance(value, list)}
         return SlurmSettings(**{**site, **lists, **asked})
     except (AttributeError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"{SITE} must hold settings of Slurm jobs as JSON: {error}") from None
@@ -103,7 +103,7 @@ def follow_job(job: jobs.Job, wait: bool) -> None:
                 lines, offset = jobs.new_lines(log, offset)
                 for line in lines[-MOST_LINES:]:
                     logger.info(_last_state(line))
-            ended = sum(each.state in jobs.ENDED for each in tasks)
+            ended = sum(status.state in jobs.ENDED for status in tasks)
             advance(ended - done, note)
             done = ended
             if ended == len(tasks) or not wait:
@@ -121,7 +121,7 @@ def _note(tasks: Sequence[jobs.TaskStatus]) -> str:
         where = f" on {only.host}" if only.state == "running" and only.host else ""
         why = f" ({only.why})" if only.state == "waiting" and only.why else ""
         return f"{only.state}{where}{why}"
-    states = [each.state for each in tasks]
+    states = [status.state for status in tasks]
     names = (*jobs.LIVE, *jobs.ENDED, "unknown")
     return ", ".join(f"{states.count(name)} {name}" for name in names if name in states)
 
@@ -137,8 +137,8 @@ def _show_state(state: str, message: str) -> None:
 def _show_end(job: jobs.Job, tasks: Sequence[jobs.TaskStatus]) -> str:
     """Show how the tasks ended, and the end of a log; returns its last line."""
     log, lines = jobs.log_end(job, tasks)
-    bad = [each for each in tasks if each.state != "done"] or tasks[:1]
-    rows = [f"{each.task}: {each.state}, code {each.code}" for each in bad[:MOST_TASKS]]
+    bad = [status for status in tasks if status.state != "done"] or tasks[:1]
+    rows = [f"{status.task}: {status.state}, code {status.code}" for status in bad[:MOST_TASKS]]
     text = "\n".join([f"{log}\n", *rows, "", "```", *map(_last_state, lines), "```"])
     title = f"{job.kind} job {job.id}, {amount(len(tasks), 'task')}: the end of a log"
     show_markdown("slurm log", text, title, job.folder)

@@ -78,9 +78,9 @@ def run_as_flow(
     Raises:
         ValueError: no server, or what a stage raises.
     """
-    place = next((stage.place for stage in reversed(stages) if stage.place), out)
+    target = next((stage.place for stage in reversed(stages) if stage.place), out)
 
-    @flow(name=name, flow_run_name=f"{name} {last_name(str(place))}", **FLOW_OPTIONS)
+    @flow(name=name, flow_run_name=f"{name} {last_name(str(target))}", **FLOW_OPTIONS)
     def program() -> Any:
         return run_in_flow(out, stages, dask)
 
@@ -215,12 +215,12 @@ def collect_parts(
     address = store_address(store)
     if plan.parallelism == "processes" and not getattr(plan, plan.parallelism):
         plan = plan.with_workers(1)  # a cluster of its own only where asked for
-    with _collecting(address, reporter), ExitStack() as own:
+    with _collecting(address, reporter), ExitStack() as stack:
         collection = stage_collect.prepare(plan, address, parts)
         missing = len(collection.missing)
         records = list[PartCollected]()
         if client is None and missing and plan.parallelism == "processes" and plan.workers > 1:
-            client = own.enter_context(dask_client(DaskSettings(workers=plan.workers), missing))
+            client = stack.enter_context(dask_client(DaskSettings(workers=plan.workers), missing))
         with collection.progress(reporter) as advance:
             if missing:
                 records = _in_tasks(collection, client, collection.followed(advance))

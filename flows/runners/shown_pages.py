@@ -45,11 +45,11 @@ def view_address(source: Path | str) -> str | None:
     return _registered(VIEW, str(source.absolute() if isinstance(source, Path) else source))
 
 
-def _registered(kind: str, place: str) -> str | None:
+def _registered(kind: str, address: str) -> str | None:
     server = os.environ.get(PAGES_URL)
     if server is None:
         return None
-    record = {kind: place}
+    record = {kind: address}
     number = digest(record)
     write_record(pages_folder() / f"{number}.json", record)
     return f"{server}/{kind}/{number}"

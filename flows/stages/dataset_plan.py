@@ -76,11 +76,11 @@ def read_dataset_plan(path: Path, where: str = "") -> list[tuple[CollectionPlan,
     record = _read(path)
     collections = []
     listed = set[str]()
-    for each in record.plans:
+    for entry in record.plans:
         with naming(path):
-            plan = collection_plan(each.kind, each.plan)
-        plan.listed_with(each.parts[0])
-        new = [part for part in dict.fromkeys(each.parts) if part not in listed]
+            plan = collection_plan(entry.kind, entry.plan)
+        plan.listed_with(entry.parts[0])
+        new = [part for part in dict.fromkeys(entry.parts) if part not in listed]
         listed |= set(new)
         parts = [part for part in new if not where or _has(plan, part, where)]
         if parts:
@@ -93,8 +93,8 @@ def read_dataset_plan(path: Path, where: str = "") -> list[tuple[CollectionPlan,
 def differing_parts(path: Path, store: Store, parts: Sequence[str]) -> list[str]:
     """The parts of a store whose content is not what a dataset's plan says."""
     hashes = _read(path).parts
-    made = content_hashes(store)
-    return [part for part in parts if made.get(part) != hashes[part]]
+    stored = content_hashes(store)
+    return [part for part in parts if stored.get(part) != hashes[part]]
 
 
 def content_hashes(store: Store) -> dict[str, str]:
@@ -109,10 +109,10 @@ def _read(path: Path) -> _DatasetPlan:
         raise ValueError(f"{path} is no dataset's plan, which gaitforge plan writes")
     with failures(str(path), ValueError, error=ValueError):
         values = plan_from_tree(_DatasetPlan, {name: record[name] for name in ("plans", "parts")})
-    for each in values.plans:
-        if not each.parts:
-            raise ValueError(f"{path}: a plan of {each.kind} has no parts")
-        if unknown := [part for part in each.parts if part not in values.parts]:
+    for entry in values.plans:
+        if not entry.parts:
+            raise ValueError(f"{path}: a plan of {entry.kind} has no parts")
+        if unknown := [part for part in entry.parts if part not in values.parts]:
             raise ValueError(f"{path} has no hash of part {unknown[0]}")
     return values
 

@@ -67,8 +67,8 @@ def with_references(
     if (references := plan.known_references()) is not None:
         return replace(plan, references=references), references
 
-    def return_of(name: str, place: str) -> float:
-        source = replace(plan.source(place), name=name)
+    def return_of(name: str, policy: str) -> float:
+        source = replace(plan.source(policy), name=name)
         return evaluate_policy(source, plan, reporter, folder / f"{name}.json").return_
 
     best = expert or plan.expert

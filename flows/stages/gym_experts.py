@@ -89,8 +89,10 @@ def run_gym_ppo(config: GymPPOConfig, out: Path, reporter: Reporter) -> PolicyEv
             show = from_totals(advance, done)
 
             def report(row: dict[str, Any]) -> None:
-                some = row["return"] is not None
-                note = f"return {row['return']:.0f}, length {row['length']:.0f}" if some else ""
+                has_return = row["return"] is not None
+                note = (
+                    f"return {row['return']:.0f}, length {row['length']:.0f}" if has_return else ""
+                )
                 show(row["steps"], note)
 
             networks = partial(TaskNetworks, plan, plan.name, config.model, config.model_overrides)

@@ -53,12 +53,12 @@ def run_import(
             does not fit, in one line that names file and key; nothing was imported.
     """
     options = plan_from_tree(importer_class(plan.format).Options, dict(plan.options))
-    what = (plan.format, source, store, asdict(options))
+    arguments = (plan.format, source, store, asdict(options))
     workers = plan.workers
     with begun_later(reporter, "import") as begin:
-        report = import_source(*what, begin, workers=workers, drop_nan=plan.drop_nan)
+        report = import_source(*arguments, begin, workers=workers, drop_nan=plan.drop_nan)
     findings = quick_findings(open_store(store).select())
-    notes = [f"{each.severity}, {each.name}: {each.text}" for each in findings]
+    notes = [f"{finding.severity}, {finding.name}: {finding.text}" for finding in findings]
     notes += [f"gaitforge doctor {store} examines all of it"] * bool(notes)
     carried = replace(report.carried, notes=(*report.carried.notes, *notes))
     report = replace(report, carried=carried)

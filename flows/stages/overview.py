@@ -57,8 +57,10 @@ def _histogram(episodes: pa.Table, column: str, bins: int) -> dict[str, list[flo
 def _spectra(selection: Selection) -> list[dict[str, object]]:
     """Energy shares of the observation's blocks, averaged over a block's channels."""
     kept = ("frequency_hz", "energy_share", "channels")
-    made = {each["block"]: each for each in block_spectra(selection, "obs", SPECTRUM_WINDOW)}
+    spectra = {
+        spectrum["block"]: spectrum for spectrum in block_spectra(selection, "obs", SPECTRUM_WINDOW)
+    }
     return [
-        {"signal": title, "unit": unit, **{key: made[name][key] for key in kept}}
+        {"signal": title, "unit": unit, **{key: spectra[name][key] for key in kept}}
         for name, title, unit in _SPECTRA
     ]

@@ -49,8 +49,8 @@ def replay(
     if not parts:
         return replay_legged(collected, count, seed, reporter, robot, version)
     if version:
-        own = store.as_collected().select(simulator_version=version).episodes("part")
-        parts = sorted(set(parts).intersection(own.column("part").to_pylist()))
+        matching = store.as_collected().select(simulator_version=version).episodes("part")
+        parts = sorted(set(parts).intersection(matching.column("part").to_pylist()))
     faults: list[ReplayFault] = []
     with reporter.step("replay", min(count, len(store.as_collected())), "episode") as advance:
         for part in np.random.default_rng(seed).permutation(parts).tolist():
@@ -141,8 +141,8 @@ def _differences(store: Store, part: str, data: PartData) -> Iterator[ReplayFaul
             steps |= {name: values[i] for name, values in data.per_episode.items()}
             compared = (row.keys() & again.keys()) - {"episode"}
             columns = {name: again[name][i] for name in compared}
-            if what := _difference(selection.episode(i), row, steps, columns):
-                yield ReplayFault(part, int(row["episode"]), what)
+            if difference := _difference(selection.episode(i), row, steps, columns):
+                yield ReplayFault(part, int(row["episode"]), difference)
         first = last
     for row in table.slice(len(data.catalog["episode"])).to_pylist():
         yield ReplayFault(part, int(row["episode"]), "is not made again")

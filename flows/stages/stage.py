@@ -98,8 +98,8 @@ def collection_stage(
 ) -> Stage:
     """The work of a command that collects: the missing ones of a plan's parts (None: all)."""
     names = None if parts is None else tuple(parts)
-    made = partial(itself, plan)
-    return Stage(name, place=store, collection=made, parts=names, device=plan.processor)
+    collection = partial(itself, plan)
+    return Stage(name, place=store, collection=collection, parts=names, device=plan.processor)
 
 
 def itself(plan: CollectionPlan) -> CollectionPlan:
@@ -180,7 +180,7 @@ def numbered(
     reporter: Reporter, stages: Sequence[Stage], stage: Stage, stop: Advance = no_progress
 ) -> Reporter:
     """A `StageReporter` whose lines begin with the stage's number: "stage 3/13"."""
-    number = [each.name for each in stages].index(stage.name) + 1
+    number = [entry.name for entry in stages].index(stage.name) + 1
     return StageReporter(reporter, stop, f"stage {number}/{len(stages)}  ")
 
 

@@ -57,7 +57,7 @@ class SelectPlan:
                 "a saved selection has its terrains, skills and levels; only --where narrows it"
             )
         terrain, skill, level = (
-            list(each) or None for each in (self.terrain, self.skill, self.level)
+            list(values) or None for values in (self.terrain, self.skill, self.level)
         )
         if self.saved:
             selection = Selection.load(store, self.saved)

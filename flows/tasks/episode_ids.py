@@ -28,9 +28,9 @@ def check_planned_ids(plan: CollectionPlan, store: Store, planned: Iterable[str]
         return
     starts = np.array([start for start, _, _ in ranges])
     stops = np.array([stop for _, stop, _ in ranges])
-    own = set(planned)
+    planned_parts = set(planned)
     for part, ids in _ids_by_part(store).items():
-        if part in own:
+        if part in planned_parts:
             continue
         places = np.searchsorted(starts, ids, side="right") - 1
         is_shared = (places >= 0) & (ids < stops[places])
@@ -48,7 +48,7 @@ def check_stored_ids(store: Store) -> None:
     ids, counts = np.unique(_joined(by_part), return_counts=True)
     repeated = ids[counts > 1]
     if len(repeated):
-        parts = [part for part, own in by_part.items() if np.isin(repeated, own).any()]
+        parts = [part for part, part_ids in by_part.items() if np.isin(repeated, part_ids).any()]
         raise DatasetError(
             f"parts {listed(parts, 4)} of {store.address} share episode ids "
             f"{listed(repeated.tolist(), 4)}; {_ADVICE}"

@@ -80,8 +80,8 @@ class Cell:
 
     def row(self, policy: str) -> dict[str, Any]:
         """The cell as JSON values: what names it, its means and their 95 % intervals."""
-        returns = [float(each.episode_return) for each in self.episodes]
-        successes = [bool(each.success) for each in self.episodes]
+        returns = [float(episode.episode_return) for episode in self.episodes]
+        successes = [bool(episode.success) for episode in self.episodes]
         row = {
             "policy": policy,
             **self.where,
@@ -89,8 +89,8 @@ class Cell:
             "return_ci95": mean_interval(returns),
             "success": float(np.mean(successes)),
             "success_ci95": success_interval(sum(successes), len(successes)),
-            "survival": float(np.mean([not each.terminated for each in self.episodes])),
-            "length": float(np.mean([each.length for each in self.episodes])),
+            "survival": float(np.mean([not episode.terminated for episode in self.episodes])),
+            "length": float(np.mean([episode.length for episode in self.episodes])),
             "episodes": len(self.episodes),
             **self.measures,
         }
@@ -239,9 +239,9 @@ class EvaluationPlan(ABC):
 
     def source(self, policy: str, which: str = "last") -> PolicySource:
         """The policy of a folder, file or "module:Class", or else an expert or baseline by name."""
-        place = Path(policy)
-        lost = len(place.parts) > 1 and not place.exists() and "," not in policy
-        if ":" in policy or is_run(place) or place.suffix == ".onnx" or lost:
+        path = Path(policy)
+        lost = len(path.parts) > 1 and not path.exists() and "," not in policy
+        if ":" in policy or is_run(path) or path.suffix == ".onnx" or lost:
             return named_source(policy, which)
         return PolicySource(Path(policy).stem, EXPERT, policy)
 
@@ -308,8 +308,8 @@ def measured(
         combined_interval([row[name] for row in counted], [row[f"{name}_ci95"] for row in counted])
         for name in ("return", "success")
     )
-    episodes = [each for cell in cells for each in cell.episodes]
-    steps = sum(each.length for each in episodes)
+    episodes = [episode for cell in cells for episode in cell.episodes]
+    steps = sum(episode.length for episode in episodes)
     return PolicyEvaluation(
         return_=return_,
         **means,
@@ -328,7 +328,7 @@ def measured(
         steps_per_s=steps / wall_s,
         cells=tuple(rows),
         returns=tuple(
-            tuple(float(each.episode_return) for each in cell.episodes) for cell in cells
+            tuple(float(episode.episode_return) for episode in cell.episodes) for cell in cells
         ),
         references=references,
     )

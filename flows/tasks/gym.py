@@ -109,8 +109,8 @@ class DrawnPolicy:
 def one_policy(place: str) -> PolicySource | None:
     """The policy of a run's folder, an ONNX file or "module:Class"; None for anything else."""
     path = Path(place)
-    one = (":" in place and not path.exists()) or path.suffix == ".onnx" or is_run(path)
-    return named_source(place) if place and one else None
+    is_policy = (":" in place and not path.exists()) or path.suffix == ".onnx" or is_run(path)
+    return named_source(place) if place and is_policy else None
 
 
 @dataclass(frozen=True)
@@ -319,7 +319,7 @@ class GymSimulation(Simulation):
             executed = self._env.executed
             episodes = data.replayed_episodes(reader, part.first, part.stop)
             advance(part.steps)
-            return [replace(each, action=executed(each.action)) for each in episodes]
+            return [replace(episode, action=executed(episode.action)) for episode in episodes]
         actor = self._plan.actor(part.quality)
         episodes = []
         steps = 0
@@ -341,7 +341,7 @@ def quality_summary(store_path: Path | str, parts: Sequence[str]) -> list[dict[s
     measures = [("part", "count_distinct"), ("length", "count"), ("length", "sum")]
     measures += [("return", "mean"), ("success", "mean")]
     optional = ("normalised_return", "mean"), (data.SUCCESS_KNOWN, "all")
-    measures += [each for each in optional if each[0] in table.column_names]
+    measures += [measure for measure in optional if measure[0] in table.column_names]
     rows = table.group_by("quality").aggregate(measures).to_pylist()
     return [
         {

@@ -137,10 +137,14 @@ class GymEvaluation(EvaluationPlan):
             episodes = evaluation.evaluate(policy, batch, seeds, advance)
         measures = {}
         if task.own is None:
-            published = [normalised_return(task.name, each.episode_return) for each in episodes]
+            published = [
+                normalised_return(task.name, episode.episode_return) for episode in episodes
+            ]
             measures["d4rl_score"] = float(np.mean(published))
-        if not all(each.success_known for each in episodes):
-            measures["success_known"] = float(np.mean([each.success_known for each in episodes]))
+        if not all(episode.success_known for episode in episodes):
+            measures["success_known"] = float(
+                np.mean([episode.success_known for episode in episodes])
+            )
         return [Cell({"env": self.env}, episodes, measures)], parameters
 
     def observations(self, source: PolicySource) -> list[StoredObservation]:
@@ -153,7 +157,7 @@ class GymEvaluation(EvaluationPlan):
         task = find_task(self.env)
         if source.kind == RUN:
             trained = (read_record(source.folder / PLAN) or {}).get("robot", task.name)
-            if trained != task.name and trained in (each.name for each in TASKS.values()):
+            if trained != task.name and trained in (entry.name for entry in TASKS.values()):
                 raise ValueError(f"{source.place} was trained on {trained}, not on {task.name}")
         if source.kind == ONNX:
             return OnnxFile(source.folder, robots), 0

@@ -219,9 +219,9 @@ class LeggedSimulation(Simulation):
         )
         results = list(episodes)
         alone = len(self._pairs) == 1
-        own = self._plan.actor_hash() if alone else load_expert(self._opened[1]).hash
+        expert_hash = self._plan.actor_hash() if alone else load_expert(self._opened[1]).hash
         simulator = (physics.name, physics.version)
-        expert = (policy.name, own)
+        expert = (policy.name, expert_hash)
         several = len({robot.name for robot, _ in self._pairs}) > 1
         names = self._randomisation.names
         catalog = data.part_catalog(results, self.env.robot, simulator, expert, several, names)
@@ -235,14 +235,14 @@ class LeggedSimulation(Simulation):
 @cache
 def _pairs(experts: str, robots: str) -> tuple[tuple[RobotCard, str], ...]:
     """See `LeggedPlan.pairs`."""
-    own: dict[str, list[str]] = {}
+    drivers: dict[str, list[str]] = {}
     for_families = []
     for name in dict.fromkeys(experts.split(",")):
         expert = load_expert(name)
         if drives_a_family(expert.weights):
             for_families.append(name)
         else:
-            own.setdefault(expert.policy.robot.name, []).append(name)
+            drivers.setdefault(expert.policy.robot.name, []).append(name)
     if robots:
         bodies = load_robots(robots)
     else:
@@ -251,12 +251,14 @@ def _pairs(experts: str, robots: str) -> tuple[tuple[RobotCard, str], ...]:
     names = [body.name for body in bodies]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"robot {', '.join(twice)} is named more than once")
-    if lost := [name for name in names if name not in own and not for_families]:
+    if lost := [name for name in names if name not in drivers and not for_families]:
         raise ValueError(
             f"no expert among {experts} drives {', '.join(lost)}; they drive "
-            f"{', '.join(own)}, and a robot without an expert of its own needs one for families"
+            f"{', '.join(drivers)}, and a robot without an expert of its own needs one for families"
         )
-    return tuple((body, name) for body in bodies for name in own.get(body.name, for_families[:1]))
+    return tuple(
+        (body, name) for body in bodies for name in drivers.get(body.name, for_families[:1])
+    )
 
 
 def legged_plan(

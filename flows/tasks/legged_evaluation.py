@@ -89,12 +89,12 @@ class LeggedEvaluation(EvaluationPlan):
         if len(shipped := shipped_experts(robots)) == len(robots):
             return ",".join(shipped)
         plans = (record["plan"] for record in plan_records(among.store.address))
-        return next((str(each["expert"]) for each in plans if each.get("expert")), "")
+        return next((str(plan["expert"]) for plan in plans if plan.get("expert")), "")
 
     def expert_hash(self, name: str) -> str:
         """See `EvaluationPlan.expert_hash`; ValueError, too, for an expert of another robot."""
         LeggedPlan(expert=name, robot=self.robot).pairs()
-        hashes = [load_expert(each).hash for each in name.split(",")]
+        hashes = [load_expert(expert).hash for expert in name.split(",")]
         return hashes[0] if len(hashes) == 1 else digest(hashes)
 
     def work(self) -> int:
@@ -156,8 +156,8 @@ class LeggedEvaluation(EvaluationPlan):
         """See `EvaluationPlan.load`; experts and exported policies, too."""
         if source.kind == EXPERT:
             plan = next(iter(self.each_robot().values()), self)
-            _, place = LeggedPlan(expert=source.place, robot=plan.robot).pairs()[0]
-            expert = load_expert(place, plan.robot).policy
+            _, name = LeggedPlan(expert=source.place, robot=plan.robot).pairs()[0]
+            expert = load_expert(name, plan.robot).policy
             expert.name = source.name
             return expert, expert.parameters()
         if source.kind == EXPORTED:
@@ -195,7 +195,7 @@ class LeggedEvaluation(EvaluationPlan):
             raise ValueError(f"{source.place} is an exported policy, which follows no guidance")
         policy = OnnxPolicy(source.folder, robots, source.name, self.return_target)
         fields = policy.description["observation"]["fields"]
-        slices = {field: (each["start"], each["stop"]) for field, each in fields.items()}
+        slices = {field: (bounds["start"], bounds["stop"]) for field, bounds in fields.items()}
         if slices != POLICY_SLICES:
             raise ValueError(f"{source.place} reads another observation layout than this program's")
         return policy

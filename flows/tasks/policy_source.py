@@ -52,8 +52,8 @@ class PolicySource:
         """
         if self.kind == CLASS:
             code = function_key(self.place)
-            own = self.own_key()
-            return digest([code, own]) if own else code
+            own_key = self.own_key()
+            return digest([code, own_key]) if own_key else code
         if self.kind == ONNX:
             return sha256_file(self.folder)[:16]
         if self.kind == EXPORTED:
@@ -129,8 +129,8 @@ def trained_robot(run: Path) -> str:
     """The robot of a run's store, by name or, if it is the user's own, by path; or `SEVERAL`."""
     record = read_record(run / PLAN) or {}
     evaluation = record.get("evaluation")
-    own = evaluation.get("robot") if isinstance(evaluation, dict) else None
-    robot = own or record.get("robot", DEFAULT_ROBOT)
+    recorded = evaluation.get("robot") if isinstance(evaluation, dict) else None
+    robot = recorded or record.get("robot", DEFAULT_ROBOT)
     if not isinstance(robot, str):
         raise ValueError(f"{run / PLAN}: a robot needs a name, not {robot!r}")
     return robot

@@ -95,7 +95,7 @@ def evaluation_of(store: "Store") -> "EvaluationPlan | None":
             continue
         if plan is not None:
             with suppress(ValueError):  # a robot or expert that is not here any more
-                return plan.of_plans([recorded_plan(each) for each in records])
+                return plan.of_plans([recorded_plan(record) for record in records])
             return plan
     if untrusted is not None:
         raise untrusted

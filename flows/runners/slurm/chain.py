@@ -58,10 +58,10 @@ def run_command_on_slurm(
         ValueError: no Slurm, or its reason to refuse; nothing is left behind.
     """
     work = JobWork(f"gaitforge-{name.replace(' ', '-')}", 1, False, False, TRAIN_REQUEUES)
-    place = out.absolute() / "jobs"
+    folder = out.absolute() / "jobs"
     target = str(out.absolute())
     draft = jobs.Job(
-        place, "", name, target, 0.0, settings.partition, (), ((),), stages=tuple(stages)
+        folder, "", name, target, 0.0, settings.partition, (), ((),), stages=tuple(stages)
     )
     return submit_work(draft, {jobs.WORDS: list(words)}, work, settings, after=after)
 
@@ -157,15 +157,15 @@ class _Submission:
                 _check_needed(stage, ids)
             waits = not ids.keys().isdisjoint(stage.after)
             after = sorted({number for name in stage.after for number in ids.get(name, ())})
-            rest = open_stages[open_stages.index(stage) :] if stage in open_stages else []
+            waiting = open_stages[open_stages.index(stage) :] if stage in open_stages else []
             used = sum(len(job.tasks) for job in all_new if isinstance(job, jobs.Job))
-            if room is not None and len(rest) > 1 and room - used <= 1:
-                others = sorted({number for group in ids.values() for number in group})
-                all_new.append(self._rest(rest, others))
+            if room is not None and len(waiting) > 1 and room - used <= 1:
+                job_ids = sorted({number for group in ids.values() for number in group})
+                all_new.append(self._rest(waiting, job_ids))
                 return
             if stage.collection is not None and not waits:
-                own = replace(self.settings, max_tasks=array_tasks)
-                new = _array(stage, live, own, self.reporter)
+                settings = replace(self.settings, max_tasks=array_tasks)
+                new = _array(stage, live, settings, self.reporter)
             elif live:
                 new = []
             else:
@@ -176,19 +176,19 @@ class _Submission:
             all_new += new
             ids[stage.name] = [job.id for job in [*live, *new] if isinstance(job, jobs.Job)]
 
-    def _rest(self, rest: Sequence[Stage], after: Sequence[str]) -> jobs.Job | str:
+    def _rest(self, waiting: Sequence[Stage], after: Sequence[str]) -> jobs.Job | str:
         """One job for stages that do not fit, after all others; it does what is then left."""
         settings = self.settings
-        if any(stage.trains for stage in rest) and settings.nodes * max(1, settings.gpus) > 1:
+        if any(stage.trains for stage in waiting) and settings.nodes * max(1, settings.gpus) > 1:
             raise TooManyJobs(
-                f"{amount(len(rest), 'stage')} would have to share one job, which trainings of "
+                f"{amount(len(waiting), 'stage')} would have to share one job, which trainings of "
                 "several processes cannot"
             )
-        gpus = max(_resources(stage, settings).gpus for stage in rest)
-        one = replace(settings, nodes=1, gpus=gpus)
-        names = tuple(stage.name for stage in rest)
+        gpus = max(_resources(stage, settings).gpus for stage in waiting)
+        on_one_node = replace(settings, nodes=1, gpus=gpus)
+        names = tuple(stage.name for stage in waiting)
         self.reporter.say(f"the cluster takes no more jobs: one does {listed(names)}")
-        return run_command_on_slurm(self.words, REST, self.out, one, after, names)
+        return run_command_on_slurm(self.words, REST, self.out, on_one_node, after, names)
 
 
 def _array_share(stages: Sequence[Stage], left: Sequence[Stage], room: int | None) -> int:
@@ -201,8 +201,8 @@ def _array_share(stages: Sequence[Stage], left: Sequence[Stage], room: int | Non
     arrays = sum(stage.collection is not None and names.isdisjoint(stage.after) for stage in stages)
     if room is None or not arrays:
         return 0
-    others = min(len(stages) - arrays, max(1, room // 2))
-    return max(1, (room - others) // arrays)
+    reserved = min(len(stages) - arrays, max(1, room // 2))
+    return max(1, (room - reserved) // arrays)
 
 
 def _check_needed(stage: Stage, live: Mapping[str, Sequence[str]]) -> None:
@@ -253,22 +253,22 @@ def _array(
 
 def _jobs_of(out: Path, stage: Stage) -> list[jobs.Job]:
     """A stage's jobs, oldest first: those that run its command, and arrays of its parts."""
-    own = [
+    stage_jobs = [
         job for job in _jobs_in(out / "jobs") if job.kind == stage.name or stage.name in job.stages
     ]
     if stage.collection is None or stage.place is None:
-        return own
+        return stage_jobs
     try:
         parts = set(stage.collection().part_ids())
     except ValueError:  # the policy that drives is missing, so no part has a name
-        return own
+        return stage_jobs
     arrays = _jobs_in(jobs.jobs_folder(stage.place))
-    own += [job for job in arrays if parts & {part for task in job.tasks for part in task}]
-    return sorted(own, key=lambda job: job.submitted)
+    stage_jobs += [job for job in arrays if parts & {part for task in job.tasks for part in task}]
+    return sorted(stage_jobs, key=lambda job: job.submitted)
 
 
-def _jobs_in(place: Path) -> list[jobs.Job]:
-    return jobs.find_jobs(place) if place.is_dir() else []
+def _jobs_in(folder: Path) -> list[jobs.Job]:
+    return jobs.find_jobs(folder) if folder.is_dir() else []
 
 
 def live_jobs(out: Path, stages: Sequence[Stage]) -> dict[str, list[jobs.Job]]:
@@ -276,7 +276,7 @@ def live_jobs(out: Path, stages: Sequence[Stage]) -> dict[str, list[jobs.Job]]:
     by_stage = {stage.name: _jobs_of(out, stage) for stage in stages}
     every = [job for group in by_stage.values() for job in group]
     live = {job.folder for job, tasks in jobs.settled(every) if jobs.job_state(tasks) in _LIVE}
-    return {name: [job for job in own if job.folder in live] for name, own in by_stage.items()}
+    return {name: [job for job in group if job.folder in live] for name, group in by_stage.items()}
 
 
 def stage_states(out: Path, stages: Sequence[Stage]) -> list[StageState]:
@@ -287,14 +287,14 @@ def stage_states(out: Path, stages: Sequence[Stage]) -> list[StageState]:
         states = {job.folder: jobs.job_state(tasks) for job, tasks in jobs.states_of(every)}
     except ValueError:  # the controller does not answer just now
         states = {job.folder: "unknown" for job in every}
-    return [_stage_state(out, *each, states) for each in zip(stages, by_stage, strict=True)]
+    return [_stage_state(out, *pair, states) for pair in zip(stages, by_stage, strict=True)]
 
 
 def _stage_state(
-    out: Path, stage: Stage, own: Sequence[jobs.Job], states: Mapping[Path, str]
+    out: Path, stage: Stage, stage_jobs: Sequence[jobs.Job], states: Mapping[Path, str]
 ) -> StageState:
-    live = [job for job in own if states[job.folder] in _LIVE]
-    job = (live or own or [None])[-1]
+    live = [job for job in stage_jobs if states[job.folder] in _LIVE]
+    job = (live or stage_jobs or [None])[-1]
     if is_done(out, stage):
         return StageState(stage, "done", job)
     state = states[job.folder] if job else "missing"
@@ -312,12 +312,12 @@ def stage_rows(out: Path, stages: Sequence[Stage]) -> list[dict[str, str]]:
     """{"stage", "state", "job", "progress"} of every stage; empty where there is nothing to say."""
     return [
         {
-            "stage": each.stage.name,
-            "state": each.state,
-            "job": each.job.id if each.job else "",
-            "progress": "" if each.state == "done" else _progress(each.stage),
+            "stage": entry.stage.name,
+            "state": entry.state,
+            "job": entry.job.id if entry.job else "",
+            "progress": "" if entry.state == "done" else _progress(entry.stage),
         }
-        for each in stage_states(out, stages)
+        for entry in stage_states(out, stages)
     ]
 
 
@@ -354,22 +354,22 @@ def follow_stages(out: Path, stages: Sequence[Stage], say: Callable[[str], objec
     said_s: dict[str, float] = {}
     while True:
         states = stage_states(out, stages)
-        for each in states:
-            name = each.stage.name
+        for entry in states:
+            name = entry.stage.name
             now = time.monotonic()
-            text = f"{name}: {each.state}" + (f", job {each.job.id}" if each.job else "")
+            text = f"{name}: {entry.state}" + (f", job {entry.job.id}" if entry.job else "")
             if shown.get(name) != text:
                 shown[name] = text
                 said_s[name] = now
                 say(text)
-                if each.job is not None and each.state in ("failed", "lost"):
-                    log, lines = jobs.log_end(each.job, jobs.task_states(each.job))
+                if entry.job is not None and entry.state in ("failed", "lost"):
+                    log, lines = jobs.log_end(entry.job, jobs.task_states(entry.job))
                     for line in (f"{log}:", *lines):
                         say(f"  {line}")
-            elif each.state == "running" and now - said_s[name] >= PROGRESS_S:
+            elif entry.state == "running" and now - said_s[name] >= PROGRESS_S:
                 said_s[name] = now
-                if progress := _progress(each.stage):
+                if progress := _progress(entry.stage):
                     say(f"{text}, {progress}")
-        if not any(each.state in _LIVE for each in states) or not has_slurm():
-            return all(each.state == "done" for each in states)
+        if not any(entry.state in _LIVE for entry in states) or not has_slurm():
+            return all(entry.state == "done" for entry in states)
         time.sleep(POLL_S)

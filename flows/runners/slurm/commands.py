@@ -178,8 +178,8 @@ def submit(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str,
         UnclearSubmission: neither an id nor a refusal; a job may be queued.
     """
     # What a site or user sets for sbatch itself holds here too, but not against the script.
-    own = {name: value for name, value in os.environ.items() if _SITE.match(name)}
-    done = _submitted(command, {**own, **environment})
+    site_variables = {name: value for name, value in os.environ.items() if _SITE.match(name)}
+    done = _submitted(command, {**site_variables, **environment})
     lines = map(str.strip, done.stdout.splitlines())
     ids = list(filter(None, map(_SUBMITTED.fullmatch, lines)))
     if ids and not done.returncode:

@@ -68,12 +68,12 @@ def run_slurm(
             "simulator on a GPU"
         )
     store = store_address(store_path)
-    place = jobs.jobs_folder(store)
+    folder = jobs.jobs_folder(store)
     missing = _missing(plan, store, parts)
-    busy = set() if settings.dry_run else jobs.parts_in_work(place)
+    busy = set() if settings.dry_run else jobs.parts_in_work(folder)
     left = [part for part in missing if part not in busy]
     if not left:
-        reason = f"; {amount(len(missing), 'part')} in work in jobs of {place}" if missing else ""
+        reason = f"; {amount(len(missing), 'part')} in work in jobs of {folder}" if missing else ""
         reporter.say(f"nothing to submit: no part of {store} is missing{reason}")
         return []
     return _submit_array(plan, store, left, settings, reporter)
@@ -111,9 +111,9 @@ def _submit_array(
         draft = jobs.Job(
             jobs.jobs_folder(store), "", "collect", str(store), 0.0, settings.partition, (), parts
         )
-        own = plan.with_workers(settings.cpus)
-        record = {"task": own.kind, "store": str(store), "plan": to_tree(own)}
-        prepared = partial(prepare, own, store, left)
+        task_plan = plan.with_workers(settings.cpus)
+        record = {"task": task_plan.kind, "store": str(store), "plan": to_tree(task_plan)}
+        prepared = partial(prepare, task_plan, store, left)
         try:
             job = submit_work(draft, record, work, settings, prepared)
         except TooManyJobs as error:
@@ -158,19 +158,19 @@ def submit_work(
         record: what the job's plan.json holds beside kind, target and tasks.
         afterwards: called once it is submitted; after: ids of the jobs that must succeed first.
     """
-    place = draft.folder
+    jobs_folder = draft.folder
     whole = {"kind": draft.kind, "target": draft.target, "tasks": draft.tasks, **record}
     sha256 = jobs.work_sha256(whole)
     if settings.dry_run:
-        return batch_script(place / draft.kind, work, settings, sha256)
+        return batch_script(jobs_folder / draft.kind, work, settings, sha256)
     environment = _environment(draft, settings)
     after = [*after, *_awaited(settings.after)]
     if settings.env_file:
         settings = replace(settings, env_file=str(Path(settings.env_file).absolute()))
         if not Path(settings.env_file).is_file():
             raise ValueError(f"no file {settings.env_file}")
-    new_folders = [folder for folder in (place, *place.parents) if not folder.exists()]
-    folder = jobs.new_folder(place, draft.kind.replace(" ", "-"))
+    new_folders = [folder for folder in (jobs_folder, *jobs_folder.parents) if not folder.exists()]
+    folder = jobs.new_folder(jobs_folder, draft.kind.replace(" ", "-"))
     log = folder / jobs.log_name("%a" if work.array else 0)
     try:
         command = tuple(submit_command(folder / jobs.SCRIPT, log, after))

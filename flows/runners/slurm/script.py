@@ -134,7 +134,7 @@ class SlurmSettings(SlurmRequest):
         for option in self.options:
             name = option.split("=")[0]
             # sbatch takes the beginning of an option's name for the option.
-            ours = any(own.startswith(name) for own in _OURS)
+            ours = any(taken.startswith(name) for taken in _OURS)
             if not _OPTION.fullmatch(option) or ours:
                 raise ValueError(
                     f"sbatch option '{option}' is not allowed: name or name=value, no spaces or "
@@ -156,8 +156,8 @@ def limit_s(time: str) -> int:
     match = _TIME.fullmatch(time)
     if match is None:
         raise ValueError(f"a time limit looks like 90, 01:30:00 or 2-12:00:00, not '{time}'")
-    days, *rest = match.groups()
-    numbers = [int(number) for number in rest if number is not None]
+    days, *parts = match.groups()
+    numbers = [int(number) for number in parts if number is not None]
     if days is not None:
         numbers = [int(days), *numbers, 0, 0][:4]
     elif len(numbers) == 1:
@@ -257,14 +257,14 @@ def _prepare(settings: SlurmSettings) -> list[str]:
     file = f"set -a; . {shlex.quote(settings.env_file)}; local code=$?; set +a; return $code"
     lines = [f"environment() {{ {file}; }}"] if settings.env_file else []
     commands = ["environment"] * bool(settings.env_file) + [*settings.setup]
-    steps = [line for each in commands for line in (f"    {{ :; {each}", "    } &&")]
+    steps = [line for command in commands for line in (f"    {{ :; {command}", "    } &&")]
     # What the user's commands call so is another variable.
-    own = "    local folder task job restarts started max_restarts retry_errors stop_codes"
-    return [*lines, "prepare() {", own, *steps, "    true", "}"]
+    variables = "    local folder task job restarts started max_restarts retry_errors stop_codes"
+    return [*lines, "prepare() {", variables, *steps, "    true", "}"]
 
 
-def _start(settings: SlurmSettings, place: Path, sha256: str) -> list[str]:
-    """The shell functions that start and end the work; a container mounts `place`.
+def _start(settings: SlurmSettings, folder: Path, sha256: str) -> list[str]:
+    """The shell functions that start and end the work; a container mounts `folder`.
 
     One process needs no torchrun, which would open a port and hide the exit code. On several nodes
     srun starts a torchrun each; on SIGTERM srun would kill them within seconds, so their step is
@@ -276,14 +276,14 @@ def _start(settings: SlurmSettings, place: Path, sha256: str) -> list[str]:
     inside = ""
     if form == "apptainer":
         cuda = " --nv" if settings.gpus else ""
-        quoted = str(place).replace('"', '""')  # as in CSV; --bind would split at : and ,
+        quoted = str(folder).replace('"', '""')  # as in CSV; --bind would split at : and ,
         mount = shlex.quote(f'type=bind,"src={quoted}","dst={quoted}"')
         inside = f"apptainer exec{cuda} --mount {mount} {shlex.quote(image)} "
     elif form == "pyxis":
-        for path in (place, Path.cwd()):
+        for path in (folder, Path.cwd()):
             if bad := _NOT_PYXIS.search(str(path)):
                 raise ValueError(f"Pyxis cannot mount {path}: rename what has {bad[0]!r} in it")
-        mounts = f'{shlex.quote(f"{place}:{place}")},"$PWD:$PWD"'
+        mounts = f'{shlex.quote(f"{folder}:{folder}")},"$PWD:$PWD"'
         srun += f" --container-image={shlex.quote(image)} \\\n"
         srun += f'        --container-mounts={mounts} --container-workdir="$PWD"'
         inside = "" if settings.nodes > 1 else f"{srun} --ntasks=1 "

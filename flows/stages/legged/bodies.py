@@ -49,16 +49,16 @@ def evaluate_bodies(
         check_outside_stores(out).mkdir(parents=True, exist_ok=True)
     results = []
     for number, robot in enumerate(robots, start=1):
-        own = replace(plan, robot=str(robot.path))
+        robot_plan = replace(plan, robot=str(robot.path))
         reporter.say(f"{robot.name}, {number} of {len(robots)}")
         kept = out / f"{robot.name}.json" if out else None
-        evaluation = evaluate_policy(source, own, reporter, kept)
+        evaluation = evaluate_policy(source, robot_plan, reporter, kept)
         means = evaluation.return_, evaluation.success, evaluation.survival
         result = BodyResult(robot.name, *means)
         if expert := (experts or {}).get(robot.name):
             beside = PolicySource(EXPERT, EXPERT, expert)
             kept = out / f"{robot.name}.expert.json" if out else None
-            theirs = evaluate_policy(beside, own, reporter, kept).return_
+            theirs = evaluate_policy(beside, robot_plan, reporter, kept).return_
             result = replace(result, expert_return=theirs, share=evaluation.return_ / theirs)
         results.append(result)
     return results

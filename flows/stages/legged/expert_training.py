@@ -105,9 +105,9 @@ def _measure(
         evaluation = replace(evaluate_policy(source, plan, reporter), returns=())
         measured: dict[str, object] = {"evaluation": evaluation}
     else:
-        some = bodies[:: ceil(len(bodies) / CARD_BODIES)]
-        plan = replace(plan, grid=replace(grid, episodes=ceil(grid.episodes / len(some))))
-        measured = {"bodies": evaluate_bodies(source, plan, some, reporter)}
+        sample = bodies[:: ceil(len(bodies) / CARD_BODIES)]
+        plan = replace(plan, grid=replace(grid, episodes=ceil(grid.episodes / len(sample))))
+        measured = {"bodies": evaluate_bodies(source, plan, sample, reporter)}
     write_record(path, card | provenance() | measured)
 
 
@@ -178,7 +178,7 @@ class ProgressTable:
             texts = [self._text(f"{terrain}/{skill}") for skill in self._skills]
             lines.append(_line(terrain, texts))
         levels = [row["levels"].get(skill) for skill in self._skills]
-        lines.append(_line("level", ["" if each is None else f"{each:.1f}" for each in levels]))
+        lines.append(_line("level", ["" if level is None else f"{level:.1f}" for level in levels]))
         self._sums.clear()
         return "\n".join(lines)
 

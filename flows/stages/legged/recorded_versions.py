@@ -135,9 +135,9 @@ def run_with(folder: Path | None, words: Sequence[str], capture: bool = False) -
     return done.returncode, done.stdout or ""
 
 
-def _environment(folder: Path | None, *more: str) -> dict[str, str]:
+def _environment(folder: Path | None, *folders: str) -> dict[str, str]:
     first = [] if folder is None else [str(folder)]
-    paths = [*first, *more, *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [*first, *folders, *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
 

@@ -64,15 +64,17 @@ def replay_legged(
         selection = selection.select(simulator_version=version)
     faults = []
     with reporter.step("replay", selection.steps, "step") as advance:
-        for own in by_robot(selection):
-            env = replay_environment(own, min(ROBOTS, max(len(own), 1)), robot)
+        for robot_selection in by_robot(selection):
+            env = replay_environment(
+                robot_selection, min(ROBOTS, max(len(robot_selection), 1)), robot
+            )
             with closing(env):
-                for first in range(0, len(own), env.num_robots):
-                    rows = own.rows[first : first + env.num_robots]
-                    episodes = stored_episodes(own.with_rows(rows))
-                    for episode, _, what in replayed(env, episodes, None, lambda n: advance(n, "")):
-                        if what:
+                for first in range(0, len(robot_selection), env.num_robots):
+                    rows = robot_selection.rows[first : first + env.num_robots]
+                    episodes = stored_episodes(robot_selection.with_rows(rows))
+                    for episode, _, text in replayed(env, episodes, None, lambda n: advance(n, "")):
+                        if text:
                             part = episode.row["part"]
                             number = episode.row["episode"]
-                            faults.append(ReplayFault(part, number, what))
-    return sorted(faults, key=lambda each: (each.part, each.episode))
+                            faults.append(ReplayFault(part, number, text))
+    return sorted(faults, key=lambda fault: (fault.part, fault.episode))

@@ -101,7 +101,7 @@ class CounterfactualPlan(CollectionPlan):
         Raises:
             ValueError: no plan beside the store has made the part.
         """
-        made: dict[str, LeggedPlan] = {}
+        plans: dict[str, LeggedPlan] = {}
         for record in plan_records(self.source):
             if parts := [part for part in self.episodes if part in record["parts"]]:
                 with naming(self.source):
@@ -111,10 +111,10 @@ class CounterfactualPlan(CollectionPlan):
                     draws = {**plan.randomisation, **self.randomisation}
                     if self.actions or self.policy:  # it drives alone
                         plan = _of_an_expert(plan)
-                    made |= dict.fromkeys(parts, replace(plan, randomisation=draws))
-        if lost := [part for part in self.episodes if part not in made]:
+                    plans |= dict.fromkeys(parts, replace(plan, randomisation=draws))
+        if lost := [part for part in self.episodes if part not in plans]:
             raise ValueError(f"{self.source} has no plan of legged robots that made part {lost[0]}")
-        return made
+        return plans
 
     def robot_cards(self) -> list[RobotCard]:
         """See `CollectionPlan.robot_cards`."""
@@ -128,8 +128,8 @@ class CounterfactualPlan(CollectionPlan):
     def content(self) -> dict[str, object]:
         """Settings that determine the parts; hashed into their names."""
         policy = named_source(self.policy).weights_hash() if self.policy else ""
-        named = {name: str(each) for name, each in sorted(self.randomisation.items())}
-        hashes = [each.hash for each in self.episodes.values()]
+        named = {name: str(value) for name, value in sorted(self.randomisation.items())}
+        hashes = [selection.hash for selection in self.episodes.values()]
         return {"episodes": hashes, "draws": named, "actions": self.actions, "policy": policy}
 
     def unknown_policy(self) -> str:
@@ -151,11 +151,11 @@ class CounterfactualPlan(CollectionPlan):
 
     def schema(self) -> Schema:
         """See `CollectionPlan.schema`: the source's, with the changed randomisation."""
-        own = open_store(self.source).as_collected().schema
+        schema = open_store(self.source).as_collected().schema
         robots = {robot.name: robot for robot in self.robot_cards()}
         changed = next(iter(self.plans.values())).randomisation
         draws = Randomisation.parsed(changed).declared(*robots.values())
-        return replace(own, attributes={**own.attributes, "randomisation": draws})
+        return replace(schema, attributes={**schema.attributes, "randomisation": draws})
 
     def simulate(self, threads: int = 1) -> "Counterfactual":
         """See `CollectionPlan.simulate`."""
@@ -174,15 +174,18 @@ class Counterfactual(Simulation):
         of = self._originals[part]
         check_whole(self._plan.episodes[of])
         stored = stored_episodes(self._plan.episodes[of])
-        stored.sort(key=lambda each: each.row["episode"])
+        stored.sort(key=lambda episode: episode.row["episode"])
         simulation = self._simulation(of)
-        simulation.specs = lambda _: [each.spec(not self._plan.actions) for each in stored]
+        simulation.specs = lambda _: [episode.spec(not self._plan.actions) for episode in stored]
         simulation.acting = None
         who: dict[str, Sequence[object]] = {}
         if self._plan.actions:
-            episodes = {each.row["episode"]: each for each in stored}
+            episodes = {episode.row["episode"]: episode for episode in stored}
             simulation.acting = lambda env: Executed(env, episodes)
-            who = {name: [each.row[name] for each in stored] for name in ("expert", "expert_hash")}
+            who = {
+                name: [episode.row[name] for episode in stored]
+                for name in ("expert", "expert_hash")
+            }
         elif self._plan.policy:
             source = named_source(self._plan.policy)
             evaluation = LeggedEvaluation(robot=str(simulation.env.robot.path))
@@ -221,7 +224,7 @@ def _of_an_expert(plan: LeggedPlan) -> LeggedPlan:
     """The plan without a learned policy that drives in turns."""
     if type(plan) is LeggedPlan:
         return plan
-    values = {each.name: getattr(plan, each.name) for each in fields(LeggedPlan)}
+    values = {setting.name: getattr(plan, setting.name) for setting in fields(LeggedPlan)}
     robot = str(plan.pairs()[0][0].path)
     return LeggedPlan(**{**values, "expert": plan.expert or DEFAULT_EXPERT, "robot": robot})
 
@@ -233,10 +236,12 @@ def _originals(
     obs = np.split(data.steps["obs"], np.cumsum(data.catalog["length"])[:-1])
     return {
         "original_part": [part] * len(stored),
-        "original_episode": [each.row["episode"] for each in stored],
-        "original_return": [each.row["return"] for each in stored],
-        "original_success": [each.row["success"] for each in stored],
-        "diverged_at": [_diverged_at(each.obs, own) for each, own in zip(stored, obs, strict=True)],
+        "original_episode": [episode.row["episode"] for episode in stored],
+        "original_return": [episode.row["return"] for episode in stored],
+        "original_success": [episode.row["success"] for episode in stored],
+        "diverged_at": [
+            _diverged_at(episode.obs, new_obs) for episode, new_obs in zip(stored, obs, strict=True)
+        ],
     }
 
 

@@ -78,16 +78,16 @@ class DerivePlan(OverlayPlan):
 
 def parts_of_version(episodes: Selection, simulator_version: str) -> list[str]:
     """The parts that a version of the simulator made; ValueError where there are none."""
-    own = episodes.select(simulator_version=simulator_version).episodes("part")
-    if not len(own):
+    matching = episodes.select(simulator_version=simulator_version).episodes("part")
+    if not len(matching):
         raise ValueError(f"{episodes.store.address} has no part of version {simulator_version}")
-    return sorted(set(own.column("part").to_pylist()))
+    return sorted(set(matching.column("part").to_pylist()))
 
 
 def _made_here(episodes: Selection) -> Selection:
     """The episodes that the installed MuJoCo made, or all where there are none."""
-    own = episodes.select(simulator_version=version("mujoco"))
-    return own if len(own) else episodes
+    matching = episodes.select(simulator_version=version("mujoco"))
+    return matching if len(matching) else episodes
 
 
 @cache
@@ -133,12 +133,12 @@ class Replay(Simulation):
             )
         stored = stored_episodes(selection)
         values = np.empty((selection.steps, *self._field.shape), self._field.dtype)
-        starts = {each.row["episode"]: each.row["start"] for each in stored}
+        starts = {episode.row["episode"]: episode.row["start"] for episode in stored}
         again = replayed(self._env, stored, {"": self._measure}, lambda n: advance(n, ""))
-        for episode, result, what in again:
-            if what:
+        for episode, result, text in again:
+            if text:
                 raise ValueError(
-                    f"episode {episode.row['episode']} of part {part} does not repeat: {what}; "
+                    f"episode {episode.row['episode']} of part {part} does not repeat: {text}; "
                     "nothing of this part is stored"
                 )
             start = starts[episode.row["episode"]]

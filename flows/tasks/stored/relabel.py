@@ -43,8 +43,8 @@ class RelabelPlan(OverlayPlan):
         """See `OverlayPlan.episodes`; with added fields, except rewards."""
         collected = super().episodes()
         edits = [edit for edit in collected.store.edits() if edit.kind == "field"]
-        others = [edit for edit in edits if added_field(edit).field.name != REWARD]
-        catalog = edited(collected.catalog, others)
+        kept_edits = [edit for edit in edits if added_field(edit).field.name != REWARD]
+        catalog = edited(collected.catalog, kept_edits)
         return type(collected)(collected.store, catalog, np.arange(catalog.num_rows))
 
     def simulate(self, threads: int = 1) -> "Relabelling":
@@ -68,7 +68,7 @@ class Relabelling(Simulation):
         """
         first, stop = self._episodes.catalog.part_bounds[part]
         selection = self._episodes.with_rows(np.arange(first, stop))
-        fields = {each.name: selection.read(each.name) for each in selection.schema.fields}
+        fields = {field.name: selection.read(field.name) for field in selection.schema.fields}
         per_step = selection.schema.names("step")
         rewards = np.empty(selection.steps, np.float32)
         name = self._plan.reward
@@ -76,9 +76,9 @@ class Relabelling(Simulation):
         for k, (start, length) in enumerate(
             zip(selection.starts.tolist(), selection.lengths.tolist(), strict=True)
         ):
-            own = slice(start, start + length)
+            steps = slice(start, start + length)
             episode = {
-                n: values[own] if n in per_step else values[k] for n, values in fields.items()
+                n: values[steps] if n in per_step else values[k] for n, values in fields.items()
             }
             returned = np.asarray(called(self._function, name, episode))
             if returned.shape != (length,) or returned.dtype.kind not in "fiub":
@@ -88,6 +88,6 @@ class Relabelling(Simulation):
                 )
             if not np.isfinite(returned).all():
                 raise ValueError(f"{name} returned a reward that is not finite in episode {ids[k]}")
-            rewards[own] = returned
+            rewards[steps] = returned
             advance(length, "")
         return overlay_part(selection, self._field, rewards)
