@@ -125,9 +125,7 @@ def measured(rows: np.ndarray, lengths: np.ndarray, name: str) -> dict[str, np.n
     """
     stops = np.cumsum(lengths)
     starts = stops - lengths
-    flat = np.ascontiguousarray(rows)
-    ends = pairwise([0, *stops.tolist()])
-    key = np.array([zlib.crc32(flat[a:b].view(np.uint8).data) for a, b in ends], np.uint64)
+    key = _checksums(rows, stops)
     rows, bad = _filled(rows)
     steps = np.zeros_like(rows)
     np.subtract(rows[1:], rows[:-1], out=steps[:-1])
@@ -172,6 +170,13 @@ def measured(rows: np.ndarray, lengths: np.ndarray, name: str) -> dict[str, np.n
         steps[stops - 1] = np.inf
         measures["back"] = np.minimum.reduceat(steps, starts)
     return measures
+
+
+def _checksums(rows: np.ndarray, stops: np.ndarray) -> np.ndarray:
+    """(E,) uint64: CRC32 of each episode's bytes."""
+    flat = np.ascontiguousarray(rows)
+    bounds = pairwise([0, *stops.tolist()])
+    return np.array([zlib.crc32(flat[a:b].view(np.uint8).data) for a, b in bounds], np.uint64)
 
 
 def runs(still: np.ndarray) -> np.ndarray:
