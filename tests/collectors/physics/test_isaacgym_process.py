@@ -52,7 +52,7 @@ def quick_worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     files = Path(protocol.__file__).parent
     shutil.copytree(files, copy, ignore=shutil.ignore_patterns("__pycache__"))
     (copy / "simulation.py").write_text(
-        "class Simulation:\n"
+        "class WorkerSimulation:\n"
         "    device = 'cpu'\n"
         "    def __init__(self, settings, memory):\n        pass\n"
         "def isaacgym_version():\n    return '1.0'\n"

@@ -153,7 +153,7 @@ def test_checking_goes_on_when_the_simulator_breaks_off(monkeypatch: pytest.Monk
         raise OSError("the worker is gone:\nlast words")
 
     checks = {"start": lost, "throughput": throughput}
-    monkeypatch.setattr("gaitforge.collectors.physics.checks.checks.CHECKS", checks)
+    monkeypatch.setattr("gaitforge.collectors.physics.checks.contract.CHECKS", checks)
     first, speed = run_checks("mujoco", robots=2)
     assert (first.passed, first.found) == (False, "the worker is gone: last words")
     assert speed.passed

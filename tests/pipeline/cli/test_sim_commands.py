@@ -30,7 +30,7 @@ def heavier(make: Make) -> str:
 def two_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only one check that passes, and the throughput."""
     few = {"free-fall": CHECKS["free-fall"], "throughput": throughput}
-    monkeypatch.setattr("gaitforge.collectors.physics.checks.checks.CHECKS", few)
+    monkeypatch.setattr("gaitforge.collectors.physics.checks.contract.CHECKS", few)
 
 
 def test_the_list_says_what_is_there_and_what_is_lacking(run: Run) -> None:
@@ -64,7 +64,7 @@ def test_a_check_is_a_line_with_what_was_measured(run: Run) -> None:
 
 def test_a_failed_check_is_named_and_ends_with_1(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     checks = {"weight": heavier, "throughput": throughput}
-    monkeypatch.setattr("gaitforge.collectors.physics.checks.checks.CHECKS", checks)
+    monkeypatch.setattr("gaitforge.collectors.physics.checks.contract.CHECKS", checks)
     code, out, _ = run("sim", "check", "mujoco", "--robots", "1")
     assert code == 1
     assert out.splitlines()[0].startswith("FAILED  weight")
