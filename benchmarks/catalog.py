@@ -82,7 +82,8 @@ def _measured(work: str, path: Path) -> dict[str, float]:
 
 def write_catalog(path: Path, source: Selection, parts: int, episodes: int) -> None:
     """A store of parts with so many episodes each, drawn from the source's, and its records."""
-    store, rng = Store.create(path, source.store.schema), np.random.default_rng(0)
+    store = Store.create(path, source.store.schema)
+    rng = np.random.default_rng(0)
     rows = source.episodes().drop_columns(["part", "start"])
     committed = next(iter(source.catalog.manifests.values()))
     names = [f"2b5deb-{part:05d}" for part in range(parts)]

@@ -25,9 +25,14 @@ from gaitforge.flows.progress import Advance, no_progress
 from gaitforge.flows.stages.collect import prepare
 from gaitforge.flows.tasks.legged import LeggedPlan
 
-ROLLOUT, BACKEND, OBSERVATION = "mujoco.rollout", "back end around it", "observation"
-REWARD, RESET, POLICY = "reward and signals", "randomisation and reset", "policy"
-RECORDING, WRITING = "recording", "writing"
+ROLLOUT = "mujoco.rollout"
+BACKEND = "back end around it"
+OBSERVATION = "observation"
+REWARD = "reward and signals"
+RESET = "randomisation and reset"
+POLICY = "policy"
+RECORDING = "recording"
+WRITING = "writing"
 STAGES = (ROLLOUT, BACKEND, OBSERVATION, REWARD, RESET, POLICY, RECORDING, WRITING)
 
 
@@ -127,7 +132,9 @@ class _KeptCalls:
     """Wraps a `mujoco.rollout.Rollout` and can repeat the calls made through it."""
 
     def __init__(self, pool: Any):
-        self.keep, self.robot_steps, self.close = True, 0, pool.close
+        self.keep = True
+        self.robot_steps = 0
+        self.close = pool.close
         self._pool = pool
         self._calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
@@ -183,7 +190,9 @@ class _Worker:
         self.simulation.close()
 
     def _time_stages(self) -> None:
-        env, clock, policy = self.simulation.env, self.clock, self.simulation.policy
+        env = self.simulation.env
+        clock = self.clock
+        policy = self.simulation.policy
         clock.wrap(env.physics, "step", BACKEND)
         clock.wrap(env.physics, "push", BACKEND)
         clock.wrap(self.pool, "rollout", ROLLOUT)

@@ -39,7 +39,9 @@ from gaitforge.learners.models.spaces import SPACES, Space
 from gaitforge.learners.training.process import torch_threads
 
 LEGGED = "legged"
-FCNET, TRANSFORMER, RETNET = "fcnet", "transformer", "retnet"
+FCNET = "fcnet"
+TRANSFORMER = "transformer"
+RETNET = "retnet"
 """Short names of the presets of FCNet's legged size."""
 OTHERS = ("dt-legged", "history-mlp-legged", "mlp-legged", "bot", "flow-1", "flow", "flow-4")
 DEMO = PRESETS["fcnet"].values  # what the demo's FCNet changes in the legged one
@@ -148,7 +150,8 @@ def control_step_us(
     config: ControlStepConfig, advance: Advance
 ) -> tuple[dict[str, dict[str, object]], list[str]]:
     """Model -> setting -> times of one control step in µs; and a note for what was left out."""
-    chosen, notes = list(candidates(config)), []
+    chosen = list(candidates(config))
+    notes = []
     try:
         onnx_packages()
     except ValueError as error:

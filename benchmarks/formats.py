@@ -24,7 +24,8 @@ from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.flows.progress import Reporter
 from gaitforge.plugins.mocapact.humanoid.snippet_grid import humanoid_schema
 
-WANTED_MB_PER_S, WANTED_MIB = 100.0, 1024.0
+WANTED_MB_PER_S = 100.0
+WANTED_MIB = 1024.0
 """Limits: megabytes imported per second on two cores, and the most memory."""
 
 PART_BYTES = 64 << 20
@@ -76,7 +77,8 @@ def _measure(config: FormatBenchConfig, folder: Path, reporter: Reporter) -> dic
     `mb` is uncompressed, `cpu_mb_per_s` by the time of all threads, `read_mb_per_s` with h5py
     alone, `of_reading` the ratio to it, and `peak_mib` of a separate process.
     """
-    rows, sources = [], made_sources()
+    rows = []
+    sources = made_sources()
     with reporter.step("bench formats", len(sources), "source") as advance:
         for number, source in enumerate(sources):
             place = folder / str(number)
@@ -89,7 +91,9 @@ def _measure(config: FormatBenchConfig, folder: Path, reporter: Reporter) -> dic
 
 def _imported(source: Source, folder: Path, config: FormatBenchConfig) -> dict[str, Any]:
     path = _write_source(source, folder, config.megabytes)
-    runs, peaks, reads = [], [], []
+    runs = []
+    peaks = []
+    reads = []
     for number in range(config.rounds):
         store = folder / f"{number}.zarr"
         printed, peak_mib = run_alone(IMPORT_ALONE, source.format, path, store)
@@ -143,7 +147,8 @@ def _read_everything(path: Path) -> tuple[int, float]:
     """Bytes and seconds of reading all data sets of a file, one after the other."""
     import h5py  # of the extra `hdf5`
 
-    started, sizes = time.perf_counter(), []
+    started = time.perf_counter()
+    sizes = []
     with h5py.File(path) as file:
 
         def read(name: str, item: Any) -> None:

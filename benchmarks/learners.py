@@ -28,9 +28,14 @@ from gaitforge.learners.models.fcnet.spectral_basis import paper_modes
 from gaitforge.learners.models.registry import count_parameters, preset
 
 FCNET = "fcnet-legged"
-FOLDED, FFT_MODES = "folded", "fft-modes"
+FOLDED = "folded"
+FFT_MODES = "fft-modes"
 BASELINES = (
-    *("transformer-legged", "retnet-legged", "dt-legged", "history-mlp-legged", "mlp-legged"),
+    "transformer-legged",
+    "retnet-legged",
+    "dt-legged",
+    "history-mlp-legged",
+    "mlp-legged",
     "bot",
 )
 AS_PRESET = "preset"
@@ -122,7 +127,8 @@ def _control_bars(steps: Figures) -> Iterator[dict[str, object]]:
     def us(model: str, setting: str = LEGGED) -> float | None:
         return _time(steps, model, setting, "median_us")
 
-    compiled, demo = us("fcnet-compiled"), setting_name(DEMO)
+    compiled = us("fcnet-compiled")
+    demo = setting_name(DEMO)
     longest = "context_len=1024"
     paper = f"{longest},n_modes={paper_modes(1024)}"
     yield bar("control step: compiled FCNet", compiled, most=60, unit="µs")
@@ -156,7 +162,8 @@ def _ratio(value: float | None, over: float | None) -> float | None:
 
 
 def _tables(record: Figures) -> Iterator[tuple[str, Rows]]:
-    sizes, control = record["config"]["training"], record["control_step_us"]
+    sizes = record["config"]["training"]
+    control = record["control_step_us"]
     where = f"{sizes['precision']}, {sizes['device']}"
     steps = f"Training step, batch {sizes['batch_size']} x {sizes['window_len']}, {where}"
     yield steps, _rows(record["train_step_ms"], "parameters", "median_ms", "tokens_per_s")

@@ -23,7 +23,8 @@ RATIO_BAR = 0.90
 IPC_BAR = 0.10
 """Share of a step spent on talking to another process, at most."""
 IPC_BAR_ROBOTS = 1024
-_LEVEL, _VARIANT = 2, 0
+_LEVEL = 2
+_VARIANT = 0
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ def _measure(config: SimBenchConfig, folder: Path, reporter: Reporter) -> dict[s
 
 def _backends(config: SimBenchConfig, reporter: Reporter) -> tuple[Rows, list[str]]:
     """Rows of the back ends that are here, and why the others are not."""
-    rows, notes = [], []
+    rows = []
+    notes = []
     with reporter.step("bench simulators", len(BACKENDS), "simulator") as advance:
         for name in BACKENDS:
             found = availability(name)
@@ -107,11 +109,14 @@ def _rate(backend: PhysicsBackend, config: SimBenchConfig) -> dict[str, Any]:
         height = float(tile.heights.max()) + 0.4
         backend.reset(index, start_at(z=height, joint_pos=FIRM_STANCE, tile=tile))
     hold(backend, config.warm_up, FIRM_STANCE)
-    worker_s, steps, seconds = getattr(backend, "worker_s", None), 0, 0.0
+    worker_s = getattr(backend, "worker_s", None)
+    steps = 0
+    seconds = 0.0
     started = time.perf_counter()
     while steps < config.steps and seconds < config.enough_s:
         hold(backend, 1, FIRM_STANCE)
-        steps, seconds = steps + 1, time.perf_counter() - started
+        steps = steps + 1
+        seconds = time.perf_counter() - started
     ipc_share = None
     if worker_s is not None:
         ipc_share = 1.0 - (getattr(backend, "worker_s", 0.0) - worker_s) / seconds

@@ -36,7 +36,8 @@ WIDTH = 82
 STORED = (*FIELDS, "reward")
 PART_STEPS = 240_000
 FLOOR_BATCHES = 20
-STREAM_BAR, COPY_BAR = 5.0, 15.0
+STREAM_BAR = 5.0
+COPY_BAR = 15.0
 """Million steps a second on two quiet cores, at least: from the store, from a materialised copy."""
 VARIED_BAR = 0.8
 FAMILY = "aliengo-family"
@@ -121,7 +122,8 @@ def _collection(path: Path, config: StoreBenchConfig) -> dict[str, Any]:
 
 def _varied(folder: Path, config: StoreBenchConfig) -> Selection:
     """Episodes of many bodies of a family; an Aliengo's expert drives them as well as it can."""
-    family, path = folder / "family", folder / "bodies.zarr"
+    family = folder / "family"
+    path = folder / "bodies.zarr"
     vary_robots(load_robot(), 0, config.bodies, family, lambda: None)
     grid = replace(config.collected, parts=config.bodies, episodes_per_part=4)
     plan = LeggedPlan(grid=grid, expert=FAMILY, robot=str(family), threads=config.threads)
@@ -131,7 +133,8 @@ def _varied(folder: Path, config: StoreBenchConfig) -> Selection:
 
 def _sizes(folder: Path, source: Selection) -> dict[str, object]:
     """Bytes a step, catalog included, of the same episodes with and without poses."""
-    sizes, schema = {}, source.store.schema
+    sizes = {}
+    schema = source.store.schema
     for name, form in {"": schema, "_without_state": _schema_of(schema, STORED)}.items():
         store = Store.create(folder / f"size{name}.zarr", form)
         _write_repeated(store, source, parts=1, repeats=1)
@@ -142,7 +145,8 @@ def _sizes(folder: Path, source: Selection) -> dict[str, object]:
 def _streams(
     folder: Path, selection: Selection, varied: Selection, config: StoreBenchConfig
 ) -> dict[str, object]:
-    window, batch = config.window_len, config.batch_size
+    window = config.window_len
+    batch = config.batch_size
     copy = selection.materialise(folder / "copies", FIELDS)
     streams = {
         "stream": selection.windows(window, batch, fields=FIELDS),
@@ -158,7 +162,8 @@ def _streams(
     peers, notes = _peers(folder, selection, config)
     rates = _rates(floors | streamed | peers, config.rounds)
     best = {name: float(max(values)) for name, values in rates.items()}
-    unit, speed = "million steps/s", {name: value / 1e6 for name, value in best.items()}
+    unit = "million steps/s"
+    speed = {name: value / 1e6 for name, value in best.items()}
     gather = np.array(rates["gather"])
     ratios = {name: float(np.median(values / gather)) for name, values in rates.items()}
     of_one = float(np.median(rates["varied"] / rates["stream"]))
@@ -200,8 +205,10 @@ def _floors(selection: Selection, config: StoreBenchConfig) -> dict[str, Work]:
     """Copies into the same batch again and again: in one piece, and random windows of a table."""
     rows = min(selection.steps, config.peer_steps)
     steps = config.window_len * config.batch_size
-    table, batch = np.ones((rows, WIDTH), np.float32), np.ones((steps, WIDTH), np.float32)
-    source, rng = np.zeros_like(batch), np.random.default_rng(0)
+    table = np.ones((rows, WIDTH), np.float32)
+    batch = np.ones((steps, WIDTH), np.float32)
+    source = np.zeros_like(batch)
+    rng = np.random.default_rng(0)
 
     def gather() -> None:
         first = rng.integers(rows - config.window_len, size=config.batch_size)

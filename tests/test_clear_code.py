@@ -1,4 +1,4 @@
-"""Code is not packed: one statement a line, one meaning a name. Shares over all of the product."""
+"""Code is not packed: one statement a line, one meaning a name. Shares over the product, benchmarks and recipes."""
 
 import ast
 from collections import Counter
@@ -6,7 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("common", "collectors", "datasets", "flows", "learners", "pipeline", "plugins")
+FOLDERS = (
+    "benchmarks",
+    "common",
+    "collectors",
+    "datasets",
+    "flows",
+    "learners",
+    "pipeline",
+    "plugins",
+    "recipes",
+)
 
 # Names that say nothing of what they hold. Good projects of the field have hardly any.
 FILLERS = {

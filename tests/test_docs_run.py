@@ -6,6 +6,7 @@ A comment line `# not tested: REASON` excepts the commands after it in its block
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -73,7 +74,8 @@ def test_pip_can_do_what_the_page_on_installing_says() -> None:
 @pytest.fixture(scope="module")
 def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("docs")
-    _bash(f"gaitforge collect {STORE} {_SMALL}", folder)
+    done = _bash(f"gaitforge collect {STORE} {_SMALL}", folder)
+    assert done.returncode == 0, _told(done)
     return folder / "data"
 
 
@@ -83,24 +85,29 @@ def test_the_commands_of_a_page_run_in_their_order(
     page: Path, small_store: Path, tmp_path: Path
 ) -> None:
     if STORE in page.read_text():
-        _bash(f"cp -r {shlex.quote(str(small_store))} data", tmp_path)
+        shutil.copytree(small_store, tmp_path / "data")
     for block in blocks(page):
         if block.file:
             (tmp_path / Path(block.file).name).write_text(block.code)
         elif block.language == "python":
             (tmp_path / "block.py").write_text(block.code)
-            _bash(f"{shlex.quote(sys.executable)} block.py", tmp_path)
+            done = _bash(f"{shlex.quote(sys.executable)} block.py", tmp_path)
+            assert done.returncode == 0, _told(done)
         elif not block.language:
-            _bash(block.code, tmp_path)
+            done = _bash(block.code, tmp_path)
+            assert done.returncode == 0, _told(done)
 
 
-def _bash(code: str, folder: Path) -> None:
+def _told(done: subprocess.CompletedProcess[str]) -> str:
+    return f"{done.args[-1]}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+def _bash(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run shell lines as a reader does, who has installed gaitforge and reads of PYTHONPATH."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), "."])
-    done = subprocess.run(
+    return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", code],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=1200, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, f"{code}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"

@@ -29,7 +29,8 @@ def build_parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Train, or resume the training in the folder; returns the exit code."""
     prepare_process()
-    parser, reporter = build_parser(), TerminalReporter()
+    parser = build_parser()
+    reporter = TerminalReporter()
     arguments = parser.parse_args(argv)
     try:
         config = override(recommended(arguments.env), arguments.settings)

@@ -115,7 +115,8 @@ def demonstrate(
 
 def planned(config: AdroitConfig, progress: Callable[[int, str], None]) -> list[Episode]:
     """The demonstrations' episodes, the reference first; arguments and errors as `demonstrate`."""
-    task, objective = find_task(config.env), OBJECTIVES[config.env]
+    task = find_task(config.env)
+    objective = OBJECTIVES[config.env]
     with closing(Planner(task, objective, config.planner, config.threads)) as planner:
         return _plan(config, planner, progress)
 
@@ -124,7 +125,8 @@ def _plan(
     config: AdroitConfig, planner: Planner, progress: Callable[[int, str], None]
 ) -> list[Episode]:
     """The reference and those that follow it well enough."""
-    best, searched = None, 2 * config.free_demonstrations
+    best = None
+    searched = 2 * config.free_demonstrations
     for number in range(searched):
         seed, noise = (int(draw) for draw in _random(config, number).integers(2**31, size=2))
         follows = planner.no_reference(noise)
@@ -138,7 +140,8 @@ def _plan(
         raise ValueError(
             f"none of {searched} planned episodes of {config.env} succeeded; raise planner.samples"
         )
-    episodes, follows = [best], to_follow(planner, best)
+    episodes = [best]
+    follows = to_follow(planner, best)
     for number in range(searched, MOST_ATTEMPTS * planned_episodes(config)):
         if len(episodes) == config.demonstrations:
             break
@@ -160,7 +163,8 @@ def _random(config: AdroitConfig, number: int) -> np.random.Generator:
 
 def play(planner: Planner, seed: int, reference: Reference) -> Episode:
     """An episode of the planner, to the task's horizon."""
-    rows, obs = [], planner.reset(seed, reference)
+    rows = []
+    obs = planner.reset(seed, reference)
     for _ in range(planner.horizon):
         action = planner.act()
         following, reward, _, _, info = planner.env.step(action)
@@ -191,7 +195,8 @@ def to_follow(planner: Planner, best: Episode) -> Reference:
         distances.append(planner.distance())
         planner.env.step(action)
     settling = int(best.success.argmax())
-    settled, far = settling + _SETTLING, np.array(distances)
+    settled = settling + _SETTLING
+    far = np.array(distances)
     last = best.action[settling:settled].mean(0, keepdims=True)
     return Reference(
         np.concatenate([best.action[:settled], last]),

@@ -23,7 +23,12 @@ _STATE = int(mujoco.mjtState.mjSTATE_FULLPHYSICS)
 _SENSOR = "planner-{}"
 _STRENGTHS = (0.1, 0.3, 1.0)
 _SET_BY_TASKS = (
-    *("body_pos", "body_quat", "site_pos", "site_quat", "actuator_gainprm", "actuator_biasprm"),
+    "body_pos",
+    "body_quat",
+    "site_pos",
+    "site_quat",
+    "actuator_gainprm",
+    "actuator_biasprm",
 )
 """Model fields that the tasks set when they are made and at an episode's start."""
 
@@ -101,11 +106,13 @@ class Planner:
     def __init__(
         self, task: GymTask, objective: Objective, config: PlannerConfig, threads: int = 1
     ) -> None:
-        self.env, self.horizon = make_environment(task), task.facts.horizon
+        self.env = make_environment(task)
+        self.horizon = task.facts.horizon
         self.obs_dim, self.act_dim = (
             int(space.shape[0]) for space in (self.env.observation_space, self.env.action_space)
         )
-        self._objective, self._config = objective, config
+        self._objective = objective
+        self._config = config
         inner = self._inner = self.env.unwrapped
         self._model = model = _with_sensors(inner.fullpath, objective.points)
         self._data = [mujoco.MjData(model) for _ in range(threads)]
@@ -195,7 +202,8 @@ class Planner:
 
     def _update_plan(self, following: np.ndarray) -> None:
         """One iteration: sample plans and average them by the exponential of their returns."""
-        config, rng = self._config, self._rng
+        config = self._config
+        rng = self._rng
         strength = config.noise * rng.choice(_STRENGTHS, size=(config.samples, 1, 1))
         noise = rng.standard_normal((config.samples, *self._plan.shape)) * strength
         plans = self._plan + noise
@@ -207,7 +215,9 @@ class Planner:
 
     def _simulate(self, plans: np.ndarray, following: np.ndarray) -> np.ndarray:
         """(N, K, A) -> (N,) sums of the objective over the horizon."""
-        inner, substeps, model = self._inner, self._config.substeps, self._model
+        inner = self._inner
+        substeps = self._config.substeps
+        model = self._model
         differences = np.einsum("hk,nka->nha", self._lines, plans)
         actions = np.clip(following + differences, -1.0, 1.0)
         control = np.repeat(inner.act_mean + actions * inner.act_rng, substeps, axis=1)
@@ -231,6 +241,7 @@ def _with_sensors(path: str, points: tuple[str, ...]) -> mujoco.MjModel:
     for index, point in enumerate(points):
         kind, _, name = point.partition(" ")
         sensor = spec.add_sensor()
-        sensor.type, sensor.objtype = mujoco.mjtSensor.mjSENS_FRAMEPOS, kinds[kind]
+        sensor.type = mujoco.mjtSensor.mjSENS_FRAMEPOS
+        sensor.objtype = kinds[kind]
         sensor.objname, sensor.name = name, _SENSOR.format(index)
     return spec.compile()

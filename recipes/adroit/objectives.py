@@ -26,14 +26,17 @@ def _tips_away(points: Points, thing: str) -> np.ndarray:
 
 def _door(points: Points, positions: np.ndarray) -> np.ndarray:
     handle = "site S_handle"
-    hinge, latch = positions[..., -2], positions[..., -1]
+    hinge = positions[..., -2]
+    latch = positions[..., -1]
     grip = -2.0 * _distance(points, _PALM, handle) - 0.5 * _tips_away(points, handle)
     return grip + 0.5 * latch + 4.0 * np.clip(hinge, 0.0, np.pi / 2.0) + (hinge > 1.35)
 
 
 def _hammer(points: Points, positions: np.ndarray) -> np.ndarray:
-    hammer, head = "body Object", "site tool"
-    nail, goal = "site S_target", "site nail_goal"
+    hammer = "body Object"
+    head = "site tool"
+    nail = "site S_target"
+    goal = "site nail_goal"
     grip = -2.0 * _distance(points, _PALM, hammer) - 0.5 * _tips_away(points, hammer)
     lifted = (points[hammer][..., 2] > 0.04) & (points[head][..., 2] > 0.04)
     left = _distance(points, nail, goal)
@@ -42,8 +45,10 @@ def _hammer(points: Points, positions: np.ndarray) -> np.ndarray:
 
 
 def _relocate(points: Points, positions: np.ndarray) -> np.ndarray:
-    ball, target = "body Object", "site target"
-    away, tips = _distance(points, _PALM, ball), _tips_away(points, ball)
+    ball = "body Object"
+    target = "site target"
+    away = _distance(points, _PALM, ball)
+    tips = _tips_away(points, ball)
     grip = -4.0 * away - 3.0 * tips - _distance(points, _THUMB, ball)
     lift = np.clip(points[ball][..., 2] - 0.035, 0.0, 0.1)
     left = _distance(points, ball, target)

@@ -49,7 +49,8 @@ class OnPolicy:
         self._action = shown.action.reshape(-1, shown.action.shape[-1])
         self._config = config
         task = find_task(config.env)
-        self._horizon, self._episodes = task.facts.horizon, config.ppo.episodes
+        self._horizon = task.facts.horizon
+        self._episodes = config.ppo.episodes
         self.envs = TaskBatch(task, self._episodes)
         sizes = self.envs.obs_dim, self.envs.act_dim
         scale = value_scale(torch.from_numpy(shown.reward.T.copy()), config.ppo.gamma)
@@ -95,7 +96,8 @@ class OnPolicy:
     def _roll_out(self, progress: Callable[[int], None]) -> Rollout:
         """An episode of every environment; the buffer gets them one after the other."""
         ids = range(self._episodes)
-        transitions, rollout = [], []
+        transitions = []
+        rollout = []
         self.envs.reset(ids, self._rng.integers(2**31, size=self._episodes).tolist())
         for _ in range(self._horizon):
             obs = torch.from_numpy(self.envs.observation.policy.copy())

@@ -76,7 +76,8 @@ class PPO(Algorithm):
             std: (A,) initial standard deviations of the pre-tanh actions.
             value_scale: unit of the critic's values, see `value_scale`.
         """
-        self.config, self._value_scale = config, value_scale
+        self.config = config
+        self._value_scale = value_scale
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.actor = Actor(obs_dim, len(std), config.hidden)
@@ -109,7 +110,8 @@ class PPO(Algorithm):
         """One PPO update, of the critic alone unless `actor`; the generator shuffles."""
         config = self.config
         advantage, target = self._advantages(rollout)
-        obs, action = rollout.obs[:-1].flatten(0, 1), rollout.pre_tanh_action.flatten(0, 1)
+        obs = rollout.obs[:-1].flatten(0, 1)
+        action = rollout.pre_tanh_action.flatten(0, 1)
         with torch.no_grad():
             old_mean, old_log_std = self.actor(obs)
             old_nll = gaussian_nll(old_mean, old_log_std, action)
@@ -169,7 +171,8 @@ def generalised_advantages(
 
 def _discounted_sums(summed: Tensor, factor: float) -> Tensor:
     """(T, N) discounted sums from each step on."""
-    sums, later = torch.zeros_like(summed), torch.zeros_like(summed[0])
+    sums = torch.zeros_like(summed)
+    later = torch.zeros_like(summed[0])
     for step in reversed(range(len(summed))):
         later = summed[step] + factor * later
         sums[step] = later

@@ -32,7 +32,8 @@ from recipes.adroit.observation_scale import ObservationScale
 from recipes.adroit.on_policy import action_noise
 from recipes.adroit.ppo import PPO
 
-HUMAN, CLONED = "human", "cloned"
+HUMAN = "human"
+CLONED = "cloned"
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,8 @@ class AdroitSimulation(Simulation):
     """The planner's episodes, made once, and the policy that imitates them."""
 
     def __init__(self, plan: AdroitSets, threads: int) -> None:
-        self._config, self._task = replace(plan.config, threads=threads), plan.task
+        self._config = replace(plan.config, threads=threads)
+        self._task = plan.task
 
     @cached_property
     def _demonstrations(self) -> list[Episode]:
@@ -119,7 +121,8 @@ class AdroitSimulation(Simulation):
         self._advance = advance
         quality = part.split("-")[1]
         there = "_demonstrations" in vars(self)
-        episodes, made_by = list(self._demonstrations), f"mppi-{digest(self._config.planner)[:7]}"
+        episodes = list(self._demonstrations)
+        made_by = f"mppi-{digest(self._config.planner)[:7]}"
         told = 0 if there else self._share * demonstrations.planned_episodes(self._config)
         advance(sum(each.length for each in episodes) - told, quality)
         if quality == CLONED:
@@ -135,13 +138,15 @@ class AdroitSimulation(Simulation):
 
     def _clone(self) -> GymExpert:
         """A policy that imitates the demonstrations, as the shipped policies' training begins."""
-        config, settings = self._config, self._config.ppo
+        config = self._config
+        settings = self._config.ppo
         obs = np.concatenate([each.obs for each in self._demonstrations])
         action = np.concatenate([each.action for each in self._demonstrations])
         scale = ObservationScale.of(obs)
         std = torch.from_numpy(action_noise(config.env, action.shape[1], config.noise))
         algorithm = PPO(settings, obs.shape[1], std, 1.0, config.seed)
-        rng, noise = np.random.default_rng([0xC10, config.seed]), torch.Generator().manual_seed(0)
+        rng = np.random.default_rng([0xC10, config.seed])
+        noise = torch.Generator().manual_seed(0)
         for _ in range(settings.imitations * settings.imitation_updates):
             rows = rng.integers(len(obs), size=settings.imitation_batch_size)
             batch = [torch.from_numpy(each[rows]) for each in (obs, action)]

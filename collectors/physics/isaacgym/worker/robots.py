@@ -56,7 +56,8 @@ class Robots:
             return self._tensor(world.robot_bodies[:, columns], torch.long)
 
         self._trunk = rows_of([settings["trunk"]])[:, 0]
-        self._hips, self._feet = rows_of(settings["hips"]), rows_of(settings["feet"])
+        self._hips = rows_of(settings["hips"])
+        self._feet = rows_of(settings["feet"])
         self._knees = rows_of(settings["knees"])
         self._barriers = self._tensor(world.barrier_bodies, torch.long)
         self._barrier_robot = self._tensor(arrays["barrier_robot"], torch.long)
@@ -65,9 +66,12 @@ class Robots:
         self._period = self._tensor(arrays["period"])[:, None]
         self._damping = self._tensor(settings["damping"])
         self._limit = self._tensor(settings["torque_limit"])
-        self._kp, self._kd = self._zeros(n, joints), self._zeros(n, joints)
-        self._previous, self._torque = self._zeros(n, joints), self._zeros(n, joints)
-        self._lag, self._periods = self._zeros(n, 1), self._zeros(n, 2)
+        self._kp = self._zeros(n, joints)
+        self._kd = self._zeros(n, joints)
+        self._previous = self._zeros(n, joints)
+        self._torque = self._zeros(n, joints)
+        self._lag = self._zeros(n, 1)
+        self._periods = self._zeros(n, 2)
         self._changed = torch.zeros(n, dtype=torch.bool, device=device)
         self._started = torch.zeros(n, dtype=torch.bool, device=device)
 
@@ -102,8 +106,10 @@ class Robots:
         joints = torch.stack([value("joint_pos"), value("joint_vel")], dim=2)
         self._joint_state[robots] = joints[:, self._from_card]
         self._previous[robots] = value("previous_targets")
-        self._kp[robots], self._kd[robots] = value("kp"), value("kd")
-        self._lag[robots], self._periods[robots] = value("lag_substeps"), value("periods")
+        self._kp[robots] = value("kp")
+        self._kd[robots] = value("kd")
+        self._lag[robots] = value("lag_substeps")
+        self._periods[robots] = value("periods")
 
     def _write_states(self) -> None:
         """Write changed states to the simulator."""
