@@ -1,4 +1,4 @@
-"""Code is not packed: one statement a line, one meaning a name. Shares over the product, benchmarks and recipes."""
+"""Code is not packed: one statement a line, one meaning a name. Shares over all folders of code."""
 
 import ast
 from collections import Counter
