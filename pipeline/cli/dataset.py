@@ -290,6 +290,7 @@ def _log(arguments: argparse.Namespace) -> None:
 
 
 dataset_command = actions(
+    "dataset",
     f'gaitforge dataset drop {_STORE} --where "{_WHERE}"',
     _drop,
     _annotate,

@@ -260,6 +260,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 expert_command = actions(
+    "expert",
     "gaitforge expert list --json",
     _list,
     _train,

@@ -141,4 +141,6 @@ def _record(job: slurm.Job, tasks: list[slurm.TaskStatus]) -> dict[str, object]:
     return to_tree({**vars(job), "state": slurm.job_state(tasks), "tasks": tasks})
 
 
-jobs_command = actions("gaitforge jobs list data/legged.zarr", _list, _follow, _cancel, _run)
+jobs_command = actions(
+    "jobs", "gaitforge jobs list data/legged.zarr", _list, _follow, _cancel, _run
+)

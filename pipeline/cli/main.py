@@ -83,7 +83,7 @@ def build_parser(argv: Sequence[str] | None = None) -> Parser:
     for name, entry in _entries().items():
         parser = add_command(commands, name, entry.summary)
         if argv is None or name in argv[:1]:
-            entry.load().fill(parser)
+            entry.fill(parser)
     return program
 
 

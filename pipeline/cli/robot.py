@@ -208,4 +208,4 @@ def _vary(arguments: argparse.Namespace) -> None:
     )
 
 
-robot_command = actions("gaitforge robot check my_robot", _list, _check, _init, _vary)
+robot_command = actions("robot", "gaitforge robot check my_robot", _list, _check, _init, _vary)

@@ -160,5 +160,5 @@ def _collect(arguments: argparse.Namespace) -> CommandWork:
 
 
 humanoid_command = actions(
-    "gaitforge humanoid reference --out clips.h5", _reference, _train_expert, _collect
+    "humanoid", "gaitforge humanoid reference --out clips.h5", _reference, _train_expert, _collect
 )

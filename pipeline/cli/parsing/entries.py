@@ -2,22 +2,32 @@
 
     [project.entry-points."gaitforge.commands"]
     humanoid = "gaitforge.plugins.mocapact.entries:COMMAND"
+    "dataset.relabel" = "gaitforge.plugins.what_if.entries:RELABEL"
 
+The second one is `gaitforge dataset relabel`, an action of a command that is there.
 A `CommandEntry` lies in a module that is quick to import: `gaitforge --help` reads all of them.
 """
 
+import argparse
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import NoReturn, cast
 
 from gaitforge.common.errors import DatasetError
 from gaitforge.common.extensions import extension, extension_names
 
-if TYPE_CHECKING:
-    from gaitforge.pipeline.cli.parsing.parser import Command
-
 KIND = "command"
 """Of extensions: the group of entry points is gaitforge.commands."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: its name, its help, and a function that adds its options to a parser."""
+
+    name: str
+    what: str
+    fill: Callable[[argparse.ArgumentParser], None]
 
 
 @dataclass(frozen=True)
@@ -32,15 +42,26 @@ class CommandEntry:
     summary: str
     path: str
 
-    def load(self) -> "Command":
+    def load(self) -> Command:
         """The command with its options."""
         module, _, name = self.path.partition(":")
-        return cast("Command", getattr(import_module(module), name))
+        return cast(Command, getattr(import_module(module), name))
+
+    def fill(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's options to a parser."""
+        self.load().fill(parser)
 
 
 def added_commands() -> list[str]:
-    """Names of the commands of plug-ins and other packages, sorted."""
-    return extension_names(KIND)
+    """Names of the commands of plug-ins and other packages, sorted; without actions."""
+    return [name for name in extension_names(KIND) if "." not in name]
+
+
+def added_actions(command: str) -> dict[str, CommandEntry]:
+    """Action -> what plug-ins and other packages add to a command, sorted."""
+    start = f"{command}."
+    names = [name for name in extension_names(KIND) if name.startswith(start)]
+    return {name.removeprefix(start): added_command(name) for name in names}
 
 
 def added_command(name: str) -> CommandEntry:
@@ -67,5 +88,9 @@ class _BrokenEntry(CommandEntry):
 
     error: DatasetError
 
-    def load(self) -> "Command":
-        raise self.error
+    def fill(self, parser: argparse.ArgumentParser) -> None:
+        def refuse(*_: object) -> NoReturn:
+            raise self.error
+
+        # Argparse calls it when this command is asked for, whatever its options.
+        parser.parse_known_args = refuse  # type: ignore[method-assign]

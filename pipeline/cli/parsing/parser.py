@@ -5,13 +5,14 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from gaitforge.collectors.simulators import BACKENDS
 from gaitforge.flows.settings import override
 from gaitforge.learners.training.objectives import OBJECTIVES
+from gaitforge.pipeline.cli.parsing.entries import Command, added_actions
 from gaitforge.pipeline.cli.parsing.reading import GIVEN, noting, refuse_unread
 from gaitforge.pipeline.cli.parsing.values import (
     Number,
@@ -81,15 +82,6 @@ class Parser(argparse.ArgumentParser):
         sys.exit(WRONG_INPUT)
 
 
-@dataclass(frozen=True)
-class Command:
-    """A command: its name, its help, and a function that adds its options to a parser."""
-
-    name: str
-    what: str
-    fill: Callable[[Parser], None]
-
-
 def command(example: str, *options: Option) -> Callable[[Handler], Command]:
     """Decorate a handler as a command with options; its docstring is the help."""
 
@@ -101,7 +93,7 @@ def command(example: str, *options: Option) -> Callable[[Handler], Command]:
             code = outcome() if callable(outcome) else outcome
             return code if isinstance(code, int) else None
 
-        def fill(parser: Parser) -> None:
+        def fill(parser: argparse.ArgumentParser) -> None:
             add_options(parser, *options)
             parser.set_defaults(run=run)
             parser.epilog = f"example:  {example}"
@@ -113,16 +105,23 @@ def command(example: str, *options: Option) -> Callable[[Handler], Command]:
     return decorate
 
 
-def actions(example: str, *commands: Command) -> Command:
-    """A command that has only commands of its own."""
+def actions(name: str, example: str, *commands: Command) -> Command:
+    """A command that has only commands of its own, and those that plug-ins add to it.
 
-    def fill(parser: Parser) -> None:
+    Args:
+        name: as it is typed; the entry point "NAME.ACTION" adds a command.
+    """
+
+    def fill(parser: argparse.ArgumentParser) -> None:
         parser.epilog = f"example:  {example}"
         inner = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
         for subcommand in commands:
             subcommand.fill(add_command(inner, subcommand.name, subcommand.what))
+        for action, entry in added_actions(name).items():
+            if action not in inner.choices:  # no package replaces a command of ours
+                entry.fill(add_command(inner, action, entry.summary))
 
-    return Command("", "", fill)
+    return Command(name, "", fill)
 
 
 def add_command(commands: "argparse._SubParsersAction[Any]", name: str, what: str) -> Parser:

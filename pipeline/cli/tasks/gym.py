@@ -117,4 +117,4 @@ def _collect(arguments: argparse.Namespace) -> CommandWork:
     )
 
 
-gym_command = actions("gaitforge gym list", _list, _collect)
+gym_command = actions("gym", "gaitforge gym list", _list, _collect)

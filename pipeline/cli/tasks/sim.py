@@ -68,4 +68,4 @@ def _run_checks(arguments: argparse.Namespace) -> int:
     return FAILED if failed else 0
 
 
-sim_command = actions("gaitforge sim check isaacgym", _list, _check)
+sim_command = actions("sim", "gaitforge sim check isaacgym", _list, _check)

@@ -63,6 +63,18 @@ def installed_version():
 class Slow(MujocoBackend):
     name = "slow"
 """
+COUNT = """
+import argparse
+
+from gaitforge.pipeline.cli.parsing.entries import CommandEntry
+from gaitforge.pipeline.cli.parsing.parser import command
+
+ENTRY = CommandEntry("count experts", "counting:count")
+
+@command("gaitforge expert count")
+def count(arguments: argparse.Namespace) -> None:
+    print("three")
+"""
 # Kind -> what asks for the extension "hop" of this kind.
 ASKED: dict[str, Callable[[Path], list[str]]] = {
     "task": lambda at: ["collect", str(at / "x.zarr"), "--task", "hop"],
@@ -199,3 +211,15 @@ def test_a_packages_simulator_is_listed_and_collects(
     done = run("collect", tmp_path / "x.zarr", "--sim", "slow", *TINY_GRID)
     assert done.code == 0, done.err
     assert_refused(run("collect", tmp_path / "y.zarr", "--sim", "gone", *TINY_GRID), "gone")
+
+
+def test_a_package_adds_an_action_to_a_command(install: Install, run: Run) -> None:
+    install("counters", "command", "expert.count", "counting:ENTRY", COUNT)
+    install("replacers", "command", "expert.list", "replacing:ENTRY", COUNT)
+    install("broken", "command", "expert.walk", "breaking:ENTRY", "raise KeyError('no\\nwalk')")
+    assert run("expert", "count").out == "three\n"
+    assert "aliengo" in run("expert", "list").out, "no package replaces an action of ours"
+    helped = run("expert", "--help").out
+    assert "count experts" in helped
+    assert_refused(run("expert", "walk", "--far"), "cannot be loaded: KeyError: 'no")
+    assert "expert.count" not in run("--help").out
