@@ -19,7 +19,6 @@ from benchmarks.catalog import catalog_figures
 from benchmarks.harness import Bench, bar, run_alone
 from benchmarks.peers import PEERS, PeerData, Work
 from gaitforge.collectors.legged.data import CollectionGrid, StoredForm
-from gaitforge.collectors.modelling.varying import vary_robots
 from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.common.errors import install_extra
 from gaitforge.datasets import Schema, Selection, Store, open_store
@@ -30,6 +29,7 @@ from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.learners.policy.tokens import BODY
 from gaitforge.learners.training.batches import with_bodies
+from gaitforge.plugins.robots.varying import vary_robots
 
 FIELDS = ("obs", "action")
 WIDTH = 82

@@ -7,6 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
+from gaitforge.collectors.robots.robot import RobotCard
+
 
 @dataclass
 class StoredObservation:
@@ -81,4 +83,14 @@ class Policy(Protocol):
 
     def act(self, observation: Observation) -> np.ndarray:
         """(N, 12) float32 actions: joint targets minus the default pose, in action scales."""
+        ...
+
+
+class RobotPolicy(Policy, Protocol):
+    """A policy of the legged task that drives one robot."""
+
+    robot: RobotCard
+
+    def parameters(self) -> int:
+        """Number of trained parameters."""
         ...

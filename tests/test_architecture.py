@@ -60,7 +60,7 @@ LAZY = {
     "torch.utils.tensorboard": "slow to import",
     "torchrl": "extra bench",
     "xarray": "extra xarray",
-    "gaitforge.collectors.experts.imported.torchscript": "loads torch",
+    "gaitforge.plugins.robots.imported_experts.torchscript": "loads torch",
     "gaitforge.collectors.experts.ppo": "loads rsl-rl",
     "gaitforge.collectors.gym.training.ppo": "loads rsl-rl",
     "gaitforge.flows.stages.gym_experts": "loads rsl-rl",
@@ -75,6 +75,7 @@ LAZY = {
 LAZY_IMPORTERS = {
     "gaitforge.pipeline.cli": "handlers load what they run: torch, MuJoCo; --help takes 0.1 s",
     "gaitforge.plugins.mocapact.commands": "as those of pipeline.cli",
+    "gaitforge.plugins.robots.commands": "as those of pipeline.cli",
     "gaitforge.pipeline.report.experiment": "pages load matplotlib; few commands write one",
 }
 

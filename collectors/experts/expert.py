@@ -1,7 +1,7 @@
 """Experts: a kinematic gait corrected by an MLP that reads privileged observations.
 
 An expert is a safetensors file and a JSON card. The MLP runs in NumPy: collecting needs no torch.
-Beside ours there are imported ones: folders with a policy's file and a card.
+Beside ours there are those of other projects: folders that plug-ins read (`expert_formats`).
 """
 
 import hashlib
@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.collectors.experts.imported.importing import CARD, load_imported
-from gaitforge.collectors.experts.imported.policy import ImportedPolicy
+from gaitforge.collectors.experts.expert_formats import folders_allowed, format_of, why_unread
 from gaitforge.collectors.experts.network import Mlp, read_weights
 from gaitforge.collectors.legged.observations import POLICY_SLICES, PRIVILEGED_DIM
-from gaitforge.collectors.policy import Memoryless, Observation
+from gaitforge.collectors.policy import Memoryless, Observation, RobotPolicy
 from gaitforge.collectors.robots.batch import RobotBatch
 from gaitforge.collectors.robots.descriptor import BODY_DIM, body_vector
 from gaitforge.collectors.robots.gait import GaitReference
@@ -108,10 +107,10 @@ class Expert:
     """An expert's policy, card, weights (the tensors of its `Mlp`) and hash.
 
     The hash is of the weights, and of the robots' cards and MJCFs unless they are shipped. An
-    imported expert has no such weights.
+    expert of an `ExpertFormat` has no such weights.
     """
 
-    policy: ExpertPolicy | ImportedPolicy
+    policy: RobotPolicy
     card: dict[str, Any]
     hash: str
     weights: dict[str, np.ndarray]
@@ -148,7 +147,7 @@ def absolute_robot_of(name: str) -> str:
 
 
 def load_expert(name: str = DEFAULT_EXPERT, robot: str = "") -> Expert:
-    """Load a shipped expert by name, one from its `.safetensors` file, or an imported folder.
+    """Load a shipped expert by name, one from its `.safetensors` file, or a folder of a plug-in's.
 
     Args:
         robot: the robot that an expert for a family drives, by default the first that it was
@@ -159,8 +158,9 @@ def load_expert(name: str = DEFAULT_EXPERT, robot: str = "") -> Expert:
     """
     path, card = _files(name)
     trained_on = _robots_of(card["robot"], path)
-    if path.name == CARD:
-        policy, digest = load_imported(path, card, trained_on[0])
+    if path.suffix != ".safetensors" and (kind := format_of(path.parent)):
+        read_policy = kind.load()
+        policy, digest = read_policy(path, card, trained_on[0])
         return Expert(policy, card, digest, {})
     weights, digest = read_weights(path, f"expert {path.name}")
     if files := own_files(trained_on):
@@ -179,32 +179,24 @@ def load_trained(name: str) -> Expert:
     return expert
 
 
-def imported_policy(name: str) -> ImportedPolicy:
-    """The policy of an imported expert; ValueError for one of ours."""
-    policy = load_expert(name).policy
-    if not isinstance(policy, ImportedPolicy):
-        raise ValueError(f"expert {name} is not imported; `gaitforge evaluate {name}` measures it")
-    return policy
-
-
 def absolute_expert(names: str) -> str:
-    """Names with commas, those of files and imported folders as absolute paths."""
+    """Names with commas, those of files and folders of experts as absolute paths."""
     paths = {name: Path(name) for name in names.split(",")}
     return ",".join(
-        str(path.absolute()) if path.is_file() or (path / CARD).is_file() else name
+        str(path.absolute()) if path.is_file() or (name and format_of(path)) else name
         for name, path in paths.items()
     )
 
 
 def _files(name: str) -> tuple[Path, dict[str, Any]]:
-    """Path of an expert's weights, or of an imported one's card, and its card."""
+    """Path of an expert's weights, or of a folder's card, and its card."""
     path = Path(name) if name.endswith(".safetensors") else EXPERTS / f"{name}.safetensors"
-    if name and not path.is_file() and (Path(name) / CARD).is_file():
-        path = Path(name).absolute() / CARD
+    if name and not path.is_file() and (kind := format_of(Path(name))):
+        path = Path(name).absolute() / kind.card
     if not path.is_file():
         raise ValueError(
-            f"no expert '{name}'; allowed: {', '.join(list_experts())}, a .safetensors file, or a "
-            "folder that `gaitforge expert import` wrote"
+            f"no expert '{name}'; allowed: {', '.join(list_experts())}, a .safetensors file"
+            f"{folders_allowed()}{why_unread(Path(name)) if name else ''}"
         )
     card_path = path.with_suffix(".json")
     if not card_path.is_file():

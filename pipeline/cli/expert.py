@@ -1,8 +1,8 @@
-"""`gaitforge expert`: list, train, average, film, import, trust and check experts."""
+"""`gaitforge expert`: list, train, average and film experts; plug-ins bring further actions."""
 
 import argparse
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from gaitforge.flows.records.records import read_record
 from gaitforge.pipeline.cli.parsing.parser import (
     actions,
     command,
-    flag,
     option,
     option_values,
     planned,
@@ -20,7 +19,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
 from gaitforge.pipeline.cli.parsing.values import names, positive, shares, whole
 from gaitforge.pipeline.cli.work import CommandWork, Result, single, work
 from gaitforge.pipeline.progress import TerminalReporter
-from gaitforge.pipeline.tables import show, show_one
+from gaitforge.pipeline.tables import show
 
 
 @command("gaitforge expert list", "--json")
@@ -176,98 +175,4 @@ def _film(arguments: argparse.Namespace) -> None:
         print(f"{path}  {path.stat().st_size / 1000:,.0f} kB")
 
 
-@command(
-    "gaitforge expert import policy.onnx --name my-expert --robot go1",
-    option("policy", "a policy's ONNX or TorchScript file; no checkpoint", Path, metavar="FILE"),
-    flag(
-        "--trust",
-        "let a TorchScript file run, now and later: it is a program that can read and overwrite "
-        "any of your files, so only where you know who made it",
-    ),
-    option("--name", "new folder; its last part is the expert's name", Path, required=True),
-    option("--robot", "the robot's name or path (default: the layout's)", default=""),
-    option("--layout", "what it observes, as gaitforge expert template prints", Path),
-    option("--answers", "known answers, for expert check: JSON or NPZ", Path, metavar="FILE"),
-    option(
-        "--gains",
-        "where the policy's gains are not the robot's: policy, to write a robot with its gains and "
-        "default pose, or robot, to keep the robot",
-        choices=("policy", "robot"),
-        default="",
-    ),
-    "--json",
-)
-def _import(arguments: argparse.Namespace) -> None:
-    """Import a policy of mjlab, Isaac Lab or legged_gym as an expert."""
-    from gaitforge.collectors.experts.expert import imported_policy, load_expert
-    from gaitforge.collectors.experts.imported.importing import import_expert
-
-    names = ("name", "robot", "layout", "answers", "gains")
-    values = [getattr(arguments, name) for name in names]
-    import_expert(arguments.policy, *values, trust=arguments.trust)
-    name = str(arguments.name)
-    policy = imported_policy(name)
-    layout = imported_policy(name).layout
-    row = {"expert": name, "hash": load_expert(name).hash, "robot": policy.robot.name}
-    row |= {"terms": ",".join(term.name for term in layout.terms), "control_hz": layout.control_hz}
-    show_one(row, arguments.json)
-
-
-@command(
-    "gaitforge expert trust my-expert",
-    option("expert", "folder that gaitforge expert import wrote", Path, metavar="NAME"),
-)
-def _trust(arguments: argparse.Namespace) -> None:
-    """Let the TorchScript program of an expert run, for which you know its maker."""
-    from gaitforge.collectors.experts.imported.importing import trust_expert
-    from gaitforge.collectors.experts.imported.trust import trusted_list
-
-    print(f"{trust_expert(arguments.expert)} may run: its SHA-256 is in {trusted_list()}")
-
-
-@command(
-    "gaitforge expert template mjlab > layout.yaml",
-    option("project", "isaaclab, legged_gym or mjlab", metavar="NAME"),
-)
-def _template(arguments: argparse.Namespace) -> None:
-    """Print the layout of a project's usual policy, to fill in."""
-    from gaitforge.collectors.experts.imported.importing import template
-
-    print(template(arguments.project), end="")
-
-
-@command(
-    "gaitforge expert check my-expert",
-    option("expert", "folder that gaitforge expert import wrote", metavar="NAME"),
-    option("--answers", "known answers (default: the imported ones)", Path, metavar="FILE"),
-    "--json",
-)
-def _check(arguments: argparse.Namespace) -> int:
-    """Check an imported expert: known answers, a stand, a walk, its terms; exit 1 on a fault."""
-    from gaitforge.collectors.experts.expert import imported_policy
-    from gaitforge.collectors.experts.imported.checking import check_imported
-
-    policy = imported_policy(arguments.expert)
-    findings = check_imported(policy, arguments.answers or Path(arguments.expert))
-    if arguments.json:
-        show_one(asdict(findings), as_json=True)
-    else:
-        show(list(findings.terms), as_json=False)
-        print()
-        show_one(findings.figures, as_json=False)
-        print("\n".join(f"warning: {warning}" for warning in findings.warnings))
-    return 1 if findings.warnings else 0
-
-
-expert_command = actions(
-    "expert",
-    "gaitforge expert list --json",
-    _list,
-    _train,
-    _average,
-    _film,
-    _import,
-    _trust,
-    _template,
-    _check,
-)
+expert_command = actions("expert", "gaitforge expert list --json", _list, _train, _average, _film)

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gaitforge.collectors.experts.expert import load_expert
 from gaitforge.collectors.robots.robot import ASSETS, load_robot
 from gaitforge.collectors.robots.stored_robots import stored_robot
 from gaitforge.datasets import Selection, Store, open_store
@@ -56,17 +55,6 @@ def robot_in_a_store(folder: Path, name: str) -> None:
     card = json.loads((ASSETS / "aliengo/robot.json").read_text()) | {"mjcf": name}
     mjcf = (ASSETS / "aliengo/aliengo.xml").read_text()
     stored_robot({"robots": {name: {"card": card, "mjcf": mjcf}}}, name)
-
-
-def expert_card(folder: Path, name: str) -> None:
-    """The policy and robot of an imported expert."""
-    for key in ("policy", "robot"):
-        path = folder / key / "expert.json"
-        path.parent.mkdir()
-        card = {"format": "gaitforge expert", "format_version": 1, "robot": "aliengo"}
-        path.write_text(json.dumps({**card, "policy": "policy.onnx", "layout": {}, key: name}))
-        with suppress(ValueError):
-            load_expert(str(path.parent))
 
 
 def lerobot_template(folder: Path, name: str) -> None:
@@ -156,7 +144,6 @@ def selection_file(folder: Path, name: str) -> None:
 KINDS = (
     robot_card,
     robot_in_a_store,
-    expert_card,
     lerobot_template,
     lerobot_split,
     robomimic_mask,

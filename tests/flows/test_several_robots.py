@@ -13,7 +13,6 @@ from gaitforge.collectors.experts.expert import DEFAULT_EXPERT, FEATURE_DIM
 from gaitforge.collectors.legged.data import CollectionGrid
 from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.collectors.legged.observations import OBS_DIM
-from gaitforge.collectors.modelling.varying import vary_robots
 from gaitforge.collectors.policy import Observation
 from gaitforge.collectors.robots.commands import N_COMMANDS
 from gaitforge.collectors.robots.descriptor import (
@@ -43,7 +42,7 @@ from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
 from gaitforge.pipeline.report.report import write_report
 from tests.collectors.making import ROBOT
-from tests.collectors.robots.robot_folders import GO1
+from tests.collectors.robots.robot_folders import GO1, family_of
 from tests.flows.making import run_experiment
 
 pytestmark = pytest.mark.slow
@@ -68,7 +67,7 @@ def gait_expert(path: Path, robot: str, family: bool) -> str:
 @pytest.fixture(scope="module")
 def bodies(tmp_path_factory: pytest.TempPathFactory) -> list[RobotCard]:
     """Two varied bodies, in folders that are gone when the store is used."""
-    return vary_robots(ROBOT, 0, 2, tmp_path_factory.mktemp("family") / "bodies", lambda: None)
+    return family_of(ROBOT, 2, tmp_path_factory.mktemp("family") / "bodies")
 
 
 @pytest.fixture(scope="module")

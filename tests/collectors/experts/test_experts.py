@@ -24,12 +24,12 @@ from gaitforge.collectors.experts.expert import (
 )
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.observations import POLICY_SLICES
-from gaitforge.collectors.modelling.varying import vary_robots
 from gaitforge.collectors.policy import Observation
 from gaitforge.collectors.robots.batch import RobotBatch
 from gaitforge.collectors.robots.gait import GaitReference
 from gaitforge.collectors.robots.robot import N_JOINTS
 from tests.collectors.making import ROBOT, spec
+from tests.collectors.robots.robot_folders import family_of
 
 KNOWN = (POLICY_SLICES["last_action"][0], POLICY_SLICES["command"][1])
 """Where the last action and the command lie in the observation."""
@@ -93,7 +93,7 @@ def test_a_file_of_ones_own_loads_by_its_path_with_the_hash_of_its_weights(copie
 
 
 def test_the_hash_depends_on_the_card_of_a_robot_of_ones_own(tmp_path: Path) -> None:
-    (body,) = vary_robots(ROBOT, 0, 1, tmp_path / "first" / "bodies", lambda: None)
+    (body,) = family_of(ROBOT, 1, tmp_path / "first" / "bodies")
     expert = tmp_path / "first" / "mine.safetensors"
     save_file(weights(), expert)
     expert.with_suffix(".json").write_text(json.dumps({"robot": f"bodies/{body.path.parent.name}"}))

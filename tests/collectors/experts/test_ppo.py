@@ -29,7 +29,6 @@ from gaitforge.collectors.experts.training_task import (
 from gaitforge.collectors.legged.environment import LeggedEnvironment
 from gaitforge.collectors.legged.episodes import EpisodeSpec
 from gaitforge.collectors.legged.rewards import track_linear_velocity
-from gaitforge.collectors.modelling.varying import vary_robots
 from gaitforge.collectors.robots.descriptor import BODY_DIM
 from gaitforge.collectors.robots.robot import N_JOINTS
 from gaitforge.collectors.scenarios.skills import SKILLS
@@ -37,6 +36,7 @@ from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.collectors.timing import CONTROL_DT_S, EPISODE_STEPS
 from gaitforge.common.history import read_history
 from tests.collectors.making import FIRM_STANCE, ROBOT
+from tests.collectors.robots.robot_folders import family_of
 
 PER_UPDATE = 16 * 8
 TINY = ExpertTrainingConfig(
@@ -320,7 +320,7 @@ def test_a_training_starts_from_an_expert_whose_actor_waits_for_the_critic(
 def test_a_familys_training_starts_from_the_expert_of_one_robot_and_drives_other_bodies(
     trained: Trained, tmp_path: Path
 ) -> None:
-    vary_robots(ROBOT, 0, 3, tmp_path / "family", lambda: None)
+    family_of(ROBOT, 3, tmp_path / "family")
     (tmp_path / "family" / "aliengo-0-002").rename(tmp_path / "unseen")
     config = replace(
         TINY,

@@ -7,19 +7,17 @@ import numpy as np
 import pytest
 
 from gaitforge.collectors.legged.environment import LeggedEnvironment
-from gaitforge.collectors.modelling.varying import vary_robot
 from gaitforge.collectors.policy import Observation
 from gaitforge.collectors.robots.robot import RobotCard, load_robot
 from tests.collectors.making import ROBOT, spec
-from tests.collectors.robots.robot_folders import robot_folder
+from tests.collectors.robots.robot_folders import family_of, robot_folder
 
 STEPS = 40
 
 
 @pytest.fixture(scope="module")
 def family(tmp_path_factory: pytest.TempPathFactory) -> list[RobotCard]:
-    folder = tmp_path_factory.mktemp("family")
-    return [vary_robot(ROBOT, 0, index, folder / str(index)) for index in range(3)]
+    return family_of(ROBOT, 3, tmp_path_factory.mktemp("family"))
 
 
 SPECS = [

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gaitforge.collectors.robots.robot import CARD_FILE, find_robot, load_robot
+import mujoco
+import numpy as np
+
+from gaitforge.collectors.robots.robot import CARD_FILE, RobotCard, find_robot, load_robot
 
 NAME = "mine"
 MJCF_FILE = "mine.xml"
@@ -37,6 +40,28 @@ def write_robot(folder: Path, mjcf: str, card: dict[str, Any] | None = None) -> 
     entries = {key: value for key, value in entries.items() if value is not MISSING}
     (folder / CARD_FILE).write_text(json.dumps(entries))
     return folder
+
+
+def family_of(robot: RobotCard, count: int, folder: Path) -> list[RobotCard]:
+    """Write bodies of a robot's family into folders in `folder`: heavier ones, as stiff for it."""
+    return [_heavier(robot, f"{robot.name}-0-{i:03d}", 1.1 + 0.1 * i, folder) for i in range(count)]
+
+
+def _heavier(robot: RobotCard, name: str, factor: float, folder: Path) -> RobotCard:
+    spec = mujoco.MjSpec.from_file(str(robot.mjcf_path))
+    for body in spec.bodies:
+        body.mass *= factor
+        body.inertia = factor * body.inertia
+        body.fullinertia = factor * body.fullinertia
+    spec.compile()
+    own = folder / name
+    own.mkdir(parents=True)
+    (own / f"{name}.xml").write_text(spec.to_xml())
+    entries = json.loads(robot.path.read_text()) | {"name": name, "mjcf": f"{name}.xml"}
+    for key in ("mass_kg", "kp_nm_per_rad", "kd_nms_per_rad"):
+        entries[key] = np.multiply(factor, entries[key]).tolist()
+    (own / CARD_FILE).write_text(json.dumps(entries))
+    return load_robot(str(own))
 
 
 def changed(key: str, index: int, value: Any) -> dict[str, Any]:

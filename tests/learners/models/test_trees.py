@@ -7,15 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from gaitforge.collectors.modelling.describing.describe import init_robot
-from gaitforge.collectors.modelling.describing.notes import Answers
 from gaitforge.collectors.robots.robot import ASSETS, list_robots
 from gaitforge.learners.models.bot.bodies import BODIES, Body, body_view, known_body
 from gaitforge.learners.models.bot.bot import BoTConfig
 from gaitforge.learners.models.bot.trees import robot_tree
 from gaitforge.learners.models.registry import ModelSpec, spec_from_json
 from gaitforge.learners.policy.tokens import TokenLayout
-from tests.collectors.robots.menagerie_files import menagerie_file
+from tests.collectors.robots.robot_folders import collection_style_folder
 from tests.learners.making import OBS_SLICES
 
 FILES = {
@@ -57,7 +55,7 @@ def test_a_fixed_bodys_tree_follows_from_its_mjcf(name: str) -> None:
 
 
 def test_a_robot_with_a_card_has_the_quadrupeds_graph(tmp_path: Path) -> None:
-    init_robot(menagerie_file(tmp_path / "beast"), tmp_path / "robot", Answers())
+    collection_style_folder(tmp_path / "robot")
     expected, _ = body_view("quadruped", OBS_SLICES, 12)
     for folder in (tmp_path / "robot", *(ASSETS / name for name in list_robots())):
         tree = known_body(str(folder))

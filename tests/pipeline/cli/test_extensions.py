@@ -1,5 +1,6 @@
 """Tasks, models, formats and simulators of other packages, by their entry points."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,6 +75,31 @@ ENTRY = CommandEntry("count experts", "counting:count")
 @command("gaitforge expert count")
 def count(arguments: argparse.Namespace) -> None:
     print("three")
+"""
+EXPERT_FORMAT = """
+import numpy as np
+
+from gaitforge.collectors.experts.expert_formats import ExpertFormat
+
+FORMAT = ExpertFormat("still.json", "ours_still:read", "still write")
+
+class Still:
+    name = "still"
+
+    def __init__(self, robot):
+        self.robot = robot
+
+    def parameters(self):
+        return 0
+
+    def reset(self, ids):
+        pass
+
+    def act(self, observation):
+        return np.zeros((len(observation.policy), 12), np.float32)
+
+def read(path, card, robot):
+    return Still(robot), card["weights"]
 """
 # Kind -> what asks for the extension "hop" of this kind.
 ASKED: dict[str, Callable[[Path], list[str]]] = {
@@ -223,3 +249,21 @@ def test_a_package_adds_an_action_to_a_command(install: Install, run: Run) -> No
     assert "count experts" in helped
     assert_refused(run("expert", "walk", "--far"), "cannot be loaded: KeyError: 'no")
     assert "expert.count" not in run("--help").out
+
+
+def test_a_packages_expert_is_read_from_its_folder(
+    install: Install, run: Run, tmp_path: Path
+) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    # The reader that a file names is nobody's: only the file's name counts.
+    card = {"robot": "go1", "weights": "0123", "reader": "subprocess:Popen"}
+    (folder / "still.json").write_text(json.dumps(card))
+    asked = ["collect", tmp_path / "x.zarr", "--expert", folder, "--skill", "stand", *TINY_GRID]
+    assert_refused(run(*asked), "no expert", "the folder's still.json", "gaitforge.expert_formats")
+    install("ours", "expert_format", "still", "ours_still:FORMAT", EXPERT_FORMAT)
+    assert_refused(run("expert", "film", "--expert", "nobody"), "a folder that", "`still write`")
+    done = run(*asked)
+    assert done.code == 0, done.err
+    [row, *_] = open_store(tmp_path / "x.zarr").select().episodes().to_pylist()
+    assert (row["robot"], row["expert"], row["expert_hash"]) == ("go1", "still", "0123")

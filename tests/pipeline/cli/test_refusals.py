@@ -12,7 +12,6 @@ from gaitforge.collectors.scenarios.skills import SKILLS
 from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.collectors.simulators import BACKENDS
 from gaitforge.pipeline.serve import prefect_server
-from tests.collectors.robots.menagerie_files import menagerie_file
 from tests.datasets.making import small_store
 from tests.pipeline.command_line import Run, assert_refused
 
@@ -116,24 +115,10 @@ report {empty} | the report needs summary.json
 evaluate no.safetensors | no expert 'no.safetensors'
 evaluate aliengo-locomotion --robot go1 | no expert among aliengo-locomotion drives go1
 evaluate aliengo-locomotion --sim isaacgym --episodes 1 | 'isaacgym' is not available
-expert import {gone} --name {new} | no policy | .onnx, .pt
-expert import {file} --name {new} | no policy
-expert template mujoco | no template 'mujoco'; allowed: isaaclab, legged_gym, mjlab
-expert check aliengo-locomotion | is not imported; `gaitforge evaluate
-expert check nobody | no expert 'nobody' | expert import
 expert train --out y --steps -5 | at least 1, not '-5'
 expert train --out {file}/x --steps 1 --robots 1 | {file}
 expert train --out {new} --robot rex | no robot 'rex'; allowed: a1, aliengo | , or a card, or a
 robot check rex | no robot 'rex'; allowed: a1, aliengo, anymal_c, | , or a card, or a folder
-robot init {gone} --out {new} | gone: it cannot be read as XML: [Errno 2] No such file
-robot init {words} --out {new} | words.xml: it cannot be read as XML: syntax error
-robot init {page} --out {new} | page.xml: it is no MJCF or URDF: its root is <html>
-robot init {still} --out {new} | still.urdf: it has no moving joints
-robot init {beast} --out {new} --limit calf=1:-1 | --limit LF_KFE=1:-1: the first has to be the
-robot init {beast} --out {new} --torque 35 | '35' is not like hip=0,thigh=0.8
-robot init {beast} --out {new} --torque calf=nan | 'calf=nan' is not like hip=0
-robot init {beast} --out {new} --trunk-box 0.2,0.1,-1 | is not like 0.3,0.1,0.08
-robot init {beast} --out {new} --knees up | invalid choice: 'up'
 
 sim check ode | unknown simulator 'ode'; allowed: {simulators}
 sim check isaacgym | 'isaacgym' is not available: no interpreter
@@ -222,15 +207,6 @@ humanoid train-expert --reference {clips} --out {new} --set x=1 | unknown
 """
 """A command and what its line has to say; names in braces are places."""
 
-TEXTS = {"words.xml": "kp = 35", "page.xml": "<html/>"}
-TEXTS |= {"still.urdf": '<robot name="x"><link name="a"/></robot>'}
-
-
-@pytest.fixture
-def beast(tmp_path: Path) -> Path:
-    """A quadruped as collections have it."""
-    return menagerie_file(tmp_path / "collection")
-
 
 @pytest.fixture
 def clips(humanoid_reference: Path) -> Path:
@@ -281,9 +257,6 @@ def test_wrong_input_is_one_line_and_makes_nothing(
     places = {name: str(tmp_path / name) for name in ("new", "gone")}
     places |= {"terrains": ", ".join(TERRAINS), "skills": ", ".join(SKILLS)}
     places |= {"simulators": ", ".join(BACKENDS)}
-    for name, text in TEXTS.items():
-        (tmp_path / name).write_text(text)
-        places[name.partition(".")[0]] = str(tmp_path / name)
     for name in re.findall(r"\{([a-z]+)\}", case):
         if name not in places:
             places[name] = str(request.getfixturevalue(name))

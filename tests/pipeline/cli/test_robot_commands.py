@@ -10,10 +10,10 @@ from safetensors.numpy import save_file
 
 from gaitforge.collectors.experts.expert import FEATURE_DIM, load_expert
 from gaitforge.collectors.experts.ppo import ExpertTrainingConfig, train_expert
-from gaitforge.collectors.robots.robot import N_JOINTS, absolute_robot, list_robots
+from gaitforge.collectors.robots.robot import N_JOINTS, absolute_robot, list_robots, load_robot
 from gaitforge.pipeline.presets.choices import chosen_claim
 from gaitforge.pipeline.presets.experiments import DAGGER, experiment_preset
-from tests.collectors.robots.robot_folders import MISSING, robot_folder
+from tests.collectors.robots.robot_folders import MISSING, family_of, robot_folder
 from tests.pipeline.command_line import Run, assert_refused
 
 
@@ -159,29 +159,9 @@ def test_learners_of_ones_own_robot_drive_it(run: Run, tmp_path: Path) -> None:
     assert_refused(run("dagger", store, "--out", tmp_path / "rounds"), "its robot")
 
 
-def test_a_family_goes_on_where_it_stopped(run: Run, tmp_path: Path) -> None:
-    command = ["robot", "vary", "go1", "--seed", "5", "--out", tmp_path / "family"]
-    code, out, _ = run(*command, "--count", "2")
-    assert code == 0
-    assert "go1-5-001" in out
-    first = _contents(tmp_path / "family" / "go1-5-000")
-    code, out, _ = run(*command, "--count", "3", "--json")
-    assert code == 0
-    assert '"name": "go1-5-002"' in out
-    assert _contents(tmp_path / "family" / "go1-5-000") == first
-    (tmp_path / "family" / "go1-5-001").rename(tmp_path / "family" / "go1-5-003")
-    code, _, err = run(*command, "--count", "4")
-    assert code == 2
-    assert "holds the robot 'go1-5-001', not 'go1-5-003'" in err
-
-
-def _contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 def test_an_expert_is_evaluated_on_families_of_robots(run: Run, tmp_path: Path) -> None:
     family, kept = tmp_path / "family", tmp_path / "kept"
-    assert run("robot", "vary", "aliengo", "--count", "2", "--out", family).code == 0
+    family_of(load_robot("aliengo"), 2, family)
     words = ("--terrain", "flat", "--skill", "stand", "--level", "0", "--episodes", "1")
     asked = ("evaluate", "aliengo-family", "--robot", f"{family},go1", "--out", kept)
     code, out, _ = run(*asked, *words)
@@ -190,3 +170,13 @@ def test_an_expert_is_evaluated_on_families_of_robots(run: Run, tmp_path: Path) 
     assert "means over 3 robots: return" in out
     assert f"{family}: means over 2 robots: return" in out
     assert "\ngo1: means" not in out
+
+
+def test_without_a_renderer(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUJOCO_GL", "none")
+    code, shown, err = run("robot", "check", "go1", "--picture", tmp_path / "go1.png")
+    assert code == 2
+    assert shown.endswith("go1 can be used\n")
+    assert err.startswith("gaitforge: error: MuJoCo cannot draw here")
+    assert err.count("\n") == 1
+    assert not list(tmp_path.iterdir())

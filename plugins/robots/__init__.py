@@ -1,0 +1,1 @@
+"""Robots from MJCF and URDF, varied bodies, and experts of other projects."""
