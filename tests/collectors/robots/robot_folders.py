@@ -43,23 +43,38 @@ def write_robot(folder: Path, mjcf: str, card: dict[str, Any] | None = None) -> 
 
 
 def family_of(robot: RobotCard, count: int, folder: Path) -> list[RobotCard]:
-    """Write bodies of a robot's family into folders in `folder`: heavier ones, as stiff for it."""
-    return [_heavier(robot, f"{robot.name}-0-{i:03d}", 1.1 + 0.1 * i, folder) for i in range(count)]
+    """Write larger bodies of a robot's family into folders in `folder`, as stiff for their size."""
+    return [_grown(robot, f"{robot.name}-0-{i:03d}", 1.03 + 0.03 * i, folder) for i in range(count)]
 
 
-def _heavier(robot: RobotCard, name: str, factor: float, folder: Path) -> RobotCard:
+def _grown(robot: RobotCard, name: str, factor: float, folder: Path) -> RobotCard:
+    """A body with every length times a factor."""
     spec = mujoco.MjSpec.from_file(str(robot.mjcf_path))
     for body in spec.bodies:
-        body.mass *= factor
-        body.inertia = factor * body.inertia
-        body.fullinertia = factor * body.fullinertia
+        body.pos = factor * body.pos
+        body.ipos = factor * body.ipos
+        body.mass *= factor**3
+        body.inertia = factor**5 * body.inertia
+        body.fullinertia = factor**5 * body.fullinertia
+    for geom in spec.geoms:
+        geom.pos = factor * geom.pos
+        geom.size = factor * geom.size
+        geom.fromto = factor * geom.fromto
+    for joint in spec.joints:
+        joint.pos = factor * joint.pos
     spec.compile()
     own = folder / name
     own.mkdir(parents=True)
     (own / f"{name}.xml").write_text(spec.to_xml())
+    powers = {
+        **dict.fromkeys(("hip_offset_m", "thigh_offset_m", "knee_offset_m", "foot_offset_m"), 1),
+        **dict.fromkeys(("foot_radius_m", "nominal_height_m", "trunk_half_size_m", "width_m"), 1),
+        "mass_kg": 3,
+        **dict.fromkeys(("kp_nm_per_rad", "kd_nms_per_rad", "torque_limit_nm"), 4),
+    }
     entries = json.loads(robot.path.read_text()) | {"name": name, "mjcf": f"{name}.xml"}
-    for key in ("mass_kg", "kp_nm_per_rad", "kd_nms_per_rad"):
-        entries[key] = np.multiply(factor, entries[key]).tolist()
+    for key, power in powers.items():
+        entries[key] = np.multiply(factor**power, entries[key]).tolist()
     (own / CARD_FILE).write_text(json.dumps(entries))
     return load_robot(str(own))
 
