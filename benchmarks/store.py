@@ -23,13 +23,13 @@ from gaitforge.collectors.modelling.varying import vary_robots
 from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.common.errors import install_extra
 from gaitforge.datasets import Schema, Selection, Store, open_store
-from gaitforge.flows.measures.timing import in_turns, seconds_of
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.records.part_records import collection_rate
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.learners.policy.tokens import BODY
 from gaitforge.learners.training.batches import with_bodies
+from gaitforge.plugins.papers.measures.timing import in_turns, seconds_of
 
 FIELDS = ("obs", "action")
 WIDTH = 82

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaitforge.flows.experiments.experiment_stages import Claim
-from gaitforge.flows.experiments.reinforcement import ReinforcementPlan
 from gaitforge.flows.records.plans import plan_from_tree
 from gaitforge.flows.records.records import read_record, to_tree
 from gaitforge.flows.settings import override
@@ -21,6 +20,7 @@ from gaitforge.flows.stages.train import TrainPlan
 from gaitforge.flows.tasks.gym import GymPlan
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.pipeline.presets.experiments import experiment_preset, preset
+from gaitforge.plugins.papers.reinforcement import ReinforcementPlan
 
 PLANS = {
     LeggedPlan: LeggedPlan(),

@@ -11,10 +11,7 @@ from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.common.trust import trusting
 from gaitforge.datasets import Selection, Store, open_store
 from gaitforge.flows.experiments.claim import Claim, claim
-from gaitforge.flows.experiments.measurements import MeasurementPlan
 from gaitforge.flows.experiments.plan import Corrections, Experiment
-from gaitforge.flows.experiments.reinforcement import ReinforcementPlan
-from gaitforge.flows.experiments.robustness import RobustnessPlan
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import write_record
 from gaitforge.flows.stages.stage import Stage, at_work, is_done
@@ -24,6 +21,9 @@ from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.learners.checkpoint import load_policy
 from gaitforge.pipeline.report.experiment import PLAN_KINDS, stages_of
+from gaitforge.plugins.papers.measurements import MeasurementPlan
+from gaitforge.plugins.papers.reinforcement import ReinforcementPlan
+from gaitforge.plugins.papers.robustness import RobustnessPlan
 from tests.flows.experiments.still import STILL
 from tests.flows.gym_stores import TINY, make_gym_store
 from tests.flows.making import run_experiment

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.datasets import Schema
 from gaitforge.flows.experiments.claim import Claim
-from gaitforge.flows.experiments.measurements import MeasurementPlan, measurement_stages
 from gaitforge.flows.experiments.names import check_stages, number_text
 from gaitforge.flows.experiments.plan import Experiment
-from gaitforge.flows.experiments.reinforcement import ReinforcementPlan, reinforcement_stages
-from gaitforge.flows.experiments.robustness import RobustnessPlan, robustness_stages
 from gaitforge.flows.runners.slurm.script import JobWork, SlurmSettings, batch_script
 from gaitforge.flows.stages.stage import Stage
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.pipeline.report.experiment import stages_of
+from gaitforge.plugins.papers.measurements import MeasurementPlan, measurement_stages
+from gaitforge.plugins.papers.reinforcement import ReinforcementPlan, reinforcement_stages
+from gaitforge.plugins.papers.robustness import RobustnessPlan, robustness_stages
 from tests.flows import gym_stores
 from tests.flows.experiments.still import STILL
 from tests.flows.gym_stores import make_gym_store

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaitforge.flows.experiments.measurements import MeasurementPlan
 from gaitforge.flows.experiments.published import (
     FAILS,
     HOLDS,
@@ -17,10 +16,11 @@ from gaitforge.flows.experiments.published import (
     verdict,
     verdicts,
 )
-from gaitforge.flows.experiments.robustness import RobustnessPlan
 from gaitforge.flows.stages.status import ROBUSTNESS
 from gaitforge.pipeline.presets.experiments import PRESETS, preset
 from gaitforge.pipeline.report.results import verdict_rows
+from gaitforge.plugins.papers.measurements import MeasurementPlan
+from gaitforge.plugins.papers.robustness import RobustnessPlan
 
 SCORES = st.lists(st.integers(-50, 50).map(float), min_size=1, max_size=5)
 

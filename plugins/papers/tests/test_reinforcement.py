@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.common.history import HISTORY
 from gaitforge.flows.experiments.published import OPEN, Published
-from gaitforge.flows.experiments.reinforcement import ReinforcementPlan, reinforcement_stages
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record, to_tree, write_record
 from gaitforge.flows.stages.stage import find_stage, is_done, run_stages
@@ -22,7 +21,8 @@ from gaitforge.learners.models.registry import build_network, count_parameters, 
 from gaitforge.learners.policy.tokens import TokenLayout
 from gaitforge.pipeline.presets.experiments import preset as shipped
 from gaitforge.pipeline.report.experiment import PLAN_KINDS, stages_in
-from gaitforge.pipeline.report.kinds.reinforcement import write_page
+from gaitforge.plugins.papers.reinforcement import ReinforcementPlan, reinforcement_stages
+from gaitforge.plugins.papers.reinforcement_page import write_page
 from tests.pipeline.command_line import call
 
 SHORT = {"horizon": 8, "epochs": 1, "mini_batches": 2, "threads": 1}

@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 
 from gaitforge.collectors.legged.evaluation import EvaluationGrid
-from gaitforge.flows.experiments.robustness import (
-    RobustnessPlan,
-    robustness_stages,
-)
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import read_record, to_tree
 from gaitforge.flows.stages.stage import is_done, run_stages
 from gaitforge.flows.stages.status import ROBUSTNESS
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.pipeline.report.experiment import PLAN_KINDS
-from gaitforge.pipeline.report.kinds.robustness import (
+from gaitforge.plugins.papers.robustness import (
+    RobustnessPlan,
+    robustness_stages,
+)
+from gaitforge.plugins.papers.robustness_page import (
     NEVER,
     limit_rows,
     summary_rows,
