@@ -1,7 +1,7 @@
 """Kinds of plans in stages that plug-ins and other packages bring, by entry points.
 
     [project.entry-points."gaitforge.plan_kinds"]
-    robustness = "hoppers.entries:ROBUSTNESS"
+    endurance = "walkers.entries:ENDURANCE"
 
 The name is the `kind` in a folder's plan.json. Quick to import, as `PlanKind` is what entry points
 name: the modules of a kind load when they are used.

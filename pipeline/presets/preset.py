@@ -1,7 +1,7 @@
 """What an experiment that ships is: the product's, and those that plug-ins bring by entry points.
 
     [project.entry-points."gaitforge.presets"]
-    bot-rl = "gaitforge.plugins.papers.entries:BOT_RL"
+    long-walks = "walkers.entries:LONG_WALKS"
 
 Quick to import; what makes the plan loads when it is used.
 """
