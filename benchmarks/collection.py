@@ -20,10 +20,10 @@ from gaitforge.collectors.legged import environment
 from gaitforge.collectors.physics.mujoco.backend import MujocoBackend
 from gaitforge.collectors.policy import Observation
 from gaitforge.datasets import open_store
-from gaitforge.flows.measures.timing import in_turns, seconds_of
 from gaitforge.flows.progress import Advance, no_progress
 from gaitforge.flows.stages.collect import prepare
 from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.plugins.papers.measures.timing import in_turns, seconds_of
 
 ROLLOUT = "mujoco.rollout"
 BACKEND = "back end around it"

@@ -15,16 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from gaitforge.flows.measures.control_steps import (
-    COMPILED,
-    ONNX,
-    TORCH,
-    StepOfOne,
-    step_in,
-    turn_s,
-    warmed_up,
-)
-from gaitforge.flows.measures.timing import in_turns, untrained_policy
 from gaitforge.flows.progress import Advance
 from gaitforge.learners.export.export_formats import onnx_packages
 from gaitforge.learners.models.fcnet.spectral_basis import paper_modes
@@ -37,6 +27,16 @@ from gaitforge.learners.models.registry import (
 )
 from gaitforge.learners.models.spaces import SPACES, Space
 from gaitforge.learners.training.process import torch_threads
+from gaitforge.plugins.papers.measures.control_steps import (
+    COMPILED,
+    ONNX,
+    TORCH,
+    StepOfOne,
+    step_in,
+    turn_s,
+    warmed_up,
+)
+from gaitforge.plugins.papers.measures.timing import in_turns, untrained_policy
 
 LEGGED = "legged"
 FCNET = "fcnet"

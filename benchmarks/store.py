@@ -22,7 +22,6 @@ from gaitforge.collectors.legged.data import CollectionGrid, StoredForm
 from gaitforge.collectors.robots.robot import load_robot
 from gaitforge.common.errors import install_extra
 from gaitforge.datasets import Schema, Selection, Store, open_store
-from gaitforge.flows.measures.timing import in_turns, seconds_of
 from gaitforge.flows.progress import Reporter, Silent
 from gaitforge.flows.records.part_records import collection_rate
 from gaitforge.flows.stages.collect import collect
@@ -30,6 +29,7 @@ from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.learners.policy.tokens import BODY
 from gaitforge.learners.training.batches import with_bodies
 from gaitforge.plugins.robots.varying import vary_robots
+from gaitforge.plugins.papers.measures.timing import in_turns, seconds_of
 
 FIELDS = ("obs", "action")
 WIDTH = 82

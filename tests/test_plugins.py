@@ -80,6 +80,9 @@ def test_the_product_works_without_it(plugin: str, tmp_path: Path) -> None:
     left = {entry["format"] for entry in formats}
     assert left, "formats of others are there"
     assert not left & set(brings.get("formats", []))
+    presets = {row["preset"] for row in json.loads(gaitforge("run", "--list", "--json").stdout)}
+    assert {"demo", "compare"} <= presets
+    assert not presets & set(brings.get("presets", []))
     for name in brings.get("tasks", []):
         refused = gaitforge("collect", "s.zarr", "--task", name)
         assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)

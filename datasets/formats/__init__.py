@@ -60,11 +60,6 @@ _HDF5: dict[str, Any] = {"needs": ("h5py",), "extra": "hdf5"}
 
 FORMATS: dict[str, FormatEntry] = {
     "d4rl": _own("d4rl", "D4RL's flat HDF5, v0 to v2", "file.hdf5", **_HDF5),
-    "fcnet": _own(
-        "fcnet",
-        "FCNet's three memory maps, of quadrupeds and (import only) of D4RL's tasks",
-        "folder of src_*.dat, tgt_*.dat, meta_*.dat",
-    ),
 }
 
 

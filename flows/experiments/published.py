@@ -35,6 +35,13 @@ class Published:
     measure: str = ""
 
 
+def statements(
+    learner: str, others: Mapping[str, str], source: str, measure: str = ""
+) -> tuple[Published, ...]:
+    """Statements that a learner is ahead of others; their numbers as text."""
+    return tuple(Published(learner, name, source, text, measure) for name, text in others.items())
+
+
 def chance(ahead: Sequence[float], behind: Sequence[float]) -> float:
     """The p-value of a one-sided permutation test of the difference of means; never 0.
 

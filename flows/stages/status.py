@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gaitforge import datasets
+from gaitforge.common.extensions import extension_names
 from gaitforge.common.history import HISTORY, read_history
 from gaitforge.common.liveness import file_system_time
 from gaitforge.datasets.layout import ROOT_FILE
@@ -30,11 +31,7 @@ QUIET_S = 60.0
 """A training run that wrote nothing for this long, or for five history rows, has stopped."""
 
 EXPERIMENT = "experiment"
-ROBUSTNESS = "robustness"
-REINFORCEMENT = "reinforcement"
-MEASUREMENT = "measurement"
-KINDS = (EXPERIMENT, ROBUSTNESS, REINFORCEMENT, MEASUREMENT)
-"""Kinds of plans in stages: the `kind` in their plan.json."""
+"""The `kind` in an experiment's plan.json; other kinds of plans in stages are extensions."""
 
 RUN_CONFIG = "config.json"
 RUN_CHECKPOINT = "checkpoint.json"
@@ -192,7 +189,7 @@ def staged_kind(place: Path | str) -> str:
     """The kind of a folder's plan in stages, "" without one."""
     record = None if is_bucket_url(place) else read_record(Path(place) / PLAN)
     kind = record.get("kind") if isinstance(record, dict) else None
-    return kind if kind in KINDS else ""
+    return kind if kind in (EXPERIMENT, *extension_names("plan_kind")) else ""
 
 
 def as_tree(result: CollectionStatus | TrainingStatus) -> dict[str, object]:

@@ -2,9 +2,22 @@
 
 from dataclasses import dataclass
 
-from gaitforge.datasets.formats.fcnet.fcnet_schema import OBS_SLICES
+from gaitforge.datasets.schema import consecutive_slices
 from gaitforge.learners.models.bot.bodies import BODIES
 from gaitforge.learners.policy.tokens import TokenLayout
+
+OBS_SLICES = consecutive_slices(
+    {
+        "projected_gravity": 3,
+        "joint_vel": 12,
+        "sin_joint_pos": 12,
+        "cos_joint_pos": 12,
+        "base_ang_vel_body": 3,
+        "last_action": 12,
+        "command": 16,
+    }
+)
+"""Name -> (start, stop) in the observation of the legged task, in the order of FCNet's paper."""
 
 
 @dataclass(frozen=True)

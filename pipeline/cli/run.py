@@ -2,10 +2,9 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gaitforge.flows.records.part_records import store_address
 from gaitforge.flows.records.records import read_plan, read_record, reading_files
@@ -26,8 +25,9 @@ from gaitforge.pipeline.progress import own_reporter
 
 if TYPE_CHECKING:
     from gaitforge.flows.experiments.plan import Experiment
+    from gaitforge.flows.experiments.staged_plan import StagedPlan
     from gaitforge.flows.stages.stage import Stage
-    from gaitforge.pipeline.report.experiment import PlanKind
+    from gaitforge.pipeline.presets.preset import Preset
 
 _DEMO_S = {
     "collect": 107, "show collected": 2, "train first": 139, "collect corrections": 81,
@@ -130,20 +130,13 @@ _CHOSEN: tuple[Option, ...] = (
 def run_command(arguments: argparse.Namespace) -> CommandWork:
     """Run or resume an experiment: learners on sets of episodes, scored in closed loop."""
     from gaitforge.flows.experiments.claim import claimed
+    from gaitforge.flows.experiments.kinds import PLAN_KINDS
     from gaitforge.flows.experiments.plan import Experiment
+    from gaitforge.flows.experiments.staged_plan import plan_class
     from gaitforge.pipeline.presets.experiments import PRESETS, preset
-    from gaitforge.pipeline.report.experiment import PLAN_KINDS
 
     if arguments.list_presets:
-        rows = [
-            {"preset": name, "shows": entry.shows, "hours of two cores": entry.hours,
-             "sizes": "small, full" if entry.full else "small"}
-            for name, entry in PRESETS.items()
-        ]  # fmt: skip
-        shown = [
-            {**row, "hours of two cores": f"{row['hours of two cores'] or '-'}"} for row in rows
-        ]
-        return CommandWork(Path(), (), lambda _: Result(rows, shown), ())
+        return CommandWork(Path(), (), lambda _: _listed(PRESETS), ())
     if not arguments.what:
         raise ValueError("name a preset, a plan or a folder; gaitforge run --list shows presets")
     path = Path(arguments.what)
@@ -155,8 +148,8 @@ def run_command(arguments: argparse.Namespace) -> CommandWork:
         kind = str(read_plan(path)[1] or "") if path.is_file() else staged_kind(path)
     if out is None and not (kind and path.is_dir()):
         raise ValueError(f"{arguments.what} needs --out, the folder of its results")
-    if plan_kind := PLAN_KINDS.get(kind):
-        return _kind_work(arguments, plan_kind, plan_kind.claimed(path), out or path)
+    if kind in PLAN_KINDS:
+        return _staged_work(arguments, plan_class(kind).claimed(path), out or path)
     if kind or path.is_file():
         claim = claimed(path)
         stores = stores or (claim.stores if path.is_dir() else ())
@@ -164,8 +157,19 @@ def run_command(arguments: argparse.Namespace) -> CommandWork:
     plan = preset(arguments.what, arguments.size, stores)
     if isinstance(plan, Experiment):
         return _work(arguments, arguments.what, plan, stores, out or path)
-    kinds = [plan_kind for plan_kind in PLAN_KINDS.values() if isinstance(plan, plan_kind.plan)]
-    return _kind_work(arguments, kinds[0], plan, out or path)
+    return _staged_work(arguments, plan, out or path)
+
+
+def _listed(presets: "Mapping[str, Preset]") -> Result:
+    """The presets, as JSON values and as a table."""
+    rows = []
+    table = []
+    for name, entry in presets.items():
+        sizes = "small, full" if entry.full else "small"
+        names = {"preset": name, "shows": entry.shows}
+        rows.append({**names, "hours_of_two_cores": entry.hours, "sizes": sizes})
+        table.append({**names, "hours of two cores": f"{entry.hours or '-'}", "sizes": sizes})
+    return Result(rows, table)
 
 
 @work(
@@ -300,38 +304,28 @@ def _work(
     return CommandWork(out, stages, partial(_result, out), ["run", str(out)], seconds or {})
 
 
-def _kind_work(
-    arguments: argparse.Namespace, kind: "PlanKind", plan: Any, out: Path
-) -> CommandWork:
+def _staged_work(arguments: argparse.Namespace, plan: "StagedPlan", out: Path) -> CommandWork:
     """A plan of another kind than `Experiment`, with the values of the command line."""
-    from gaitforge.flows.settings import override, with_named
+    from gaitforge.flows.experiments.kinds import PLAN_KINDS
     from gaitforge.pipeline.presets.experiments import PRESETS
 
     if arguments.stores and arguments.what not in PRESETS:
         raise ValueError(f"{arguments.what} has its stores or policies, got {arguments.stores[0]}")
-    for name, options in kind.shared.items():
-        values = option_values(arguments, *options)
-        plan = replace(plan, **{name: {k: {**v, **values} for k, v in getattr(plan, name).items()}})
-    if kind.picked and arguments.learners is not None:
-        every = getattr(plan, kind.picked)
-        plan = replace(plan, **{kind.picked: {n: every.get(n, {}) for n in arguments.learners}})
-    plan = override(with_named(plan, option_values(arguments, **kind.options)), arguments.settings)
-    for name, options in kind.shared.items():  # for tasks that a setting brought, too
-        values = option_values(arguments, *options)
-        plan = replace(plan, **{name: {k: {**values, **v} for k, v in getattr(plan, name).items()}})
+    options = {**_CHOICES, **{name: name for name in _CONFIG}}
+    plan = plan.with_options(ChosenValues(arguments, options), arguments.settings)
+    kind = PLAN_KINDS[plan.kind]
 
     def result(_: object) -> Result:
         summary = read_record(out / "summary.json") or {}
         page = out / "report.html"
+        rows = kind.summary_rows(out, summary)
         lines = (f"page: {page}",)
-        with reading_files(out):
-            rows = kind.rows(summary)
-        return Result(summary, rows, lines, title=kind.name, about=out, pages=(page,))
+        return Result(summary, rows, lines, title=plan.kind, about=out, pages=(page,))
 
-    stages = kind.stages_of(plan, out)
+    stages = plan.stages(out)
     check_options(arguments)
     _check_stage(arguments, stages)
-    kind.claim(plan, out, write=_begins(arguments))
+    plan.claim(out, write=_begins(arguments))
     return CommandWork(out, stages, result, ["run", str(out)])
 
 
@@ -383,10 +377,11 @@ def _summary_result(out: Path) -> Result:
 @command("gaitforge report runs/demo", option("folder", "folder of an experiment", Path), "--trust")
 def report_command(arguments: argparse.Namespace) -> None:
     """Write report.html from an experiment's files."""
-    from gaitforge.pipeline.report.experiment import PLAN_KINDS
+    from gaitforge.flows.experiments.kinds import PLAN_KINDS
     from gaitforge.pipeline.report.report import write_report
 
-    if (kind := PLAN_KINDS.get(staged_kind(arguments.folder))) is not None:
-        print(kind.page(arguments.folder, own_reporter()))
+    kind = staged_kind(arguments.folder)
+    if kind in PLAN_KINDS:
+        print(PLAN_KINDS[kind].write_page(arguments.folder, own_reporter()))
     else:
         print(write_report(arguments.folder))

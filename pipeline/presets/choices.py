@@ -23,7 +23,7 @@ from gaitforge.flows.stages.status import is_experiment
 from gaitforge.flows.tasks.evaluation import EvaluationPlan
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.registry import LEGGED, evaluation_of
-from gaitforge.pipeline.presets.papers import GRID_EPISODES
+from gaitforge.pipeline.presets.experiments import GRID_EPISODES
 
 
 def _unsaid(text: str) -> None:

@@ -1,4 +1,7 @@
-"""The experiments that ship: demo and pipelines, comparisons, suites, and rounds of corrections."""
+"""The experiments that ship: demo and pipelines, comparisons, suites, and rounds of corrections.
+
+Plug-ins and other packages bring further ones, see `Preset`.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -6,21 +9,32 @@ from pathlib import Path
 from typing import Any
 
 from gaitforge.collectors.legged.data import COLLECTION_PRESETS, CollectionGrid
+from gaitforge.collectors.scenarios.skills import SKILLS
+from gaitforge.collectors.scenarios.terrains import TERRAINS
 from gaitforge.collectors.timing import EPISODE_STEPS
 from gaitforge.common.errors import listed
+from gaitforge.common.extensions import Registered
 from gaitforge.flows.experiments.plan import Corrections, Experiment, Learners, Settings
-from gaitforge.flows.experiments.robustness import RobustnessPlan
-from gaitforge.flows.stages.status import ROBUSTNESS
+from gaitforge.flows.experiments.published import statements
+from gaitforge.flows.experiments.staged_plan import StagedPlan
 from gaitforge.flows.stages.train import SelectPlan
 from gaitforge.flows.tasks.legged import LeggedPlan, legged_plan
 from gaitforge.learners.training.config import TrainConfig
-from gaitforge.pipeline.presets.measurements import MEASUREMENTS
-from gaitforge.pipeline.presets.papers import ALL_CELLS, PAPERS, AnyPlan, PaperPreset, statements
+from gaitforge.pipeline.presets.preset import Preset
 
 COMPARE = "compare"
 DAGGER = "dagger"
 DEMO = "demo"
 SIZES = SMALL, FULL = "small", "full"
+GRID_EPISODES = 20
+"""Evaluated episodes per cell."""
+ALL_CELLS: Settings = {
+    "terrains": tuple(TERRAINS),
+    "skills": tuple(SKILLS),
+    "levels": (4,),
+    "episodes": GRID_EPISODES,
+    "robots": 240,
+}
 _COMPLETE = "terminated or truncated"
 """Episodes that were cut off are left out: their return is unknown."""
 
@@ -192,27 +206,19 @@ def _legged_mixed() -> Experiment:
     )
 
 
-PRESETS: Mapping[str, PaperPreset] = {
-    DEMO: PaperPreset(
-        _demo, "collects a small dataset, corrects a policy, trains four learners", 0.23
-    ),
-    COMPARE: PaperPreset(
-        _compare, "models with equal settings on a store, on held-out episodes, too"
-    ),
-    "d4rl": PaperPreset(_d4rl, "FCNet's Table 2: offline learners on D4RL's sets", 5.0, full=True),
-    "legged-mixed": PaperPreset(
+_OURS: Mapping[str, Preset] = {
+    DEMO: Preset(_demo, "collects a small dataset, corrects a policy, trains four learners", 0.23),
+    COMPARE: Preset(_compare, "models with equal settings on a store, on held-out episodes, too"),
+    "d4rl": Preset(_d4rl, "FCNet's Table 2: offline learners on D4RL's sets", 5.0, full=True),
+    "legged-mixed": Preset(
         _legged_mixed, "imitation, conditions and values on data of mixed quality", 5.0
     ),
-    DAGGER: PaperPreset(_dagger, "rounds of corrections beside plain imitation"),
-    **PAPERS,
-    **MEASUREMENTS,
-    ROBUSTNESS: PaperPreset(
-        RobustnessPlan, "trained policies under other conditions", 0.2, places="policies"
-    ),
+    DAGGER: Preset(_dagger, "rounds of corrections beside plain imitation"),
 }
+PRESETS: Mapping[str, Preset] = Registered("preset", Preset, _OURS)
 
 
-def preset(name: str, size: str = SMALL, places: Sequence[str] = ()) -> AnyPlan:
+def preset(name: str, size: str = SMALL, places: Sequence[str] = ()) -> Experiment | StagedPlan:
     """A shipped experiment, small or at the papers' size.
 
     Args:
@@ -231,7 +237,7 @@ def preset(name: str, size: str = SMALL, places: Sequence[str] = ()) -> AnyPlan:
     if entry.places:
         whole = (address if ":" in address else str(Path(address).absolute()) for address in places)
         settings[entry.places] = tuple(whole)
-    plan = entry.plan(**settings)
+    plan = entry.make(**settings)
     if places and not entry.places and not isinstance(plan, Experiment):
         raise ValueError(f"{name} takes no stores or policies, got {places[0]}")
     return plan

@@ -4,24 +4,20 @@ Every command of an experiment loads this module, but few write pages, so what t
 all matplotlib) is imported by the functions that write them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib import import_module
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from gaitforge.collectors.legged.replaying import by_robot
 from gaitforge.datasets import open_store
-from gaitforge.flows.experiments import measurements, reinforcement, robustness
-from gaitforge.flows.experiments.claim import Claim, claim_folder, claimed
+from gaitforge.flows.experiments.claim import Claim, claimed
 from gaitforge.flows.experiments.experiment_stages import Pages, card_of, experiment_stages
+from gaitforge.flows.experiments.kinds import PLAN_KINDS
+from gaitforge.flows.experiments.staged_plan import plan_class
 from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.plans import PLAN, plan_from_tree
-from gaitforge.flows.records.records import read_plan, reading_files, to_tree, write_file
+from gaitforge.flows.records.records import write_file
 from gaitforge.flows.stages.stage import Stage
-from gaitforge.flows.stages.status import MEASUREMENT, REINFORCEMENT, ROBUSTNESS, staged_kind
+from gaitforge.flows.stages.status import staged_kind
 
-_PAGES = "gaitforge.pipeline.report.kinds"
 _SHOWN = 30
 """Most stored episodes on a page."""
 
@@ -69,79 +65,11 @@ def write_policy_pages(out: Path, names: Sequence[str], reporter: Reporter) -> N
     write_evaluation_pages(out, names, reporter)
 
 
-@dataclass(frozen=True)
-class PlanKind:
-    """A kind of plan in stages beside `Experiment`.
-
-    Attributes:
-        name: in plan.json; plan: its class.
-        stages: its stages in a folder, given what writes the folder's page.
-        check: raises ValueError unless a plan, the second one, goes on with that of a folder.
-        module: of `report/kinds`, with its `write_page` and `summary_rows`.
-        options: field of the plan, wherever it is in its tree -> option of the command line.
-        shared: field of named settings -> options that all of them get.
-        picked: field whose entries --learners picks; "" for none.
-    """
-
-    name: str
-    plan: type
-    stages: Callable[[Any, Path, Callable[[Path, Reporter], object]], list[Stage]]
-    check: Callable[[Any, Any, Path], None]
-    module: str
-    options: Mapping[str, str] = field(default_factory=dict)
-    shared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    picked: str = ""
-
-    def stages_of(self, plan: object, out: Path) -> list[Stage]:
-        """The stages of a plan."""
-        return self.stages(plan, out, self.page)
-
-    def page(self, out: Path, reporter: Reporter) -> Path:
-        """Write report.html of a folder; returns its path."""
-        with reading_files(out):
-            return import_module(f"{_PAGES}.{self.module}").write_page(out, reporter)
-
-    def rows(self, summary: Mapping[str, Any]) -> list[dict[str, str]]:
-        """The table of a `summary.json`."""
-        return import_module(f"{_PAGES}.{self.module}").summary_rows(summary)
-
-    def claimed(self, place: Path) -> Any:
-        """The plan of a folder, or of a plan's file; ValueError without one."""
-        return plan_from_tree(self.plan, read_plan(place if place.is_file() else place / PLAN)[0])
-
-    def claim(self, plan: object, out: Path, write: bool = True) -> None:
-        """Write the plan.json of a plan, or only see that it can be; see `claim_folder`."""
-        record = {"kind": self.name, "plan": to_tree(plan)}
-        claim_folder(out, self.name, plan, record, self.claimed, self.check, write)
-
-
-_KINDS = (
-    PlanKind(
-        ROBUSTNESS, robustness.RobustnessPlan, robustness.robustness_stages,
-        robustness.check_grown, "robustness",
-        options={"terrains": "terrain", "skills": "skill", "levels": "level",
-                 "episodes": "episodes", "threads": "threads"},
-    ),
-    PlanKind(
-        REINFORCEMENT, reinforcement.ReinforcementPlan, reinforcement.reinforcement_stages,
-        reinforcement.check_grown, "reinforcement",
-        options={"seeds": "seeds"},
-        shared={"tasks": ("steps", "device", "threads"), "evaluate": ("threads",)},
-        picked="learners",
-    ),
-    PlanKind(
-        MEASUREMENT, measurements.MeasurementPlan, measurements.measurement_stages,
-        measurements.check_grown, "measurements",
-        options={"threads": "threads"},
-    ),
-)  # fmt: skip
-PLAN_KINDS: Mapping[str, PlanKind] = {kind.name: kind for kind in _KINDS}
-
-
 def stages_in(out: Path) -> list[Stage]:
     """The stages of an experiment's folder, of any kind; ValueError without one."""
-    if (kind := PLAN_KINDS.get(staged_kind(out))) is not None:
-        return kind.stages_of(kind.claimed(out), out)
+    kind = staged_kind(out)
+    if kind in PLAN_KINDS:
+        return plan_class(kind).claimed(out).stages(out)
     return stages_of(claimed(out), out)
 
 

@@ -9,10 +9,10 @@ import pytest
 from gaitforge.common.locks import exclusive_lock
 from gaitforge.datasets import Store, open_store
 from gaitforge.datasets.formats import sources
-from gaitforge.datasets.formats.fcnet.fcnet_reader import FcnetImporter
 from gaitforge.datasets.formats.protocol import Advance
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
+from gaitforge.plugins.papers.fcnet.fcnet_reader import FcnetImporter
 from tests.datasets.formats.format_stores import (
     CASES,
     Episode,

@@ -7,49 +7,28 @@ from typing import Any
 
 import pytest
 
-from gaitforge.collectors.legged.evaluation import EvaluationGrid
-from gaitforge.common.trust import trusting
 from gaitforge.datasets import Selection, Store, open_store
 from gaitforge.flows.experiments.claim import Claim, claim
-from gaitforge.flows.experiments.measurements import MeasurementPlan
 from gaitforge.flows.experiments.plan import Corrections, Experiment
-from gaitforge.flows.experiments.reinforcement import ReinforcementPlan
-from gaitforge.flows.experiments.robustness import RobustnessPlan
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.records.records import write_record
-from gaitforge.flows.stages.stage import Stage, at_work, is_done
-from gaitforge.flows.stages.status import EXPERIMENT, MEASUREMENT, REINFORCEMENT, ROBUSTNESS
+from gaitforge.flows.stages.stage import is_done
+from gaitforge.flows.stages.status import EXPERIMENT
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
 from gaitforge.flows.tasks.legged import LeggedPlan
-from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.learners.checkpoint import load_policy
-from gaitforge.pipeline.report.experiment import PLAN_KINDS, stages_of
-from tests.flows.experiments.still import STILL
+from gaitforge.pipeline.report.experiment import stages_of
+from tests.flows.experiments.claiming import assert_alone, assert_another, assert_grown, put
 from tests.flows.gym_stores import TINY, make_gym_store
 from tests.flows.making import run_experiment
 from tests.pipeline.command_line import call
 
-GRID = EvaluationGrid(("flat",), ("stand",), (2,), 1)
 ON_STORE = Experiment({"mlp": {"steps": 3}}, settings={"batch_size": 4}, vary={"data": (0.5,)})
 PLANS: dict[str, Any] = {
     "collects": Claim("demo", Experiment({"mlp": {}}, collect=LeggedPlan())),
     EXPERIMENT: Claim("compare", ON_STORE, ("none.zarr",)),
     "dagger": Claim("dagger", Experiment({"mlp": {}}, corrections=Corrections()), ("none.zarr",)),
-    REINFORCEMENT: ReinforcementPlan({"mlp": {}}, {"hopper": {"env": "Hopper-v5"}}, {}, seeds=(0,)),
-    MEASUREMENT: MeasurementPlan({"spectra": {"n": [4]}}),
 }
-with trusting([STILL]):
-    PLANS[ROBUSTNESS] = RobustnessPlan(
-        (STILL,), {"friction": (0.3,)}, LeggedEvaluation(grid=GRID, robots=1)
-    )
-
-
-def put(name: str, plan: Any, out: Path) -> None:
-    """Claim a folder for a plan of `PLANS`, or a change of it."""
-    if name in PLAN_KINDS:
-        PLAN_KINDS[name].claim(plan, out)
-    else:
-        claim(plan, out)
 
 
 @pytest.mark.parametrize("there", PLANS)
@@ -57,15 +36,7 @@ def put(name: str, plan: Any, out: Path) -> None:
 def test_a_folder_takes_its_own_experiment_again_and_no_other(
     there: str, new: str, tmp_path: Path
 ) -> None:
-    put(there, PLANS[there], tmp_path)
-    before = (tmp_path / "plan.json").read_bytes()
-    if there == new:
-        put(new, PLANS[new], tmp_path)
-    else:
-        with pytest.raises(ValueError, match="holds") as refusal:
-            put(new, PLANS[new], tmp_path)
-        assert "\n" not in str(refusal.value)
-    assert (tmp_path / "plan.json").read_bytes() == before
+    assert_alone(PLANS[there], PLANS[new], tmp_path)
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -75,7 +46,7 @@ def test_the_plan_of_something_else_stays(name: str, content: Any, tmp_path: Pat
     path = tmp_path / "plan.json"
     before = path.read_bytes()
     with pytest.raises(ValueError, match=r"plan.json (of something else|is no record)"):
-        put(name, PLANS[name], tmp_path)
+        put(PLANS[name], tmp_path)
     assert path.read_bytes() == before
 
 
@@ -83,20 +54,12 @@ def experiment(**changes: Any) -> Callable[[Claim], Claim]:
     return lambda plan: replace(plan, experiment=replace(plan.experiment, **changes))
 
 
-def field(**changes: Any) -> Callable[[Any], Any]:
-    return lambda plan: replace(plan, **changes)
-
-
 MLP, FCNET = {"mlp": {"steps": 3}}, {"fcnet": {"steps": 3}}
-HOPPER = {"hopper": {"env": "Hopper-v5"}}
 GROWN = [
     (EXPERIMENT, experiment(learners={**FCNET, **MLP}, seeds=(1, 0))),
     (EXPERIMENT, experiment(vary={"data": (1.0, 0.5)})),
     (EXPERIMENT, experiment(learners={"mlp": {"steps": 3, "device": "cuda"}})),
     (EXPERIMENT, experiment(evaluate={"episodes": 3}, tested=False)),
-    (ROBUSTNESS, field(conditions={"friction": (0.3, 0.1), "payload_kg": (3.0,)})),
-    (REINFORCEMENT, field(seeds=(0, 1), learners={"mlp": {}, "flat": {"model": "mlp"}})),
-    (MEASUREMENT, field(measures={"spectra": {"n": [4, 8]}, "attention": {}})),
 ]
 OTHERS = [
     (EXPERIMENT, experiment(learners=FCNET), "among its learners"),
@@ -113,14 +76,6 @@ OTHERS = [
     (EXPERIMENT, experiment(curve=3), "another curve"),
     ("dagger", experiment(corrections=Corrections(share=0.5)), "other settings"),
     ("collects", experiment(learners={"mlp": {"steps": 4}}), "other settings"),
-    (ROBUSTNESS, field(conditions={"friction": (0.1,)}), "among its values of friction"),
-    (ROBUSTNESS, field(conditions={"payload_kg": (3.0,)}), "among its values of friction"),
-    (ROBUSTNESS, field(evaluation=LeggedEvaluation(grid=GRID, robots=2)), "of another robots"),
-    (REINFORCEMENT, field(seeds=(1,)), "among its seeds"),
-    (REINFORCEMENT, field(learners={"mlp": {"steps": 7}}), "another steps of learner 'mlp'"),
-    (REINFORCEMENT, field(tasks={"swim": HOPPER["hopper"]}), "among its tasks"),
-    (MEASUREMENT, field(repeats=3), "another number of repeats"),
-    (MEASUREMENT, field(measures={"spectra": {"field": "action"}}), "another field of spectra"),
 ]
 
 
@@ -128,34 +83,20 @@ OTHERS = [
 def test_what_is_added_is_the_same_experiment(
     name: str, change: Callable[[Any], Any], tmp_path: Path
 ) -> None:
-    put(name, PLANS[name], tmp_path)
-    before = (tmp_path / "plan.json").read_bytes()
-    with at_work(tmp_path, [Stage("train", "key")]), pytest.raises(ValueError, match="stages of"):
-        put(name, change(PLANS[name]), tmp_path)
-    assert (tmp_path / "plan.json").read_bytes() == before
-    with at_work(tmp_path, [Stage("train", "key")]):
-        put(name, PLANS[name], tmp_path)  # the plan that is at work may be asked for again
-    put(name, change(PLANS[name]), tmp_path)
-    assert (tmp_path / "plan.json").read_bytes() != before
-    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+    assert_grown(PLANS[name], change, tmp_path)
 
 
 @pytest.mark.parametrize(("name", "change", "complaint"), OTHERS)
 def test_what_is_left_out_or_otherwise_is_another_experiment(
     name: str, change: Callable[[Any], Any], complaint: str, tmp_path: Path
 ) -> None:
-    put(name, PLANS[name], tmp_path)
-    before = (tmp_path / "plan.json").read_bytes()
-    with pytest.raises(ValueError, match=complaint) as refusal:
-        put(name, change(PLANS[name]), tmp_path)
-    assert "\n" not in str(refusal.value)
-    assert (tmp_path / "plan.json").read_bytes() == before
+    assert_another(PLANS[name], change, complaint, tmp_path)
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_a_training_takes_no_folder_of_an_experiment(name: str, tmp_path: Path) -> None:
     store = make_gym_store(tmp_path / "hopper.zarr")
-    put(name, PLANS[name], tmp_path / "out")
+    put(PLANS[name], tmp_path / "out")
     with pytest.raises(ValueError, match="holds the plan of another work"):
         run_training(TrainPlan(config=TINY), store, tmp_path / "out", Silent())
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["plan.json"]
@@ -180,7 +121,7 @@ def test_a_command_that_fails_or_only_shows_writes_no_plan(tmp_path: Path) -> No
     assert not out.exists()
     assert call(*words, "--runner", "slurm", "--dry-run") == 0
     assert not out.exists()
-    PLAN_KINDS[ROBUSTNESS].claim(PLANS[ROBUSTNESS], out)
+    claim(PLANS["collects"], out)
     before = (out / "plan.json").read_bytes()
     assert call(*words) == 2
     assert call(*words, "--runner", "slurm", "--dry-run") == 2

@@ -9,25 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.datasets import Schema
 from gaitforge.flows.experiments.claim import Claim
-from gaitforge.flows.experiments.measurements import MeasurementPlan, measurement_stages
 from gaitforge.flows.experiments.names import check_stages, number_text
 from gaitforge.flows.experiments.plan import Experiment
-from gaitforge.flows.experiments.reinforcement import ReinforcementPlan, reinforcement_stages
-from gaitforge.flows.experiments.robustness import RobustnessPlan, robustness_stages
 from gaitforge.flows.runners.slurm.script import JobWork, SlurmSettings, batch_script
 from gaitforge.flows.stages.stage import Stage
 from gaitforge.flows.tasks.legged import LeggedPlan
-from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.pipeline.report.experiment import stages_of
 from tests.flows import gym_stores
-from tests.flows.experiments.still import STILL
 from tests.flows.gym_stores import make_gym_store
 
 MLP: dict[str, Any] = {"model": "mlp", "steps": 2}
-PPO = {"environments": 2, "steps": 256}
 # Text of any kind, and such as leaves a folder, ends a line, or is almost a name.
 NAMES = st.one_of(
     st.text(max_size=12),
@@ -61,25 +54,6 @@ def listed(make: Callable[[], list[Stage]]) -> list[Stage]:
 def script_of(stage: Stage) -> str:
     work = JobWork(f"gaitforge-{stage.name.replace(' ', '-')}", 1, False, False, 1)
     return batch_script(Path("/a/jobs/b"), work, SlurmSettings(), "9f86d0")
-
-
-@settings(deadline=None)
-@given(NAMES, NAMES)
-def test_any_names_of_reinforcement_learning_are_refused_or_stay_in_the_folder(
-    task: str, learner: str
-) -> None:
-    out = Path("out")
-    env = {"env": "Hopper-v5", **PPO}
-
-    def make() -> list[Stage]:
-        plan = ReinforcementPlan({learner: {"model": "mlp"}}, {task: env}, {}, (0, 1))
-        return reinforcement_stages(plan, out, lambda *_: None)
-
-    stages = listed(make)
-    check(stages, out)
-    for stage in stages:
-        lines = script_of(stage).splitlines()
-        assert [line for line in lines if stage.file_name in line] == [lines[2]]
 
 
 @settings(deadline=None)
@@ -142,12 +116,6 @@ def test_two_runs_of_one_name_are_refused_before_the_first_training(tmp_path: Pa
     collecting = replace(collecting, learners={"collected": MLP})
     with pytest.raises(ValueError, match=r"'show collected' and .*'show collected'"):
         stages_of(Claim("x", collecting), tmp_path / "out")
-    with pytest.raises(ValueError, match=r"'b-c' on task 'a', seed 0 and .*'c' on task 'a-b'"):
-        ReinforcementPlan(
-            {"b-c": {"model": "mlp"}, "c": {"model": "mlp"}},
-            {"a": {"env": "Hopper-v5"}, "a-b": {"env": "Hopper-v5"}},
-            {},
-        )
 
 
 def test_stores_of_two_tasks_without_named_sets_have_runs_of_their_own(tmp_path: Path) -> None:
@@ -171,31 +139,6 @@ def test_a_task_that_a_store_names_is_a_folder_inside(
     store = make_gym_store(tmp_path / "hopper.zarr", references=False)
     plan = Experiment({"mlp": MLP}, sets={"all": ""})
     check(stages_of(Claim("x", plan, (str(store),)), tmp_path / "out"), tmp_path / "out")
-
-
-def test_folders_of_policies_and_values_of_conditions_are_names_or_refused(tmp_path: Path) -> None:
-    grid = EvaluationGrid(("flat",), ("stand",), (2,), 1)
-    plan = RobustnessPlan(
-        (STILL,),
-        {"friction": (0.3, "0.2")},
-        LeggedEvaluation(grid=grid, robots=1, threads=1),
-    )
-    check(robustness_stages(plan, tmp_path, lambda *_: None), tmp_path)
-    for name in ("a\nb", "a;b", "-a", "a  b", "ä\u2028"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text("{}")
-        with pytest.raises(ValueError, match=r"policies: .* cannot be a name") as refusal:
-            replace(plan, policies=(str(tmp_path / name),))
-        assert "\n" not in str(refusal.value)
-    for values in ((0.3, "0.30"), ("0.3\n",), "0.3", 0.3):
-        with pytest.raises(ValueError, match="conditions: friction"):
-            replace(plan, conditions={"friction": values})
-
-
-def test_blocks_that_a_store_names_are_files_inside(tmp_path: Path) -> None:
-    stores = (str(make_gym_store(tmp_path / "ho pp;er.zarr")),)
-    plan = MeasurementPlan({"spectra": {"n": [4]}}, stores)
-    check(measurement_stages(plan, tmp_path, lambda *_: None), tmp_path)
 
 
 def test_stages_that_share_a_file_are_refused() -> None:

@@ -101,6 +101,61 @@ class Still:
 def read(path, card, robot):
     return Still(robot), card["weights"]
 """
+COUNTED = """
+from dataclasses import dataclass, replace
+from functools import partial
+
+from gaitforge.flows.experiments.kinds import PlanKind
+from gaitforge.flows.experiments.staged_plan import StagedPlan
+from gaitforge.flows.records.records import read_record, write_record
+from gaitforge.flows.settings import override
+from gaitforge.flows.stages.stage import Stage
+from gaitforge.pipeline.presets.preset import Preset
+
+@dataclass(frozen=True)
+class Plan(StagedPlan):
+    kind = "counted"
+
+    seeds: tuple[int, ...] = (0, 1)
+    step: int = 1
+
+    def work(self, out):
+        return [
+            Stage(f"count {n}", f"{n} {self.step}", run=partial(self.count, out, n),
+                  outputs=(out / f"{n}.json",))
+            for n in self.seeds
+        ]
+
+    def count(self, out, seed, reporter):
+        write_record(out / f"{seed}.json", {"count": seed + self.step})
+
+    def summary(self, out):
+        return {"counts": [read_record(out / f"{n}.json")["count"] for n in self.seeds]}
+
+    def with_options(self, values, settings):
+        return override(replace(self, seeds=values.get("seeds", self.seeds)), settings)
+
+    def check_grown(self, old, out):
+        if self.step != old.step:
+            raise ValueError("another step")
+
+def page(out, reporter):
+    path = out / "report.html"
+    path.write_text("counted")
+    return path
+
+def rows(summary):
+    return [{"count": str(count)} for count in summary["counts"]]
+
+KIND = PlanKind("counted:Plan", "counted:page", "counted:rows")
+OTHER = PlanKind("counted:page", "counted:page", "counted:rows")
+PRESET = Preset("counted:Plan", "what counting gives", 0.5)
+SUITE = Preset("counted:suite", "what mlp learns")
+
+def suite():
+    from gaitforge.flows.experiments.plan import Experiment
+    return Experiment({"mlp": {"steps": 2}})
+"""
 # Kind -> what asks for the extension "hop" of this kind.
 ASKED: dict[str, Callable[[Path], list[str]]] = {
     "task": lambda at: ["collect", str(at / "x.zarr"), "--task", "hop"],
@@ -267,3 +322,45 @@ def test_a_packages_expert_is_read_from_its_folder(
     assert done.code == 0, done.err
     [row, *_] = open_store(tmp_path / "x.zarr").select().episodes().to_pylist()
     assert (row["robot"], row["expert"], row["expert_hash"]) == ("go1", "still", "0123")
+
+
+def test_a_package_brings_a_kind_of_plan_and_its_preset(
+    install: Install, run: Run, tmp_path: Path
+) -> None:
+    install("counters", "plan_kind", "counted", "counted:KIND", COUNTED)
+    install("presets", "preset", "count", "counted:PRESET", COUNTED)
+    install("replacers", "preset", "demo", "counted:PRESET", COUNTED)
+    listed = {row["preset"]: row for row in json.loads(run("run", "--list", "--json").out)}
+    assert listed["count"]["hours_of_two_cores"] == 0.5
+    assert listed["demo"]["hours_of_two_cores"] == 0.23, "no package replaces one of ours"
+    out = tmp_path / "out"
+    done = run("run", "count", "--out", out, "--seeds", "3,4", "--set", "step=2", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["counts"] == [5, 6]
+    again = run("run", out, "--seeds", "3-5", "--json")
+    assert json.loads(again.out)["counts"] == [5, 6, 7]
+    assert json.loads(run("status", out, "--json").out)["state"] == "complete"
+    assert run("report", out).out == f"{out / 'report.html'}\n"
+    assert_refused(run("run", out, "--set", "step=3"), "another step")
+    assert_refused(run("run", "count", "--out", out, "--steps", "3"), "--steps has no effect")
+    assert_refused(run("run", "count", "x.zarr", "--out", out), "takes no stores")
+
+
+def test_a_kind_whose_entry_point_names_no_plan_is_refused(
+    install: Install, run: Run, tmp_path: Path
+) -> None:
+    install("counters", "plan_kind", "spoilt", "counted:OTHER", COUNTED)
+    (tmp_path / "plan.json").write_text('{"kind": "spoilt", "plan": {}}')
+    assert_refused(run("run", tmp_path), "counted:page is no StagedPlan whose kind is 'spoilt'")
+
+
+def test_compare_takes_a_packages_preset_as_a_suite(
+    install: Install, run: Run, store: Path, tmp_path: Path
+) -> None:
+    install("suites", "preset", "mine", "counted:SUITE", COUNTED)
+    install("counters", "preset", "count", "counted:PRESET", COUNTED)
+    words = ["compare", store, "--runner", "slurm", "--dry-run", "--suite"]
+    done = run(*words, "mine", "--out", tmp_path / "a")
+    assert done.code == 0, done.err
+    assert "train mlp-seed-0" in done.out
+    assert_refused(run(*words, "count", "--out", tmp_path / "b"), "count needs no stores")

@@ -1,53 +1,23 @@
 """Presets of the papers' figures and tables, each with the statements that it is held against."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from gaitforge.collectors.experts.expert import shipped_experts
 from gaitforge.collectors.robots.robot import list_robots
-from gaitforge.collectors.scenarios.skills import SKILLS
-from gaitforge.collectors.scenarios.terrains import TERRAINS
-from gaitforge.flows.experiments.measurements import MeasurementPlan
 from gaitforge.flows.experiments.plan import Experiment, Learners, Settings
-from gaitforge.flows.experiments.published import Published
-from gaitforge.flows.experiments.reinforcement import ReinforcementPlan
-from gaitforge.flows.experiments.robustness import RobustnessPlan
+from gaitforge.flows.experiments.published import Published, statements
 from gaitforge.flows.stages.train import SelectPlan
-
-GRID_EPISODES = 20
-"""Evaluated episodes per cell."""
-ALL_CELLS: Settings = {
-    "terrains": tuple(TERRAINS),
-    "skills": tuple(SKILLS),
-    "levels": (4,),
-    "episodes": GRID_EPISODES,
-    "robots": 240,
-}
-
-
-@dataclass(frozen=True)
-class PaperPreset:
-    """An experiment that ships.
-
-    Attributes:
-        plan: makes it; with `full` at the papers' size, where it has one.
-        shows: what it shows, in a line.
-        hours: of two cores, at its small size and with given stores: measured, or estimated from
-            the cost of its updates where it ran on a GPU; None where the stores or the user decide.
-        places: argument of `plan` that takes the stores or runs of the command line; "" for an
-            `Experiment`, whose stages get them, or if it takes none.
-    """
-
-    plan: "Callable[..., AnyPlan]"
-    shows: str
-    hours: float | None = None
-    full: bool = False
-    places: str = ""
-
-
-AnyPlan = Experiment | ReinforcementPlan | RobustnessPlan | MeasurementPlan
-
+from gaitforge.pipeline.presets.experiments import ALL_CELLS, GRID_EPISODES
+from gaitforge.plugins.papers.measurements import MeasurementPlan
+from gaitforge.plugins.papers.measures.attention import (
+    COMPILED,
+    NUMPY_DENSE,
+    NUMPY_MASKED,
+    TORCH_DENSE,
+)
+from gaitforge.plugins.papers.measures.control_steps import RUNTIMES
+from gaitforge.plugins.papers.measures.spectra import LOWEST, OTHERS
+from gaitforge.plugins.papers.reinforcement import ReinforcementPlan
 
 # The adaptive rate of the experts' trainings falls too far for few robots. Without the filter and
 # the weight of the speed, noise carries a robot whose mean action stands.
@@ -73,7 +43,7 @@ _FULL: Settings = {"horizon": 24, "mini_batches": 6, "steps": 100_000_000, "devi
 _FULL_A1: Settings = {**_A1_WALK, **_FULL, "robots": 2048, "sim": "mujoco_warp"}
 
 
-def _bot_rl(full: bool = False) -> ReinforcementPlan:
+def bot_rl(full: bool = False) -> ReinforcementPlan:
     """The Body Transformer paper's Figures 5, 10 and 11: about 30,000 parameters each, 2 tasks.
 
     Args:
@@ -113,14 +83,7 @@ def _bot_rl(full: bool = False) -> ReinforcementPlan:
     )
 
 
-def statements(
-    learner: str, others: Mapping[str, str], source: str, measure: str = ""
-) -> tuple[Published, ...]:
-    """Statements that a learner is ahead of others; their numbers as text."""
-    return tuple(Published(learner, name, source, text, measure) for name, text in others.items())
-
-
-def _fcnet_data_size(full: bool = False) -> Experiment:
+def fcnet_data_size(full: bool = False) -> Experiment:
     """FCNet's Figure 4 on nested parts of one store, of 6 million steps or (`full`) of 60."""
     shares = (0.0075, 0.0317, 0.1, 0.333, 1.0) if full else (0.075, 0.317, 1.0)
     numbers = {"transformer": "at 60 million steps 10.060 of the expert's 10.589 (Table 7)"}
@@ -134,7 +97,7 @@ def _fcnet_data_size(full: bool = False) -> Experiment:
     )
 
 
-def _fcnet_recipes(full: bool = False) -> Experiment:
+def fcnet_recipes(full: bool = False) -> Experiment:
     """FCNet's Tables 5 to 7: the published sizes and recipes; the Transformer with AdamW, too.
 
     Batches of 128 windows for 600 updates, or (`full`) of 1,024 for 50 epochs of 60 million steps.
@@ -153,7 +116,7 @@ def _fcnet_recipes(full: bool = False) -> Experiment:
     )
 
 
-def _fcnet_sizes(full: bool = False) -> Experiment:
+def fcnet_sizes(full: bool = False) -> Experiment:
     """FCNet's Figure 8: widths, with the loss on held-out episodes of Table 7."""
     widths = (64, 128, 256, 512) if full else (32, 64, 128, 256)
     return Experiment(
@@ -167,7 +130,7 @@ def _fcnet_sizes(full: bool = False) -> Experiment:
     )
 
 
-def _fcnet_context(full: bool = False) -> Experiment:
+def fcnet_context(full: bool = False) -> Experiment:
     """FCNet's Figure 9: lengths of the context; as many modes as the shortest one has."""
     return Experiment(
         {"fcnet": {"model_overrides": {"n_modes": 5}}, "transformer": {}},
@@ -179,7 +142,7 @@ def _fcnet_context(full: bool = False) -> Experiment:
     )
 
 
-def _bot_masks() -> Experiment:
+def bot_masks() -> Experiment:
     """BoT's Figure 9a where there is data: masks of the quadruped's body.
 
     Equal updates, which cost them about the same; a time measured first varies with the machine.
@@ -208,7 +171,7 @@ def _bot_masks() -> Experiment:
 _MLP: Settings = {"model": "mlp", "model_overrides": {"hidden_dim": 256, "n_layers": 2}}
 
 
-def _adroit(full: bool = False) -> Experiment:
+def adroit(full: bool = False) -> Experiment:
     """FCNet's Table 3 on sets of a planner (in place of people), of its clone and of an expert.
 
     Small: about half a minute of a core each. Full: the updates of Decision Transformer's paper
@@ -267,7 +230,7 @@ def _body_learners(model: str, mlp: str, sizes: Settings, mlp_sizes: Settings) -
 _FEW_UPDATES: Settings = {"peak_lr": 1e-3, "schedule": "cosine", "warmup_fraction": 0.1}
 
 
-def _adroit_demonstrations(full: bool = False) -> Experiment:
+def adroit_demonstrations(full: bool = False) -> Experiment:
     """BoT's Figure 9c: success after the first 5, 10 and 25 demonstrations; door, hammer, relocate.
 
     About 90,000 parameters each, or (`full`) the paper's 17 million for 200 epochs of 25.
@@ -320,7 +283,7 @@ def _tracking(
 _KEPT_RETURN = "mean validation normalised_return"
 
 
-def _mocapact(full: bool = False) -> Experiment:
+def mocapact(full: bool = False) -> Experiment:
     """BoT's Figures 3a and 9a: masks and the MLP, 0.4 million parameters or the paper's 17."""
     sizes = {} if full else _BOT_SMALL
     mlp = {} if full else _BODY_MLP_SMALL
@@ -344,7 +307,7 @@ def _mocapact(full: bool = False) -> Experiment:
     )
 
 
-def _mocapact_sizes(full: bool = False) -> Experiment:
+def mocapact_sizes(full: bool = False) -> Experiment:
     """BoT's Figure 3b: over the width; (`full`) to the paper's 17 million parameters."""
     sizes = {"n_heads": 5} if full else _BOT_SMALL
     learners = _body_learners("bot-mocapact", "mlp-mocapact", sizes, _BODY_MLP_SMALL)
@@ -357,14 +320,14 @@ def _mocapact_sizes(full: bool = False) -> Experiment:
     )
 
 
-def _mocapact_layers(full: bool = False) -> Experiment:
+def mocapact_layers(full: bool = False) -> Experiment:
     """BoT's Figure 9b: over the layers; the body's graph has a diameter of 14."""
     sizes = {"masking": "hard", **({} if full else _BOT_SMALL)}
     learners = {"bot-hard": {"model": "bot-mocapact", "model_overrides": sizes}}
     return _tracking(learners, full, (), vary={"model_overrides.n_layers": (2, 4, 8, 12, 16)})
 
 
-def _bodies() -> Experiment:
+def bodies() -> Experiment:
     """One policy for many robots, on all shipped ones, whether a store has them or not.
 
     Robots have equal shares. Networks have about 265,000 parameters with the body's fields.
@@ -385,27 +348,49 @@ def _bodies() -> Experiment:
     )
 
 
-PAPERS: Mapping[str, PaperPreset] = {
-    "fcnet-data-size": PaperPreset(_fcnet_data_size, "FCNet's Figure 4: over the data", 0.8, True),
-    "fcnet-recipes": PaperPreset(
-        _fcnet_recipes, "FCNet's Tables 5 to 7: published sizes and recipes", 0.9, True
-    ),
-    "fcnet-sizes": PaperPreset(_fcnet_sizes, "FCNet's Figure 8: over the width", 0.8, True),
-    "fcnet-context": PaperPreset(_fcnet_context, "FCNet's Figure 9: over the context", 0.9, True),
-    "bot-masks": PaperPreset(_bot_masks, "BoT's Figure 9a: masks, tokenizers and positions", 0.9),
-    "adroit": PaperPreset(_adroit, "FCNet's Table 3: the Adroit hand's sets", 1.2, True),
-    "adroit-demonstrations": PaperPreset(
-        _adroit_demonstrations, "BoT's Figure 9c: over the number of demonstrations", 0.75, True
-    ),
-    "mocapact": PaperPreset(
-        _mocapact, "BoT's Figures 3a and 9a: masks on held-out clips", 3.0, True
-    ),
-    "mocapact-sizes": PaperPreset(_mocapact_sizes, "BoT's Figure 3b: over the width", 3.0, True),
-    "mocapact-layers": PaperPreset(_mocapact_layers, "BoT's Figure 9b: over the layers", 1.5, True),
-    "bodies": PaperPreset(
-        _bodies, "one policy for many robots, with the joints' signs taken out", 2.1
-    ),
-    "bot-rl": PaperPreset(
-        _bot_rl, "BoT's Figures 5, 10 and 11: six networks trained by PPO", 20.0, True
-    ),
-}
+_FIGURE_1 = "energy “mainly concentrated in the low-frequency part”, with m ≪ n modes"
+_FIGURE_6 = "3 to 5 times as fast at 32 layers or a width of 2,048, below 20 ms"
+_TABLE_1 = "O(m n (log n + m)) beside O(n²) for training, O(n m) beside O(n²) in memory"
+_BOT = "BoT, Figures 6 and 13"
+_SPARSE = "up to 206 % faster at 128 nodes; faster from a sparsity of about 0.6"
+
+
+def fcnet_spectra(stores: tuple[str, ...] = ()) -> MeasurementPlan:
+    """FCNet's Figure 1: two synthetic motions, and what given stores hold."""
+    published = (Published(LOWEST, OTHERS, "FCNet, Figure 1", _FIGURE_1),)
+    return MeasurementPlan({"spectra": {}}, stores, published=published)
+
+
+def fcnet_latency(full: bool = False) -> MeasurementPlan:
+    """FCNet's Figure 6 and Table 1: control steps and training steps over the sizes."""
+    control = {
+        "n_layers": (2, 4, 8, 16, 32),
+        "hidden_dim": (64, 128, 256, 512, 1024, 2048),
+        "context_len": (16, 32, 64, 128, 256, 512),
+    }
+    training = {"context_len": (64, 128, 256, 512, 1024), "batch_size": 128}
+    fcnet = "fcnet-legged"
+    baseline = "transformer-legged"
+    return MeasurementPlan(
+        {
+            "control-step": control if full else {},
+            "train-step": training if full else {},
+            "train-memory": training if full else {},
+        },
+        published=(
+            *(Published(f"{fcnet} {runtime}", f"{baseline} {runtime}", "FCNet, Figure 6", _FIGURE_6)
+              for runtime in RUNTIMES),
+            Published(fcnet, baseline, "FCNet, Table 1", _TABLE_1),
+        ),
+    )  # fmt: skip
+
+
+def bot_attention(full: bool = False) -> MeasurementPlan:
+    """BoT's Figures 6 and 13: masked attention over nodes and sparsity."""
+    return MeasurementPlan(
+        {"attention": {"masks": 10_000} if full else {}},
+        published=(
+            Published(NUMPY_MASKED, NUMPY_DENSE, _BOT, _SPARSE),
+            Published(COMPILED, TORCH_DENSE, f"{_BOT}, our networks"),
+        ),
+    )

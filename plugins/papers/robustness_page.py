@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gaitforge.collectors.scenarios.randomisation import DRAWS, GROUPS
-from gaitforge.flows.experiments.robustness import DEFAULT, TERRAIN
 from gaitforge.flows.experiments.summary import EXPERT, SUMMARY
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.records import read_record
@@ -12,6 +11,7 @@ from gaitforge.pipeline.report import charts, pages
 from gaitforge.pipeline.report.charts import Curve
 from gaitforge.pipeline.report.figures import Panel
 from gaitforge.pipeline.report.pages import DASH, Record, Section, fixed, interval, write_sections
+from gaitforge.plugins.papers.robustness import DEFAULT, TERRAIN
 
 NEVER = "never succeeds"
 _MEASURES = {

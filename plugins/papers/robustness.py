@@ -4,11 +4,11 @@ plan.json, evaluate/<policy>/<quantity>-<value>.json, summary.json, report.html
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from gaitforge.collectors.legged.evaluation import EvaluationGrid
 from gaitforge.collectors.scenarios.randomisation import Randomisation
@@ -16,12 +16,13 @@ from gaitforge.collectors.scenarios.skills import ALL_SKILLS, SKILLS
 from gaitforge.collectors.scenarios.terrains import ALL_TERRAINS, TERRAINS, UNSEEN, check_terrain
 from gaitforge.flows.experiments.claim import check_kept, other_experiment
 from gaitforge.flows.experiments.names import check_name, check_once, shown
-from gaitforge.flows.experiments.summary import EXPERT, SUMMARY, needed, with_page
+from gaitforge.flows.experiments.staged_plan import StagedPlan
+from gaitforge.flows.experiments.summary import EXPERT, needed
 from gaitforge.flows.progress import Reporter
-from gaitforge.flows.records.records import digest, provenance, to_tree, write_record
+from gaitforge.flows.records.records import digest, to_tree
+from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.stage import Stage
-from gaitforge.flows.stages.status import ROBUSTNESS
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.policy_source import PolicySource, named_source
 
@@ -35,6 +36,8 @@ _AT_ONCE: Mapping[str, Mapping[str, str]] = {
 """Quantity -> what else is set with it."""
 MEASURES = ("return", "success", "survival", "torque_p99", "action_rate_p99", "power_w")
 _MEANS = ("torque_p99", "action_rate_p99", "power_w")
+_OPTIONS = ("terrains", "skills", "levels", "episodes", "threads")
+"""Values of the command line that replace those of the evaluation."""
 
 
 def _conditions() -> dict[str, tuple[float | str, ...]]:
@@ -54,7 +57,7 @@ def _conditions() -> dict[str, tuple[float | str, ...]]:
 
 
 @dataclass(frozen=True)
-class RobustnessPlan:
+class RobustnessPlan(StagedPlan):
     """Plan of evaluations: policies × conditions.
 
     Attributes:
@@ -64,6 +67,8 @@ class RobustnessPlan:
             every episode has; or "terrain" -> terrains. All else is as in `evaluation`.
         evaluation: under the default conditions.
     """
+
+    kind: ClassVar[str] = "robustness"
 
     policies: tuple[str, ...]
     conditions: Mapping[str, Sequence[float | str]] = field(default_factory=_conditions)
@@ -112,16 +117,50 @@ class RobustnessPlan:
                     changed = {**plan.randomisation, **_AT_ONCE.get(name, {}), name: str(value)}
                     yield name, value, replace(plan, randomisation=changed)
 
+    def with_options(self, values: Mapping[str, Any], settings: Sequence[str]) -> "RobustnessPlan":
+        """The plan with chosen cells, `episodes` and `threads`, then with the settings."""
+        chosen = {name: values[name] for name in _OPTIONS if name in values}
+        return override(with_named(self, chosen), settings)
 
-def check_grown(old: RobustnessPlan, new: RobustnessPlan, out: Path) -> None:
-    """Raise ValueError unless a plan has all of its folder's, maybe with more."""
-    check_kept(out, "policies", old.policies, new.policies)
-    for quantity, values in old.conditions.items():
-        check_kept(out, f"values of {quantity}", values, new.conditions.get(quantity, ()))
-    was, now = (to_tree(replace(plan.evaluation, threads=0)) for plan in (old, new))
-    changed = [name for name in was if was[name] != now.get(name)]
-    if changed:
-        raise other_experiment(out, f"an evaluation of another {', '.join(changed)}")
+    def check_grown(self, old: "RobustnessPlan", out: Path) -> None:
+        """Raise ValueError unless it has all of its folder's, maybe with more."""
+        check_kept(out, "policies", old.policies, self.policies)
+        for quantity, values in old.conditions.items():
+            check_kept(out, f"values of {quantity}", values, self.conditions.get(quantity, ()))
+        was, now = (to_tree(replace(plan.evaluation, threads=0)) for plan in (old, self))
+        changed = [name for name in was if was[name] != now.get(name)]
+        if changed:
+            raise other_experiment(out, f"an evaluation of another {', '.join(changed)}")
+
+    def work(self, out: Path) -> list[Stage]:
+        """A stage for each policy and quantity."""
+        stages: list[Stage] = []
+        for source in self.sources():
+            keys = source.place, self.evaluation.key(source)["weights"]
+            for quantity in (DEFAULT, *self.conditions):
+                chosen = [condition for condition in self.evaluations() if condition[0] == quantity]
+                paths = tuple(_path(out, source, quantity, value) for _, value, _ in chosen)
+                run = partial(_evaluate, source, [evaluation for *_, evaluation in chosen], paths)
+                key = digest([*keys, [to_tree(condition) for condition in chosen]])
+                stages.append(Stage(f"{source.name} {quantity}", key, run=run, outputs=paths))
+        return stages
+
+    def summary(self, out: Path) -> dict[str, Any]:
+        """A row for each policy and condition, and how far each policy gets."""
+        rows = []
+        limits = []
+        for source in self.sources():
+            policy_rows = []
+            for quantity, value, _ in self.evaluations():
+                row = _row(needed(_path(out, source, quantity, value)))
+                condition = {"policy": source.name, "quantity": quantity, "value": value}
+                policy_rows.append({**condition, **row})
+            rows += policy_rows
+            for quantity in (name for name in self.conditions if name != TERRAIN):  # has no order
+                values = [row for row in policy_rows if row["quantity"] == quantity]
+                until = _until(policy_rows[0], values)
+                limits.append({"policy": source.name, "quantity": quantity, "until": until})
+        return {"name": self.kind, "rows": rows, "limits": limits}
 
 
 def _check_values(quantity: str, values: object) -> None:
@@ -142,26 +181,6 @@ def _number(value: object) -> object:
         return value
 
 
-def robustness_stages(
-    plan: RobustnessPlan, out: Path, report: Callable[[Path, Reporter], object]
-) -> list[Stage]:
-    """A stage for each policy and quantity, then the summary and the page.
-
-    Args:
-        report: writes report.html of the folder.
-    """
-    stages: list[Stage] = []
-    for source in plan.sources():
-        keys = source.place, plan.evaluation.key(source)["weights"]
-        for quantity in (DEFAULT, *plan.conditions):
-            chosen = [condition for condition in plan.evaluations() if condition[0] == quantity]
-            paths = tuple(_path(out, source, quantity, value) for _, value, _ in chosen)
-            work = partial(_evaluate, source, [evaluation for *_, evaluation in chosen], paths)
-            key = digest([*keys, [to_tree(condition) for condition in chosen]])
-            stages.append(Stage(f"{source.name} {quantity}", key, run=work, outputs=paths))
-    return with_page(stages, out, partial(_write_summary, plan, out), partial(report, out))
-
-
 def _path(out: Path, source: PolicySource, quantity: str, value: float | str) -> Path:
     name = f"{quantity}-{value}" if value != "" else quantity
     return out / "evaluate" / source.name / f"{name}.json"
@@ -175,30 +194,6 @@ def _evaluate(
 ) -> None:
     for plan, path in zip(plans, paths, strict=True):
         evaluate_policy(source, plan, reporter, path)
-
-
-def _write_summary(plan: RobustnessPlan, out: Path, reporter: Reporter) -> None:
-    rows = []
-    limits = []
-    for source in plan.sources():
-        policy_rows = []
-        for quantity, value, _ in plan.evaluations():
-            row = _row(needed(_path(out, source, quantity, value)))
-            policy_rows.append({"policy": source.name, "quantity": quantity, "value": value, **row})
-        rows += policy_rows
-        for quantity in (name for name in plan.conditions if name != TERRAIN):  # which has no order
-            values = [row for row in policy_rows if row["quantity"] == quantity]
-            limits.append(
-                {
-                    "policy": source.name,
-                    "quantity": quantity,
-                    "until": _until(policy_rows[0], values),
-                }
-            )
-    write_record(
-        out / SUMMARY,
-        {"name": ROBUSTNESS, "plan": plan, "rows": rows, "limits": limits, **provenance()},
-    )
 
 
 def _row(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,9 +8,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gaitforge.flows.measures.control_steps import sized
-from gaitforge.flows.measures.interface import Measure, Point, Series
-from gaitforge.flows.measures.timing import in_turns, seconds_of, untrained_policy
 from gaitforge.flows.progress import Advance
 from gaitforge.learners.models.registry import (
     ModelSpec,
@@ -23,6 +20,9 @@ from gaitforge.learners.models.spaces import SPACES
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
 from gaitforge.learners.training.update import Updater
+from gaitforge.plugins.papers.measures.control_steps import sized
+from gaitforge.plugins.papers.measures.interface import Measure, Point, Series
+from gaitforge.plugins.papers.measures.timing import in_turns, seconds_of, untrained_policy
 
 
 @dataclass(frozen=True)

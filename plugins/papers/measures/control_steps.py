@@ -12,8 +12,6 @@ import numpy as np
 
 from gaitforge.collectors.policy import StoredObservation
 from gaitforge.collectors.robots.robot import load_robot
-from gaitforge.flows.measures.interface import Measure, Point, Series
-from gaitforge.flows.measures.timing import in_turns, seconds_of, untrained_policy
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.stages.export import robot_facts
 from gaitforge.learners.checkpoint import policy_card
@@ -32,6 +30,8 @@ from gaitforge.learners.models.registry import (
 )
 from gaitforge.learners.models.spaces import SPACES
 from gaitforge.learners.policy.policy_network import PolicyNetwork
+from gaitforge.plugins.papers.measures.interface import Measure, Point, Series
+from gaitforge.plugins.papers.measures.timing import in_turns, seconds_of, untrained_policy
 
 RUNTIMES = TORCH, COMPILED, ONNX = "torch", "compiled", "onnx"
 OWN_SIZE = "own size"

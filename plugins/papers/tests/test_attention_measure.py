@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaitforge.flows.measures.attention import (
+from gaitforge.plugins.papers.measures.attention import (
     COMPILED,
     NUMPY_DENSE,
     NUMPY_MASKED,

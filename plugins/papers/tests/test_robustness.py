@@ -6,22 +6,13 @@ from pathlib import Path
 import pytest
 
 from gaitforge.collectors.legged.evaluation import EvaluationGrid
-from gaitforge.flows.experiments.robustness import (
-    RobustnessPlan,
-    robustness_stages,
-)
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.records.records import read_record, to_tree
+from gaitforge.flows.records.records import read_record
 from gaitforge.flows.stages.stage import is_done, run_stages
-from gaitforge.flows.stages.status import ROBUSTNESS
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
-from gaitforge.pipeline.report.experiment import PLAN_KINDS
-from gaitforge.pipeline.report.kinds.robustness import (
-    NEVER,
-    limit_rows,
-    summary_rows,
-    write_page,
-)
+from gaitforge.pipeline.report.experiment import stages_in
+from gaitforge.plugins.papers.robustness import RobustnessPlan
+from gaitforge.plugins.papers.robustness_page import NEVER, limit_rows, summary_rows
 from tests.flows.experiments.still import Still
 
 GRID = EvaluationGrid(("flat",), ("stand", "run"), (2,), 2)
@@ -34,9 +25,8 @@ def test_policies_are_evaluated_under_each_condition_once_and_the_page_shows_it(
     conditions = {"friction": (0.3, 0.02), "terrain": ("gravel",)}
     evaluation = LeggedEvaluation(grid=GRID, robots=4, threads=1)
     plan = RobustnessPlan((POLICY,), conditions, evaluation)
-    PLAN_KINDS[ROBUSTNESS].claim(plan, tmp_path)
-    assert to_tree(PLAN_KINDS[ROBUSTNESS].claimed(tmp_path)) == to_tree(plan)
-    stages = robustness_stages(plan, tmp_path, write_page)
+    plan.claim(tmp_path)
+    stages = stages_in(tmp_path)
     run_stages(tmp_path, stages, Silent())
     assert all(is_done(tmp_path, stage) for stage in stages)
     summary = read_record(tmp_path / "summary.json") or {}
@@ -57,7 +47,7 @@ def test_a_policy_that_never_succeeds_is_robust_until_nothing(tmp_path: Path) ->
     grid = replace(GRID, skills=("rush",))  # it stands
     evaluation = LeggedEvaluation(grid=grid, robots=2, threads=1)
     plan = RobustnessPlan((POLICY,), {"friction": (0.6, 0.5)}, evaluation)
-    run_stages(tmp_path, robustness_stages(plan, tmp_path, write_page), Silent())
+    run_stages(tmp_path, plan.stages(tmp_path), Silent())
     summary = read_record(tmp_path / "summary.json") or {}
     assert [r["success"] for r in summary["rows"] if r["policy"] == "Still"] == [0.0] * 3
     limits = {row["policy"]: row["until"] for row in summary["limits"]}

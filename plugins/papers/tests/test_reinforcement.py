@@ -13,16 +13,14 @@ from hypothesis import strategies as st
 from gaitforge.collectors.legged.observations import POLICY_SLICES
 from gaitforge.common.history import HISTORY
 from gaitforge.flows.experiments.published import OPEN, Published
-from gaitforge.flows.experiments.reinforcement import ReinforcementPlan, reinforcement_stages
 from gaitforge.flows.progress import Silent
-from gaitforge.flows.records.records import read_record, to_tree, write_record
+from gaitforge.flows.records.records import read_record, write_record
 from gaitforge.flows.stages.stage import find_stage, is_done, run_stages
-from gaitforge.flows.stages.status import REINFORCEMENT
 from gaitforge.learners.models.registry import build_network, count_parameters, preset
 from gaitforge.learners.policy.tokens import TokenLayout
 from gaitforge.pipeline.presets.experiments import preset as shipped
-from gaitforge.pipeline.report.experiment import PLAN_KINDS, stages_in
-from gaitforge.pipeline.report.kinds.reinforcement import write_page
+from gaitforge.pipeline.report.experiment import stages_in
+from gaitforge.plugins.papers.reinforcement import ReinforcementPlan
 from tests.pipeline.command_line import call
 
 SHORT = {"horizon": 8, "epochs": 1, "mini_batches": 2, "threads": 1}
@@ -49,9 +47,7 @@ REPORT = "report.html"
 
 @pytest.mark.slow
 def test_every_run_is_trained_scored_once_and_on_the_page(tmp_path: Path) -> None:
-    kind = PLAN_KINDS[REINFORCEMENT]
-    kind.claim(PLAN, tmp_path)
-    assert to_tree(kind.claimed(tmp_path)) == to_tree(PLAN)
+    PLAN.claim(tmp_path)
     run_stages(tmp_path, stages_in(tmp_path), Silent())
     stages = stages_in(tmp_path)
     assert all(is_done(tmp_path, stage) for stage in stages)
@@ -75,7 +71,7 @@ def test_every_run_is_trained_scored_once_and_on_the_page(tmp_path: Path) -> Non
     assert all(text in page for text in ("Paper, Figure 1", "flat ahead of mlp", OPEN))
 
     wider = replace(PLAN, seeds=(0, 1, 2))
-    left = [s.name for s in kind.stages_of(wider, tmp_path) if not is_done(tmp_path, s)]
+    left = [s.name for s in wider.stages(tmp_path) if not is_done(tmp_path, s)]
     new = [f"{what} {run.name}" for run in wider.runs() if run.seed == 2
            for what in ("train", "evaluate")]  # fmt: skip
     assert left == [*new, "compare", "report"]
@@ -85,7 +81,7 @@ def test_steps_of_every_run_reach_a_task_that_a_setting_brings(tmp_path: Path) -
     tasks = 'tasks.a1-walk={"robot":"a1","robots":8}'
     words = ["run", "bot-rl", "--out", tmp_path, "--steps", "640", "--set", tasks]
     assert call(*words, "--stage", "compare") == 2  # nothing is trained yet
-    plan = PLAN_KINDS[REINFORCEMENT].claimed(tmp_path)
+    plan = ReinforcementPlan.claimed(tmp_path)
     assert plan.tasks["a1-walk"] == {"robot": "a1", "robots": 8, "steps": 640}
     assert {run.config.steps for run in plan.runs()} == {640}
 
@@ -121,7 +117,7 @@ def summarised(out: Path, returns: list[float]) -> list[dict[str, Any]]:
         run.folder(out).mkdir(parents=True)
         row = {"steps": 1, "steps_per_s": 1.0, "return": value}
         (run.folder(out) / HISTORY).write_text(json.dumps(row) + "\n")
-    stages = reinforcement_stages(plan, out, write_page)
+    stages = plan.stages(out)
     for name in ("compare", "report"):
         find_stage(stages, name).run(Silent())
     return (read_record(out / "summary.json") or {})["results"]

@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from gaitforge.flows.measures.interface import Measure, Point, Series
-from gaitforge.flows.measures.timing import seconds_of
 from gaitforge.flows.progress import Advance
 from gaitforge.learners.models.bot.body_attention import AttentionMask, compiled, dense_masked
+from gaitforge.plugins.papers.measures.interface import Measure, Point, Series
+from gaitforge.plugins.papers.measures.timing import seconds_of
 
 PAPER_SPARSITY = 0.908
 """Share of zeros in the mask of MoCapAct's humanoid (Section 5.4)."""

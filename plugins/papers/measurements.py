@@ -3,11 +3,11 @@
 plan.json, measure/<measure>-<axis>-<value>.json, summary.json, report.html
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,18 +16,20 @@ from gaitforge.flows.experiments.claim import check_kept, other_experiment
 from gaitforge.flows.experiments.names import file_name, number_text
 from gaitforge.flows.experiments.plan import Settings
 from gaitforge.flows.experiments.published import Published, verdicts
-from gaitforge.flows.experiments.summary import SUMMARY, grouped_by, needed, with_page
-from gaitforge.flows.measures.attention import Attention
-from gaitforge.flows.measures.control_steps import ControlStep
-from gaitforge.flows.measures.interface import Measure, Point
-from gaitforge.flows.measures.spectra import Spectra
-from gaitforge.flows.measures.timing import machine
-from gaitforge.flows.measures.training_steps import TrainMemory, TrainStep
+from gaitforge.flows.experiments.staged_plan import StagedPlan
+from gaitforge.flows.experiments.summary import grouped_by, needed
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import plan_from_tree
-from gaitforge.flows.records.records import digest, provenance, to_tree, write_record
+from gaitforge.flows.records.records import digest, to_tree, write_record
+from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.stages.stage import Stage
 from gaitforge.learners.training.process import torch_threads
+from gaitforge.plugins.papers.measures.attention import Attention
+from gaitforge.plugins.papers.measures.control_steps import ControlStep
+from gaitforge.plugins.papers.measures.interface import Measure, Point
+from gaitforge.plugins.papers.measures.spectra import Spectra
+from gaitforge.plugins.papers.measures.timing import machine
+from gaitforge.plugins.papers.measures.training_steps import TrainMemory, TrainStep
 
 MEASURES: Mapping[str, type[Measure]] = {
     "spectra": Spectra,
@@ -40,7 +42,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class MeasurementPlan:
+class MeasurementPlan(StagedPlan):
     """Plan of measurements and their repeats.
 
     Attributes:
@@ -52,6 +54,8 @@ class MeasurementPlan:
         published: a paper's statements about candidates, told at every point that has both; a
             repeat counts as a seed.
     """
+
+    kind: ClassVar[str] = "measurement"
 
     measures: Mapping[str, Settings]
     stores: tuple[str, ...] = ()
@@ -90,43 +94,66 @@ class MeasurementPlan:
                 raise ValueError(f"{name}: {error}") from None
         return points
 
+    def with_options(self, values: Mapping[str, Any], settings: Sequence[str]) -> "MeasurementPlan":
+        """The plan with chosen `threads`, then with the settings."""
+        threads = {"threads": values["threads"]} if "threads" in values else {}
+        return override(with_named(self, threads), settings)
 
-def check_grown(old: MeasurementPlan, new: MeasurementPlan, out: Path) -> None:
-    """Raise ValueError unless a plan measures as its folder's does, maybe at other points."""
-    for name in ("repeats", "threads"):
-        if getattr(old, name) != getattr(new, name):
-            raise other_experiment(out, f"another number of {name}")
-    check_kept(out, "stores", old.stores, new.stores)
-    for name in old.measures.keys() & new.measures.keys():
-        was = old.measure(name)
-        now = new.measure(name)
-        for setting in to_tree(was).keys() - set(was.axes):
-            if to_tree(was)[setting] != to_tree(now)[setting]:
-                raise other_experiment(out, f"another {setting} of {name}")
+    def check_grown(self, old: "MeasurementPlan", out: Path) -> None:
+        """Raise ValueError unless it measures as its folder's does, maybe at other points."""
+        for name in ("repeats", "threads"):
+            if getattr(old, name) != getattr(self, name):
+                raise other_experiment(out, f"another number of {name}")
+        check_kept(out, "stores", old.stores, self.stores)
+        for name in old.measures.keys() & self.measures.keys():
+            was = old.measure(name)
+            now = self.measure(name)
+            for setting in to_tree(was).keys() - set(was.axes):
+                if to_tree(was)[setting] != to_tree(now)[setting]:
+                    raise other_experiment(out, f"another {setting} of {name}")
 
+    def work(self, out: Path) -> list[Stage]:
+        """A stage for each point; times are taken one after another."""
+        stages: list[Stage] = []
+        timed = any(self.measure(name).timed for name in self.measures)
+        for name, point in self.points():
+            measure = self.measure(name)
+            title = _title(name, point)
+            stores = self.stores if measure.reads_stores else ()
+            hashes = [open_store(store).info().hash for store in stores]
+            settings = {k: v for k, v in to_tree(measure).items() if k not in measure.axes}
+            key = digest([name, settings, point, self.repeats, self.threads, stores, hashes])
+            path = _path(out, name, point)
+            run = partial(_measure, self, name, point, path)
+            after = (stages[-1].name,) if timed and stages else ()
+            stages.append(Stage(title, key, run=run, outputs=(path,), after=after))
+        return stages
 
-def measurement_stages(
-    plan: MeasurementPlan, out: Path, report: Callable[[Path, Reporter], object]
-) -> list[Stage]:
-    """A stage for each point, then the summary and the page; times are taken one after another.
+    def summary(self, out: Path) -> dict[str, Any]:
+        """A row for each candidate at each point, and the verdicts on what was published."""
+        rows: list[Row] = []
+        told: list[Row] = []
+        machines: dict[str, Row] = {}
+        for name, point in self.points():
+            record = needed(_path(out, name, point))
+            machines[str(record["machine"])] = record["machine"]
+            rows += [_row(self.measure(name), name, point, series) for series in record["series"]]
+        for group in grouped_by(rows, ("measure", "axis")):
+            told += self._verdicts(group)
+        return {"rows": rows, "verdicts": told, "machines": list(machines.values())}
 
-    Args:
-        report: writes report.html of the folder.
-    """
-    stages: list[Stage] = []
-    timed = any(plan.measure(name).timed for name in plan.measures)
-    for name, point in plan.points():
-        measure = plan.measure(name)
-        title = _title(name, point)
-        stores = plan.stores if measure.reads_stores else ()
-        hashes = [open_store(store).info().hash for store in stores]
-        settings = {k: v for k, v in to_tree(measure).items() if k not in measure.axes}
-        key = digest([name, settings, point, plan.repeats, plan.threads, stores, hashes])
-        path = _path(out, name, point)
-        work = partial(_measure, plan, name, point, path)
-        after = (stages[-1].name,) if timed and stages else ()
-        stages.append(Stage(title, key, run=work, outputs=(path,), after=after))
-    return with_page(stages, out, partial(_write_summary, plan, out), partial(report, out))
+    def _verdicts(self, group: Sequence[Row]) -> list[Row]:
+        """What the rows of a measure along an axis tell of the statements."""
+        first = group[0]
+        runs = [
+            {"learner": row["series"], "value": row["value"], "seed": repeat, "figure": figure}
+            for row in group
+            for repeat, figure in enumerate(row["figures"])
+        ]
+        less = self.measure(first["measure"]).less_is_better
+        title = f"{first['title'].lower()}, {first['unit']}: {first['axis']}"
+        told = verdicts(self.published, runs, "figure", less_is_better=less)
+        return [{"set": title, **row} for row in told]
 
 
 def _title(name: str, point: Point) -> str:
@@ -150,29 +177,6 @@ def _measure(
     ):
         series = list(measure.series(point, plan.repeats, plan.stores, advance))
     write_record(path, {"series": series, "machine": machine()})
-
-
-def _write_summary(plan: MeasurementPlan, out: Path, reporter: Reporter) -> None:
-    rows: list[Row] = []
-    told: list[Row] = []
-    machines: dict[str, Row] = {}
-    for name, point in plan.points():
-        record = needed(_path(out, name, point))
-        machines[str(record["machine"])] = record["machine"]
-        rows += [_row(plan.measure(name), name, point, series) for series in record["series"]]
-    for group in grouped_by(rows, ("measure", "axis")):
-        runs = [
-            {"learner": row["series"], "value": row["value"], "seed": repeat, "figure": figure}
-            for row in group
-            for repeat, figure in enumerate(row["figures"])
-        ]
-        first = group[0]
-        less = plan.measure(group[0]["measure"]).less_is_better
-        for row in verdicts(plan.published, runs, "figure", less_is_better=less):
-            title = f"{first['title'].lower()}, {first['unit']}: {first['axis']}"
-            told.append({"set": title, **row})
-    record = {"plan": plan, "rows": rows, "verdicts": told, "machines": list(machines.values())}
-    write_record(out / SUMMARY, {**record, **provenance()})
 
 
 def _row(measure: Measure, name: str, point: Point, series: Row) -> Row:

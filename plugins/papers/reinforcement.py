@@ -3,11 +3,11 @@
 plan.json, train/<run>/, evaluate/<run>.json, summary.json, report.html
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
@@ -19,10 +19,12 @@ from gaitforge.flows.experiments.intervals import mean, mean_and_std, stratified
 from gaitforge.flows.experiments.names import check_apart, check_name
 from gaitforge.flows.experiments.plan import Settings
 from gaitforge.flows.experiments.published import Published, verdicts
-from gaitforge.flows.experiments.summary import SUMMARY, needed, with_page
+from gaitforge.flows.experiments.staged_plan import StagedPlan
+from gaitforge.flows.experiments.summary import needed
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.plans import plan_from_tree
-from gaitforge.flows.records.records import digest, provenance, to_tree, write_record
+from gaitforge.flows.records.records import digest, to_tree
+from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.stage import Stage
 from gaitforge.flows.tasks.evaluation import EvaluationPlan
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
 
 _FREE = ("device", "threads")
 """Settings that a training may be resumed with otherwise."""
+_OF_TRAININGS = ("steps", "device", "threads")
+_OF_EVALUATIONS = ("threads",)
+"""Values of the command line that all trainings, and all evaluations, get."""
 _POINTS = 60
 """Most points of a run's learning curve."""
 _MEASURES = (
@@ -51,7 +56,7 @@ _MEASURES = (
 
 
 @dataclass(frozen=True)
-class ReinforcementPlan:
+class ReinforcementPlan(StagedPlan):
     """Plan of trainings by PPO: networks × tasks × seeds.
 
     Attributes:
@@ -63,6 +68,8 @@ class ReinforcementPlan:
         seeds: of the trainings, a run each.
         published: a paper's statements, which the returns on every task are held against.
     """
+
+    kind: ClassVar[str] = "reinforcement"
 
     learners: Mapping[str, Settings]
     tasks: Mapping[str, Settings]
@@ -92,6 +99,80 @@ class ReinforcementPlan:
             for learner in self.learners:
                 for seed in self.seeds:
                     yield ReinforcementRun(self, task, learner, seed)
+
+    def with_options(
+        self, values: Mapping[str, Any], settings: Sequence[str]
+    ) -> "ReinforcementPlan":
+        """The plan with chosen values, then with the settings.
+
+        `learners` are picked, `seeds` replaced; `steps`, `device` and `threads` are for every
+        training, and `threads` for every evaluation, too.
+        """
+        training = {name: values[name] for name in _OF_TRAININGS if name in values}
+        scoring = {name: values[name] for name in _OF_EVALUATIONS if name in values}
+        picked = values.get("learners", self.learners)
+        plan = replace(
+            self,
+            learners={name: self.learners.get(name, {}) for name in picked},
+            tasks={name: {**task, **training} for name, task in self.tasks.items()},
+            evaluate={name: {**task, **scoring} for name, task in self.evaluate.items()},
+        )
+        seeds = {"seeds": values["seeds"]} if "seeds" in values else {}
+        plan = override(with_named(plan, seeds), settings)
+        return replace(  # for tasks that a setting brought, too
+            plan,
+            tasks={name: {**training, **task} for name, task in plan.tasks.items()},
+            evaluate={name: {**scoring, **task} for name, task in plan.evaluate.items()},
+        )
+
+    def check_grown(self, old: "ReinforcementPlan", out: Path) -> None:
+        """Raise ValueError unless it has all runs of its folder's, trained with equal settings.
+
+        Learners, tasks and seeds may be added, and policies scored otherwise.
+        """
+        for kind in ("learners", "tasks", "seeds"):
+            check_kept(out, kind, getattr(old, kind), getattr(self, kind))
+        runs = {run.name: run for run in self.runs()}
+        for run in old.runs():
+            was = to_tree(run.config)
+            now = to_tree(runs[run.name].config)
+            changed = [name for name in was if name not in _FREE and was[name] != now.get(name)]
+            if changed:
+                raise other_experiment(out, f"another {', '.join(changed)} of {run.described}")
+
+    def work(self, out: Path) -> list[Stage]:
+        """Two stages for each run."""
+        stages: list[Stage] = []
+        for run in self.runs():
+            train = f"train {run.name}"
+            policy = run.folder(out) / POLICY
+            key = digest(to_tree(run.config))
+            outputs = (policy / "checkpoint.json", run.folder(out) / HISTORY)
+            stages.append(
+                Stage(train, key, run=partial(run.train, out), outputs=outputs,
+                      place=run.folder(out), device=run.config.processor)
+            )  # fmt: skip
+            evaluate = partial(_evaluate, run, policy, run.evaluated(out))
+            stages.append(
+                Stage(f"evaluate {run.name}", digest([key, to_tree(run.evaluation)]), run=evaluate,
+                      outputs=(run.evaluated(out),), after=(train,))
+            )  # fmt: skip
+        return stages
+
+    def summary(self, out: Path) -> dict[str, Any]:
+        """All runs, means over their seeds, and the verdicts on what was published."""
+        rows = [run.row(out) for run in self.runs()]
+        results = []
+        told = []
+        for task in self.tasks:
+            of_task = [row for row in rows if row["task"] == task]
+            told += [{"set": task, **row} for row in verdicts(self.published, of_task, "return")]
+            learner_results = [
+                _result([row for row in of_task if row["learner"] == learner])
+                for learner in self.learners
+            ]
+            results += [result | _beside(result, learner_results[0]) for result in learner_results]
+        return {"runs": rows, "results": results, "verdicts": told}
 
 
 @dataclass(frozen=True)
@@ -192,68 +273,9 @@ class ReinforcementRun:
         }
 
 
-def reinforcement_stages(
-    plan: ReinforcementPlan, out: Path, report: Callable[[Path, Reporter], object]
-) -> list[Stage]:
-    """Two stages for each run, then the summary and the page.
-
-    Args:
-        report: writes report.html of the folder.
-    """
-    stages: list[Stage] = []
-    for run in plan.runs():
-        train = f"train {run.name}"
-        policy = run.folder(out) / POLICY
-        key = digest(to_tree(run.config))
-        outputs = (policy / "checkpoint.json", run.folder(out) / HISTORY)
-        work = partial(run.train, out)
-        stages.append(
-            Stage(train, key, run=work, outputs=outputs, place=run.folder(out),
-                  device=run.config.processor)
-        )  # fmt: skip
-        work = partial(_evaluate, run, policy, run.evaluated(out))
-        stages.append(
-            Stage(f"evaluate {run.name}", digest([key, to_tree(run.evaluation)]), run=work,
-                  outputs=(run.evaluated(out),), after=(train,))
-        )  # fmt: skip
-    return with_page(stages, out, partial(_write_summary, plan, out), partial(report, out))
-
-
-def check_grown(old: ReinforcementPlan, new: ReinforcementPlan, out: Path) -> None:
-    """Raise ValueError unless a plan has all runs of its folder's, trained with equal settings.
-
-    Learners, tasks and seeds may be added, and policies scored otherwise.
-    """
-    for kind in ("learners", "tasks", "seeds"):
-        check_kept(out, kind, getattr(old, kind), getattr(new, kind))
-    runs = {run.name: run for run in new.runs()}
-    for run in old.runs():
-        was = to_tree(run.config)
-        now = to_tree(runs[run.name].config)
-        changed = [name for name in was if name not in _FREE and was[name] != now.get(name)]
-        if changed:
-            raise other_experiment(out, f"another {', '.join(changed)} of {run.described}")
-
-
 def _evaluate(run: ReinforcementRun, policy: Path, path: Path, reporter: Reporter) -> None:
     source = replace(run_source(policy), name=run.name)
     evaluate_policy(source, run.evaluation, reporter, path)
-
-
-def _write_summary(plan: ReinforcementPlan, out: Path, reporter: Reporter) -> None:
-    rows = [run.row(out) for run in plan.runs()]
-    results = []
-    told = []
-    for task in plan.tasks:
-        of_task = [row for row in rows if row["task"] == task]
-        told += [{"set": task, **row} for row in verdicts(plan.published, of_task, "return")]
-        learner_results = [
-            _result([row for row in of_task if row["learner"] == learner])
-            for learner in plan.learners
-        ]
-        results += [result | _beside(result, learner_results[0]) for result in learner_results]
-    record = {"plan": plan, "runs": rows, "results": results, "verdicts": told, **provenance()}
-    write_record(out / SUMMARY, record)
 
 
 def _beside(result: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, float | None]:

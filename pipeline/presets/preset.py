@@ -1,0 +1,44 @@
+"""What an experiment that ships is: the product's, and those that plug-ins bring by entry points.
+
+    [project.entry-points."gaitforge.presets"]
+    long-walks = "walkers.entries:LONG_WALKS"
+
+Quick to import; what makes the plan loads when it is used.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gaitforge.common.extensions import own_function
+
+if TYPE_CHECKING:
+    from gaitforge.flows.experiments.plan import Experiment
+    from gaitforge.flows.experiments.staged_plan import StagedPlan
+
+
+@dataclass(frozen=True)
+class Preset:
+    """An experiment that ships.
+
+    Attributes:
+        plan: makes it; with `full=True` at the papers' size, where it has one. A function or a
+            class, or its "module:name".
+        shows: what it shows, in a line.
+        hours: of two cores, at its small size and with given stores: measured, or estimated from
+            the cost of its updates where it ran on a GPU; None where the stores or the user decide.
+        full: whether it has a full size.
+        places: argument of `plan` that takes the stores or runs of the command line; "" for an
+            `Experiment`, whose stages get them, or if it takes none.
+    """
+
+    plan: "str | Callable[..., Experiment | StagedPlan]"
+    shows: str
+    hours: float | None = None
+    full: bool = False
+    places: str = ""
+
+    def make(self, **settings: Any) -> "Experiment | StagedPlan":
+        """Its plan; settings: `full`, and the argument that `places` names."""
+        plan = own_function(self.plan, "plan") if isinstance(self.plan, str) else self.plan
+        return plan(**settings)

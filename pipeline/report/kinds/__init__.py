@@ -1,1 +1,0 @@
-"""Pages of the kinds of plans that stand beside experiments on stores."""

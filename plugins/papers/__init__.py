@@ -1,0 +1,1 @@
+"""What serves the papers' figures: presets, measurements, trainings by PPO, FCNet's format."""

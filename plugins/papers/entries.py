@@ -1,0 +1,89 @@
+"""What this plug-in brings, by the names of its entry points; loads none of its work."""
+
+from gaitforge.datasets.formats import FormatEntry
+from gaitforge.flows.experiments.kinds import PlanKind
+from gaitforge.pipeline.presets.preset import Preset
+
+_HERE = "gaitforge.plugins.papers"
+_PRESETS = f"{_HERE}.presets"
+
+FCNET = FormatEntry(
+    "FCNet's three memory maps, of quadrupeds and (import only) of D4RL's tasks",
+    "folder of src_*.dat, tgt_*.dat, meta_*.dat",
+    importer=f"{_HERE}.fcnet.fcnet_reader:FcnetImporter",
+    exporter=f"{_HERE}.fcnet.fcnet_writer:FcnetExporter",
+)
+
+
+def _kind(module: str, plan: str) -> PlanKind:
+    page = f"{_HERE}.{module}_page"
+    return PlanKind(f"{_HERE}.{module}:{plan}", f"{page}:write_page", f"{page}:summary_rows")
+
+
+MEASUREMENT = _kind("measurements", "MeasurementPlan")
+REINFORCEMENT = _kind("reinforcement", "ReinforcementPlan")
+ROBUSTNESS = _kind("robustness", "RobustnessPlan")
+
+FCNET_DATA_SIZE = Preset(
+    f"{_PRESETS}:fcnet_data_size", "FCNet's Figure 4: over the data", 0.8, full=True
+)
+FCNET_RECIPES = Preset(
+    f"{_PRESETS}:fcnet_recipes",
+    "FCNet's Tables 5 to 7: published sizes and recipes",
+    0.9,
+    full=True,
+)
+FCNET_SIZES = Preset(f"{_PRESETS}:fcnet_sizes", "FCNet's Figure 8: over the width", 0.8, full=True)
+FCNET_CONTEXT = Preset(
+    f"{_PRESETS}:fcnet_context", "FCNet's Figure 9: over the context", 0.9, full=True
+)
+BOT_MASKS = Preset(f"{_PRESETS}:bot_masks", "BoT's Figure 9a: masks, tokenizers and positions", 0.9)
+ADROIT = Preset(f"{_PRESETS}:adroit", "FCNet's Table 3: the Adroit hand's sets", 1.2, full=True)
+ADROIT_DEMONSTRATIONS = Preset(
+    f"{_PRESETS}:adroit_demonstrations",
+    "BoT's Figure 9c: over the number of demonstrations",
+    0.75,
+    full=True,
+)
+MOCAPACT = Preset(
+    f"{_PRESETS}:mocapact", "BoT's Figures 3a and 9a: masks on held-out clips", 3.0, full=True
+)
+MOCAPACT_SIZES = Preset(
+    f"{_PRESETS}:mocapact_sizes", "BoT's Figure 3b: over the width", 3.0, full=True
+)
+MOCAPACT_LAYERS = Preset(
+    f"{_PRESETS}:mocapact_layers", "BoT's Figure 9b: over the layers", 1.5, full=True
+)
+BODIES = Preset(
+    f"{_PRESETS}:bodies", "one policy for many robots, with the joints' signs taken out", 2.1
+)
+BOT_RL = Preset(
+    f"{_PRESETS}:bot_rl",
+    "BoT's Figures 5, 10 and 11: six networks trained by PPO",
+    20.0,
+    full=True,
+)
+FCNET_SPECTRA = Preset(
+    f"{_PRESETS}:fcnet_spectra",
+    "FCNet's Figure 1: energy by frequency, also of stores",
+    0.01,
+    places="stores",
+)
+FCNET_LATENCY = Preset(
+    f"{_PRESETS}:fcnet_latency",
+    "FCNet's Figure 6 and Table 1: control and training steps",
+    0.06,
+    full=True,
+)
+BOT_ATTENTION = Preset(
+    f"{_PRESETS}:bot_attention",
+    "BoT's Figures 6 and 13: masked attention, time and operations",
+    0.01,
+    full=True,
+)
+ROBUSTNESS_PRESET = Preset(
+    f"{_HERE}.robustness:RobustnessPlan",
+    "trained policies under other conditions",
+    0.2,
+    places="policies",
+)

@@ -1,0 +1,53 @@
+"""The papers' presets: their files, their statements, and what a full size has."""
+
+from pathlib import Path
+
+import pytest
+
+from gaitforge.common.extensions import extension_names
+from gaitforge.flows.experiments.plan import Experiment
+from gaitforge.pipeline.presets.choices import chosen_claim
+from gaitforge.pipeline.presets.experiments import PRESETS, preset
+from gaitforge.pipeline.report.experiment import stages_of
+from gaitforge.plugins.papers.measurements import MeasurementPlan
+from gaitforge.plugins.papers.reinforcement import ReinforcementPlan
+from tests.flows.experiments.test_plan import assert_survives
+from tests.flows.experiments.test_published import assert_told
+from tests.flows.gym_stores import make_gym_store
+
+HERE = "gaitforge.plugins.papers."
+NAMES = [
+    name for name in extension_names("preset")
+    if name != "robustness" and str(PRESETS[name].plan).startswith(HERE)
+]  # fmt: skip
+"""Those that need no policies of the user."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_plans_survive_their_files_and_statements_are_about_them(name: str) -> None:
+    plan = preset(name)
+    if isinstance(plan, MeasurementPlan):
+        assert plan.repeats >= 3
+        assert all(statement.source for statement in plan.published)
+    else:
+        assert_told(plan)
+    if isinstance(plan, Experiment):
+        assert_survives(plan)
+    if PRESETS[name].full:
+        full = preset(name, "full")
+        assert isinstance(full, Experiment | ReinforcementPlan | MeasurementPlan)
+        assert full.published == plan.published  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(("name", "runs"), [("adroit", 60), ("adroit-demonstrations", 45)])
+def test_full_sizes_of_the_hands_presets_list_every_run(
+    name: str, runs: int, tmp_path: Path
+) -> None:
+    qualities = ("human", "cloned", "expert")
+    store = make_gym_store(tmp_path / "door.zarr", "AdroitHandDoor-v1", qualities, episodes=25)
+    plan = preset(name, "full")
+    assert isinstance(plan, Experiment)
+    made = chosen_claim(name, plan, [str(store)], {}, (), tmp_path / "out")
+    names = [stage.name for stage in stages_of(made, tmp_path / "out")]
+    assert len(names) == 2 * runs + 2
+    assert len([each for each in names if each.startswith("train ")]) == runs

@@ -1,1 +1,0 @@
-"""Measures of the papers' figures that need no training."""
