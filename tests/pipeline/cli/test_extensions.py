@@ -208,7 +208,7 @@ def test_a_packages_size_of_a_model_is_listed_and_built_with_its_settings(
     assert (spec.kind, spec.config.bias) == ("line", False)
     assert TrainConfig.recommended("line-short").batch_size == 3
     install("curves", "model_preset", "curve", "curves_sizes:WRONG", SIZES)
-    with pytest.raises(ValueError, match="no kind of model 'curve'; allowed: fcnet, .*line"):
+    with pytest.raises(ValueError, match=r"no kind of model 'curve'; allowed: fcnet, .*line"):
         preset("curve")
     install("numbers", "model_preset", "number", "number_sizes:NUMBER", "NUMBER = 3")
     with pytest.raises(
