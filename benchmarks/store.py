@@ -28,8 +28,8 @@ from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.learners.policy.tokens import BODY
 from gaitforge.learners.training.batches import with_bodies
-from gaitforge.plugins.robots.varying import vary_robots
 from gaitforge.plugins.papers.measures.timing import in_turns, seconds_of
+from gaitforge.plugins.robots.varying import vary_robots
 
 FIELDS = ("obs", "action")
 WIDTH = 82

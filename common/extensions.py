@@ -2,7 +2,8 @@
 
 The groups of entry points are gaitforge.KINDs, such as gaitforge.tasks; docs/howto/plugin.md lists
 them, and the folders of plugins/ use them, too. Installing a package is what makes its code trusted
-here; nothing of it is imported before somebody names it. Any other "module:name" is imported only if the user's command line named it (`trust`).
+here; nothing of it is imported before somebody names it. Any other "module:name" is imported only
+if the user's command line named it (`trust`).
 """
 
 import hashlib

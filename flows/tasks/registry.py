@@ -26,9 +26,6 @@ TASKS = {
     LEGGED: "gaitforge.flows.tasks.legged:LeggedPlan",
     "gym": "gaitforge.flows.tasks.gym:GymPlan",
     LEGGED_POLICY: "gaitforge.flows.tasks.legged_policy:LeggedPolicyPlan",
-    "counterfactual": "gaitforge.flows.tasks.stored.counterfactual:CounterfactualPlan",
-    "derive": "gaitforge.flows.tasks.stored.derive:DerivePlan",
-    "relabel": "gaitforge.flows.tasks.stored.relabel:RelabelPlan",
 }
 """Task -> "module:class" of its plan. Any other "module:class" is a task, too, and so are other
 packages' extensions."""

@@ -1,4 +1,4 @@
-"""Decision Transformer (DT), Chen et al. 2021, Section 3, and DT-RetNet.
+"""Decision Transformer (DT), Chen et al. 2021, Section 3.
 
 Return-to-go, state and action are separate tokens, each with its own linear embedding. The sequence
 is R_1, s_1, a_1, R_2, s_2, a_2, ... The action is read out at the state's token, which attends to
@@ -10,22 +10,18 @@ context is counted in steps (n steps, 3 n tokens). Deviations: rotary positions 
 `causal_attention`; no tanh on the action, since actions are normalised by mean and std, not to
 [-1, 1]; every layer attends to the last n steps, not to one window of n steps.
 
-DT-RetNet of Tan et al. 2024, Section 4.1, "replaces the Transformer architecture in DT into
-RetNet": the same tokens in `retnet`'s layers, which count positions and decay in tokens, as
-published. The paper tells nothing more. Deviation from DT: the memory covers the whole episode,
-with weights that decay, where DT sees n steps.
+The layers are the config's `trunk`: other networks over the same tokens bring their own.
 
 Legend: B batch, T time, D token of the layout, A action, d hidden channels.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from gaitforge.learners.models.causal_attention import CausalNetwork
-from gaitforge.learners.models.retnet import RetNetConfig
 from gaitforge.learners.models.transformer import TransformerConfig
 from gaitforge.learners.policy.tokens import CONDITION, TokenLayout
 
@@ -46,23 +42,14 @@ class DecisionTransformerConfig(TransformerConfig):
         return DecisionTransformer(self, layout, act_dim)
 
 
-@dataclass(frozen=True)
-class DTRetNetConfig(RetNetConfig):
-    """RetNet's sizes."""
-
-    title: ClassVar[str] = "DT-RetNet"
-
-    def build(self, layout: TokenLayout, act_dim: int) -> CausalNetwork:
-        """As `DecisionTransformerConfig.build`."""
-        return DecisionTransformer(self, layout, act_dim)
-
-
 class DecisionTransformer(CausalNetwork):
     """Maps a sequence of (last action, return-to-go, state) tokens to a sequence of actions."""
 
-    def __init__(
-        self, config: DecisionTransformerConfig | DTRetNetConfig, layout: TokenLayout, act_dim: int
-    ) -> None:
+    def __init__(self, config: Any, layout: TokenLayout, act_dim: int) -> None:
+        """`config` has `title`, `hidden_dim` and `trunk(tokens_per_step)`.
+
+        Raises ValueError for tokens that are not return tokens with an observation.
+        """
         super().__init__()
         self.config = config
         self.widths = _token_widths(config.title, layout)

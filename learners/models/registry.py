@@ -2,8 +2,9 @@
 
 This file imports no torch; a model's module is imported when the model is built. To add a model
 here, write its file, register its config in KINDS and at least one size in PRESETS. A config
-elsewhere is a model, too: as "module:Config", or by an entry point (`datasets.extensions`). A
-network is an nn.Module with
+elsewhere is a model, too: as "module:Config", or by an entry point of the group gaitforge.models;
+its sizes are `ModelPreset`s of gaitforge.model_presets (`common.extensions`). A network is an
+nn.Module with
 
     forward(tokens (B, T, D)) -> actions (B, T, A)
     init_state(B) -> the state of B robots before their first step
@@ -21,6 +22,7 @@ from typing import Any
 
 from gaitforge.common.extensions import (
     Extension,
+    Registered,
     extension,
     extension_names,
     named_extension,
@@ -34,11 +36,8 @@ KINDS: dict[str, str] = {
     "body-mlp": "gaitforge.learners.models.bot.body_mlp:BodyMLPConfig",
     "transformer": "gaitforge.learners.models.transformer:TransformerConfig",
     "dt": "gaitforge.learners.models.decision_transformer:DecisionTransformerConfig",
-    "retnet": "gaitforge.learners.models.retnet:RetNetConfig",
-    "dt-retnet": "gaitforge.learners.models.decision_transformer:DTRetNetConfig",
     "history-mlp": "gaitforge.learners.models.mlp:HistoryMLPConfig",
     "mlp": "gaitforge.learners.models.mlp:MLPConfig",
-    "flow": "gaitforge.learners.models.flow:FlowConfig",
 }
 
 
@@ -73,7 +72,7 @@ class ModelPreset:
     """A named size of a model.
 
     Attributes:
-        kind: one of KINDS.
+        kind: one of KINDS, or another package's model.
         parameters: trainable parameters for the preset's space; a test builds the network and
             compares. None of another package's model.
         values: settings of the config that differ from its defaults.
@@ -184,10 +183,6 @@ def _matched_body_presets() -> dict[str, ModelPreset]:
     return presets
 
 
-def _flow_preset(name: str, parameters: int, **values: int) -> dict[str, ModelPreset]:
-    return {name: ModelPreset("flow", parameters, values, "legged", "bc, return", MLP_STEPS)}
-
-
 def _d4rl_preset(task: str, parameters: int) -> dict[str, ModelPreset]:
     space = f"d4rl-{task}"
     sizes = {"hidden_dim": 512}
@@ -196,7 +191,7 @@ def _d4rl_preset(task: str, parameters: int) -> dict[str, ModelPreset]:
 
 # A baseline has the width whose parameter count is closest to that of the FCNet preset with the
 # same suffix, within 5 %.
-PRESETS: dict[str, ModelPreset] = {
+_SHIPPED: dict[str, ModelPreset] = {
     "fcnet": ModelPreset(
         "fcnet", 254_668, {"hidden_dim": 128, "decoder_dim": 64}, training=FCNET_WINDOWS
     ),
@@ -221,27 +216,10 @@ PRESETS: dict[str, ModelPreset] = {
     ),
     "dt": ModelPreset("dt", 259_068, {"hidden_dim": 72}, "legged-return", "return"),
     "dt-legged": ModelPreset("dt", 804_620, {"hidden_dim": 128}, "legged-return", "return"),
-    "retnet": ModelPreset("retnet", 256_980, {"hidden_dim": 72}, training=ATTENTION_WINDOWS),
-    "retnet-legged": ModelPreset("retnet", 800_908, {"hidden_dim": 128}),
-    "dt-retnet": ModelPreset(
-        "dt-retnet",
-        257_340,
-        {"hidden_dim": 72},
-        "legged-return",
-        "return",
-        training=ATTENTION_WINDOWS,
-    ),
-    "dt-retnet-legged": ModelPreset(
-        "dt-retnet", 801_548, {"hidden_dim": 128}, "legged-return", "return"
-    ),
     "history-mlp": ModelPreset("history-mlp", 258_004, {"hidden_dim": 56}, training=MLP_STEPS),
     "history-mlp-legged": ModelPreset("history-mlp", 790_984, {"hidden_dim": 164}),
     "mlp": ModelPreset("mlp", 254_364, {"hidden_dim": 336}, training=MLP_STEPS),
     "mlp-legged": ModelPreset("mlp", 791_020, {"hidden_dim": 608}),
-    **_flow_preset("flow", 254_064, hidden_dim=156),
-    **_flow_preset("flow-1", 254_064, hidden_dim=156, steps=1),
-    **_flow_preset("flow-4", 254_064, hidden_dim=156, steps=4),
-    **_flow_preset("flow-legged", 788_976, hidden_dim=380),
     **_d4rl_preset("hopper", 2_593_283),
     **_d4rl_preset("halfcheetah", 2_598_278),
     **_d4rl_preset("walker2d", 2_598_278),
@@ -250,10 +228,12 @@ PRESETS: dict[str, ModelPreset] = {
     **_body_presets("adroit-hammer", "adroit-hammer", 17_132_890, 11, 14_302_770),
     **_body_presets("adroit-relocate", "adroit-relocate", 17_131_934, 11, 14_308_726),
 }
+PRESETS: Mapping[str, ModelPreset] = Registered("model_preset", ModelPreset, _SHIPPED)
+"""Name -> preset: the sizes here, and those of plug-ins and other packages."""
 
 
 def model_names() -> list[str]:
-    """The presets, and the models that other packages name."""
+    """The presets, and the models that other packages name without one."""
     return list(dict.fromkeys([*PRESETS, *extension_names("model")]))
 
 

@@ -15,7 +15,6 @@ from gaitforge.datasets.formats import importer_class
 from gaitforge.datasets.layout import ROOT_FILE, check_outside_stores
 from gaitforge.flows.records.part_records import copy_records
 from gaitforge.flows.records.versions import mixed_versions
-from gaitforge.pipeline.cli.collect import relabel
 from gaitforge.pipeline.cli.parsing.parser import (
     CELL_FIELDS,
     actions,
@@ -296,7 +295,6 @@ dataset_command = actions(
     _annotate,
     _trim,
     _cut,
-    relabel,
     _apply,
     _merge,
     _split,

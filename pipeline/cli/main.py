@@ -31,8 +31,6 @@ COMMANDS = {
     "run": ("run", "run or resume an experiment: learners × sets × seeds, scored"),
     "pipeline": ("run", "collect, train, evaluate, compare and report by one plan"),
     "collect": ("collect", "collect the missing parts of a plan into a store"),
-    "derive": ("collect", "add a field to stored episodes by exact replay"),
-    "counterfactual": ("collect", "simulate stored episodes again with one thing changed"),
     "plan": ("store", "print the plan from which a dataset can be made anew, with its hashes"),
     "query": ("store", "describe the episodes that match a condition, or list them"),
     "info": ("store", "show a store's version, size and schema version, or its columns"),

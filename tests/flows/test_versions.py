@@ -55,16 +55,39 @@ def test_versions_are_mixed_only_where_it_is_allowed(
     assert main(words) == 0  # nothing is missing
 
 
+def stores_of_two_versions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """A store of another MuJoCo's part, and one of this one's."""
+    first, second = PLAN.part_ids()
+    own = backend.installed_version()
+    return [
+        collected(folder / "a.zarr", monkeypatch, OTHER, first),
+        collected(folder / "b.zarr", monkeypatch, own, second),
+    ]
+
+
+def commands_of_the_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands that would run with the other MuJoCo, from a folder, as they are asked for."""
+    ran: list[list[str]] = []
+
+    def run(folder: Path | None, words: list[str], capture: bool = False) -> tuple[int, str]:
+        ran.append(words)
+        return 0, '{"faults": ["of the other"]}'
+
+    own = backend.installed_version()
+    monkeypatch.setattr(recorded_versions, "run_with", run)
+    monkeypatch.setattr(
+        recorded_versions, "recorded_mujoco", lambda v: None if v == own else folder
+    )
+    return ran
+
+
 @pytest.mark.slow
 def test_a_mixed_store_names_its_parts_and_repeats_each_with_its_own_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, second = PLAN.part_ids()
+    first, _ = PLAN.part_ids()
     own = backend.installed_version()
-    stores = [
-        collected(tmp_path / "a.zarr", monkeypatch, OTHER, first),
-        collected(tmp_path / "b.zarr", monkeypatch, own, second),
-    ]
+    stores = stores_of_two_versions(tmp_path, monkeypatch)
     with pytest.raises(ValueError, match=f"made by mujoco {OTHER}; .* --with-recorded-versions"):
         replay(stores[0], 1, 0, Silent())
     store = tmp_path / "s.zarr"
@@ -77,32 +100,11 @@ def test_a_mixed_store_names_its_parts_and_repeats_each_with_its_own_version(
         assert "--with-recorded-versions" in error, words
 
     # The other version is a process with a folder before its packages; here it is this version.
-    ran: list[list[str]] = []
-
-    def run(folder: Path | None, words: list[str], capture: bool = False) -> tuple[int, str]:
-        ran.append(words)
-        return 0, '{"faults": ["of the other"]}'
-
-    monkeypatch.setattr(recorded_versions, "run_with", run)
-    monkeypatch.setattr(
-        recorded_versions, "recorded_mujoco", lambda v: None if v == own else tmp_path
-    )
+    ran = commands_of_the_other(tmp_path, monkeypatch)
     assert main(["verify", str(store), "--replay", "4", "--with-recorded-versions"]) == 1
     assert capsys.readouterr().out == "of the other\n"
     [words] = ran
     assert words == ["verify", str(store), "--replay", "4", "--json", "--simulator-version", OTHER]
-    derive = ["derive", str(store), "--field", "state"]
-    assert main(derive) == 2
-    assert f"part {first} was made by mujoco {OTHER}" in capsys.readouterr().err
-    # The other version's part is then missing, and the field is not added.
-    assert main([*derive, "--with-recorded-versions"]) == 0
-    assert "state" not in open_store(store).select().episode(0)
-    assert ran[1] == [*derive, "--simulator-version", OTHER]
-    with monkeypatch.context() as patch:
-        patch.setattr(backend.MujocoBackend, "version", OTHER)
-        patch.setattr("gaitforge.flows.tasks.stored.derive.version", lambda _: OTHER)
-        assert main(ran[1]) == 0
-    assert "state" in open_store(store).select().episode(0)
 
 
 VERSIONS = st.from_regex(r"\A[0-9]{1,2}(\.[0-9]{1,2}){0,3}(rc[0-9])?(\.post[0-9])?\Z")

@@ -10,7 +10,7 @@ import torch
 
 from gaitforge.datasets import Field, Schema, Selection, Store
 from gaitforge.datasets.selection.selection import Unit
-from gaitforge.learners.models.registry import build_network, preset
+from gaitforge.learners.models.registry import PRESETS, build_network, preset
 from gaitforge.learners.policy.conditioning import Condition
 from gaitforge.learners.policy.gaussian import GaussianSpread
 from gaitforge.learners.policy.normalisation import Normaliser
@@ -33,6 +33,8 @@ SMALL = {
     "bot": {"embed_dim": 8, "n_layers": 1, "feedforward_dim": 8},
     "flow": {"hidden_dim": 32, "n_layers": 2, "context_len": 4},
 }
+KINDS = tuple(dict.fromkeys(entry.kind for entry in PRESETS.values()))
+"""Every kind that has a preset, also those of plug-ins."""
 CONTEXT = 6
 RETURN_KINDS = ("dt", "dt-retnet")
 """Kinds that need return tokens."""

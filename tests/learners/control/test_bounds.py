@@ -11,12 +11,12 @@ from gaitforge.learners.control.compiled_step import compiled_step
 from gaitforge.learners.control.control import LearnedPolicy
 from gaitforge.learners.control.step_modules import PolicyStep
 from gaitforge.learners.export.export_formats import onnx_step, to_onnx, trace
-from gaitforge.learners.models.registry import KINDS
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.policy.tokens import BODY_SIGN, TokenLayout
 from tests.learners.making import (
     CONTEXT,
     KIND_SETTINGS,
+    KINDS,
     OBS_SLICES,
     RETURN_KINDS,
     Seen,

@@ -19,12 +19,12 @@ from gaitforge.learners.control.step_modules import PolicyStep
 from gaitforge.learners.export.export_formats import onnx_step, to_onnx, trace
 from gaitforge.learners.models.bot.bodies import BODIES
 from gaitforge.learners.models.bot.bot import MASKINGS
-from gaitforge.learners.models.registry import KINDS, PRESETS, build_network, preset
+from gaitforge.learners.models.registry import PRESETS, build_network, preset
 from gaitforge.learners.models.spaces import SPACES, Space
 from gaitforge.learners.policy.normalisation import Normaliser
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.policy.tokens import TokenLayout
-from tests.learners.making import KIND_SETTINGS, SMALL, make_policy
+from tests.learners.making import KIND_SETTINGS, KINDS, SMALL, make_policy
 
 LARGE = 3_000_000  # presets with more parameters take too long here, and run in torch
 COMPILED = ("fcnet", "bot", "body-mlp", "history-mlp", "mlp", "transformer", "dt")
@@ -78,8 +78,7 @@ def test_the_step_that_is_picked_equals_torchs(name: str, robots: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_compiled_step_equals_torchs_beyond_the_context(kind: str) -> None:
     """A state of return tokens, several robots, and episodes that start at different times."""
-    returns = SPACES["legged-return"] if kind != "flow" else SPACES["legged"]
-    policy = random_policy(kind, KIND_SETTINGS[kind], returns)
+    policy = random_policy(kind, KIND_SETTINGS[kind], SPACES["legged-return"])
     step = compiled_step(policy, 3)
     assert (step is None) == (kind not in COMPILED)
     if step is not None:

@@ -23,12 +23,11 @@ from gaitforge.learners.export.export import PolicyExportOptions, export_policy
 from gaitforge.learners.export.export_formats import to_onnx, trace
 from gaitforge.learners.export.onnx_policy import OnnxPolicy
 from gaitforge.learners.models.fcnet.fcnet import FCNet, FCNetConfig
-from gaitforge.learners.models.registry import KINDS
 from gaitforge.learners.policy.normalisation import Normaliser
 from gaitforge.learners.policy.policy_network import PolicyNetwork
 from gaitforge.learners.policy.tokens import TokenLayout
 from tests.learners.control.exporting import FACTS, LONG, RETURN_SCALE, export_small, small_policy
-from tests.learners.making import OBS_SLICES, RETURN_KINDS, Seen
+from tests.learners.making import KINDS, OBS_SLICES, RETURN_KINDS, Seen
 
 ROOT = Path(__file__).resolve().parents[3]
 PT2_ONLY, PT2_FILES = PolicyExportOptions(("pt2",)), {"policy.pt2", "policy.json"}

@@ -8,12 +8,11 @@ from hypothesis import strategies as st
 from gaitforge.learners.control.fcnet_step import FCNetStep
 from gaitforge.learners.control.step_modules import PolicyStep
 from gaitforge.learners.models.fcnet.fcnet import FCNet, FCNetConfig
-from gaitforge.learners.models.registry import KINDS
 from tests.learners.control.exporting import LONG, RETURN_SCALE, small_policy
-from tests.learners.making import RETURN_KINDS
+from tests.learners.making import KINDS, RETURN_KINDS
 
 VARIANTS = [(kind, "obs") for kind in KINDS if kind not in RETURN_KINDS]
-VARIANTS += [(kind, "return") for kind in ("fcnet", "bot", *RETURN_KINDS)]
+VARIANTS += [(kind, "return") for kind in KINDS if kind in ("fcnet", "bot", *RETURN_KINDS)]
 
 
 @pytest.mark.parametrize("batch", [1, 3])

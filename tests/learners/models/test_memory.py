@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gaitforge.learners.models.memory import SpectralMemory
-from gaitforge.learners.models.registry import KINDS, config_class, default_settings
-from tests.learners.making import make_policy
+from gaitforge.learners.models.registry import config_class, default_settings
+from tests.learners.making import KINDS, make_policy
 
 SPECTRAL = {"history_kind": "spectral", "n_modes": 3}
 WITH_MEMORY = [kind for kind in KINDS if "history_kind" in default_settings(kind)]

@@ -12,7 +12,6 @@ from gaitforge.datasets.stream.order import Windows
 from gaitforge.datasets.stream.pool import Steps, gather
 from gaitforge.learners.checkpoint import load_policy, policy_card, save_checkpoint
 from gaitforge.learners.models.registry import (
-    KINDS,
     ModelSpec,
     build_network,
     config_class,
@@ -21,7 +20,7 @@ from gaitforge.learners.models.registry import (
 from gaitforge.learners.models.spaces import SPACES
 from gaitforge.learners.policy.normalisation import Normaliser
 from gaitforge.learners.policy.policy_network import PolicyNetwork
-from tests.learners.making import CONTEXT, KIND_SETTINGS, RETURN_KINDS
+from tests.learners.making import CONTEXT, KIND_SETTINGS, KINDS, RETURN_KINDS
 
 LONG = 3 * CONTEXT + 1
 SIZES = {"hidden_dim", "decoder_dim", "embed_dim", "feedforward_dim", "n_heads", "n_layers"}

@@ -8,6 +8,8 @@ import pytest
 
 from gaitforge.datasets import open_store
 from gaitforge.flows.tasks.registry import TASKS, collection_plan, evaluation_class
+from gaitforge.learners.models.registry import preset
+from gaitforge.learners.training.config import TrainConfig
 from tests.pipeline.command_line import TINY_GRID, Run, assert_refused
 
 PLAN = """
@@ -48,6 +50,12 @@ class Net(nn.Linear):
 
     def reset_state(self, state, rows):
         pass
+"""
+SIZES = """
+from gaitforge.learners.models.registry import ModelPreset
+
+SHORT = ModelPreset("line", 852, {"bias": False}, training={"batch_size": 3})
+WRONG = ModelPreset("curve", None, {})
 """
 FORMAT = """
 from gaitforge.datasets.formats import FormatEntry
@@ -267,6 +275,26 @@ def test_a_packages_model_is_listed_trained_evaluated_and_exported(
     train = ["train", store, "--out", tmp_path / "x"]
     assert_refused(run(*train, "--model", "lone"), "no model 'lone'", "line, or module:Config")
     assert_refused(run(*train, "--model", "subprocess:Popen"), "is no dataclass with build")
+
+
+def test_a_packages_size_of_a_model_is_listed_and_built_with_its_settings(
+    install: Install, run: Run
+) -> None:
+    install("lines", "model", "line", "lines_own:Linear", MODEL)
+    install("sizes", "model_preset", "line-short", "lines_sizes:SHORT", SIZES)
+    [row] = [row for row in json.loads(run("models", "--json").out) if row["model"] == "line-short"]
+    assert (row["kind"], row["space"], row["parameters"]) == ("line", "legged", 852)
+    spec = preset("line-short")
+    assert (spec.kind, spec.config.bias) == ("line", False)
+    assert TrainConfig.recommended("line-short").batch_size == 3
+    install("curves", "model_preset", "curve", "curves_sizes:WRONG", SIZES)
+    with pytest.raises(ValueError, match=r"no kind of model 'curve'; allowed: fcnet, .*line"):
+        preset("curve")
+    install("numbers", "model_preset", "number", "number_sizes:NUMBER", "NUMBER = 3")
+    with pytest.raises(
+        ValueError, match="model_preset 'number' of the package numbers is no Model"
+    ):
+        preset("number")
 
 
 def test_a_packages_format_is_listed_written_and_read(

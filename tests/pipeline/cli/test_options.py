@@ -26,7 +26,6 @@ collect {new} --plan {plan} | --terrain stairs --robot nosuch --robots 3 --half 
 collect {new} --plan {plan} | --level 9 --preset demo --share 0.5 --labeller x --where x --policy x
 collect {new} | --share 0.3 --stretch 12 --labeller aliengo-locomotion --where level=1
 collect {new} --sim mujoco | --isaacgym-python python3
-derive {store} --field state | --unit m
 train {store} --out {new} --plan {train_plan} | --model fcnet --steps 1 --batch-size 3 --seed 5
 train {store} --out {new} --plan {train_plan} | --objective awr --optimiser lion --where level=1
 train {store} --out {new} --plan {train_plan} | --terrain flat --skill run --level 1 --device cpu

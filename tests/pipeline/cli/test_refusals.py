@@ -183,7 +183,6 @@ evaluate random --task gym --set env=Bee-v5 | no task 'Bee-v5'
 evaluate random --task gym --set environments=0 | at least 1
 evaluate random --task gym --terrain flat | no setting 'terrains'; allowed: env
 evaluate random --task drone | unknown task 'drone'; allowed: legged, gym
-evaluate random --task derive | no policy is evaluated on task 'derive'
 
 serve --host 0.0.0.0 | --host has no effect
 serve --schedule '0 2 * * *' | a schedule needs --store

@@ -26,7 +26,6 @@ train {store} --model mlp --steps 1 --out {out}
 evaluate aliengo-locomotion --episodes 1 --out {out}.json
 collect {out} --set grid.parts=1
 collect {out} --set grid.parts=1 --new-every-day
-derive {store} --field state
 expert train --out {out} --steps 1
 humanoid collect {out} --reference {clips} --clips step_00
 """

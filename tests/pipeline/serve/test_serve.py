@@ -64,7 +64,7 @@ def test_a_forms_values_are_the_words_of_its_command() -> None:
 
 
 def test_every_command_with_work_is_a_deployment_and_says_each_of_its_parameters() -> None:
-    assert FLOWS.keys() >= {"run", "collect", "derive", "train", "evaluate", "export", "import"}
+    assert FLOWS.keys() >= {"run", "collect", "train", "evaluate", "export", "import"}
     assert FLOWS.keys() >= {"query", "card", "dagger", "compare", "expert-train", "gym-collect"}
     for each in FLOWS.values():
         for name, field in each.parameters.properties.items():

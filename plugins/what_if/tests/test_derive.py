@@ -23,8 +23,8 @@ from gaitforge.datasets.layout import OVERLAYS
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.tasks.legged import LeggedPlan
-from gaitforge.flows.tasks.stored.derive import DerivePlan
-from gaitforge.flows.tasks.stored.relabel import RelabelPlan
+from gaitforge.plugins.what_if.derive import DerivePlan
+from gaitforge.plugins.what_if.relabel import RelabelPlan
 from tests.flows.making import Interrupting
 
 GRID = CollectionGrid(

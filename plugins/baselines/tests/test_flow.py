@@ -10,12 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gaitforge.learners.models.flow import FlowConfig, FlowPolicy
 from gaitforge.learners.policy.tokens import TokenLayout
 from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.objectives import OBJECTIVES, squared_error, summed_loss
 from gaitforge.learners.training.train import train
+from gaitforge.plugins.baselines.flow import FlowConfig, FlowPolicy
 from tests.learners.making import SHORT, SMALL, make_policy, make_selection
+from tests.learners.training.test_resume import (
+    LONGER,
+    assert_same_run,
+    stop_and_go_on,
+    told_of_other_numbers,
+)
 
 LAYOUT = TokenLayout("obs", {"state": (0, 3)})
 SIZES: dict[str, Any] = {"hidden_dim": 16, "n_layers": 2, "context_len": 3, "chunk": 4}
@@ -169,6 +175,19 @@ def test_it_learns_by_imitation(tmp_path: Path) -> None:
     assert long.validation_loss is not None
     assert short.validation_loss is not None
     assert long.validation_loss < 0.7 * short.validation_loss
+
+
+def test_a_stopped_run_ends_as_one_that_was_not_and_says_what_moves_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gaitforge.learners.training.trainer.PROGRESS_PERIOD_S", 0.0)
+    selection = make_selection(tmp_path / "walks.zarr")
+    config = replace(LONGER, model="flow", model_overrides=SMALL["flow"])
+    uninterrupted = train(config, selection, tmp_path / "whole")
+    stopped = stop_and_go_on(config, selection, tmp_path / "stopped")
+    assert_same_run(stopped, uninterrupted.run_dir)
+    # Its loss draws random numbers, and the parts of a batch decide which.
+    assert told_of_other_numbers(replace(config, objective="bc"), selection, tmp_path / "parts")
 
 
 def test_other_losses_and_settings_outside_their_range_are_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from gaitforge.datasets.catalog.edit_log import added_field, edited
 from gaitforge.datasets.edits.operations import REWARD
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.tasks.interface import PartData, Simulation
-from gaitforge.flows.tasks.stored.overlay import OverlayPlan, overlay_part
+from gaitforge.plugins.what_if.overlay import OverlayPlan, overlay_part
 
 
 @dataclass(frozen=True)

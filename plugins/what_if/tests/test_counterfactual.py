@@ -16,7 +16,7 @@ from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.legged.paired import paired
 from gaitforge.flows.stages.replay import replay
 from gaitforge.flows.tasks.legged import LeggedPlan
-from gaitforge.flows.tasks.stored.counterfactual import CounterfactualPlan
+from gaitforge.plugins.what_if.counterfactual import CounterfactualPlan
 
 GRID = CollectionGrid(
     terrains=("flat", "rough"), skills=("run", "stand"), levels=(0, 3), parts=2,

@@ -1,4 +1,4 @@
-"""Retentive Network (RetNet), Sun et al. 2023, "A Successor to Transformer", Section 2.
+"""Retentive Network (RetNet), Sun et al. 2023, "A Successor to Transformer", Section 2; DT-RetNet.
 
 Retention replaces attention's softmax by a fixed exponential decay with one rate per head, on
 rotated queries and keys; each head's output is normalised and gated by swish. It is computed in
@@ -10,6 +10,11 @@ As in the paper, values, gate and feed-forward have twice the model's width; a l
 many parameters as a Transformer's. Deviation: the paper rescales scores for low precision; we do
 not, because the factor cancels in each head's normalisation. Initial weights as in the authors'
 published code: Xavier uniform, gain 2^-2.5 into the heads and 2^-1 out of them.
+
+DT-RetNet of Tan et al. 2024, Section 4.1, "replaces the Transformer architecture in DT into
+RetNet": DT's tokens in these layers, which count positions and decay in tokens, as published. The
+paper tells nothing more. Deviation from DT: the memory covers the whole episode, with weights that
+decay, where DT sees n steps.
 
 Legend: B batch, T tokens, K tokens per step, d hidden channels, H heads, w = d / H channels of a
 query or key, 2w of a value.
@@ -24,6 +29,7 @@ from torch.nn import functional
 
 from gaitforge.learners.models.causal_attention import CausalNetwork, SingleTokenNetwork
 from gaitforge.learners.models.config_checks import NoPrefix, check_counts, check_rotary_heads
+from gaitforge.learners.models.decision_transformer import DecisionTransformer
 from gaitforge.learners.models.rotary import Rotation, rotary_frequencies, rotation
 from gaitforge.learners.policy.tokens import TokenLayout
 
@@ -52,6 +58,17 @@ class RetNetConfig(NoPrefix):
     def build(self, layout: TokenLayout, act_dim: int) -> CausalNetwork:
         """The network for tokens of `layout`."""
         return SingleTokenNetwork(self, layout.dim, act_dim)
+
+
+@dataclass(frozen=True)
+class DTRetNetConfig(RetNetConfig):
+    """RetNet's sizes."""
+
+    title: ClassVar[str] = "DT-RetNet"
+
+    def build(self, layout: TokenLayout, act_dim: int) -> CausalNetwork:
+        """As `DecisionTransformerConfig.build`."""
+        return DecisionTransformer(self, layout, act_dim)
 
 
 @dataclass

@@ -1,1 +1,0 @@
-"""Tasks on stored episodes: added fields, new rewards, and one thing changed."""

@@ -1,0 +1,1 @@
+"""Networks to compare with: RetNet, DT-RetNet and flow matching."""

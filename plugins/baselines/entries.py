@@ -1,0 +1,24 @@
+"""The sizes of this plug-in's networks, by the names of their entry points; loads no torch.
+
+As for the product's own baselines, the width is the one whose parameter count is closest to that of
+the FCNet preset with the same suffix, within 5 %.
+"""
+
+from gaitforge.learners.models.registry import ATTENTION_WINDOWS, MLP_STEPS, ModelPreset
+
+RETNET = ModelPreset("retnet", 256_980, {"hidden_dim": 72}, training=ATTENTION_WINDOWS)
+RETNET_LEGGED = ModelPreset("retnet", 800_908, {"hidden_dim": 128})
+DT_RETNET = ModelPreset(
+    "dt-retnet", 257_340, {"hidden_dim": 72}, "legged-return", "return", ATTENTION_WINDOWS
+)
+DT_RETNET_LEGGED = ModelPreset("dt-retnet", 801_548, {"hidden_dim": 128}, "legged-return", "return")
+
+
+def _flow(parameters: int, **values: int) -> ModelPreset:
+    return ModelPreset("flow", parameters, values, "legged", "bc, return", MLP_STEPS)
+
+
+FLOW = _flow(254_064, hidden_dim=156)
+FLOW_1 = _flow(254_064, hidden_dim=156, steps=1)
+FLOW_4 = _flow(254_064, hidden_dim=156, steps=4)
+FLOW_LEGGED = _flow(788_976, hidden_dim=380)
