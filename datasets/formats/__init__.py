@@ -49,17 +49,14 @@ class FormatEntry:
         return [name for name in self.needs if find_spec(name) is None]
 
 
-def _own(name: str, summary: str, layout: str, **packages: Any) -> FormatEntry:
+def _own(name: str, summary: str, layout: str) -> FormatEntry:
     path = f"gaitforge.datasets.formats.{name}.{name}"
     prefix = name.capitalize()
     classes = f"{path}_reader:{prefix}Importer", f"{path}_writer:{prefix}Exporter"
-    return FormatEntry(summary, layout, *classes, **packages)
+    return FormatEntry(summary, layout, *classes)
 
-
-_HDF5: dict[str, Any] = {"needs": ("h5py",), "extra": "hdf5"}
 
 FORMATS: dict[str, FormatEntry] = {
-    "d4rl": _own("d4rl", "D4RL's flat HDF5, v0 to v2", "file.hdf5", **_HDF5),
     "fcnet": _own(
         "fcnet",
         "FCNet's three memory maps, of quadrupeds and (import only) of D4RL's tasks",

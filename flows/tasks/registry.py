@@ -24,7 +24,6 @@ LEGGED = "legged"
 LEGGED_POLICY = "legged-policy"
 TASKS = {
     LEGGED: "gaitforge.flows.tasks.legged:LeggedPlan",
-    "gym": "gaitforge.flows.tasks.gym:GymPlan",
     LEGGED_POLICY: "gaitforge.flows.tasks.legged_policy:LeggedPolicyPlan",
     "counterfactual": "gaitforge.flows.tasks.stored.counterfactual:CounterfactualPlan",
     "derive": "gaitforge.flows.tasks.stored.derive:DerivePlan",

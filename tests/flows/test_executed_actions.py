@@ -22,8 +22,8 @@ from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.replay import replay
 from gaitforge.flows.tasks.legged import LeggedPlan
+from gaitforge.plugins.gym.tests.gym_stores import make_gym_store
 from gaitforge.plugins.mocapact.humanoid.snippet_grid import humanoid_schema
-from tests.flows.gym_stores import make_gym_store
 from tests.pipeline.command_line import call
 
 GRID = CollectionGrid(

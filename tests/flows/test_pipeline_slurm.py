@@ -16,7 +16,7 @@ from gaitforge.flows.records.records import read_record, write_record
 from gaitforge.flows.runners.slurm import chain as stages
 from gaitforge.flows.runners.slurm.jobs import find_jobs, task_states
 from gaitforge.flows.stages.collect import collect
-from tests.flows.gym_stores import make_gym_store
+from gaitforge.plugins.gym.tests.gym_stores import make_gym_store
 from tests.flows.making import CLAIM, COLLECT, DEMO, plain_results, results
 from tests.flows.processes import gaitforge as process
 from tests.flows.slurm_cluster import SlurmCluster, slurm

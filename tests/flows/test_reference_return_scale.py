@@ -11,13 +11,13 @@ from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.train import SelectPlan, TrainPlan, run_training
-from gaitforge.flows.tasks.gym_evaluation import GymEvaluation
 from gaitforge.flows.tasks.policy_source import run_source
 from gaitforge.flows.tasks.registry import run_evaluation
 from gaitforge.learners.checkpoint import load_policy
 from gaitforge.learners.control.control import LearnedPolicy
 from gaitforge.learners.training.config import TrainConfig
-from tests.flows.gym_stores import RETURNS, TINY, make_gym_store
+from gaitforge.plugins.gym.evaluation import GymEvaluation
+from gaitforge.plugins.gym.tests.gym_stores import RETURNS, TINY, make_gym_store
 
 pytest.importorskip("gymnasium")
 

@@ -22,16 +22,16 @@ from gaitforge.flows.runners.slurm.script import SlurmSettings
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.replay import replay
 from gaitforge.flows.stages.status import collection_status
-from gaitforge.flows.tasks.gym import GymPlan
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.flows.tasks.legged_policy import driven_by
 from gaitforge.flows.tasks.registry import TASKS, collection_plan, recorded_plan
 from gaitforge.flows.tasks.stored.counterfactual import CounterfactualPlan
 from gaitforge.flows.tasks.stored.derive import DerivePlan
 from gaitforge.flows.tasks.stored.relabel import RelabelPlan
+from gaitforge.plugins.gym.task import GymPlan
+from gaitforge.plugins.gym.tests.making import make_training
 from gaitforge.plugins.mocapact.humanoid.snippet_grid import SnippetGrid
 from gaitforge.plugins.mocapact.task import HumanoidPlan
-from tests.collectors.gym.making import make_training
 from tests.flows.making import COLLECT, GRID, small_run
 
 pytestmark = pytest.mark.slow

@@ -30,6 +30,6 @@ def trained(store: Path) -> Path:
 def hopper(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished training of random weights."""
     pytest.importorskip("gymnasium")
-    from tests.collectors.gym.making import make_training
+    from gaitforge.plugins.gym.tests.making import make_training
 
     return make_training(tmp_path_factory.mktemp("gym") / "hopper")

@@ -24,8 +24,8 @@ from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.learners.checkpoint import load_policy
 from gaitforge.pipeline.report.experiment import PLAN_KINDS, stages_of
+from gaitforge.plugins.gym.tests.gym_stores import TINY, make_gym_store
 from tests.flows.experiments.still import STILL
-from tests.flows.gym_stores import TINY, make_gym_store
 from tests.flows.making import run_experiment
 from tests.pipeline.command_line import call
 

@@ -22,9 +22,9 @@ from gaitforge.flows.stages.stage import Stage
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.pipeline.report.experiment import stages_of
-from tests.flows import gym_stores
+from gaitforge.plugins.gym.tests import gym_stores
+from gaitforge.plugins.gym.tests.gym_stores import make_gym_store
 from tests.flows.experiments.still import STILL
-from tests.flows.gym_stores import make_gym_store
 
 MLP: dict[str, Any] = {"model": "mlp", "steps": 2}
 PPO = {"environments": 2, "steps": 256}

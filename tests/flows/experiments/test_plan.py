@@ -37,7 +37,7 @@ from gaitforge.pipeline.presets.experiments import (
 )
 from gaitforge.pipeline.report.experiment import stages_of
 from gaitforge.pipeline.report.results import PUBLISHED, published
-from tests.flows.gym_stores import TINY, make_gym_store
+from gaitforge.plugins.gym.tests.gym_stores import TINY, make_gym_store
 from tests.learners.models.parameter_counts import parameter_count
 
 BUDGETS = (1, 5, 20)

@@ -18,7 +18,7 @@ from gaitforge.flows.tasks.legged import legged_plan
 from gaitforge.pipeline.report.experiment import stages_of
 from gaitforge.pipeline.report.pages import policy
 from gaitforge.pipeline.report.report import REPORT_NAME, write_report
-from tests.flows.gym_stores import make_gym_store
+from gaitforge.plugins.gym.tests.gym_stores import make_gym_store
 from tests.flows.making import Counting, run_experiment
 from tests.pipeline.report.test_report import PageReader
 

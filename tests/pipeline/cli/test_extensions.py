@@ -12,7 +12,7 @@ from tests.pipeline.command_line import TINY_GRID, Run, assert_refused
 PLAN = """
 from dataclasses import dataclass
 
-from gaitforge.flows.tasks.gym import GymPlan
+from gaitforge.plugins.gym.task import GymPlan
 
 @dataclass(frozen=True)
 class Hop(GymPlan):
@@ -51,7 +51,7 @@ class Net(nn.Linear):
 FORMAT = """
 from gaitforge.datasets.formats import FormatEntry
 
-path = "gaitforge.datasets.formats.d4rl.d4rl"
+path = "gaitforge.plugins.gym.d4rl.d4rl"
 FORMAT = FormatEntry("ours", "file", f"{path}_reader:D4rlImporter", f"{path}_writer:D4rlExporter")
 """
 SIMULATOR = """

@@ -10,10 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gaitforge.collectors.gym.batch import TaskBatch
-from gaitforge.collectors.gym.gym_evaluation import evaluate
-from gaitforge.collectors.gym.gym_rollout import run_episode
-from gaitforge.collectors.gym.tasks import find_task
 from gaitforge.collectors.policy import StoredObservation
 from gaitforge.common.own_code import code_hash, module_version
 from gaitforge.common.trust import trusting
@@ -22,10 +18,13 @@ from gaitforge.flows.experiments.claim import Claim
 from gaitforge.flows.experiments.plan import Experiment
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.stage import Stage, is_done, run_stage
-from gaitforge.flows.tasks.gym import DrawnPolicy
-from gaitforge.flows.tasks.gym_evaluation import GymEvaluation
 from gaitforge.flows.tasks.policy_source import named_source
 from gaitforge.pipeline.report.experiment import stages_of
+from gaitforge.plugins.gym.environments.batch import TaskBatch
+from gaitforge.plugins.gym.environments.tasks import find_task
+from gaitforge.plugins.gym.episodes import evaluate, run_episode
+from gaitforge.plugins.gym.evaluation import GymEvaluation
+from gaitforge.plugins.gym.task import DrawnPolicy
 from tests.pipeline.command_line import Run, assert_refused
 
 pytest.importorskip("gymnasium")
@@ -255,8 +254,8 @@ def test_a_drawn_episode_tells_rewards_and_executed_actions() -> None:
 
 
 def test_files_that_an_environments_settings_name_are_part_of_its_version(here: Path) -> None:
-    from gaitforge.collectors.gym.tasks import package_version
     from gaitforge.common.trust import trusting
+    from gaitforge.plugins.gym.environments.tasks import package_version
 
     (here / "filed.py").write_text(
         "import gymnasium\n\ndef make(file):\n    return gymnasium.make('Pendulum-v1')\n"

@@ -1,0 +1,85 @@
+"""Small stores in the form of an imported D4RL file, of episodes that no one simulated."""
+
+from pathlib import Path
+
+import numpy as np
+
+from gaitforge.datasets import Field, Schema, Store, create_store
+from gaitforge.datasets.formats.d4rl_tasks import TASKS as D4RL_TASKS
+from gaitforge.datasets.formats.sources import catalog_columns
+from gaitforge.datasets.schema import TASK_AND_QUALITY
+from gaitforge.learners.training.config import TrainConfig
+from gaitforge.plugins.gym.environments.tasks import GymTask, find_task
+
+RETURNS = {"random": -5.0, "expert": 300.0}
+QUALITIES = ("medium", "medium-replay", "expert")
+ACT_DIM = 3
+
+TINY = TrainConfig(
+    model_overrides={"hidden_dim": 8, "decoder_dim": 8, "n_layers": 1, "n_modes": 2},
+    objective="return",
+    steps=2,
+    batch_size=4,
+    window_len=8,
+    held_out_fraction=0.0,
+    history_every=1,
+    threads=1,
+)
+"""A training of such a store that takes a moment."""
+
+
+def make_gym_store(
+    path: Path,
+    env: str = "Hopper-v5",
+    qualities: tuple[str, ...] = QUALITIES,
+    episodes: int = 12,
+    references: bool = True,
+) -> Path:
+    """A part per quality; the last episode of medium-replay is cut off, the others terminated."""
+    task = find_task(env)
+    obs_dim = max(stop for _, stop in D4RL_TASKS[task.name].obs_slices.values())
+    attributes = {"task": task.name, "format": "gymnasium"}
+    schema = Schema(
+        fields=(
+            Field("obs", (obs_dim,), slices=dict(D4RL_TASKS[task.name].obs_slices)),
+            Field("action", (ACT_DIM,)),
+            Field("reward"),
+        ),
+        control_dt_s=task.facts.control_dt_s,
+        robot=task.name,
+        attributes=attributes | ({"reference_returns": RETURNS} if references else {}),
+        group_by=TASK_AND_QUALITY,
+    )
+    store = create_store(path, schema)
+    for number, quality in enumerate(qualities):
+        _write_part(store, task, quality, number, episodes)
+    return path
+
+
+def _write_part(store: Store, task: GymTask, quality: str, number: int, episodes: int) -> None:
+    rng = np.random.default_rng(number)
+    lengths = rng.integers(5, 20, episodes)
+    steps = int(lengths.sum())
+    (obs_dim,) = store.schema.field("obs").shape
+    obs = rng.normal(size=(steps, obs_dim)).astype(np.float32)
+    action = np.tanh(obs[:, :ACT_DIM]).astype(np.float32)
+    reward = rng.uniform(0, 2 + number, steps).astype(np.float32)
+    terminated = np.ones(episodes, bool)
+    terminated[-1] = quality != "medium-replay"
+    returns = [float(part.sum()) for part in np.split(reward, np.cumsum(lengths)[:-1])]
+    columns = catalog_columns(
+        0,
+        lengths,
+        f"{number:07x}",
+        TASK_AND_QUALITY,
+        task=task.name,
+        quality=quality,
+        robot=task.name,
+        simulator="mujoco",
+        expert=quality,
+        success=~terminated,
+        terminated=terminated,
+        truncated=np.zeros(episodes, bool),
+        **{"return": np.array(returns)},
+    )
+    store.write_part(f"{quality}-0000", {"obs": obs, "action": action, "reward": reward}, columns)
