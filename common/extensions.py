@@ -1,9 +1,9 @@
 """Extensions of users and other packages: names of "module:name", and entry points.
 
-The groups of entry points are gaitforge.tasks, .models, .objectives, .formats, .simulators and
-.commands; the folders of plugins/ use them, too. Installing a package is what makes its code
-trusted here; nothing of it is imported before somebody names it. Any other "module:name" is
-imported only if the user's command line named it (`trust`).
+The groups of entry points are gaitforge.tasks, .models, .objectives, .formats, .simulators,
+.commands and .expert_trainers; the folders of plugins/ use them, too. Installing a package is what
+makes its code trusted here; nothing of it is imported before somebody names it. Any other
+"module:name" is imported only if the user's command line named it (`trust`).
 """
 
 import hashlib

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gaitforge.collectors.experts.expert import DEFAULT_EXPERT
+from gaitforge.common.extensions import extension_names
 from gaitforge.common.trust import trusting
 from gaitforge.datasets import create_store, open_store
 from gaitforge.flows.progress import Silent, no_progress
@@ -93,7 +94,7 @@ def counterfactual(source: str) -> CollectionPlan:
     return CounterfactualPlan(source, randomisation={"payload_kg": 1})
 
 
-@pytest.fixture(scope="module", params=list(TASKS))
+@pytest.fixture(scope="module", params=[*TASKS, *extension_names("task")])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
     """A small plan of the task, and its store, collected in this process."""
     plan = replace(COLLECT, grid=replace(GRID, parts=2, episodes_per_part=4))
@@ -211,5 +212,5 @@ def test_a_changed_number_is_found_and_named(made: Made, tmp_path: Path, field: 
 
 
 def test_what_is_no_task_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"unknown task 'drone'; allowed: legged, gym,.* humanoid"):
+    with pytest.raises(ValueError, match=r"unknown task 'drone'; allowed: legged, .*gym, humanoid"):
         collection_plan("drone", {})

@@ -17,7 +17,7 @@ from tests.datasets.formats.peer_environment import peer_python, run_peer
 
 pytest.importorskip("h5py", reason="h5py is the extra hdf5")
 
-PROGRAM = "d4rl_reader.py"
+PROGRAM = Path(__file__).with_name("d4rl_program.py")
 EPISODES = [*random_episodes(60), (3, "truncated")]
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from gaitforge.common.history import read_history
+from gaitforge.flows.tasks.expert_trainers import network_trainer
 from gaitforge.learners.actor_critic import RegistryNetworks
 from gaitforge.learners.checkpoint import load_policy
 from gaitforge.plugins.gym.environments.batch import TaskBatch
@@ -103,3 +104,12 @@ def test_two_trainings_of_a_seed_are_equal(tmp_path: Path) -> None:
         train(TINY, tmp_path / name)
         weights.append(load_policy(tmp_path / name / "policy").state_dict())
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_an_experiment_finds_the_trainer_by_its_setting() -> None:
+    found = network_trainer({"env": "Hopper-v5", "steps": 1})
+    assert found is not None
+    task, trainer = found
+    assert (task, trainer.setting) == ("gym", "env")
+    assert trainer.settings_class() is GymPPOConfig
+    assert network_trainer({"robot": "a1"}) is None

@@ -1,11 +1,13 @@
 """Tasks, models, formats and simulators of other packages, by their entry points."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gaitforge.datasets import open_store
+from gaitforge.flows.tasks.expert_trainers import network_trainer
 from gaitforge.flows.tasks.registry import TASKS, collection_plan, evaluation_class
 from tests.pipeline.command_line import TINY_GRID, Run, assert_refused
 
@@ -63,6 +65,18 @@ def installed_version():
 class Slow(MujocoBackend):
     name = "slow"
 """
+TRAINER = """
+from gaitforge.flows.tasks.expert_trainers import ExpertTrainer
+from gaitforge.pipeline.cli.work import Result, single
+
+TRAINER = ExpertTrainer(
+    "--hops", "how often", "N", "hop_trainer:begin", ("gaitforge expert train --hops 3 --out x",)
+)
+
+def begin(arguments):
+    hops = int(arguments.hops)
+    return single(arguments, "hop", lambda _: hops, lambda n: Result({"hops": n}), arguments.out)
+"""
 COUNT = """
 import argparse
 
@@ -108,7 +122,7 @@ def test_a_packages_task_is_found_by_its_name_and_no_other_is_imported(install: 
     assert (plan.kind, getattr(plan, "hops")) == ("hop", 3)  # noqa: B009, another package's field
     assert evaluation_class("hop").__name__ == "GymEvaluation"
     with pytest.raises(
-        ValueError, match=r"unknown task 'run'; allowed: legged, gym, .*, hop, .*walk"
+        ValueError, match=r"unknown task 'run'; allowed: legged, .*gym, hop, .*walk"
     ):
         collection_plan("run", {})
 
@@ -154,9 +168,9 @@ def test_two_packages_with_one_name_are_both_named(
 
 
 def test_a_package_cannot_take_the_name_of_a_task_of_ours(install: Install) -> None:
-    install("hoppers", "task", "gym", "q1:Hop", "raise KeyError")
-    assert set(TASKS) >= {"gym"}
-    assert collection_plan("gym", {"env": "Hopper-v5"}).kind == "gym"
+    install("hoppers", "task", "legged", "q1:Hop", "raise KeyError")
+    assert set(TASKS) >= {"legged"}
+    assert collection_plan("legged", {}).kind == "legged"
 
 
 def test_a_packages_task_collects(install: Install, run: Run, tmp_path: Path) -> None:
@@ -223,3 +237,19 @@ def test_a_package_adds_an_action_to_a_command(install: Install, run: Run) -> No
     assert "count experts" in helped
     assert_refused(run("expert", "walk", "--far"), "cannot be loaded: KeyError: 'no")
     assert "expert.count" not in run("--help").out
+
+
+def test_a_packages_trainer_trains_experts_by_its_option(
+    install: Install, run: Run, tmp_path: Path
+) -> None:
+    install("hoppers", "expert_trainer", "hop", "hop_trainer:TRAINER", TRAINER)
+    install("broken", "expert_trainer", "amble", "amble_trainer:TRAINER", "raise KeyError('no')")
+    helped = run("expert", "train", "--help").out
+    assert "--hops N" in helped
+    assert "gaitforge expert train --hops 3" in helped
+    train = ("expert", "train", "--hops", "3", "--out", tmp_path / "hop", "--json")
+    done = run(*train)
+    assert json.loads(done.out) == {"hops": 3}
+    assert "warning: expert_trainer 'amble' of the package broken cannot be loaded" in done.err
+    assert run(*train, "--steps", "9").code == 2, "the trainer reads no steps"
+    assert network_trainer({"hops": 3}) is None, "it trains no networks"

@@ -1,7 +1,7 @@
 """Loads a file with D4RL's own package and with TorchRL's reader; run by an interpreter with both.
 
-python d4rl_reader.py FILE RESULT     writes what the two saw to RESULT, an .npz file
-python d4rl_reader.py --write FILE    writes three terminated episodes with D4RL's own writer
+python d4rl_program.py FILE RESULT     writes what the two saw to RESULT, an .npz file
+python d4rl_program.py --write FILE    writes three terminated episodes with D4RL's own writer
 """
 
 # Run by another interpreter, which has d4rl and torchrl.
