@@ -14,15 +14,12 @@ from tests.pipeline.command_line import TINY_GRID, Run, assert_refused
 PLAN = """
 from dataclasses import dataclass
 
-from gaitforge.plugins.gym.task import GymPlan
+from gaitforge.flows.tasks.legged import LeggedPlan
 
 @dataclass(frozen=True)
-class Hop(GymPlan):
+class Hop(LeggedPlan):
     kind = "{kind}"
 
-    env: str = "CartPole-v1"
-    qualities: tuple[str, ...] = ("random",)
-    steps: int = 30
     hops: int = 2
 """
 MODEL = """
@@ -120,7 +117,7 @@ def test_a_packages_task_is_found_by_its_name_and_no_other_is_imported(install: 
     install("broken", "task", "walk", "broken_plan:Walk", "raise KeyError('no\\nrobot')")
     plan = collection_plan("hop", {"hops": 3})
     assert (plan.kind, getattr(plan, "hops")) == ("hop", 3)  # noqa: B009, another package's field
-    assert evaluation_class("hop").__name__ == "GymEvaluation"
+    assert evaluation_class("hop").__name__ == "LeggedEvaluation"
     with pytest.raises(
         ValueError, match=r"unknown task 'run'; allowed: legged, .*gym, hop, .*walk"
     ):
@@ -175,7 +172,8 @@ def test_a_package_cannot_take_the_name_of_a_task_of_ours(install: Install) -> N
 
 def test_a_packages_task_collects(install: Install, run: Run, tmp_path: Path) -> None:
     install("hoppers", "task", "hop", "hoppers_own:Hop", PLAN.format(kind="hop"))
-    done = run("collect", tmp_path / "x.zarr", "--task", "hop")
+    small = ("--set", "grid.parts=1", "--set", "grid.episodes_per_part=2", "--set", "threads=1")
+    done = run("collect", tmp_path / "x.zarr", "--task", "hop", *small)
     assert done.code == 0, done.err
     assert open_store(tmp_path / "x.zarr").select().steps >= 30
 
