@@ -241,6 +241,7 @@ def test_a_packages_trainer_trains_experts_by_its_option(
     install: Install, run: Run, tmp_path: Path
 ) -> None:
     install("hoppers", "expert_trainer", "hop", "hop_trainer:TRAINER", TRAINER)
+    assert network_trainer({"hops": 3}) is None, "it trains no networks"
     install("broken", "expert_trainer", "amble", "amble_trainer:TRAINER", "raise KeyError('no')")
     helped = run("expert", "train", "--help").out
     assert "--hops N" in helped
@@ -250,4 +251,3 @@ def test_a_packages_trainer_trains_experts_by_its_option(
     assert json.loads(done.out) == {"hops": 3}
     assert "warning: expert_trainer 'amble' of the package broken cannot be loaded" in done.err
     assert run(*train, "--steps", "9").code == 2, "the trainer reads no steps"
-    assert network_trainer({"hops": 3}) is None, "it trains no networks"
