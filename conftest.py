@@ -111,3 +111,12 @@ def humanoid_reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wanted = (("squat", 0), ("squat", 1), ("step", 0))
     write_reference(path, [synthetic_clip(motion, 40, variant) for motion, variant in wanted])
     return path
+
+
+@pytest.fixture(scope="session")
+def hopper(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished training of random weights."""
+    pytest.importorskip("gymnasium")
+    from gaitforge.plugins.gym.tests.making import make_training
+
+    return make_training(tmp_path_factory.mktemp("gym") / "hopper")

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import Bench, run_alone
-from gaitforge.collectors.gym.tasks import find_task
 from gaitforge.datasets import Field, Schema, create_store, open_store
 from gaitforge.datasets.formats.sources import catalog_columns, episode_returns
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.flows.progress import Reporter
+from gaitforge.plugins.gym.environments.tasks import find_task
 from gaitforge.plugins.mocapact.humanoid.snippet_grid import humanoid_schema
 
 WANTED_MB_PER_S = 100.0

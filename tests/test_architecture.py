@@ -62,8 +62,6 @@ LAZY = {
     "xarray": "extra xarray",
     "gaitforge.plugins.robots.imported_experts.torchscript": "loads torch",
     "gaitforge.collectors.experts.ppo": "loads rsl-rl",
-    "gaitforge.collectors.gym.training.ppo": "loads rsl-rl",
-    "gaitforge.flows.stages.gym_experts": "loads rsl-rl",
     "gaitforge.flows.stages.legged.expert_training": "loads rsl-rl",
     "gaitforge.collectors.physics.mujoco_warp.worlds": "extra warp",
     "gaitforge.datasets.catalog.conditions": "loads duckdb",
@@ -74,6 +72,7 @@ LAZY = {
 # Modules that may import any module of ours inside a function.
 LAZY_IMPORTERS = {
     "gaitforge.pipeline.cli": "handlers load what they run: torch, MuJoCo; --help takes 0.1 s",
+    "gaitforge.plugins.gym.commands": "as those of pipeline.cli",
     "gaitforge.plugins.mocapact.commands": "as those of pipeline.cli",
     "gaitforge.plugins.robots.commands": "as those of pipeline.cli",
     "gaitforge.plugins.what_if.commands": "as those of pipeline.cli",

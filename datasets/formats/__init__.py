@@ -49,18 +49,8 @@ class FormatEntry:
         return [name for name in self.needs if find_spec(name) is None]
 
 
-def _own(name: str, summary: str, layout: str, **packages: Any) -> FormatEntry:
-    path = f"gaitforge.datasets.formats.{name}.{name}"
-    prefix = name.capitalize()
-    classes = f"{path}_reader:{prefix}Importer", f"{path}_writer:{prefix}Exporter"
-    return FormatEntry(summary, layout, *classes, **packages)
-
-
-_HDF5: dict[str, Any] = {"needs": ("h5py",), "extra": "hdf5"}
-
-FORMATS: dict[str, FormatEntry] = {
-    "d4rl": _own("d4rl", "D4RL's flat HDF5, v0 to v2", "file.hdf5", **_HDF5),
-}
+FORMATS: dict[str, FormatEntry] = {}
+"""Formats of the core: none; plug-ins and other packages bring them."""
 
 
 def format_names() -> list[str]:

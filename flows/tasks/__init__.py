@@ -1,1 +1,1 @@
-"""The tasks that can be collected: legged robots, Gymnasium's tasks, the CMU humanoid."""
+"""The tasks that can be collected, and evaluated on: legged robots, and by name any other."""

@@ -24,7 +24,6 @@ LEGGED = "legged"
 LEGGED_POLICY = "legged-policy"
 TASKS = {
     LEGGED: "gaitforge.flows.tasks.legged:LeggedPlan",
-    "gym": "gaitforge.flows.tasks.gym:GymPlan",
     LEGGED_POLICY: "gaitforge.flows.tasks.legged_policy:LeggedPolicyPlan",
 }
 """Task -> "module:class" of its plan. Any other "module:class" is a task, too, and so are other

@@ -2,13 +2,16 @@
 
 import argparse
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from gaitforge.common.errors import DatasetError
 from gaitforge.flows.records.records import read_record
+from gaitforge.flows.tasks.expert_trainers import TRAINERS, ExpertTrainer
 from gaitforge.pipeline.cli.parsing.parser import (
+    Container,
     actions,
     command,
     option,
@@ -38,14 +41,29 @@ def _list(arguments: argparse.Namespace) -> None:
     show(rows, arguments.json)
 
 
+def _trainers(say: Callable[[str], object]) -> Iterator[ExpertTrainer]:
+    """The trainers of plug-ins and other packages; says why a broken one is left out."""
+    for name in TRAINERS:
+        try:
+            yield TRAINERS[name]
+        except DatasetError as error:
+            say(f"warning: {error}")
+
+
+def _trainer_options(parser: Container) -> None:
+    """Add the option and the examples of each trainer."""
+    assert isinstance(parser, argparse.ArgumentParser)
+    for trainer in _trainers(lambda warning: None):  # the command itself says it, help does not
+        option(trainer.option, trainer.help, metavar=trainer.metavar)(parser)
+        lines = [parser.epilog or "", *trainer.examples]
+        parser.epilog = f"\n{' ' * len('example:  ')}".join(lines)
+
+
 @work(
     "gaitforge expert train --out runs/expert --steps 20000000 --robot my_robot\n"
     "          gaitforge expert train --model bot --robot a1 --terrain rough --skill walk "
-    "--out runs/a1-walk\n"
-    "          gaitforge expert train --env Hopper-v5 --out runs/hopper\n"
-    "          gaitforge expert train --env Humanoid-Mod-v0 --model bot --out runs/humanoid "
-    "--set model_overrides.masking=mix",
-    option("--env", "a Gymnasium task instead of a robot, see gym collect", metavar="TASK"),
+    "--out runs/a1-walk",
+    _trainer_options,
     option("--steps", "environment steps in all", positive),
     "--out --robot --terrain --skill SIMULATION --randomisation",
     option(
@@ -59,8 +77,9 @@ def _list(arguments: argparse.Namespace) -> None:
 )
 def _train(arguments: argparse.Namespace) -> CommandWork:
     """Train a robot's expert or a Gymnasium task's policies, or resume."""
-    if arguments.env is not None:
-        return _gym_training(arguments)
+    for trainer in _trainers(partial(print, file=sys.stderr)):
+        if getattr(arguments, trainer.setting) is not None:
+            return trainer.begin(arguments)
     from gaitforge.collectors.experts.ppo import WEIGHTS, ExpertTrainingConfig
     from gaitforge.collectors.physics.checks.robot_check import check_robot
     from gaitforge.collectors.robots.robot import absolute_robot, load_robots
@@ -107,51 +126,6 @@ def _average(arguments: argparse.Namespace) -> None:
     weights = arguments.shares or [1.0] * len(arguments.experts)
     threads = arguments.threads or default_threads()
     print(average_into(arguments.experts, weights, arguments.out, threads, TerminalReporter()))
-
-
-def _gym_training(arguments: argparse.Namespace) -> CommandWork:
-    from gaitforge.collectors.gym.experts import RECIPE
-    from gaitforge.collectors.gym.training.recommended import recommended_training
-    from gaitforge.flows.stages.gym_experts import run_gym_training
-
-    if arguments.model is not None:
-        return _gym_ppo(arguments)
-    config = planned(recommended_training(arguments.env), arguments, "steps", "seed", "threads")
-    out = arguments.out
-
-    def result(trained: dict[str, Any] | None) -> Result:
-        recipe = trained or read_record(out / RECIPE) or {}
-        rows = [
-            {
-                "policy": name,
-                "step": recipe.get(f"{name}_step"),
-                "return": mean,
-                "std": recipe["return_std"][name],
-                "length": recipe["lengths"][name],
-            }
-            for name, mean in recipe["returns"].items()
-        ]
-        return Result(recipe, rows, (str(out / RECIPE),), title="policies", about=out)
-
-    return single(arguments, "train expert", partial(run_gym_training, config, out), result, out)
-
-
-def _gym_ppo(arguments: argparse.Namespace) -> CommandWork:
-    from gaitforge.collectors.gym.training.ppo import GymPPOConfig
-    from gaitforge.collectors.training_folder import POLICY
-    from gaitforge.flows.stages.evaluate import EVALUATION
-    from gaitforge.flows.stages.gym_experts import run_gym_ppo
-
-    names = ("env", "model", "steps", "seed", "threads")
-    config = planned(GymPPOConfig(), arguments, *names)
-    out = arguments.out
-    policy = out / POLICY
-
-    def result(_: object) -> Result:
-        return Result(read_record(policy / EVALUATION), lines=(str(policy),))
-
-    work = partial(run_gym_ppo, config, out)
-    return single(arguments, "train expert", work, result, out, device=config.processor)
 
 
 @command(

@@ -61,9 +61,8 @@ COMMANDS = {
     "publish": ("transfer", "push a store with its card to the Hugging Face Hub, in one commit"),
     "formats": ("transfer", "list the other projects' formats and their options"),
     "expert": ("expert", "list, train, average and film experts"),
-    "gym": ("tasks.gym", "Gymnasium's MuJoCo and Adroit tasks: collect D4RL-style data"),
     "robot": ("robot", "list and check robots"),
-    "sim": ("tasks.sim", "list and check simulators"),
+    "sim": ("sim", "list and check simulators"),
     "completion": ("main", "print a shell completion script"),
 }
 """Name -> (module of this package with the `Command` NAME_command, help); plug-ins add others."""

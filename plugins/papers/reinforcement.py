@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,14 +28,11 @@ from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.stages.evaluate import evaluate_policy
 from gaitforge.flows.stages.stage import Stage
 from gaitforge.flows.tasks.evaluation import EvaluationPlan
-from gaitforge.flows.tasks.gym_evaluation import GymEvaluation
+from gaitforge.flows.tasks.expert_trainers import ExpertTrainer, network_trainer
 from gaitforge.flows.tasks.legged_evaluation import LeggedEvaluation
 from gaitforge.flows.tasks.policy_source import run_source
+from gaitforge.flows.tasks.registry import evaluation_class
 from gaitforge.learners.models.registry import preset
-
-if TYPE_CHECKING:
-    from gaitforge.collectors.experts.ppo import ExpertTrainingConfig
-    from gaitforge.collectors.gym.training.ppo import GymPPOConfig
 
 _FREE = ("device", "threads")
 """Settings that a training may be resumed with otherwise."""
@@ -62,8 +59,8 @@ class ReinforcementPlan(StagedPlan):
     Attributes:
         learners: name -> settings of its trainings in place of the task's; others are compared with
             the first.
-        tasks: name -> settings of all its trainings: those of `GymPPOConfig` if `env` is among
-            them, else of `ExpertTrainingConfig`.
+        tasks: name -> settings of all its trainings: those of a trainer whose setting is among
+            them (`env` of `GymPPOConfig`), else of `ExpertTrainingConfig`.
         evaluate: name of a task -> settings of its evaluation, of held-out episodes.
         seeds: of the trainings, a run each.
         published: a paper's statements, which the returns on every task are held against.
@@ -200,19 +197,19 @@ class ReinforcementRun:
         return {**self.plan.tasks[self.task], **self.plan.learners[self.learner]}
 
     @property
-    def env(self) -> str | None:
-        """Id of its Gymnasium environment; None for a legged robot."""
-        return self.settings.get("env")
+    def trainer(self) -> tuple[str, ExpertTrainer] | None:
+        """The task and its trainer that the settings choose; None for a legged robot."""
+        return network_trainer(self.settings)
 
     @property
-    def config(self) -> "ExpertTrainingConfig | GymPPOConfig":
-        """All settings of its training; ValueError for those that do not exist."""
+    def config(self) -> Any:
+        """All settings of its training, `PPOSettings`; ValueError for those that do not exist."""
         # Not above: rsl-rl loads for a second, and every experiment's command imports this module.
         from gaitforge.collectors.experts.ppo import ExpertTrainingConfig
-        from gaitforge.collectors.gym.training.ppo import GymPPOConfig
 
         settings = self.settings
-        kind = ExpertTrainingConfig if self.env is None else GymPPOConfig
+        trainer = self.trainer
+        kind = ExpertTrainingConfig if trainer is None else trainer[1].settings_class()
         tree = {"model": self.learner, **settings, "seed": self.seed}
         try:
             return plan_from_tree(kind, to_tree(tree))
@@ -223,24 +220,23 @@ class ReinforcementRun:
     def evaluation(self) -> EvaluationPlan:
         """How its policy is scored."""
         settings = to_tree(self.plan.evaluate.get(self.task, {}))
-        if self.env is not None:
-            return plan_from_tree(GymEvaluation, {"env": self.env, **settings})
-        config = cast("ExpertTrainingConfig", self.config)  # without an `env` it is one
-        return plan_from_tree(LeggedEvaluation, {"robot": config.robot, **settings})
+        if self.trainer is None:
+            return plan_from_tree(LeggedEvaluation, {"robot": self.config.robot, **settings})
+        task, trainer = self.trainer
+        tree = {trainer.setting: self.settings[trainer.setting], **settings}
+        return plan_from_tree(evaluation_class(task), tree)
 
     def train(self, out: Path, reporter: Reporter) -> None:
         """Train it, or resume its training."""
-        from gaitforge.collectors.gym.training.ppo import GymPPOConfig
-        from gaitforge.flows.stages.gym_experts import run_gym_ppo
         from gaitforge.flows.stages.legged.expert_training import run_expert_training
 
         config = self.config
         folder = self.folder(out)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(config, GymPPOConfig):
-            run_gym_ppo(config, folder, reporter)
-        else:
+        if self.trainer is None:
             run_expert_training(config, folder, reporter, grid=None)
+        else:
+            self.trainer[1].train_network(config, folder, reporter)
 
     def folder(self, out: Path) -> Path:
         """Folder of the training."""

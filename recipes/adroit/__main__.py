@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaitforge.flows.settings import override
-from gaitforge.flows.stages.gym_experts import run_gym_training
 from gaitforge.pipeline.cli.parsing.parser import WRONG_INPUT, Parser, add_options, option, setting
 from gaitforge.pipeline.process_setup import prepare_process
 from gaitforge.pipeline.progress import TerminalReporter
+from gaitforge.plugins.gym.expert_training import run_gym_training
 from recipes.adroit.config import recommended
 from recipes.adroit.demonstrations import demonstrate, planned_episodes
 from recipes.adroit.on_policy import OnPolicy

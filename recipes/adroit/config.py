@@ -3,9 +3,9 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gaitforge.collectors.gym.training.config import TrainingSettings
 from gaitforge.common.errors import listed
 from gaitforge.common.ranges import Positive, Share
+from gaitforge.plugins.gym.training.settings import TrainingSettings
 from recipes.adroit.mppi import PlannerConfig
 from recipes.adroit.objectives import OBJECTIVES
 from recipes.adroit.ppo import PPOConfig

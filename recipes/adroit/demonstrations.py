@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gaitforge.collectors.gym.tasks import find_task
 from gaitforge.common.files import write_bytes_durably
+from gaitforge.plugins.gym.environments.tasks import find_task
 from recipes.adroit.config import AdroitConfig
 from recipes.adroit.mppi import Planner, Reference
 from recipes.adroit.objectives import OBJECTIVES

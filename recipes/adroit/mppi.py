@@ -17,7 +17,7 @@ import mujoco
 import numpy as np
 from mujoco.rollout import Rollout
 
-from gaitforge.collectors.gym.tasks import GymTask, make_environment
+from gaitforge.plugins.gym.environments.tasks import GymTask, make_environment
 
 _STATE = int(mujoco.mjtState.mjSTATE_FULLPHYSICS)
 _SENSOR = "planner-{}"

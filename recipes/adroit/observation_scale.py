@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gaitforge.collectors.gym.algorithms.networks import Actor
+from gaitforge.plugins.gym.training.sac import Actor
 
 _LEAST_SPREAD = 0.01
 """Added to every standard deviation, in radians or metres."""

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gaitforge.collectors.gym.algorithms.replay_buffer import REPLAY_FILE, ReplayBuffer
-from gaitforge.collectors.gym.batch import TaskBatch
-from gaitforge.collectors.gym.tasks import find_task
 from gaitforge.common.networks import squashed_log_density
+from gaitforge.plugins.gym.environments.batch import TaskBatch
+from gaitforge.plugins.gym.environments.tasks import find_task
+from gaitforge.plugins.gym.training.records import REPLAY_FILE, ReplayBuffer
 from recipes.adroit.config import AdroitConfig
 from recipes.adroit.demonstrations import demonstrate
 from recipes.adroit.observation_scale import ObservationScale
@@ -38,7 +38,7 @@ def action_noise(env_id: str, act_dim: int, strength: float) -> np.ndarray:
 
 
 class OnPolicy:
-    """Behaviour cloning and PPO; see `gaitforge.collectors.gym.training.train_gym.Learner`."""
+    """Behaviour cloning and PPO; see `gaitforge.plugins.gym.training.train_gym.Learner`."""
 
     kind: ClassVar[str] = "ppo"
 

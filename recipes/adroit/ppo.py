@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from gaitforge.collectors.gym.algorithms.algorithm import Algorithm, adam
-from gaitforge.collectors.gym.algorithms.networks import Actor
 from gaitforge.common.networks import gaussian_kl, gaussian_nll
+from gaitforge.plugins.gym.training.sac import Actor, Algorithm, adam
 
 _MAX_GRAD_NORM = 1.0
 _LEAST_VALUE_SCALE = 1e-3

@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from gaitforge.collectors.gym import data
-from gaitforge.collectors.gym.batch import TaskBatch
-from gaitforge.collectors.gym.experts import GymExpert, known_recipe
-from gaitforge.collectors.gym.gym_rollout import Episode, run_episode
-from gaitforge.collectors.gym.tasks import GymTask, find_task
 from gaitforge.collectors.part_arrays import joined_arrays
 from gaitforge.common.ranges import Positive, Whole
 from gaitforge.datasets import Schema
 from gaitforge.datasets.hashing import hashed
 from gaitforge.flows.progress import Advance
 from gaitforge.flows.records.records import digest
-from gaitforge.flows.tasks.gym import GymPlan
 from gaitforge.flows.tasks.interface import CollectionPlan, PartData, Simulation, Workers
+from gaitforge.plugins.gym import data
+from gaitforge.plugins.gym.environments.batch import TaskBatch
+from gaitforge.plugins.gym.environments.tasks import GymTask, find_task
+from gaitforge.plugins.gym.episodes import Episode, run_episode
+from gaitforge.plugins.gym.experts import GymExpert, known_recipe
+from gaitforge.plugins.gym.task import GymPlan
 from recipes.adroit import demonstrations
 from recipes.adroit.config import AdroitConfig, recommended
 from recipes.adroit.observation_scale import ObservationScale

@@ -42,7 +42,7 @@ def test_the_record_beside_the_store_is_a_plan_and_says_what_came_over(
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ({"format": "rlds"}, "unknown format 'rlds'; allowed: d4rl"),
+        ({"format": "rlds"}, "unknown format 'rlds'; allowed: .*d4rl"),
         ({"format": "d4rl", "workers": 0}, "0 workers: at least 1 is needed"),
         ({"format": "d4rl", "options": {"horizon": "many"}}, "D4rlOptions.horizon needs int"),
         ({"format": "d4rl", "options": {"colour": 1}}, "D4rlOptions has no 'colour'"),

@@ -17,9 +17,9 @@ from gaitforge.flows.records.records import read_record, to_tree
 from gaitforge.flows.settings import override
 from gaitforge.flows.stages.dataset_plan import read_dataset_plan
 from gaitforge.flows.stages.train import TrainPlan
-from gaitforge.flows.tasks.gym import GymPlan
 from gaitforge.flows.tasks.legged import LeggedPlan
 from gaitforge.pipeline.presets.experiments import experiment_preset
+from gaitforge.plugins.gym.task import GymPlan
 
 PLANS = {
     LeggedPlan: LeggedPlan(),

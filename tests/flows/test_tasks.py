@@ -21,31 +21,14 @@ from gaitforge.flows.runners.slurm.script import SlurmSettings
 from gaitforge.flows.stages.collect import collect
 from gaitforge.flows.stages.replay import replay
 from gaitforge.flows.stages.status import collection_status
-from gaitforge.flows.tasks.gym import GymPlan
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.flows.tasks.legged_policy import driven_by
 from gaitforge.flows.tasks.registry import TASKS, collection_plan, recorded_plan
-from gaitforge.plugins.mocapact.humanoid.snippet_grid import SnippetGrid
-from gaitforge.plugins.mocapact.task import HumanoidPlan
-from tests.collectors.gym.making import make_training
 from tests.flows.making import COLLECT, GRID, small_run
 
 pytestmark = pytest.mark.slow
 
 Made = tuple[CollectionPlan, Path]
-
-
-@pytest.fixture(scope="module")
-def gym(tmp_path_factory: pytest.TempPathFactory) -> CollectionPlan:
-    policies = make_training(tmp_path_factory.mktemp("gym") / "hopper")
-    return GymPlan("Hopper-v5", str(policies), ("medium", "medium-replay"), 60, 40)
-
-
-@pytest.fixture(scope="module")
-def humanoid(humanoid_reference: Path) -> CollectionPlan:
-    pytest.importorskip("dm_control")
-    grid = SnippetGrid(("squat_00-0-12", "step_00-5-17"), start_rollouts=1, random_rollouts=1)
-    return HumanoidPlan(grid, str(humanoid_reference))
 
 
 @pytest.fixture(scope="module", name="legged-policy")
@@ -171,5 +154,5 @@ def test_a_changed_number_is_found_and_named(made: Made, tmp_path: Path, field: 
 
 
 def test_what_is_no_task_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"unknown task 'drone'; allowed: legged, gym,.* humanoid"):
+    with pytest.raises(ValueError, match=r"unknown task 'drone'; allowed: legged, .*gym, humanoid"):
         collection_plan("drone", {})

@@ -24,12 +24,3 @@ def trained(store: Path) -> Path:
     overrides = [word for setting in settings for word in ("--set", f"config.{setting}")]
     assert call("train", store, "--out", out, "--steps", "2", *overrides) == 0
     return out
-
-
-@pytest.fixture(scope="session")
-def hopper(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished training of random weights."""
-    pytest.importorskip("gymnasium")
-    from tests.collectors.gym.making import make_training
-
-    return make_training(tmp_path_factory.mktemp("gym") / "hopper")

@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gaitforge.collectors.gym.environment_id import EnvironmentId
 from gaitforge.common.trust import (
     VARIABLE,
     UntrustedCodeError,
@@ -36,6 +35,7 @@ from gaitforge.flows.runners.slurm.jobs import read_job, work_sha256
 from gaitforge.flows.runners.slurm.script import JobWork, SlurmSettings, batch_script
 from gaitforge.pipeline.cli.main import parsed
 from gaitforge.pipeline.cli.parsing.trusting import named_code
+from gaitforge.plugins.gym.environments.environment_id import EnvironmentId
 from tests.pipeline.command_line import call
 
 pytest.importorskip("gymnasium")

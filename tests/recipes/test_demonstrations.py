@@ -9,13 +9,13 @@ import pytest
 
 pytest.importorskip("gymnasium_robotics")
 
-from gaitforge.collectors.gym.tasks import find_task
 from gaitforge.datasets import open_store
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.tasks.gym import GymPlan
-from gaitforge.flows.tasks.gym_evaluation import GymEvaluation
 from gaitforge.flows.tasks.registry import evaluation_of
+from gaitforge.plugins.gym.environments.tasks import find_task
+from gaitforge.plugins.gym.evaluation import GymEvaluation
+from gaitforge.plugins.gym.task import GymPlan
 from recipes.adroit import demonstrations
 from recipes.adroit.config import AdroitConfig, recommended
 from recipes.adroit.demonstrations import Episode, demonstrate, play

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gaitforge.collectors.gym.algorithms.networks import Actor
+from gaitforge.plugins.gym.training.sac import Actor
 from recipes.adroit.observation_scale import ObservationScale
 
 

@@ -13,13 +13,13 @@ import torch
 
 pytest.importorskip("gymnasium_robotics")
 
-from gaitforge.collectors.gym.algorithms.replay_buffer import ReplayReader
-from gaitforge.collectors.gym.batch import TaskBatch
-from gaitforge.collectors.gym.experts import load_actor, policies_folder
-from gaitforge.collectors.gym.gym_evaluation import evaluate
-from gaitforge.collectors.gym.tasks import find_task
-from gaitforge.collectors.gym.training.config import check_same
-from gaitforge.collectors.gym.training.train_gym import (
+from gaitforge.plugins.gym.environments.batch import TaskBatch
+from gaitforge.plugins.gym.environments.tasks import find_task
+from gaitforge.plugins.gym.episodes import evaluate
+from gaitforge.plugins.gym.experts import load_actor, policies_folder
+from gaitforge.plugins.gym.training.records import ReplayReader
+from gaitforge.plugins.gym.training.settings import check_same
+from gaitforge.plugins.gym.training.train import (
     _EVALUATION_SEED,
     train_gym,
     trained_gym_steps,

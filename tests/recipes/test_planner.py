@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("gymnasium_robotics")
 
-from gaitforge.collectors.gym.tasks import find_task
+from gaitforge.plugins.gym.environments.tasks import find_task
 from recipes.adroit.mppi import Objective, Planner, PlannerConfig, Points, Reference
 from recipes.adroit.objectives import OBJECTIVES
 

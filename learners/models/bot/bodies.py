@@ -12,7 +12,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from gaitforge.datasets.formats.d4rl.tasks import TASKS
+from gaitforge.datasets.formats.d4rl_tasks import TASKS
 from gaitforge.datasets.schema import consecutive_slices
 from gaitforge.learners.models.bot.graphs import EmbodimentGraph
 from gaitforge.learners.models.bot.trees import robot_tree

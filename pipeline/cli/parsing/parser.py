@@ -94,9 +94,9 @@ def command(example: str, *options: Option) -> Callable[[Handler], Command]:
             return code if isinstance(code, int) else None
 
         def fill(parser: argparse.ArgumentParser) -> None:
+            parser.epilog = f"example:  {example}"
             add_options(parser, *options)
             parser.set_defaults(run=run)
-            parser.epilog = f"example:  {example}"
 
         name = handler.__name__.strip("_").replace("_", "-")
         text = (handler.__doc__ or name).rstrip(".")  # `python -OO` drops docstrings

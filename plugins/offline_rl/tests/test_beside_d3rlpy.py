@@ -17,7 +17,6 @@ from gaitforge.common.networks import Ensemble
 from gaitforge.datasets import Selection, open_store
 from gaitforge.flows.progress import Silent
 from gaitforge.flows.stages.collect import collect
-from gaitforge.flows.tasks.gym import GymPlan
 from gaitforge.learners.policy.gaussian import MIN_LOG_STD
 from gaitforge.learners.training.batches import TrainingBatches
 from gaitforge.learners.training.building import build_policy, build_values
@@ -25,6 +24,7 @@ from gaitforge.learners.training.config import TrainConfig
 from gaitforge.learners.training.distributed import Ranks
 from gaitforge.learners.training.update import Updater
 from gaitforge.learners.training.value_learner import Transitions
+from gaitforge.plugins.gym.task import GymPlan
 from tests.datasets.formats.peer_environment import peer_python, run_peer
 
 pytest.importorskip("gymnasium")

@@ -13,8 +13,7 @@ import numpy as np
 
 from gaitforge.common.errors import DatasetError, listed
 from gaitforge.datasets.formats.checks import check_finite, check_option, refuse, refuse_unreadable
-from gaitforge.datasets.formats.d4rl.file_names import named_dataset
-from gaitforge.datasets.formats.d4rl.tasks import TASKS, D4rlTask, task_columns
+from gaitforge.datasets.formats.d4rl_tasks import TASKS, D4rlTask, named_dataset, task_columns
 from gaitforge.datasets.formats.protocol import Carried, Importer, PartInput
 from gaitforge.datasets.formats.sources import Span, cut_parts, identity
 from gaitforge.plugins.papers.fcnet import fcnet_schema as layout

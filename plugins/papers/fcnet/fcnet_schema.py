@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gaitforge.datasets.formats.d4rl.tasks import D4rlTask, obs_slices
+from gaitforge.datasets.formats.d4rl_tasks import D4rlTask, obs_slices
 from gaitforge.datasets.schema import TASK_AND_QUALITY, Field, Schema, consecutive_slices
 
 STATE = {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gaitforge.collectors.legged.observations import OBS_DIM, POLICY_SLICES
 from gaitforge.datasets import DatasetError, Field, Schema, Selection, Store, open_store
-from gaitforge.datasets.formats.d4rl.tasks import TASKS, normalised_return
+from gaitforge.datasets.formats.d4rl_tasks import TASKS, normalised_return
 from gaitforge.datasets.formats.transfer.exporting import export_selection
 from gaitforge.datasets.formats.transfer.importing import import_source
 from gaitforge.plugins.papers.fcnet.fcnet_schema import OBS_SLICES, STATE

@@ -220,7 +220,7 @@ def test_every_format_is_tried() -> None:
 
 
 def test_an_unknown_format_names_those_there_are() -> None:
-    with pytest.raises(DatasetError, match="unknown format 'rlds'; allowed: d4rl, fcnet"):
+    with pytest.raises(DatasetError, match=r"unknown format 'rlds'; allowed: .*d4rl"):
         find_format("rlds")
 
 

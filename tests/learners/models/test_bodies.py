@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from gaitforge.datasets.formats.d4rl.tasks import TASKS
+from gaitforge.datasets.formats.d4rl_tasks import TASKS
 from gaitforge.learners.models.bot.bodies import BODIES, Body, body_view
 from gaitforge.learners.models.bot.body_mlp import BodyMLPConfig
 from gaitforge.learners.models.bot.bot import BoTConfig

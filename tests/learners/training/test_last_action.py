@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gaitforge.datasets import Selection, open_store
-from gaitforge.datasets.formats.d4rl.tasks import TASKS
+from gaitforge.datasets.formats.d4rl_tasks import TASKS
 from gaitforge.datasets.formats.transfer.importing import import_source
 from gaitforge.learners.checkpoint import load_policy, policy_card
 from gaitforge.learners.control.control import LearnedPolicy

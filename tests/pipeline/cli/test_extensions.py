@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gaitforge.datasets import open_store
+from gaitforge.flows.tasks.expert_trainers import network_trainer
 from gaitforge.flows.tasks.registry import TASKS, collection_plan, evaluation_class
 from gaitforge.learners.models.registry import preset
 from gaitforge.learners.training.config import TrainConfig
@@ -15,15 +16,12 @@ from tests.pipeline.command_line import TINY_GRID, Run, assert_refused
 PLAN = """
 from dataclasses import dataclass
 
-from gaitforge.flows.tasks.gym import GymPlan
+from gaitforge.flows.tasks.legged import LeggedPlan
 
 @dataclass(frozen=True)
-class Hop(GymPlan):
+class Hop(LeggedPlan):
     kind = "{kind}"
 
-    env: str = "CartPole-v1"
-    qualities: tuple[str, ...] = ("random",)
-    steps: int = 30
     hops: int = 2
 """
 MODEL = """
@@ -60,7 +58,7 @@ WRONG = ModelPreset("curve", None, {})
 FORMAT = """
 from gaitforge.datasets.formats import FormatEntry
 
-path = "gaitforge.datasets.formats.d4rl.d4rl"
+path = "gaitforge.plugins.gym.d4rl.d4rl"
 FORMAT = FormatEntry("ours", "file", f"{path}_reader:D4rlImporter", f"{path}_writer:D4rlExporter")
 """
 SIMULATOR = """
@@ -71,6 +69,18 @@ def installed_version():
 
 class Slow(MujocoBackend):
     name = "slow"
+"""
+TRAINER = """
+from gaitforge.flows.tasks.expert_trainers import ExpertTrainer
+from gaitforge.pipeline.cli.work import Result, single
+
+TRAINER = ExpertTrainer(
+    "--hops", "how often", "N", "hop_trainer:begin", ("gaitforge expert train --hops 3 --out x",)
+)
+
+def begin(arguments):
+    hops = int(arguments.hops)
+    return single(arguments, "hop", lambda _: hops, lambda n: Result({"hops": n}), arguments.out)
 """
 COUNT = """
 import argparse
@@ -195,9 +205,9 @@ def test_a_packages_task_is_found_by_its_name_and_no_other_is_imported(install: 
     install("broken", "task", "walk", "broken_plan:Walk", "raise KeyError('no\\nrobot')")
     plan = collection_plan("hop", {"hops": 3})
     assert (plan.kind, getattr(plan, "hops")) == ("hop", 3)  # noqa: B009, another package's field
-    assert evaluation_class("hop").__name__ == "GymEvaluation"
+    assert evaluation_class("hop").__name__ == "LeggedEvaluation"
     with pytest.raises(
-        ValueError, match=r"unknown task 'run'; allowed: legged, gym, .*, hop, .*walk"
+        ValueError, match=r"unknown task 'run'; allowed: legged, .*gym, hop, .*walk"
     ):
         collection_plan("run", {})
 
@@ -243,14 +253,15 @@ def test_two_packages_with_one_name_are_both_named(
 
 
 def test_a_package_cannot_take_the_name_of_a_task_of_ours(install: Install) -> None:
-    install("hoppers", "task", "gym", "q1:Hop", "raise KeyError")
-    assert set(TASKS) >= {"gym"}
-    assert collection_plan("gym", {"env": "Hopper-v5"}).kind == "gym"
+    install("hoppers", "task", "legged", "q1:Hop", "raise KeyError")
+    assert set(TASKS) >= {"legged"}
+    assert collection_plan("legged", {}).kind == "legged"
 
 
 def test_a_packages_task_collects(install: Install, run: Run, tmp_path: Path) -> None:
     install("hoppers", "task", "hop", "hoppers_own:Hop", PLAN.format(kind="hop"))
-    done = run("collect", tmp_path / "x.zarr", "--task", "hop")
+    small = ("--set", "grid.parts=1", "--set", "grid.episodes_per_part=2", "--set", "threads=1")
+    done = run("collect", tmp_path / "x.zarr", "--task", "hop", *small)
     assert done.code == 0, done.err
     assert open_store(tmp_path / "x.zarr").select().steps >= 30
 
@@ -392,3 +403,19 @@ def test_compare_takes_a_packages_preset_as_a_suite(
     assert done.code == 0, done.err
     assert "train mlp-seed-0" in done.out
     assert_refused(run(*words, "count", "--out", tmp_path / "b"), "count needs no stores")
+
+
+def test_a_packages_trainer_trains_experts_by_its_option(
+    install: Install, run: Run, tmp_path: Path
+) -> None:
+    install("hoppers", "expert_trainer", "hop", "hop_trainer:TRAINER", TRAINER)
+    assert network_trainer({"hops": 3}) is None, "it trains no networks"
+    install("broken", "expert_trainer", "amble", "amble_trainer:TRAINER", "raise KeyError('no')")
+    helped = run("expert", "train", "--help").out
+    assert "--hops N" in helped
+    assert "gaitforge expert train --hops 3" in helped
+    train = ("expert", "train", "--hops", "3", "--out", tmp_path / "hop", "--json")
+    done = run(*train)
+    assert json.loads(done.out) == {"hops": 3}
+    assert "warning: expert_trainer 'amble' of the package broken cannot be loaded" in done.err
+    assert run(*train, "--steps", "9").code == 2, "the trainer reads no steps"

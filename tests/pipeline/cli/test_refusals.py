@@ -156,7 +156,7 @@ import d4rl {gone} {new} | gone: no such file
 import robomimic {gone} {new} | gone: no such file
 import robomimic {empty} {new} | is a folder; give a file
 export {store} robomimic {new} --set layout=flat | option layout is 'flat'; allowed: rob
-import rlds {gone} {new} | unknown format 'rlds'; allowed: d4rl, fcnet
+import rlds {gone} {new} | unknown format 'rlds'; allowed:
 import d4rl {gone} {new} --set horizon=x | setting 'horizon' needs a whole number
 import d4rl {gone} {new} --set colour=x | unknown setting 'colour'; allowed: contr
 import d4rl s3://walks/hopper.hdf5 {new} | hopper.hdf5 is no local path; copy it to
@@ -182,7 +182,8 @@ evaluate none --task gym | no policy 'none'; allowed: medium, expert
 evaluate random --task gym --set env=Bee-v5 | no task 'Bee-v5'
 evaluate random --task gym --set environments=0 | at least 1
 evaluate random --task gym --terrain flat | no setting 'terrains'; allowed: env
-evaluate random --task drone | unknown task 'drone'; allowed: legged, gym
+evaluate random --task drone | unknown task 'drone'; allowed: legged,
+evaluate random --task derive | no policy is evaluated on task 'derive'
 
 serve --host 0.0.0.0 | --host has no effect
 serve --schedule '0 2 * * *' | a schedule needs --store

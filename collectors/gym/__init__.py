@@ -1,1 +1,0 @@
-"""Gymnasium's MuJoCo tasks and the Adroit hand: environments, experts of our own, rollouts."""

@@ -1,1 +1,0 @@
-"""Networks, replay buffer and soft actor-critic."""

@@ -1,1 +1,0 @@
-"""The humanoid tasks of the Body Transformer paper, simulated by MuJoCo."""

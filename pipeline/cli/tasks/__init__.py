@@ -1,1 +1,0 @@
-"""Commands of the other tasks, and of the simulators."""
