@@ -136,12 +136,12 @@ def run_command(arguments: argparse.Namespace) -> CommandWork:
 
     if arguments.list_presets:
         rows = [
-            {"preset": name, "shows": entry.shows, "hours of two cores": entry.hours,
+            {"preset": name, "shows": entry.shows, "hours_of_two_cores": entry.hours,
              "sizes": "small, full" if entry.full else "small"}
             for name, entry in PRESETS.items()
         ]  # fmt: skip
         shown = [
-            {**row, "hours of two cores": f"{row['hours of two cores'] or '-'}"} for row in rows
+            {**row, "hours_of_two_cores": f"{row['hours_of_two_cores'] or '-'}"} for row in rows
         ]
         return CommandWork(Path(), (), lambda _: Result(rows, shown), ())
     if not arguments.what:

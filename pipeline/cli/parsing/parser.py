@@ -41,6 +41,12 @@ _METAVARS = {int: "N", float: "X", names: "NAME,NAME", numbers: "N,N-N", Path: "
 """How help shows a value of a type."""
 
 
+_GENERAL = ("help", "json", "trust")
+"""Arguments of options that help shows below a command's own."""
+RUNNERS_TITLE = "who does the work"
+"""Title of the first group of the runners' options, which come last."""
+
+
 class _Help(argparse.RawDescriptionHelpFormatter):
     """Shows what kind of value an option takes."""
 
@@ -75,6 +81,33 @@ class Parser(argparse.ArgumentParser):
         options = self._given.setdefault(action.dest, []) if names else []
         options += [name for name in names if name not in options]
         return super()._get_values(action, arg_strings)  # type: ignore[misc]
+
+    def format_help(self) -> str:
+        """The help: a short usage, arguments, own options, general ones, then the runners'."""
+        needed = [action for action in self._actions if action.required]
+        either = [group for group in self._mutually_exclusive_groups if group.required]
+        for group in either:
+            needed += group._group_actions
+        further = argparse.Action([], "options", nargs="?", metavar="options")
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, [further, *needed], either)
+        formatter.add_text(self.description)
+        self.add_sections(formatter)
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
+
+    def add_sections(self, formatter: argparse.HelpFormatter) -> None:
+        """Add the arguments under their titles."""
+        options = self._optionals._group_actions
+        general = [action for action in options if action.dest in _GENERAL]
+        sections = [(group.title, group._group_actions) for group in self._action_groups]
+        titles = [title for title, _ in sections]
+        end = titles.index(RUNNERS_TITLE) if RUNNERS_TITLE in titles else len(titles)
+        sections.insert(end, ("general options", general))
+        for title, actions in sections:
+            formatter.start_section(title)
+            formatter.add_arguments(a for a in actions if actions is general or a not in general)
+            formatter.end_section()
 
     def error(self, message: str) -> NoReturn:
         """Exit with one line on standard error."""

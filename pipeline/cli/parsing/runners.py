@@ -5,7 +5,14 @@ from typing import Any
 
 from gaitforge.flows.runners.dask_clusters import QUEUES, DaskSettings
 from gaitforge.flows.runners.slurm.script import SlurmSettings
-from gaitforge.pipeline.cli.parsing.parser import SHARED, details, group, option, option_values
+from gaitforge.pipeline.cli.parsing.parser import (
+    RUNNERS_TITLE,
+    SHARED,
+    details,
+    group,
+    option,
+    option_values,
+)
 from gaitforge.pipeline.cli.parsing.values import names, positive, whole
 
 RUNNERS = {
@@ -93,7 +100,10 @@ SITE_SLURM = group("Slurm, for runs that ask for it", {name: _SLURM[name] for na
 _SLURM_OPTIONS = _OF_SOME | _SLURM | _FOLLOW
 
 RUNNER = (
-    option("--runner", f"who does the work: {', '.join(RUNNERS)}", default="local", metavar="NAME"),
+    group(
+        RUNNERS_TITLE,
+        option("--runner", ", ".join(RUNNERS), default="local", metavar="NAME"),
+    ),
     group("with --runner local", _LOCAL),
     group("with --runner dask, or prefect on Dask", _DASK),
     group("with --runner slurm", _SLURM_OPTIONS),
