@@ -2,7 +2,7 @@
 
 This file imports no torch; a model's module is imported when the model is built. To add a model
 here, write its file, register its config in KINDS and at least one size in PRESETS. A config
-elsewhere is a model, too: as "module:Config", or by an entry point (`datasets.extensions`). A
+elsewhere is a model, too: as "module:Config", or by an entry point (`common.extensions`). A
 network is an nn.Module with
 
     forward(tokens (B, T, D)) -> actions (B, T, A)
