@@ -23,7 +23,29 @@ from gaitforge.flows.runners.slurm.jobs import jobs_folder
 from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.flows.tasks.registry import LEGGED, collection_plan, recorded_plan
-from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, flag, option, option_values, setting
+from gaitforge.pipeline.cli.parsing.options import (
+    CELL_FIELDS,
+    CELLS,
+    EXPERT,
+    JSON,
+    MIX_VERSIONS,
+    PRESET,
+    RANDOMISATION,
+    ROBOTS,
+    SHARE,
+    SIMULATION,
+    SIMULATOR,
+    SIMULATOR_VERSION,
+    STORE,
+    STRETCH,
+    THREADS,
+    WHERE,
+    WITH_RECORDED_VERSIONS,
+    flag,
+    option,
+    option_values,
+    setting,
+)
 from gaitforge.pipeline.cli.parsing.reading import of_simulator
 from gaitforge.pipeline.cli.parsing.values import experts, names, numbers
 from gaitforge.pipeline.cli.work import CommandWork, Result, work
@@ -35,7 +57,8 @@ if TYPE_CHECKING:
 
 @work(
     "gaitforge collect data/legged.zarr --preset legged-1m9",
-    "store --preset",
+    STORE,
+    PRESET,
     option(
         "--task",
         "gym, humanoid, an installed package's task, or your own, module:Plan, with settings by "
@@ -62,7 +85,7 @@ if TYPE_CHECKING:
         metavar="CONDITION",
     ),
     option("--parts", "only these parts of the plan, e.g. 0-9", numbers),
-    "--expert",
+    EXPERT,
     option("--robot", "robots or folders of robots, which parts take in turn", names),
     option("--policy", "a policy that drives: folder of a run or export, or module:Class"),
     option(
@@ -70,7 +93,12 @@ if TYPE_CHECKING:
         "with --policy: the expert, which labels every step and drives in turns",
         experts,
     ),
-    "--share --stretch SIMULATOR SIMULATION CELLS --randomisation",
+    SHARE,
+    STRETCH,
+    SIMULATOR,
+    SIMULATION,
+    CELLS,
+    RANDOMISATION,
     option(
         "--state",
         "store base pose and joint positions, for playback: a quarter more bytes",
@@ -80,7 +108,8 @@ if TYPE_CHECKING:
     flag("--half", "store half-precision floats: half the size, no exact replay"),
     flag("--new-every-day", "the day is the seed, so every day adds new parts"),
     setting("grid.episodes_per_part=100"),
-    "--mix-versions --json",
+    MIX_VERSIONS,
+    JSON,
 )
 def collect_command(arguments: argparse.Namespace) -> CommandWork:
     """Collect the missing parts of a plan into a store."""
@@ -273,13 +302,16 @@ _FIELDS = "height_scan, contact_forces, privileged, state, foot_positions"
 
 @work(
     "gaitforge derive data/legged.zarr --field contact_forces",
-    "store",
+    STORE,
     option("--field", f"what to add: {_FIELDS}, or module:function of the state", required=True),
     option("--name", "the field's name in the store (default: that of --field)"),
     option("--unit", "of the values of a module:function (default: 1)"),
     option("--robot", "a name or path, if not the store's own robot"),
-    "--robots --threads",
-    "--with-recorded-versions --simulator-version --json",
+    ROBOTS,
+    THREADS,
+    WITH_RECORDED_VERSIONS,
+    SIMULATOR_VERSION,
+    JSON,
 )
 def derive_command(arguments: argparse.Namespace) -> CommandWork:
     """Add a field to stored episodes by exact replay.
@@ -319,14 +351,16 @@ def _derive_elsewhere(arguments: argparse.Namespace) -> str:
 @work(
     "gaitforge counterfactual legged.zarr --where \"skill = 'run'\" "
     "--set randomisation.friction=0.2 --out ice.zarr",
-    "store",
+    STORE,
     option("--out", "store of the new episodes", store_address, metavar="STORE", required=True),
-    "--where",
+    WHERE,
     option("--actions", "stored: the recorded actions, whatever happens"),
     option("--policy", "drives in place of the one that drove: a run's folder, or module:Class"),
-    "--randomisation --threads",
+    RANDOMISATION,
+    THREADS,
     setting("randomisation.friction=0.2"),
-    "--mix-versions --json",
+    MIX_VERSIONS,
+    JSON,
 )
 def counterfactual_command(arguments: argparse.Namespace) -> CommandWork:
     """Simulate stored episodes again with one thing changed.
@@ -346,10 +380,10 @@ def counterfactual_command(arguments: argparse.Namespace) -> CommandWork:
 
 @work(
     "gaitforge dataset relabel data/legged.zarr --reward my_rewards:energy",
-    "store",
+    STORE,
     option("--reward", "module:function: fields of an episode -> its rewards", required=True),
-    "--threads",
-    "--json",
+    THREADS,
+    JSON,
 )
 def relabel(arguments: argparse.Namespace) -> CommandWork:
     """Give the present version a new reward, computed from stored fields; `return` follows."""

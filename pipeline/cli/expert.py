@@ -8,22 +8,31 @@ from pathlib import Path
 from typing import Any
 
 from gaitforge.flows.records.records import read_record
-from gaitforge.pipeline.cli.parsing.parser import (
-    actions,
-    command,
+from gaitforge.pipeline.cli.parsing.options import (
+    EXPERT,
+    JSON,
+    OUT,
+    RANDOMISATION,
+    ROBOT,
+    SEED,
+    SIMULATION,
+    SKILL,
+    TERRAIN,
+    THREADS,
     flag,
     option,
     option_values,
     planned,
     setting,
 )
+from gaitforge.pipeline.cli.parsing.parser import actions, command
 from gaitforge.pipeline.cli.parsing.values import names, positive, shares, whole
 from gaitforge.pipeline.cli.work import CommandWork, Result, single, work
 from gaitforge.pipeline.progress import TerminalReporter
 from gaitforge.pipeline.tables import show, show_one
 
 
-@command("gaitforge expert list", "--json")
+@command("gaitforge expert list", JSON)
 def _list(arguments: argparse.Namespace) -> None:
     """List the shipped experts."""
     from gaitforge.collectors.experts.expert import EXPERTS, list_experts, load_expert
@@ -48,7 +57,12 @@ def _list(arguments: argparse.Namespace) -> None:
     "--set model_overrides.masking=mix",
     option("--env", "a Gymnasium task instead of a robot, see gym collect", metavar="TASK"),
     option("--steps", "environment steps in all", positive),
-    "--out --robot --terrain --skill SIMULATION --randomisation",
+    OUT,
+    ROBOT,
+    TERRAIN,
+    SKILL,
+    SIMULATION,
+    RANDOMISATION,
     option(
         "--model",
         "a network of gaitforge models, for a blind policy or, with --env, trained by PPO in place "
@@ -56,7 +70,7 @@ def _list(arguments: argparse.Namespace) -> None:
         metavar="NAME",
     ),
     setting("model_overrides.masking=mix"),
-    "--json",
+    JSON,
 )
 def _train(arguments: argparse.Namespace) -> CommandWork:
     """Train a robot's expert or a Gymnasium task's policies, or resume."""
@@ -98,7 +112,8 @@ def _train(arguments: argparse.Namespace) -> CommandWork:
     "gaitforge expert average aliengo-locomotion runs/expert/expert.safetensors --out runs/mean",
     option("experts", "of one training, or trained from each other", nargs="+", metavar="EXPERT"),
     option("--shares", "of each, e.g. 0.7,0.3 (default: equal)", shares, metavar="N,N"),
-    "--out --threads",
+    OUT,
+    THREADS,
 )
 def _average(arguments: argparse.Namespace) -> None:
     """Average the weights of experts, and measure the mean."""
@@ -157,7 +172,9 @@ def _gym_ppo(arguments: argparse.Namespace) -> CommandWork:
 
 @command(
     "gaitforge expert film --skill crawl,tilt --out runs/film --format png,webp",
-    "--expert --skill --seed",
+    EXPERT,
+    SKILL,
+    SEED,
     option("--terrain", "terrains; a skill is shown on its hardest of them", names),
     option("--level", "terrain level, 0-9 (default: 4)", whole),
     option("--out", "output folder", Path, Path("runs/film")),
@@ -195,7 +212,7 @@ def _film(arguments: argparse.Namespace) -> None:
         choices=("policy", "robot"),
         default="",
     ),
-    "--json",
+    JSON,
 )
 def _import(arguments: argparse.Namespace) -> None:
     """Import a policy of mjlab, Isaac Lab or legged_gym as an expert."""
@@ -240,7 +257,7 @@ def _template(arguments: argparse.Namespace) -> None:
     "gaitforge expert check my-expert",
     option("expert", "folder that gaitforge expert import wrote", metavar="NAME"),
     option("--answers", "known answers (default: the imported ones)", Path, metavar="FILE"),
-    "--json",
+    JSON,
 )
 def _check(arguments: argparse.Namespace) -> int:
     """Check an imported expert: known answers, a stand, a walk, its terms; exit 1 on a fault."""

@@ -22,13 +22,8 @@ from gaitforge.pipeline.cli.parsing.entries import (
     added_command,
     added_commands,
 )
-from gaitforge.pipeline.cli.parsing.parser import (
-    WRONG_INPUT,
-    Parser,
-    add_command,
-    command,
-    option,
-)
+from gaitforge.pipeline.cli.parsing.options import option
+from gaitforge.pipeline.cli.parsing.parser import WRONG_INPUT, Parser, add_command, command
 from gaitforge.pipeline.cli.parsing.trusting import named_code
 from gaitforge.pipeline.process_setup import finish_output, prepare_process
 

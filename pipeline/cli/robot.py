@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from gaitforge.collectors.robots.robot import KNEES, RobotCard, list_robots, load_robot
 from gaitforge.common.files import write_bytes_durably
-from gaitforge.pipeline.cli.parsing.parser import (
-    AddTo,
-    actions,
-    command,
+from gaitforge.pipeline.cli.parsing.options import (
+    JSON,
+    SEED,
+    Option,
     flag,
     group,
     option,
     option_values,
 )
+from gaitforge.pipeline.cli.parsing.parser import actions, command
 from gaitforge.pipeline.cli.parsing.values import (
     by_joint,
     half_sizes,
@@ -33,7 +34,7 @@ _PICTURE_PX = (640, 400)
 _SIZES = ("mass_kg", "leg_length_m", "nominal_height_m")
 
 
-@command("gaitforge robot list --json", "--json")
+@command("gaitforge robot list --json", JSON)
 def _list(arguments: argparse.Namespace) -> None:
     """List the shipped robots."""
     robots = map(load_robot, list_robots())
@@ -50,7 +51,7 @@ _PICTURE = option("--picture", "also draw the robot into this PNG", Path, metava
     "gaitforge robot check my_robot --picture my_robot.png",
     option("robot", "a folder with robot.json and its MJCF, a card, or a shipped robot"),
     _PICTURE,
-    "--json",
+    JSON,
 )
 def _check(arguments: argparse.Namespace) -> None:
     """Check a robot's card and MJCF, and let it stand for two seconds."""
@@ -65,7 +66,7 @@ def _check(arguments: argparse.Namespace) -> None:
     _draw(robot, arguments.picture)
 
 
-def _joint_option(name: str, text: str) -> AddTo:
+def _joint_option(name: str, text: str) -> Option:
     """Values of joints; may be repeated."""
     help_text = f"{text} of joints: by a joint's name, or hip, thigh, calf of all legs"
     form = "JOINT=X,..."
@@ -86,7 +87,7 @@ _BY_JOINT = {
     option("mjcf", "an MJCF or URDF of a quadruped, as in mujoco_menagerie", Path, metavar="FILE"),
     option("--out", "folder to write: card and MJCF", Path, required=True),
     _PICTURE,
-    "--json",
+    JSON,
     group(
         "what the file does not say, or others than it says",
         option("--name", "the robot's name (default: the MJCF's model)"),
@@ -190,7 +191,8 @@ def _draw(robot: RobotCard, picture: Path | None) -> None:
     option("robot", "a shipped robot, or a folder or card as for check"),
     option("--count", "bodies of the family", positive, 100),
     option("--out", "folder of the bodies' folders", Path, required=True),
-    "--seed --json",
+    SEED,
+    JSON,
 )
 def _vary(arguments: argparse.Namespace) -> None:
     """Write bodies drawn around a robot: other sizes, masses, links and gains."""

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from gaitforge.flows.settings import override
 from gaitforge.flows.stages.gym_experts import run_gym_training
-from gaitforge.pipeline.cli.parsing.parser import WRONG_INPUT, Parser, add_options, option, setting
+from gaitforge.pipeline.cli.parsing.options import add_options, option, setting
+from gaitforge.pipeline.cli.parsing.parser import WRONG_INPUT, Parser
 from gaitforge.pipeline.process_setup import prepare_process
 from gaitforge.pipeline.progress import TerminalReporter
 from recipes.adroit.config import recommended
