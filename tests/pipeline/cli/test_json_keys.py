@@ -10,8 +10,8 @@ import pytest
 from tests.pipeline.command_line import Run
 
 KEY = re.compile(r"[a-z][a-z0-9_]*")
-NAMES = ("parts",)
-"""Keys whose value is a table by names that users choose."""
+NAMES = ("bytes", "parts", "versions")
+"""Keys whose value is by names of files, parts and packages."""
 
 
 def wrong_keys(tree: object, path: str = "") -> Iterator[str]:
@@ -29,33 +29,36 @@ def wrong_keys(tree: object, path: str = "") -> Iterator[str]:
 @pytest.mark.parametrize(
     "command",
     [
-        "formats",
-        "models",
-        "expert list",
-        "robot list",
-        "robot check a1",
-        "sim list",
-        "gym list",
-        "run --list",
-        "info STORE",
-        "info STORE --columns",
-        "query STORE",
-        "query STORE --list",
-        "query STORE --group-by terrain,skill",
-        "dataset log STORE",
-        "dataset diff STORE STORE",
-        "tag STORE",
-        "verify STORE",
-        "doctor STORE",
+        "formats --json",
+        "models --json",
+        "expert list --json",
+        "robot list --json",
+        "robot check a1 --json",
+        "sim list --json",
+        "gym list --json",
+        "run --list --json",
+        "info STORE --json",
+        "info STORE --columns --json",
+        "query STORE --json",
+        "query STORE --list --json",
+        "query STORE --group-by terrain,skill --json",
+        "dataset log STORE --json",
+        "tag STORE --json",
+        "verify STORE --json",
+        "doctor STORE --json",
+        "status STORE --json",
+        "status RUN --json",
+        "jobs list STORE --json",
         "plan STORE",
-        "status STORE",
-        "status RUN",
-        "jobs list STORE",
-        "train STORE --out RUN",
+        "gc STORE --json",
+        "export RUN OUT --formats pt2 --json",
+        "dataset split STORE --fractions a=0.5,b=0.5 --out OUT --json",
     ],
 )
-def test_keys_are_snake_case(run: Run, store: Path, trained: Path, command: str) -> None:
-    places = {"STORE": str(store), "RUN": str(trained)}
-    outcome = run(*(places.get(word, word) for word in command.split()), "--json")
+def test_keys_are_snake_case(
+    run: Run, store: Path, trained: Path, tmp_path: Path, command: str
+) -> None:
+    places = {"STORE": store, "RUN": trained, "OUT": tmp_path / "out"}
+    outcome = run(*(places.get(word, word) for word in command.split()))
     assert outcome.code in (0, 1), outcome.err
     assert list(wrong_keys(json.loads(outcome.out))) == []
