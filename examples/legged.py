@@ -4,8 +4,8 @@ Run it from a clone or anywhere that gaitforge is installed; it takes a minute o
 
     python examples/legged.py runs/example
 
-Run again, it skips what is done. A policy that walks needs more of both: `legged_plan("demo")` as it
-is, and 3000 steps.
+Run again, it skips what is done. A policy that walks needs more of both: `legged_plan("demo")` as
+it is, and 3000 steps.
 """
 
 import sys
