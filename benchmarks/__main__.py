@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gaitforge.flows.settings import override
-from gaitforge.pipeline.cli.parsing.parser import (
-    WRONG_INPUT,
-    Parser,
+from gaitforge.pipeline.cli.parsing.options import (
+    ISAACGYM_PYTHON,
+    JSON,
     add_options,
     flag,
     option,
     setting,
 )
+from gaitforge.pipeline.cli.parsing.parser import WRONG_INPUT, Parser
 from gaitforge.pipeline.process_setup import prepare_process
 from gaitforge.pipeline.progress import TerminalReporter
 
@@ -42,7 +43,8 @@ def build_parser() -> Parser:
         option("--out", "output folder", Path, Path("runs/bench")),
         flag("--quick", "tiny sizes, to check that it runs"),
         setting("rounds=3"),
-        "--isaacgym-python --json",
+        ISAACGYM_PYTHON,
+        JSON,
     )
     return parser
 

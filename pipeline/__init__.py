@@ -1,4 +1,4 @@
-"""The top floor: configuration, command line, demo and report."""
+"""The command line, experiments that ship, report, player, and what is served to Prefect."""
 
 if __name__ != "gaitforge.pipeline":
     raise ImportError(

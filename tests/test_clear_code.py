@@ -11,6 +11,7 @@ FOLDERS = (
     "common",
     "collectors",
     "datasets",
+    "examples",
     "flows",
     "learners",
     "pipeline",

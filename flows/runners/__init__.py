@@ -1,1 +1,1 @@
-"""Runners of a collection on Dask and Slurm, and what the Prefect flows share."""
+"""Runners, which do a list of stages elsewhere: on Dask, as Slurm jobs, in a Prefect run."""

@@ -11,7 +11,8 @@ from gaitforge.common.interrupts import STOPPED, stop_signals
 from gaitforge.flows.records.plans import check_value
 from gaitforge.flows.records.records import to_tree
 from gaitforge.flows.runners.slurm import jobs as slurm
-from gaitforge.pipeline.cli.parsing.parser import actions, command, option
+from gaitforge.pipeline.cli.parsing.options import JSON, TRUST, option
+from gaitforge.pipeline.cli.parsing.parser import actions, command
 from gaitforge.pipeline.cli.parsing.reading import uses
 from gaitforge.pipeline.cli.parsing.runners import run_here
 from gaitforge.pipeline.cli.parsing.values import whole
@@ -28,7 +29,7 @@ _JOB = "a job's folder or id, a store, a run, or a folder that holds them"
 @command(
     "gaitforge jobs list runs/fcnet",
     option("job", _JOB, default=".", nargs="?", metavar="FOLDER|JOB"),
-    "--json",
+    JSON,
 )
 def _list(arguments: argparse.Namespace) -> None:
     """List jobs, or the tasks of one."""
@@ -56,7 +57,7 @@ def _follow(arguments: argparse.Namespace) -> int:
     return 0 if state == "done" else 1
 
 
-@command("gaitforge jobs cancel 1234", option("job", _JOB, metavar="FOLDER|JOB"), "--json")
+@command("gaitforge jobs cancel 1234", option("job", _JOB, metavar="FOLDER|JOB"), JSON)
 def _cancel(arguments: argparse.Namespace) -> None:
     """Cancel a job; what it has saved stays."""
     job = slurm.find_job(arguments.job)
@@ -76,7 +77,7 @@ def _cancel(arguments: argparse.Namespace) -> None:
     option("folder", "folder of the job", Path),
     option("--task", "array task", whole, 0),
     option("--sha256", "hash of what the job does, as its script has it", metavar="HEX"),
-    "--trust",
+    TRUST,
 )
 def _run(arguments: argparse.Namespace) -> int | None:
     """Do a job's work in this process, as its script does."""

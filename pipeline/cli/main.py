@@ -8,87 +8,153 @@ once. Handlers import what is slow to load: torch, Prefect, matplotlib.
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import version
+from typing import Any
 
 from gaitforge.common.interrupts import INTERRUPTED, Stopped, stop_signals
 from gaitforge.common.trust import trusting
 from gaitforge.flows.progress import leads
-from gaitforge.pipeline.cli.parsing.entries import CommandEntry, added_command, added_commands
-from gaitforge.pipeline.cli.parsing.parser import (
-    WRONG_INPUT,
-    Parser,
-    add_command,
-    command,
-    option,
+from gaitforge.pipeline.cli.parsing.entries import (
+    OTHERS,
+    CommandEntry,
+    added_command,
+    added_commands,
 )
+from gaitforge.pipeline.cli.parsing.options import option
+from gaitforge.pipeline.cli.parsing.parser import WRONG_INPUT, Parser, add_command, command
 from gaitforge.pipeline.cli.parsing.trusting import named_code
 from gaitforge.pipeline.process_setup import finish_output, prepare_process
 
 COMMANDS = {
-    "demo": ("run", "run a small pipeline end to end: collect, train, evaluate, report"),
-    "run": ("run", "run or resume an experiment: learners × sets × seeds, scored"),
-    "pipeline": ("run", "collect, train, evaluate, compare and report by one plan"),
-    "collect": ("collect", "collect the missing parts of a plan into a store"),
-    "plan": ("store", "print the plan from which a dataset can be made anew, with its hashes"),
-    "query": ("store", "describe the episodes that match a condition, or list them"),
-    "info": ("store", "show a store's version, size and schema version, or its columns"),
-    "verify": ("store", "check every file of a store; exit 1 and print a line per fault"),
-    "doctor": ("dataset", "look for faults in a store or other data; exit 1 for errors"),
-    "gc": ("store", "remove what interrupted writers and compactions left in a store"),
-    "dataset": ("dataset", "drop, annotate, trim, relabel, merge, split and compare datasets"),
-    "compact": ("store", "merge small parts; the dataset and its hash stay the same"),
-    "tag": ("store", "name a store's present version, or list the names"),
-    "card": ("store", "write a dataset card: HTML, Markdown and JSON"),
-    "view": ("pages", "write a page that plays episodes in 3-D, with their curves"),
-    "push": ("store", "copy a local store's parts to object storage; existing parts are kept"),
-    "status": ("status", "show the progress of collections, trainings and experiments"),
-    "jobs": ("jobs", "list, follow and cancel the Slurm jobs of stores and runs"),
-    "serve": ("status", "serve the flows to Prefect, with forms and a schedule, until Ctrl-C"),
-    "notify": ("status", "tell a web hook when Prefect's runs fail, are late, or collect nothing"),
-    "train": ("train", "train a model on a selection of a store, or resume a run"),
-    "evaluate": ("train", "run a policy in closed loop on held-out episodes of its task"),
-    "report": ("run", "write report.html from a run's files"),
-    "models": ("train", "list the models and their sizes"),
-    "compare": (
-        "run",
-        "train models with equal settings on the same episodes; evaluate",
-    ),
-    "dagger": ("run", "train in rounds, with an expert's corrections on a policy's states"),
-    "export": ("transfer", "write a policy for a robot's program, or a store in another format"),
-    "import": ("transfer", "import another project's data into a store"),
-    "publish": ("transfer", "push a store with its card to the Hugging Face Hub, in one commit"),
-    "formats": ("transfer", "list the other projects' formats and their options"),
-    "expert": ("expert", "list, train, average and film experts"),
-    "robot": ("robot", "list and check robots"),
-    "sim": ("sim", "list and check simulators"),
-    "completion": ("main", "print a shell completion script"),
+    "whole experiments": {
+        "run": ("run", "run or resume an experiment: learners × sets × seeds, scored"),
+        "demo": ("run", "run a small pipeline end to end: collect, train, evaluate, report"),
+        "pipeline": ("run", "collect, train, evaluate, compare and report by one plan"),
+        "compare": ("run", "train models with equal settings on the same episodes; evaluate"),
+        "dagger": ("run", "train in rounds, with an expert's corrections on a policy's states"),
+        "report": ("run", "write report.html from a run's files"),
+    },
+    "make data": {
+        "collect": ("collect", "collect the missing parts of a plan into a store"),
+        "plan": ("store", "print the plan from which a dataset can be made anew, with its hashes"),
+    },
+    "look at data": {
+        "query": ("store", "describe the episodes that match a condition, or list them"),
+        "info": ("store", "show a store's version, size and schema version, or its columns"),
+        "view": ("pages", "write a page that plays episodes in 3-D, with their curves"),
+        "card": ("store", "write a dataset card: HTML, Markdown and JSON"),
+        "doctor": ("dataset", "look for faults in a store or other data; exit 1 for errors"),
+        "verify": ("store", "check every file of a store; exit 1 and print a line per fault"),
+    },
+    "edit data": {
+        "dataset": ("dataset", "drop, annotate, trim, relabel, merge, split and compare datasets"),
+        "tag": ("store", "name a store's present version, or list the names"),
+        "compact": ("store", "merge small parts; the dataset and its hash stay the same"),
+        "gc": ("store", "remove what interrupted writers and compactions left in a store"),
+    },
+    "learn and judge": {
+        "train": ("train", "train a model on a selection of a store, or resume a run"),
+        "evaluate": ("train", "run a policy in closed loop on held-out episodes of its task"),
+        "models": ("train", "list the models and their sizes"),
+    },
+    "run elsewhere and follow": {
+        "status": ("status", "show the progress of collections, trainings and experiments"),
+        "jobs": ("jobs", "list, follow and cancel the Slurm jobs of stores and runs"),
+        "serve": ("status", "serve the flows to Prefect, with forms and a schedule, until Ctrl-C"),
+        "notify": (
+            "status",
+            "tell a web hook when Prefect's runs fail, are late, or collect nothing",
+        ),
+        "push": ("store", "copy a local store's parts to object storage; existing parts are kept"),
+    },
+    "robots, experts and simulators": {
+        "robot": ("robot", "list and check robots"),
+        "expert": ("expert", "list, train, average and film experts"),
+        "sim": ("tasks.sim", "list and check simulators"),
+    },
+    "exchange with other projects": {
+        "export": (
+            "transfer",
+            "write a policy for a robot's program, or a store in another format",
+        ),
+        "import": ("transfer", "import another project's data into a store"),
+        "formats": ("transfer", "list the other projects' formats and their options"),
+        "publish": (
+            "transfer",
+            "push a store with its card to the Hugging Face Hub, in one commit",
+        ),
+    },
+    OTHERS: {
+        "completion": ("main", "print a shell completion script"),
+    },
 }
-"""Name -> (module of this package with the `Command` NAME_command, help); plug-ins add others."""
+"""Heading of the help, most used first -> name -> (module of this package with the `Command`
+NAME_command, help). Plug-ins add others."""
+SHORT_NAMES = ("demo", "pipeline", "compare", "dagger")
+"""Commands that do the work of `gaitforge run PRESET`; the help has one line for them."""
 
 
 def build_parser(argv: Sequence[str] | None = None) -> Parser:
     """The parser of the command that `argv` begins with; without `argv`, of all commands."""
-    program = Parser(
+    entries = _entries()
+    program = _Program(
+        {name: entry.group for name, entry in entries.items()},
         prog="gaitforge",
         description="Legged-motion datasets and policies: collect, query, train, evaluate, report.",
         epilog="Start with: gaitforge demo --out runs/demo",
     )
     program.add_argument("--version", action="version", version=f"%(prog)s {version('gaitforge')}")
-    commands = program.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, entry in _entries().items():
+    commands = program.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=Parser
+    )
+    for name, entry in entries.items():
         parser = add_command(commands, name, entry.summary)
         if argv is None or name in argv[:1]:
             entry.fill(parser)
     return program
 
 
+class _Program(Parser):
+    """The parser of all commands; its help has them under their headings."""
+
+    def __init__(self, headings: Mapping[str, str], **more: Any):
+        super().__init__(**more)
+        self._headings = headings
+
+    def add_sections(self, formatter: argparse.HelpFormatter) -> None:
+        """Add the commands under their headings, then the options."""
+        (commands,) = (a for a in self._actions if isinstance(a, argparse._SubParsersAction))
+        lines = {action.dest: action for action in commands._choices_actions}
+        further = sorted(set(self._headings.values()) - {*COMMANDS})
+        headings = [heading for heading in COMMANDS if heading != OTHERS]
+        formatter.start_section("commands")
+        for heading in (*headings, *further, OTHERS):
+            formatter.start_section(heading)
+            for name, line in lines.items():
+                if self._headings[name] != heading or name in SHORT_NAMES:
+                    continue
+                formatter.add_argument(line)
+                if name == "run":
+                    formatter._add_item(_short_names, [formatter._current_indent])
+            formatter.end_section()
+        formatter.end_section()
+        formatter.start_section("options")
+        formatter.add_arguments(self._optionals._group_actions)
+        formatter.end_section()
+
+
+def _short_names(indent: int) -> str:
+    return f"{' ' * indent}{', '.join(SHORT_NAMES)}: short names of run PRESET\n"
+
+
 def _entries() -> dict[str, CommandEntry]:
     """The commands here, and those of plug-ins and other packages, by name."""
     entries = {
-        name: CommandEntry(text, f"gaitforge.pipeline.cli.{module}:{name}_command")
-        for name, (module, text) in COMMANDS.items()
+        name: CommandEntry(text, f"gaitforge.pipeline.cli.{module}:{name}_command", group=heading)
+        for heading, commands in COMMANDS.items()
+        for name, (module, text) in commands.items()
     }
     for name in added_commands():
         if name not in entries:  # no package replaces a command of ours

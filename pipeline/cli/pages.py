@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING
 from gaitforge import datasets
 from gaitforge.common.errors import amount
 from gaitforge.datasets.layout import ROOT_FILE, check_outside_stores
-from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, command, group, option, option_values
+from gaitforge.pipeline.cli.parsing.options import (
+    CELL_FIELDS,
+    CELLS,
+    JSON,
+    TRUST,
+    WHERE,
+    WITH_RECORDED_VERSIONS,
+    group,
+    option,
+    option_values,
+)
+from gaitforge.pipeline.cli.parsing.parser import command
 from gaitforge.pipeline.cli.parsing.reading import uses
 from gaitforge.pipeline.cli.parsing.values import names, positive, store_address
 from gaitforge.pipeline.cli.store import chosen_episodes
@@ -33,7 +44,8 @@ _HELD_OUT_EPISODES = 3
         store_address,
         metavar="STORE|RUN|EVALUATION",
     ),
-    "CELLS --where",
+    CELLS,
+    WHERE,
     option(
         "--episode",
         "these episodes only, e.g. a293cb-00017, as gaitforge query --list prints them",
@@ -75,7 +87,9 @@ _HELD_OUT_EPISODES = 3
             metavar="FILE",
         ),
     ),
-    "--with-recorded-versions --json --trust",
+    WITH_RECORDED_VERSIONS,
+    JSON,
+    TRUST,
 )
 def view_command(arguments: argparse.Namespace) -> Callable[[], int | None]:
     """Write a page that plays episodes in 3-D, with their curves; it opens without a network."""

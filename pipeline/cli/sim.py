@@ -6,7 +6,8 @@ from dataclasses import asdict
 from functools import partial
 
 from gaitforge.collectors.simulators import backend_names
-from gaitforge.pipeline.cli.parsing.parser import actions, command, option
+from gaitforge.pipeline.cli.parsing.options import ISAACGYM_PYTHON, JSON, option
+from gaitforge.pipeline.cli.parsing.parser import actions, command
 from gaitforge.pipeline.cli.parsing.reading import of_simulator, uses
 from gaitforge.pipeline.cli.parsing.values import positive, simulator
 from gaitforge.pipeline.progress import TerminalReporter
@@ -15,7 +16,7 @@ from gaitforge.pipeline.tables import show, show_one
 FAILED = 1
 
 
-@command("gaitforge sim list --json", "--isaacgym-python", "--json")
+@command("gaitforge sim list --json", ISAACGYM_PYTHON, JSON)
 def _list(arguments: argparse.Namespace) -> None:
     """List the simulators, and what the unavailable ones lack."""
     uses(arguments, "isaacgym_python")
@@ -28,7 +29,8 @@ def _list(arguments: argparse.Namespace) -> None:
     "gaitforge sim check isaacgym --isaacgym-python ~/miniconda3/envs/gym/bin/python",
     option("sim", "a simulator of gaitforge sim list", simulator, metavar="NAME"),
     option("--robots", "parallel robots when measuring the speed", positive, 256),
-    "--isaacgym-python --json",
+    ISAACGYM_PYTHON,
+    JSON,
 )
 def _check(arguments: argparse.Namespace) -> Callable[[], int]:
     """Run the physics contract's checks on an installed simulator."""

@@ -19,7 +19,17 @@ from gaitforge.flows.stages.status import (
     staged_kind,
     status,
 )
-from gaitforge.pipeline.cli.parsing.parser import command, flag, group, option, setting
+from gaitforge.pipeline.cli.parsing.options import (
+    JSON,
+    PRESET,
+    THREADS,
+    TRUST,
+    flag,
+    group,
+    option,
+    setting,
+)
+from gaitforge.pipeline.cli.parsing.parser import command
 from gaitforge.pipeline.cli.parsing.reading import uses
 from gaitforge.pipeline.cli.parsing.runners import SITE_SLURM, site_settings
 from gaitforge.pipeline.cli.parsing.values import Number, names, positive, store_address
@@ -43,7 +53,8 @@ _CLEAR = "\x1b[H\x1b[J"
         nargs="+",
     ),
     flag("--watch", "repeat every two seconds until the work has ended"),
-    "--json --trust",
+    JSON,
+    TRUST,
 )
 def status_command(arguments: argparse.Namespace) -> None:
     """Show the progress of collections, training runs and experiments, from their files."""
@@ -205,7 +216,9 @@ def _training_lines(work: TrainingStatus) -> list[str]:
     option("--schedule", "when to collect, e.g. '0 2 * * *'", default="", metavar="CRON"),
     option("--timezone", "time zone of the schedule", default="UTC", metavar="AREA/CITY"),
     flag("--new-every-day", "the day is the seed, so every day adds new parts"),
-    "--preset --threads --trust",
+    PRESET,
+    THREADS,
+    TRUST,
     setting("grid.parts=4"),
     group(
         "server, unless PREFECT_API_URL names one",

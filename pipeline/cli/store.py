@@ -17,14 +17,24 @@ from gaitforge.datasets.selection.actions import actions_in_words
 from gaitforge.flows.progress import Reporter
 from gaitforge.flows.records.part_records import copy_records
 from gaitforge.flows.runners.dask_clusters import DaskSettings, dask_client
-from gaitforge.pipeline.cli.parsing.parser import (
+from gaitforge.pipeline.cli.parsing.options import (
     CELL_FIELDS,
-    command,
+    CELLS,
+    JSON,
+    SCHEDULER,
+    SELECTION,
+    SIMULATOR_VERSION,
+    STORE,
+    TAG,
+    TRUST,
+    WHERE,
+    WITH_RECORDED_VERSIONS,
     flag,
     group,
     option,
     option_values,
 )
+from gaitforge.pipeline.cli.parsing.parser import command
 from gaitforge.pipeline.cli.parsing.reading import uses
 from gaitforge.pipeline.cli.parsing.values import names, positive, whole
 from gaitforge.pipeline.cli.work import CommandWork, Result, single, work
@@ -59,7 +69,10 @@ def applied(store: "datasets.Store", out: Path, reporter: TerminalReporter) -> "
 @work(
     'gaitforge query legged.zarr --terrain rough --where "return > 6 and friction < 0.6"\n'
     '          gaitforge query legged.zarr --list --sort "return desc" --show friction',
-    "store CELLS --where --selection",
+    STORE,
+    CELLS,
+    WHERE,
+    SELECTION,
     option("--group-by", "columns (default: the store's own)", names),
     flag("--paired", "differences to the originals, in a store of gaitforge counterfactual"),
     group(
@@ -70,10 +83,10 @@ def applied(store: "datasets.Store", out: Path, reporter: TerminalReporter) -> "
         option("--show", "further columns, such as draws", names),
         option("--episode", "every column of one episode, e.g. a293cb-00017", metavar="ID"),
     ),
-    "--tag",
+    TAG,
     option("--parquet", "also write the rows to this file", Path, metavar="FILE"),
     option("--save", "save the selection to this file, to train on", Path, metavar="FILE"),
-    "--json",
+    JSON,
     runner=False,
 )
 def query_command(arguments: argparse.Namespace) -> CommandWork:
@@ -138,7 +151,9 @@ def _check_query(arguments: argparse.Namespace) -> None:
 
 @command(
     f"gaitforge info {_EXAMPLE}",
-    "store --json --tag",
+    STORE,
+    JSON,
+    TAG,
     flag("--columns", "explain the columns of the catalog: unit, meaning, origin"),
 )
 def info_command(arguments: argparse.Namespace) -> None:
@@ -157,7 +172,7 @@ def info_command(arguments: argparse.Namespace) -> None:
     show_one(record, arguments.json)
 
 
-@command(f"gaitforge plan {_EXAMPLE} > legged.plan.json", "store")
+@command(f"gaitforge plan {_EXAMPLE} > legged.plan.json", STORE)
 def plan_command(arguments: argparse.Namespace) -> None:
     """Print the plan of a dataset: gaitforge collect --from-plan makes it anew, or parts of it."""
     from gaitforge.flows.stages.dataset_plan import dataset_plan
@@ -170,13 +185,16 @@ def plan_command(arguments: argparse.Namespace) -> None:
 
 @command(
     f"gaitforge verify {_EXAMPLE}",
-    "store --json --trust",
+    STORE,
+    JSON,
+    TRUST,
     option(
         "--replay", "also simulate N random episodes again and compare them bit for bit", whole, 0
     ),
     option("--seed", "random seed that chooses the replayed episodes", whole, 0),
     option("--robot", "a name or path, if not the store's own robot", default=""),
-    "--with-recorded-versions --simulator-version",
+    WITH_RECORDED_VERSIONS,
+    SIMULATOR_VERSION,
 )
 def verify_command(arguments: argparse.Namespace) -> Callable[[], int]:
     """Check every file of a store; exit 1 and print a line per fault."""
@@ -228,13 +246,13 @@ def _replayed_by_version(store: datasets.Store, arguments: argparse.Namespace) -
     return faults
 
 
-@command(f"gaitforge gc {_EXAMPLE}", "store --json")
+@command(f"gaitforge gc {_EXAMPLE}", STORE, JSON)
 def gc_command(arguments: argparse.Namespace) -> None:
     """Remove what interrupted writers and compactions left in a store."""
     show_one({"removed": datasets.open_store(arguments.store).gc()}, arguments.json)
 
 
-@command(f"gaitforge compact {_EXAMPLE}", "store --json")
+@command(f"gaitforge compact {_EXAMPLE}", STORE, JSON)
 def compact_command(arguments: argparse.Namespace) -> None:
     """Merge small parts; the dataset and its hash stay the same."""
     rows = [asdict(record) for record in datasets.open_store(arguments.store).compact()]
@@ -244,7 +262,8 @@ def compact_command(arguments: argparse.Namespace) -> None:
 
 @command(
     f"gaitforge tag {_EXAMPLE} v1",
-    "store --json",
+    STORE,
+    JSON,
     option("name", "tag to add: letters, digits, '_', '-' and '.'", nargs="?"),
 )
 def tag_command(arguments: argparse.Namespace) -> None:
@@ -259,7 +278,7 @@ def tag_command(arguments: argparse.Namespace) -> None:
     "gaitforge push data/legged.zarr s3://bucket/legged.zarr",
     option("store", "folder of the store", Path),
     option("url", "s3://bucket/prefix"),
-    "--json",
+    JSON,
 )
 def push_command(arguments: argparse.Namespace) -> None:
     """Copy a local store's parts to object storage; existing parts are kept."""
@@ -271,9 +290,10 @@ def push_command(arguments: argparse.Namespace) -> None:
 
 @work(
     'gaitforge card legged.zarr --licence CC-BY-4.0 --author "Ada Lovelace <ada@example.org>"',
-    "store",
+    STORE,
     option("--out", "output folder (default: STORE.card)", Path),
-    "CELLS --where",
+    CELLS,
+    WHERE,
     flag("--no-channels", "skip the statistics and spectra of the arrays"),
     option(
         "--spectrum",
@@ -282,7 +302,7 @@ def push_command(arguments: argparse.Namespace) -> None:
         metavar="N",
     ),
     flag("--no-pictures", "skip the pictures of typical episodes"),
-    "--scheduler",
+    SCHEDULER,
     group(
         "what is said of the dataset; kept in the store, '' removes it",
         option("--licence", "SPDX identifier, e.g. CC-BY-4.0", metavar="NAME"),

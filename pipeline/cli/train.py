@@ -16,14 +16,34 @@ from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.stages.status import training_status
 from gaitforge.learners.models.registry import describe_models, preset
 from gaitforge.learners.training.config import TrainConfig
-from gaitforge.pipeline.cli.parsing.parser import (
+from gaitforge.pipeline.cli.parsing.options import (
+    BATCH_SIZE,
     CELL_FIELDS,
-    command,
+    CELLS,
+    CHECKPOINT,
+    DEVICE,
+    EPISODES,
+    JSON,
+    MODEL,
+    OBJECTIVE,
+    OUT,
+    RANDOMISATION,
+    ROBOT,
+    SEED,
+    SELECTION,
+    SIMULATOR,
+    SKILL,
+    STEPS,
+    STORE,
+    TERRAIN,
+    THREADS,
+    WHERE,
     option,
     option_values,
     planned,
     setting,
 )
+from gaitforge.pipeline.cli.parsing.parser import command
 from gaitforge.pipeline.cli.parsing.reading import of_simulator
 from gaitforge.pipeline.cli.parsing.values import numbers
 from gaitforge.pipeline.cli.work import CommandWork, Result, work
@@ -43,13 +63,21 @@ TRAINED = ("objective", "steps", "batch_size", "device")
 
 @work(
     "gaitforge train legged.zarr --model fcnet --terrain flat,rough --out runs/fcnet",
-    "store --model --objective --out --steps --batch-size",
+    STORE,
+    MODEL,
+    OBJECTIVE,
+    OUT,
+    STEPS,
+    BATCH_SIZE,
     option("--optimiser", "adamw, adam or lion (default: adamw)", metavar="NAME"),
     option("--seed", "random seed of the weights and the data order", int),
-    "--device CELLS --where --selection",
+    DEVICE,
+    CELLS,
+    WHERE,
+    SELECTION,
     option("--plan", "a plan's file, e.g. the plan.json of another run", Path, metavar="FILE"),
     setting("config.peak_lr=0.001"),
-    "--json",
+    JSON,
 )
 def train_command(arguments: argparse.Namespace) -> CommandWork:
     """Train a model on a selection of a store, or resume a run."""
@@ -90,7 +118,7 @@ def train_command(arguments: argparse.Namespace) -> CommandWork:
     return CommandWork(arguments.out, [stage], result, arguments.words)
 
 
-@command("gaitforge models --json", "--json")
+@command("gaitforge models --json", JSON)
 def models_command(arguments: argparse.Namespace) -> None:
     """List the models and their sizes."""
     show(describe_models(), arguments.json)
@@ -108,9 +136,16 @@ def models_command(arguments: argparse.Namespace) -> None:
         "humanoid",
     ),
     option("--task", "legged, gym, humanoid or your own (default: the run's, or legged)"),
-    "--checkpoint --robot SIMULATOR --randomisation --terrain --skill",
+    CHECKPOINT,
+    ROBOT,
+    SIMULATOR,
+    RANDOMISATION,
+    TERRAIN,
+    SKILL,
     option("--level", "terrain levels, e.g. 0,2,5-9 (default: 4, the middle one)", numbers),
-    "--episodes --seed --threads",
+    EPISODES,
+    SEED,
+    THREADS,
     option(
         "--beside",
         "with several robots: experts of these robots, whose returns are the measure",
@@ -126,7 +161,7 @@ def models_command(arguments: argparse.Namespace) -> None:
     ),
     option("--plan", "a plan's file, instead of the task's", Path, metavar="FILE"),
     setting("robots=64"),
-    "--json",
+    JSON,
 )
 def evaluate_command(arguments: argparse.Namespace) -> CommandWork:
     """Run a policy in closed loop on held-out episodes of its task."""

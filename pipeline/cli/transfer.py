@@ -18,8 +18,12 @@ from gaitforge.datasets.formats import exporter_class, find_format, format_names
 from gaitforge.datasets.selection.actions import WORDS
 from gaitforge.flows.progress import Reporter, begun_later
 from gaitforge.flows.settings import setting_names
-from gaitforge.pipeline.cli.parsing.parser import (
-    command,
+from gaitforge.pipeline.cli.parsing.options import (
+    CELLS,
+    JSON,
+    STORE,
+    TAG,
+    WHERE,
     flag,
     group,
     option,
@@ -27,6 +31,7 @@ from gaitforge.pipeline.cli.parsing.parser import (
     planned,
     setting,
 )
+from gaitforge.pipeline.cli.parsing.parser import command
 from gaitforge.pipeline.cli.parsing.reading import uses
 from gaitforge.pipeline.cli.parsing.values import names, positive, store_address
 from gaitforge.pipeline.cli.store import applied, chosen_episodes, drawing
@@ -71,9 +76,9 @@ _USAGE = """gaitforge export RUN DST [--formats F,G] [--checkpoint last|best] [-
         option("--batch", "robots per control step (default: 1)", positive),
         option("--robot", "a name or path, if not the run's own robot"),
     ),
-    group("to export data", "CELLS --where --tag", _ACTIONS),
+    group("to export data", CELLS, WHERE, TAG, _ACTIONS),
     setting("compression=none (d4rl)"),
-    "--json",
+    JSON,
     runner=False,
 )
 def export_command(arguments: argparse.Namespace) -> CommandWork:
@@ -147,11 +152,11 @@ def _export(
     "gaitforge import d4rl hopper_medium.hdf5 hopper.zarr",
     option("format", "one of gaitforge formats"),
     option("source", "file or folder of that format", metavar="SRC"),
-    "store",
+    STORE,
     option("--workers", "threads that read and write parts", positive),
     flag("--drop-nan", "leave out episodes with NaN or infinity"),
     setting("horizon=1000 (d4rl)"),
-    "--json",
+    JSON,
     runner=False,
 )
 def import_command(arguments: argparse.Namespace) -> CommandWork:
@@ -167,7 +172,7 @@ def import_command(arguments: argparse.Namespace) -> CommandWork:
 
 @command(
     "gaitforge publish data/legged.zarr hf://owner/legged --format lerobot --private",
-    "store",
+    STORE,
     option("url", "hf://owner/name, a dataset on the Hugging Face Hub"),
     option("--format", "zarr or lerobot", default="zarr", choices=("zarr", "lerobot")),
     _ACTIONS,
@@ -175,7 +180,7 @@ def import_command(arguments: argparse.Namespace) -> CommandWork:
     flag("--private", "make a new repository private"),
     option("--revision", "branch to push to (default: main)", default="", metavar="BRANCH"),
     flag("--no-pictures", "skip the card's pictures of typical episodes"),
-    "--json",
+    JSON,
 )
 def publish_command(arguments: argparse.Namespace) -> Callable[[], None]:
     """Push a store with its card to the Hugging Face Hub, in one commit if it takes that."""
@@ -237,7 +242,7 @@ def _report_result(report: "Report") -> Result:
     return Result(tree, lines=tuple(lines), about=report.source, tables={"carried over": carried})
 
 
-@command("gaitforge formats --json", "--json")
+@command("gaitforge formats --json", JSON)
 def formats_command(arguments: argparse.Namespace) -> None:
     """List the other projects' formats and their options."""
     rows = []

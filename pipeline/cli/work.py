@@ -15,7 +15,8 @@ from gaitforge.flows.runners.dask_clusters import DaskSettings
 from gaitforge.flows.runners.slurm import jobs as slurm
 from gaitforge.flows.runners.slurm.script import SlurmSettings
 from gaitforge.pipeline.cli.jobs import job_row, show_scripts, show_submitted
-from gaitforge.pipeline.cli.parsing.parser import Command, Option, command
+from gaitforge.pipeline.cli.parsing.options import TRUST, Options
+from gaitforge.pipeline.cli.parsing.parser import Command, command
 from gaitforge.pipeline.cli.parsing.reading import noting, refuse_unread, uses
 from gaitforge.pipeline.cli.parsing.runners import RUNNER, runner_arguments, runner_settings
 from gaitforge.pipeline.progress import TerminalReporter, own_reporter
@@ -101,7 +102,7 @@ def single(
 
 
 def work(
-    example: str, *options: Option, runner: bool = True
+    example: str, *options: Options, runner: bool = True
 ) -> Callable[[Callable[[argparse.Namespace], CommandWork]], Command]:
     """Decorate a function from arguments to `CommandWork` as a command.
 
@@ -116,7 +117,7 @@ def work(
             check_options(noted)
             return work
 
-        begins = (lambda parser: parser.set_defaults(begin=begun), "--trust")
+        begins = (lambda parser: parser.set_defaults(begin=begun), TRUST)
         extras = (*begins, *(RUNNER if runner else ()))
         return command(example, *options, *extras)(update_wrapper(partial(_perform, begun), begin))
 

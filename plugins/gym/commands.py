@@ -8,15 +8,19 @@ from typing import Any
 
 from gaitforge.flows.records.records import read_record
 from gaitforge.pipeline.cli.collect import collection_work
-from gaitforge.pipeline.cli.parsing.parser import (
-    AddTo,
-    actions,
-    command,
+from gaitforge.pipeline.cli.parsing.options import (
+    JSON,
+    MIX_VERSIONS,
+    PROCESSES,
+    SEED,
+    STORE,
+    Option,
     flag,
     option,
     option_values,
     planned,
 )
+from gaitforge.pipeline.cli.parsing.parser import actions, command
 from gaitforge.pipeline.cli.parsing.values import names, positive
 from gaitforge.pipeline.cli.work import CommandWork, Result, single, work
 from gaitforge.pipeline.tables import show
@@ -28,7 +32,7 @@ _POLICIES = (
 )
 
 
-@command("gaitforge gym list", "--json")
+@command("gaitforge gym list", JSON)
 def _list(arguments: argparse.Namespace) -> None:
     """List the tasks."""
     from gaitforge.plugins.gym.environments.tasks import TASKS
@@ -50,7 +54,7 @@ def _list(arguments: argparse.Namespace) -> None:
     show(rows, arguments.json)
 
 
-def _of_env(name: str, text: str, metavar: str) -> AddTo:
+def _of_env(name: str, text: str, metavar: str) -> Option:
     """An option that becomes a setting of the environment's text."""
     join = "." if metavar == "NAME=VALUE" else "="
     setting = f"{name[2:].replace('-', '_')}{join}{{}}".format
@@ -59,7 +63,7 @@ def _of_env(name: str, text: str, metavar: str) -> AddTo:
 
 @work(
     "gaitforge gym collect hopper.zarr --env Hopper-v5 --policies runs/hopper",
-    "store",
+    STORE,
     option(
         "--env",
         "a task of gaitforge gym list, any of Gymnasium's registry, as module:ID if a module "
@@ -94,7 +98,10 @@ def _of_env(name: str, text: str, metavar: str) -> AddTo:
     ),
     option("--replay-steps", "its first steps (default: until the medium policy)", positive),
     flag("--physics", "store the simulator's positions and velocities"),
-    "--processes --seed --mix-versions --json",
+    PROCESSES,
+    SEED,
+    MIX_VERSIONS,
+    JSON,
 )
 def _collect(arguments: argparse.Namespace) -> CommandWork:
     """Collect episodes of trained policies, or their replay buffer."""

@@ -9,15 +9,22 @@ from typing import TYPE_CHECKING
 from gaitforge.common.files import sha256_file
 from gaitforge.flows.records.records import digest, read_record
 from gaitforge.pipeline.cli.collect import collection_work, part_rows
-from gaitforge.pipeline.cli.parsing.parser import (
+from gaitforge.pipeline.cli.parsing.options import (
+    JSON,
+    MIX_VERSIONS,
+    OUT,
+    PROCESSES,
+    SEED,
+    STORE,
+    THREADS,
     Container,
-    actions,
-    command,
+    add_options,
     option,
     option_values,
     planned,
     setting,
 )
+from gaitforge.pipeline.cli.parsing.parser import actions, command
 from gaitforge.pipeline.cli.parsing.reading import uses
 from gaitforge.pipeline.cli.parsing.values import names, positive, whole
 from gaitforge.pipeline.cli.work import CommandWork, Result, work
@@ -29,8 +36,10 @@ if TYPE_CHECKING:
 
 def _add_reference_file(parser: Container) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
-    option("--out", "write synthetic clips to it", Path, metavar="FILE")(which)
-    option("--list", "a file made by --out, or cmu_2020_*.h5", Path, metavar="FILE")(which)
+    add_options(which, option("--out", "write synthetic clips to it", Path, metavar="FILE"))
+    add_options(
+        which, option("--list", "a file made by --out, or cmu_2020_*.h5", Path, metavar="FILE")
+    )
 
 
 @command(
@@ -39,7 +48,7 @@ def _add_reference_file(parser: Container) -> None:
     option("--motion", "motions, comma-separated (default: all)", names),
     option("--frames", "frames per clip", positive, 96),
     option("--variants", "clips per motion", positive, 1),
-    "--json",
+    JSON,
 )
 def _reference(arguments: argparse.Namespace) -> Callable[[], None]:
     """Write synthetic reference clips, or list a file's clips."""
@@ -97,10 +106,12 @@ def _snippets(arguments: argparse.Namespace) -> "list[Snippet]":
     "gaitforge humanoid train-expert --reference clips.h5 --clips step_00 --out experts",
     *_SNIPPETS,
     option("--steps", "control steps per snippet, in all", positive),
-    "--out --seed --threads",
+    OUT,
+    SEED,
+    THREADS,
     option("--stage", "do only this stage", metavar="NAME"),
     setting("humanoids=256"),
-    "--json",
+    JSON,
 )
 def _train_expert(arguments: argparse.Namespace) -> CommandWork:
     """Train an expert per snippet, a stage each."""
@@ -139,13 +150,16 @@ def _train_expert(arguments: argparse.Namespace) -> CommandWork:
 
 @work(
     "gaitforge humanoid collect mocap.zarr --reference clips.h5 --clips step_00,squat_00",
-    "store",
+    STORE,
     *_SNIPPETS,
     option("--expert", "pd, or the output folder of train-expert (default: pd)"),
     option("--start-rollouts", "rollouts per snippet from its start (default: 16)", whole),
     option("--random-rollouts", "rollouts per snippet from random frames (default: 16)", whole),
     option("--action-noise", "standard deviation of the noise on actions (default: 0.1)", float),
-    "--processes --seed --mix-versions --json",
+    PROCESSES,
+    SEED,
+    MIX_VERSIONS,
+    JSON,
 )
 def _collect(arguments: argparse.Namespace) -> CommandWork:
     """Collect rollouts of experts, one part per snippet."""

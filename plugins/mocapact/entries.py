@@ -16,4 +16,5 @@ FORMAT = FormatEntry(
 COMMAND = CommandEntry(
     "motion tracking of the CMU humanoid (MoCapAct's task)",
     "gaitforge.plugins.mocapact.commands:humanoid_command",
+    group="make data",
 )

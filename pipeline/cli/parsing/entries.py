@@ -10,7 +10,7 @@ A `CommandEntry` lies in a module that is quick to import: `gaitforge --help` re
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import NoReturn, cast
 
@@ -19,6 +19,8 @@ from gaitforge.common.extensions import extension, extension_names
 
 KIND = "command"
 """Of extensions: the group of entry points is gaitforge.commands."""
+OTHERS = "others"
+"""The heading of commands that name none."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,12 @@ class CommandEntry:
     Attributes:
         summary: its line in `gaitforge --help`.
         path: "module:name" of its `Command`; the module loads when the command is used.
+        group: its heading in `gaitforge --help`, e.g. "make data"; an action needs none.
     """
 
     summary: str
     path: str
+    group: str = field(default=OTHERS, kw_only=True)
 
     def load(self) -> Command:
         """The command with its options."""
@@ -69,7 +73,7 @@ def added_command(name: str) -> CommandEntry:
     try:
         return _loaded(name)
     except DatasetError as error:
-        return _BrokenEntry(f"cannot be loaded: {error}", "", error)
+        return _BrokenEntry(f"cannot be loaded: {error}", "", error=error)
 
 
 def _loaded(name: str) -> CommandEntry:

@@ -1,11 +1,19 @@
 """The options that say who does the work (this process, Dask, Slurm, Prefect), as settings."""
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from gaitforge.flows.runners.dask_clusters import QUEUES, DaskSettings
 from gaitforge.flows.runners.slurm.script import SlurmSettings
-from gaitforge.pipeline.cli.parsing.parser import SHARED, details, group, option, option_values
+from gaitforge.pipeline.cli.parsing.options import (
+    SCHEDULER,
+    Option,
+    group,
+    option,
+    option_values,
+)
+from gaitforge.pipeline.cli.parsing.parser import RUNNERS_TITLE
 from gaitforge.pipeline.cli.parsing.values import names, positive, whole
 
 RUNNERS = {
@@ -16,87 +24,101 @@ RUNNERS = {
 }
 """Name -> what does a command's work."""
 
-Options = dict[str, dict[str, Any]]
 _ON = {"action": "store_const", "const": True}
 """A flag whose default is None, as that of every option here."""
-_LOCAL: Options = {
-    "--gpu-share": details("trainings on this machine's GPU at a time (default: 1)", positive)
-}
-_DASK: Options = {
-    "--workers": details("worker processes, or jobs of --dask-jobqueue", positive),
-    "--scheduler": SHARED["--scheduler"],
-    "--dask-jobqueue": details(f"start workers as jobs: {' or '.join(QUEUES)}", metavar="QUEUE"),
-    "--adaptive": details("start and end workers with the work, --workers at most", **_ON),
-    "--worker-memory": details(
-        "memory limit of a worker, e.g. 4GB (default: none here, 4GB of a job)", metavar="SIZE"
+_LOCAL = (
+    option("--gpu-share", "trainings on this machine's GPU at a time (default: 1)", positive),
+)
+_DASK = (
+    option("--workers", "worker processes, or jobs of --dask-jobqueue", positive),
+    SCHEDULER,
+    option("--dask-jobqueue", f"start workers as jobs: {' or '.join(QUEUES)}", metavar="QUEUE"),
+    option("--adaptive", "start and end workers with the work, --workers at most", **_ON),
+    option(
+        "--worker-memory",
+        "memory limit of a worker, e.g. 4GB (default: none here, 4GB of a job)",
+        metavar="SIZE",
     ),
-    "--worker-deaths": details(
+    option(
+        "--worker-deaths",
         "deaths of workers after which the last part is given up (default: 4)",
         positive,
         metavar="N",
     ),
-    "--dashboard": details("serve Dask's dashboard on this machine", **_ON),
-}
-_SLURM: Options = {
-    "--partition": details("Slurm partition (default: the cluster's)", metavar="NAME"),
-    "--cpus": details("CPUs per process (default: 2)", positive),
-    "--memory": details("memory per node, e.g. 8G (default: the partition's)", metavar="SIZE"),
-    "--time": details("time limit of one run (default: 01:00:00)", metavar="HH:MM:SS"),
-    "--grace": details(
+    option("--dashboard", "serve Dask's dashboard on this machine", **_ON),
+)
+_SLURM = (
+    option("--partition", "Slurm partition (default: the cluster's)", metavar="NAME"),
+    option("--cpus", "CPUs per process (default: 2)", positive),
+    option("--memory", "memory per node, e.g. 8G (default: the partition's)", metavar="SIZE"),
+    option("--time", "time limit of one run (default: 01:00:00)", metavar="HH:MM:SS"),
+    option(
+        "--grace",
         "how long before the limit work is stopped and saved (default: 120)",
         positive,
         metavar="SECONDS",
         dest="grace_s",
     ),
-    "--requeues": details("how often Slurm may restart it (default: 3; training: 100)", whole),
-    "--account": details("whom Slurm charges", metavar="NAME"),
-    "--qos": details("quality of service", metavar="NAME"),
-    "--mail": details("whom Slurm writes to when the job ends or fails", metavar="ADDRESS"),
-    "--setup": details(
+    option("--requeues", "how often Slurm may restart it (default: 3; training: 100)", whole),
+    option("--account", "whom Slurm charges", metavar="NAME"),
+    option("--qos", "quality of service", metavar="NAME"),
+    option("--mail", "whom Slurm writes to when the job ends or fails", metavar="ADDRESS"),
+    option(
+        "--setup",
         'a command before the work, e.g. "module load cuda"; may be repeated',
         action="append",
         metavar="COMMAND",
     ),
-    "--env-file": details(
-        "file of NAME=VALUE lines that the job reads as it starts", metavar="FILE"
+    option(
+        "--env-file", "file of NAME=VALUE lines that the job reads as it starts", metavar="FILE"
     ),
-    "--container": details("run it in apptainer:IMAGE or pyxis:IMAGE", metavar="IMAGE"),
-    "--after": details(
-        "start once the jobs of these ids, stores or runs have succeeded", names, metavar="JOB,JOB"
+    option("--container", "run it in apptainer:IMAGE or pyxis:IMAGE", metavar="IMAGE"),
+    option(
+        "--after",
+        "start once the jobs of these ids, stores or runs have succeeded",
+        names,
+        metavar="JOB,JOB",
     ),
-    "--sbatch": details(
+    option(
+        "--sbatch",
         "any other option of sbatch, e.g. account=lab; may be repeated",
         action="append",
         metavar="NAME=VALUE",
         dest="options",
     ),
-    "--pass-env": details("environment variables to pass to the job", names),
-    "--dry-run": details("print the job script, submit nothing", **_ON),
-}
-_OF_SOME: Options = {
-    "--max-parallel": details("array tasks of a collection that run in parallel", positive),
-    "--parts-per-task": details("parts per array task of a collection (default: --cpus)", positive),
-    "--nodes": details("nodes of a training (default: 1)", positive),
-    "--gpus": details(
+    option("--pass-env", "environment variables to pass to the job", names),
+    option("--dry-run", "print the job script, submit nothing", **_ON),
+)
+_OF_SOME = (
+    option("--max-parallel", "array tasks of a collection that run in parallel", positive),
+    option("--parts-per-task", "parts per array task of a collection (default: --cpus)", positive),
+    option("--nodes", "nodes of a training (default: 1)", positive),
+    option(
+        "--gpus",
         "GPUs per node of a training, one process each; 1 for a simulator on a GPU (default: 0)",
         whole,
     ),
-}
-_FOLLOW: Options = {
-    "--follow": details("show states until all jobs have ended; exit 1 if one failed", **_ON),
-    "--cancel": details("cancel the jobs", **_ON),
-}
+)
+_FOLLOW = (
+    option("--follow", "show states until all jobs have ended; exit 1 if one failed", **_ON),
+    option("--cancel", "cancel the jobs", **_ON),
+)
 _SITE = ("--mail", "--setup", "--env-file", "--container", "--sbatch", "--pass-env", "--requeues")
-SITE_SLURM = group("Slurm, for runs that ask for it", {name: _SLURM[name] for name in _SITE})
+_SLURM_BY_FLAG = {entry.flag: entry for entry in _SLURM}
+_SITE_OPTIONS = tuple(_SLURM_BY_FLAG[name] for name in _SITE)
+SITE_SLURM = group("Slurm, for runs that ask for it", *_SITE_OPTIONS)
 """Commands, files and addresses of the jobs of served flows, which a form must not set."""
 
-_SLURM_OPTIONS = _OF_SOME | _SLURM | _FOLLOW
+_SLURM_OPTIONS = (*_OF_SOME, *_SLURM, *_FOLLOW)
 
 RUNNER = (
-    option("--runner", f"who does the work: {', '.join(RUNNERS)}", default="local", metavar="NAME"),
-    group("with --runner local", _LOCAL),
-    group("with --runner dask, or prefect on Dask", _DASK),
-    group("with --runner slurm", _SLURM_OPTIONS),
+    group(
+        RUNNERS_TITLE,
+        option("--runner", ", ".join(RUNNERS), default="local", metavar="NAME"),
+    ),
+    group("with --runner local", *_LOCAL),
+    group("with --runner dask, or prefect on Dask", *_DASK),
+    group("with --runner slurm", *_SLURM_OPTIONS),
 )
 """Options of commands whose work any runner can do."""
 
@@ -137,21 +159,20 @@ def site_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     Raises:
         ValueError: values that `SlurmSettings` refuses.
     """
-    names = _dests({name: _SLURM[name] for name in _SITE}).values()
-    values = option_values(arguments, *names)
+    values = option_values(arguments, *(entry.argument for entry in _SITE_OPTIONS))
     _slurm_settings(values)
     return values
 
 
 def runner_arguments() -> set[str]:
     """The arguments of all runners' options."""
-    return {"runner", *_dests(_LOCAL | _DASK | _SLURM_OPTIONS).values()}
+    return {"runner", *(entry.argument for entry in (*_LOCAL, *_DASK, *_SLURM_OPTIONS))}
 
 
 def runner_names() -> set[str]:
     """The names that the runners' options would have in a form."""
-    listed = ("--runner", *_LOCAL, *_DASK, *_SLURM_OPTIONS)
-    return {name[2:].replace("-", "_") for name in listed}
+    flags = [entry.flag for entry in (*_LOCAL, *_DASK, *_SLURM_OPTIONS)]
+    return {flag[2:].replace("-", "_") for flag in ("--runner", *flags)}
 
 
 def run_here(arguments: argparse.Namespace) -> None:
@@ -162,26 +183,21 @@ def run_here(arguments: argparse.Namespace) -> None:
     arguments.runner = "local"
 
 
-def _options_in_use(arguments: argparse.Namespace, options: Options) -> list[str]:
+def _options_in_use(arguments: argparse.Namespace, options: Sequence[Option]) -> list[str]:
     """The options whose arguments are not None."""
-    dests = _dests(options)
-    return [flag for flag, dest in dests.items() if getattr(arguments, dest, None) is not None]
-
-
-def _dests(options: Options) -> dict[str, str]:
-    """Option -> the argument's name."""
-    return {flag: d.get("dest", flag[2:].replace("-", "_")) for flag, d in options.items()}
+    values = vars(arguments)
+    return [entry.flag for entry in options if values.get(entry.argument) is not None]
 
 
 def _refuse_combinations(arguments: argparse.Namespace) -> None:
     """Refuse options of Slurm that cannot act together."""
     if arguments.cancel:
-        for name in _options_in_use(arguments, _OF_SOME | _SLURM):
+        for name in _options_in_use(arguments, (*_OF_SOME, *_SLURM)):
             raise ValueError(f"{name} is for submitting jobs, and --cancel submits none")
     if arguments.dry_run and arguments.follow:
         raise ValueError("--follow follows jobs, and --dry-run submits none")
 
 
-def _refuse(arguments: argparse.Namespace, options: Options, runners: str) -> None:
+def _refuse(arguments: argparse.Namespace, options: Sequence[Option], runners: str) -> None:
     for name in _options_in_use(arguments, options):
         raise ValueError(f"{name} is for --runner {runners}, not for --runner {arguments.runner}")

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ import pytest
 
 from gaitforge.common.locks import exclusive_lock
 from gaitforge.flows.records.records import TRAINING_LOCK
-from gaitforge.pipeline.cli.main import build_parser
+from gaitforge.pipeline.cli.main import SHORT_NAMES, build_parser
+from gaitforge.pipeline.cli.parsing.parser import RUNNERS_TITLE
 from tests.pipeline.command_line import SMALL_MODEL, Outcome, Run, assert_refused
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -41,6 +43,31 @@ def test_every_command_has_help_with_an_example(run: Run, words: list[str]) -> N
     assert f"gaitforge {words[0]}" in outcome.out.split("example:")[1]
     if "--runner" in outcome.out:
         assert "--json" in outcome.out, "submitted jobs are a table"
+
+
+def test_commands_stand_under_headings(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    helped = run("--help").out
+    assert max(map(len, helped.splitlines())) <= 80
+    headings = re.findall(r"^  ([a-z][\w ,]+):$", helped, re.M)
+    assert headings[0] == "whole experiments"
+    assert headings[-1] == "others"
+    assert len(set(headings)) == len(headings)
+    listed = set(re.findall(r"^    ([\w-]+)(?=  |$)", helped, re.M))
+    assert listed == {words[0] for words in COMMANDS} - set(SHORT_NAMES)
+    assert "\n    demo, pipeline, compare, dagger: short names of run PRESET\n" in helped
+
+
+@pytest.mark.parametrize("command", ["train", "collect", "run", "evaluate"])
+def test_a_commands_own_options_come_first(run: Run, command: str) -> None:
+    helped = run(command, "--help").out
+    places = [
+        helped.index(f"\n{title}:") for title in ("options", "general options", RUNNERS_TITLE)
+    ]
+    assert places == sorted(places)
+    assert places[0] < helped.index("\n  --set ") < places[1]
+    assert places[1] < helped.index("\n  --json ") < places[2] < helped.index("\n  --runner ")
+    assert places[2] < helped.index("\n  --scheduler ")
 
 
 def test_the_help_of_all_and_the_version(run: Run) -> None:

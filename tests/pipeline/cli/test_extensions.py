@@ -1,6 +1,7 @@
 """Tasks, models, formats and simulators of other packages, by their entry points."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -318,6 +319,19 @@ def test_a_packages_format_is_listed_written_and_read(
     done = run("import", "flat", tmp_path / "flat.hdf5", tmp_path / "back.zarr")
     assert done.code == 0, done.err
     assert open_store(tmp_path / "back.zarr").select().steps == open_store(store).select().steps
+
+
+def test_a_packages_command_has_its_heading(install: Install, run: Run) -> None:
+    grouped = COUNT.replace('"counting:count")', '"counting:count", group="look at data")')
+    install("tallies", "command", "tally", "tallying:ENTRY", grouped)
+    install("sums", "command", "sum", "summing:ENTRY", COUNT)
+    install("odd", "command", "odd", "oddly:ENTRY", grouped.replace("look at data", "odd things"))
+    helped = run("--help").out
+    sections = dict(re.findall(r"^  ([a-z][^\n]*):\n((?:    .*\n)+)", helped, re.M))
+    assert re.search(r"^    tally +count experts$", sections["look at data"], re.M)
+    assert re.search(r"^    sum +count experts$", sections["others"], re.M)
+    assert re.search(r"^    odd +count experts$", sections["odd things"], re.M)
+    assert list(sections)[-2:] == ["odd things", "others"]
 
 
 def test_a_packages_simulator_is_listed_and_collects(

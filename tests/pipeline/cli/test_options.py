@@ -12,7 +12,8 @@ import pytest
 from gaitforge.flows.experiments.claim import Claim, claim
 from gaitforge.flows.progress import Reporter
 from gaitforge.pipeline.cli.main import build_parser, parsed
-from gaitforge.pipeline.cli.parsing.parser import Parser, command, flag, option
+from gaitforge.pipeline.cli.parsing.options import flag, option
+from gaitforge.pipeline.cli.parsing.parser import Parser, command
 from gaitforge.pipeline.cli.parsing.values import positive
 from gaitforge.pipeline.cli.work import CommandWork, Result, single, work
 from gaitforge.pipeline.presets.experiments import experiment_preset

@@ -1,0 +1,231 @@
+"""Options of commands as objects, those of several commands by name, and their values in plans."""
+
+import argparse
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from gaitforge.collectors.simulators import BACKENDS
+from gaitforge.flows.settings import override
+from gaitforge.learners.training.objectives import OBJECTIVES
+from gaitforge.pipeline.cli.parsing.values import (
+    experts,
+    names,
+    numbers,
+    positive,
+    simulator,
+    store_address,
+    whole,
+)
+
+Container = argparse._ActionsContainer
+AddTo = Callable[[Container], object]
+Plan = TypeVar("Plan")
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option, or a positional argument.
+
+    Attributes:
+        flag: as it is typed, or a positional's name.
+        keywords: further arguments of `add_argument`.
+    """
+
+    flag: str
+    keywords: Mapping[str, Any]
+
+    @property
+    def argument(self) -> str:
+        """Name of the parsed argument."""
+        return self.keywords.get("dest") or self.flag.removeprefix("--").replace("-", "_")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Options under a title of their own in the help."""
+
+    title: str
+    options: "tuple[Options, ...]"
+
+
+Options: TypeAlias = "Option | Group | AddTo | tuple[Options, ...]"
+"""What commands take: an option, several, or a function that adds some to a parser."""
+
+
+def add_options(parser: Container, *options: Options) -> None:
+    """Add options to a parser, in their order."""
+    for entry in options:
+        if isinstance(entry, Option):
+            parser.add_argument(entry.flag, **entry.keywords)
+        elif isinstance(entry, Group):
+            add_options(parser.add_argument_group(entry.title), *entry.options)
+        elif isinstance(entry, tuple):
+            add_options(parser, *entry)
+        else:
+            entry(parser)
+
+
+def option(name: str, text: str, type: Any = None, default: Any = None, **more: Any) -> Option:
+    """An option with its help, which says the default, and further arguments of `add_argument`."""
+    shown = f"{text} (default: %(default)s)" if default not in (None, "", [], ()) else text
+    values = {"type": type, "default": default}
+    return Option(name, {"help": shown} | {k: v for k, v in values.items() if v is not None} | more)
+
+
+def flag(name: str, text: str) -> Option:
+    """An option that is on or off."""
+    return option(name, text, action="store_true")
+
+
+def setting(example: str) -> Option:
+    """The option `--set`, which changes any setting of a plan."""
+    return option(
+        "--set",
+        f"change any setting of the plan, e.g. {example}; may be repeated, the last one of a "
+        "name holds, also against other options",
+        default=[],
+        action="append",
+        metavar="NAME=VALUE",
+        dest="settings",
+    )
+
+
+def group(title: str, *options: Options) -> Group:
+    """Options under a title of their own in the help."""
+    return Group(title, options)
+
+
+def option_values(arguments: argparse.Namespace, *names: str, **renamed: str) -> dict[str, Any]:
+    """The named arguments that are not None, by their names, or by `field` of field=argument."""
+    values = {name: getattr(arguments, name) for name in names}
+    values |= {field: getattr(arguments, name) for field, name in renamed.items()}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def planned(plan: Plan, arguments: argparse.Namespace, *names: str, **renamed: str) -> Plan:
+    """A plan with the `option_values` of the named arguments, then with every `--set`."""
+    chosen: Any = plan
+    return override(
+        replace(chosen, **option_values(arguments, *names, **renamed)), arguments.settings
+    )
+
+
+def _isaacgym_python(text: str) -> str:
+    """An interpreter; also set as an environment variable, for worker processes."""
+    from gaitforge.collectors.physics.isaacgym.process import PYTHON_VARIABLE  # brings Numba
+
+    program = text if os.sep in text else shutil.which(text) or text  # a command, as in a shell
+    os.environ[PYTHON_VARIABLE] = str(Path(program).expanduser().absolute())
+    return program
+
+
+STORE = option("store", "folder, or s3://bucket/prefix", store_address)
+JSON = option("--json", "print JSON instead of a table", action="store_true")
+MIX_VERSIONS = option(
+    "--mix-versions",
+    "let the store have parts of several versions of the simulator",
+    action="store_true",
+)
+WITH_RECORDED_VERSIONS = option(
+    "--with-recorded-versions",
+    "use the MuJoCo that made the episodes: pip puts it into a folder of the cache",
+    action="store_true",
+)
+SIMULATOR_VERSION = option(
+    "--simulator-version",
+    "only what this version of the simulator made",
+    default="",
+    metavar="VERSION",
+)
+TERRAIN = option("--terrain", "terrains, comma-separated", names)
+SKILL = option("--skill", "skills, comma-separated", names)
+LEVEL = option("--level", "terrain levels, e.g. 0,2,5-9", numbers)
+WHERE = option(
+    "--where",
+    "a boolean SQL expression over the catalog's columns, e.g. 'return > 6'",
+    metavar="CONDITION",
+)
+TAG = option("--tag", "a tagged version of the store (see gaitforge tag)", metavar="NAME")
+SELECTION = option("--selection", "a selection that gaitforge query --save wrote", metavar="FILE")
+MODEL = option(
+    "--model", "one of gaitforge models, or module:Config", default="fcnet", metavar="NAME"
+)
+PRESET = option("--preset", "size of the plan", default="demo", metavar="NAME")
+PROCESSES = option("--processes", "parallel simulators", positive, 1)
+SHARE = option("--share", "of the stretches that the policy drives (default: 0.3)", float)
+STRETCH = option("--stretch", "control steps of a stretch (default: 12)", positive)
+EXPERT = option(
+    "--expert",
+    "a shipped expert, a .safetensors file, or a folder of expert import",
+    experts,
+    metavar="NAME",
+)
+ROBOT = option(
+    "--robot",
+    "a shipped robot's name, or the path of your own (see gaitforge robot check); to evaluate "
+    "on several, a list or a folder of robots' folders",
+    lambda robot: f"robot={robot}",
+    [],
+    action="append",
+    metavar="ROBOT",
+    dest="settings",
+)
+RANDOMISATION = option(
+    "--randomisation",
+    "of the episodes: none, default, heavy, or a JSON file; single quantities by --set "
+    "randomisation.friction=0.1:0.3, =0.2 or =none",
+    lambda name: f"randomisation.preset={name}",
+    [],
+    action="append",
+    metavar="NAME|FILE",
+    dest="settings",
+)
+SIM = option(
+    "--sim",
+    f"simulator: {', '.join(BACKENDS)} (see gaitforge sim list)",
+    simulator,
+    metavar="NAME",
+)
+ISAACGYM_PYTHON = option(
+    "--isaacgym-python",
+    "the Python 3.6 to 3.8 that has Isaac Gym (default: $GAITFORGE_ISAACGYM_PYTHON)",
+    _isaacgym_python,
+    metavar="FILE",
+)
+ROBOTS = option("--robots", "parallel robots of a simulator", positive)
+SEED = option("--seed", "random seed", whole)
+THREADS = option("--threads", "simulator threads (default: all cores; Gym trainings: 1)", positive)
+EPISODES = option("--episodes", "episodes per terrain, skill and level", positive)
+STEPS = option("--steps", "optimiser steps", positive)
+BATCH_SIZE = option("--batch-size", "windows per optimiser step, over all processes", positive)
+DEVICE = option("--device", "cpu or cuda", metavar="DEVICE")
+OBJECTIVE = option("--objective", f"{', '.join(OBJECTIVES)} (default: bc)", metavar="NAME")
+CHECKPOINT = option(
+    "--checkpoint",
+    "of a training run: last, best (the lowest validation loss), or step-N of those that "
+    "--set config.keep_every=N kept",
+    default="last",
+    metavar="last|best|step-N",
+)
+SCHEDULER = option(
+    "--scheduler", "an existing Dask scheduler, e.g. tcp://127.0.0.1:8786", metavar="ADDRESS"
+)
+OUT = option("--out", "output folder", Path, required=True)
+TRUST = option(
+    "--trust",
+    "code that a store, run or plan may name, module:name; may be repeated; what another "
+    "option names is trusted anyway (see docs/trust.md)",
+    default=[],
+    action="append",
+    metavar="MODULE:NAME",
+)
+
+CELLS = (TERRAIN, SKILL, LEVEL)
+SIMULATOR = (SIM, ISAACGYM_PYTHON)
+SIMULATION = (ROBOTS, SEED, THREADS)
+CELL_FIELDS = {"terrains": "terrain", "skills": "skill", "levels": "level"}
+"""Fields of the plans' grids -> arguments of `CELLS`, for `option_values`."""
