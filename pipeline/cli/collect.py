@@ -22,7 +22,24 @@ from gaitforge.flows.runners.slurm.jobs import jobs_folder
 from gaitforge.flows.settings import override, with_named
 from gaitforge.flows.tasks.interface import CollectionPlan
 from gaitforge.flows.tasks.registry import LEGGED, collection_plan, recorded_plan
-from gaitforge.pipeline.cli.parsing.parser import CELL_FIELDS, flag, option, option_values, setting
+from gaitforge.pipeline.cli.parsing.options import (
+    CELL_FIELDS,
+    CELLS,
+    EXPERT,
+    JSON,
+    MIX_VERSIONS,
+    PRESET,
+    RANDOMISATION,
+    SHARE,
+    SIMULATION,
+    SIMULATOR,
+    STORE,
+    STRETCH,
+    flag,
+    option,
+    option_values,
+    setting,
+)
 from gaitforge.pipeline.cli.parsing.reading import of_simulator
 from gaitforge.pipeline.cli.parsing.values import experts, names, numbers
 from gaitforge.pipeline.cli.work import CommandWork, Result, work
@@ -31,7 +48,8 @@ from gaitforge.pipeline.tables import Rows, fields_of
 
 @work(
     "gaitforge collect data/legged.zarr --preset legged-1m9",
-    "store --preset",
+    STORE,
+    PRESET,
     option(
         "--task",
         "gym, humanoid, an installed package's task, or your own, module:Plan, with settings by "
@@ -58,7 +76,7 @@ from gaitforge.pipeline.tables import Rows, fields_of
         metavar="CONDITION",
     ),
     option("--parts", "only these parts of the plan, e.g. 0-9", numbers),
-    "--expert",
+    EXPERT,
     option("--robot", "robots or folders of robots, which parts take in turn", names),
     option("--policy", "a policy that drives: folder of a run or export, or module:Class"),
     option(
@@ -66,7 +84,12 @@ from gaitforge.pipeline.tables import Rows, fields_of
         "with --policy: the expert, which labels every step and drives in turns",
         experts,
     ),
-    "--share --stretch SIMULATOR SIMULATION CELLS --randomisation",
+    SHARE,
+    STRETCH,
+    SIMULATOR,
+    SIMULATION,
+    CELLS,
+    RANDOMISATION,
     option(
         "--state",
         "store base pose and joint positions, for playback: a quarter more bytes",
@@ -76,7 +99,8 @@ from gaitforge.pipeline.tables import Rows, fields_of
     flag("--half", "store half-precision floats: half the size, no exact replay"),
     flag("--new-every-day", "the day is the seed, so every day adds new parts"),
     setting("grid.episodes_per_part=100"),
-    "--mix-versions --json",
+    MIX_VERSIONS,
+    JSON,
 )
 def collect_command(arguments: argparse.Namespace) -> CommandWork:
     """Collect the missing parts of a plan into a store."""

@@ -15,16 +15,21 @@ from gaitforge.datasets.formats import importer_class
 from gaitforge.datasets.layout import ROOT_FILE, check_outside_stores
 from gaitforge.flows.records.part_records import copy_records
 from gaitforge.flows.records.versions import mixed_versions
-from gaitforge.pipeline.cli.parsing.parser import (
+from gaitforge.pipeline.cli.parsing.options import (
     CELL_FIELDS,
-    actions,
-    command,
+    CELLS,
+    JSON,
+    OUT,
+    STORE,
+    TAG,
+    WHERE,
     flag,
     option,
     option_values,
     planned,
     setting,
 )
+from gaitforge.pipeline.cli.parsing.parser import actions, command
 from gaitforge.pipeline.cli.parsing.reading import uses
 from gaitforge.pipeline.cli.parsing.values import names, store_address, whole
 from gaitforge.pipeline.cli.store import applied, chosen_episodes
@@ -64,9 +69,11 @@ def _show_edit(edit: "datasets.Edit", arguments: argparse.Namespace) -> None:
 
 @command(
     f'gaitforge dataset drop {_STORE} --where "{_WHERE}"',
-    "store CELLS --where",
+    STORE,
+    CELLS,
+    WHERE,
     option("--reason", "kept with the edit", default=""),
-    "--json",
+    JSON,
 )
 def _drop(arguments: argparse.Namespace) -> None:
     """Leave episodes out of a store's later versions; tags and parts keep them."""
@@ -76,11 +83,13 @@ def _drop(arguments: argparse.Namespace) -> None:
 
 @command(
     f"gaitforge dataset trim {_STORE} --skill run --head 20",
-    "store CELLS --where",
+    STORE,
+    CELLS,
+    WHERE,
     option("--head", "steps to take off the beginning", whole, 0),
     option("--tail", "steps to take off the end", whole, 0),
     option("--length", "steps to keep at most", whole, metavar="N"),
-    "--json",
+    JSON,
 )
 def _trim(arguments: argparse.Namespace) -> None:
     """Take steps off the beginning and end of episodes."""
@@ -90,14 +99,16 @@ def _trim(arguments: argparse.Namespace) -> None:
 
 @command(
     f'gaitforge dataset annotate {_STORE} --where "{_WHERE}" note=limps checked=true',
-    "store CELLS --where",
+    STORE,
+    CELLS,
+    WHERE,
     option(
         "values",
         "columns to set: text, a number, true or false ('\"3\"' is text)",
         nargs="+",
         metavar="COLUMN=VALUE",
     ),
-    "--json",
+    JSON,
 )
 def _annotate(arguments: argparse.Namespace) -> None:
     """Set columns of episodes, to query by."""
@@ -121,7 +132,7 @@ def _value(text: str) -> tuple[str, str | bool | int | float]:
     option("first", "a store's folder", Path),
     option("second", "another store of the same schema", Path),
     option("out", "folder of the new store", Path),
-    "--json",
+    JSON,
 )
 def _merge(arguments: argparse.Namespace) -> None:
     """Make one store of two, by hard links; the same command again resumes.
@@ -152,9 +163,9 @@ def _merge(arguments: argparse.Namespace) -> None:
 
 @command(
     "gaitforge dataset apply data/legged.zarr data/legged-v2.zarr",
-    "store",
+    STORE,
     option("out", "folder of the new store", Path),
-    "--json",
+    JSON,
 )
 def _apply(arguments: argparse.Namespace) -> None:
     """Write a store's present version into a new one, without what its edits took away."""
@@ -164,10 +175,10 @@ def _apply(arguments: argparse.Namespace) -> None:
 
 @command(
     "gaitforge dataset cut data/joined.zarr data/cut.zarr",
-    "store",
+    STORE,
     option("out", "folder of the new store", Path),
     option("--without", "episode fields to leave out: they tell of whole episodes", names, ()),
-    "--json",
+    JSON,
 )
 def _cut(arguments: argparse.Namespace) -> None:
     """Write a new store whose episodes are cut where the doctor sees several saved as one."""
@@ -191,12 +202,15 @@ def _cut(arguments: argparse.Namespace) -> None:
 
 @command(
     f"gaitforge dataset split {_STORE} --fractions train=0.9,val=0.1 --out splits",
-    "store CELLS --where",
+    STORE,
+    CELLS,
+    WHERE,
     option("--fractions", "sides and their shares of the episodes", metavar="NAME=X,NAME=X"),
     option("--by", "a column; one side for each of its values", metavar="COLUMN"),
     option("--seed", "random seed of the fractions", whole, 0),
     flag("--stores", "make stores, not selections; parts are hard links"),
-    "--out --json",
+    OUT,
+    JSON,
 )
 def _split(arguments: argparse.Namespace) -> Callable[[], None]:
     """Split episodes into selections to train on, or into stores."""
@@ -250,10 +264,10 @@ def _fractions(text: str) -> dict[str, float]:
 
 @command(
     f"gaitforge dataset diff {_STORE} v1",
-    "store",
+    STORE,
     option("first", "a tag of the store"),
     option("second", "another tag (default: the present version)", nargs="?"),
-    "--json",
+    JSON,
 )
 def _diff(arguments: argparse.Namespace) -> None:
     """Show what was added, dropped and changed between two versions of a store."""
@@ -275,7 +289,7 @@ def _named(label: str, values: Sequence[str]) -> list[str]:
     return [f"{label}: {listed(values, 8)}"] if values else []
 
 
-@command(f"gaitforge dataset log {_STORE}", "store --tag --json")
+@command(f"gaitforge dataset log {_STORE}", STORE, TAG, JSON)
 def _log(arguments: argparse.Namespace) -> None:
     """List a store's edits: what each did, when, and with which arguments."""
     store = datasets.open_store(arguments.store, tag=arguments.tag)
@@ -315,7 +329,7 @@ dataset_command = actions(
     option("--format", "one of gaitforge formats (default: the one that reads the source)"),
     setting("horizon=1000 (d4rl, with --format)"),
     option("--out", "also write a page", Path, metavar="FILE"),
-    "--json",
+    JSON,
 )
 def doctor_command(arguments: argparse.Namespace) -> int:
     """Look for faults in data, with examples and the commands that help; exit 1 for errors."""

@@ -10,22 +10,32 @@ from pathlib import Path
 from gaitforge.common.errors import DatasetError
 from gaitforge.flows.records.records import read_record
 from gaitforge.flows.tasks.expert_trainers import TRAINERS, ExpertTrainer
-from gaitforge.pipeline.cli.parsing.parser import (
+from gaitforge.pipeline.cli.parsing.options import (
+    EXPERT,
+    JSON,
+    OUT,
+    RANDOMISATION,
+    ROBOT,
+    SEED,
+    SIMULATION,
+    SKILL,
+    TERRAIN,
+    THREADS,
     Container,
-    actions,
-    command,
+    add_options,
     option,
     option_values,
     planned,
     setting,
 )
+from gaitforge.pipeline.cli.parsing.parser import actions, command
 from gaitforge.pipeline.cli.parsing.values import names, positive, shares, whole
 from gaitforge.pipeline.cli.work import CommandWork, Result, single, work
 from gaitforge.pipeline.progress import TerminalReporter
 from gaitforge.pipeline.tables import show
 
 
-@command("gaitforge expert list", "--json")
+@command("gaitforge expert list", JSON)
 def _list(arguments: argparse.Namespace) -> None:
     """List the shipped experts."""
     from gaitforge.collectors.experts.expert import EXPERTS, list_experts, load_expert
@@ -54,7 +64,7 @@ def _trainer_options(parser: Container) -> None:
     """Add the option and the examples of each trainer."""
     assert isinstance(parser, argparse.ArgumentParser)
     for trainer in _trainers(lambda warning: None):  # the command itself says it, help does not
-        option(trainer.option, trainer.help, metavar=trainer.metavar)(parser)
+        add_options(parser, option(trainer.option, trainer.help, metavar=trainer.metavar))
         lines = [parser.epilog or "", *trainer.examples]
         parser.epilog = f"\n{' ' * len('example:  ')}".join(lines)
 
@@ -65,7 +75,12 @@ def _trainer_options(parser: Container) -> None:
     "--out runs/a1-walk",
     _trainer_options,
     option("--steps", "environment steps in all", positive),
-    "--out --robot --terrain --skill SIMULATION --randomisation",
+    OUT,
+    ROBOT,
+    TERRAIN,
+    SKILL,
+    SIMULATION,
+    RANDOMISATION,
     option(
         "--model",
         "a network of gaitforge models, for a blind policy or, with --env, trained by PPO in place "
@@ -73,7 +88,7 @@ def _trainer_options(parser: Container) -> None:
         metavar="NAME",
     ),
     setting("model_overrides.masking=mix"),
-    "--json",
+    JSON,
 )
 def _train(arguments: argparse.Namespace) -> CommandWork:
     """Train a robot's expert or a Gymnasium task's policies, or resume."""
@@ -116,7 +131,8 @@ def _train(arguments: argparse.Namespace) -> CommandWork:
     "gaitforge expert average aliengo-locomotion runs/expert/expert.safetensors --out runs/mean",
     option("experts", "of one training, or trained from each other", nargs="+", metavar="EXPERT"),
     option("--shares", "of each, e.g. 0.7,0.3 (default: equal)", shares, metavar="N,N"),
-    "--out --threads",
+    OUT,
+    THREADS,
 )
 def _average(arguments: argparse.Namespace) -> None:
     """Average the weights of experts, and measure the mean."""
@@ -130,7 +146,9 @@ def _average(arguments: argparse.Namespace) -> None:
 
 @command(
     "gaitforge expert film --skill crawl,tilt --out runs/film --format png,webp",
-    "--expert --skill --seed",
+    EXPERT,
+    SKILL,
+    SEED,
     option("--terrain", "terrains; a skill is shown on its hardest of them", names),
     option("--level", "terrain level, 0-9 (default: 4)", whole),
     option("--out", "output folder", Path, Path("runs/film")),

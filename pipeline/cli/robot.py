@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from gaitforge.collectors.robots.robot import RobotCard, list_robots, load_robot
 from gaitforge.common.files import write_bytes_durably
-from gaitforge.pipeline.cli.parsing.parser import actions, command, option
+from gaitforge.pipeline.cli.parsing.options import JSON, option
+from gaitforge.pipeline.cli.parsing.parser import actions, command
 from gaitforge.pipeline.tables import fields_of, show, show_one, table
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ SIZES = ("mass_kg", "leg_length_m", "nominal_height_m")
 """Figures of a robot that its rows show."""
 
 
-@command("gaitforge robot list --json", "--json")
+@command("gaitforge robot list --json", JSON)
 def _list(arguments: argparse.Namespace) -> None:
     """List the shipped robots."""
     robots = map(load_robot, list_robots())
@@ -35,7 +36,7 @@ PICTURE = option("--picture", "also draw the robot into this PNG", Path, metavar
     "gaitforge robot check my_robot --picture my_robot.png",
     option("robot", "a folder with robot.json and its MJCF, a card, or a shipped robot"),
     PICTURE,
-    "--json",
+    JSON,
 )
 def _check(arguments: argparse.Namespace) -> None:
     """Check a robot's card and MJCF, and let it stand for two seconds."""

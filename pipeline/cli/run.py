@@ -9,15 +9,31 @@ from typing import TYPE_CHECKING
 from gaitforge.flows.records.part_records import store_address
 from gaitforge.flows.records.records import read_plan, read_record, reading_files
 from gaitforge.flows.stages.status import is_experiment, staged_kind
-from gaitforge.pipeline.cli.parsing.parser import (
+from gaitforge.pipeline.cli.parsing.options import (
+    BATCH_SIZE,
     CELL_FIELDS,
-    Option,
-    command,
+    CELLS,
+    DEVICE,
+    EXPERT,
+    JSON,
+    MODEL,
+    OBJECTIVE,
+    OUT,
+    SELECTION,
+    SHARE,
+    STEPS,
+    STORE,
+    STRETCH,
+    THREADS,
+    TRUST,
+    WHERE,
+    Options,
     flag,
     option,
     option_values,
     setting,
 )
+from gaitforge.pipeline.cli.parsing.parser import command
 from gaitforge.pipeline.cli.parsing.reading import ChosenValues
 from gaitforge.pipeline.cli.parsing.values import experts, names, numbers, positive
 from gaitforge.pipeline.cli.work import CommandWork, Result, check_options, work
@@ -82,12 +98,16 @@ _RANDOMISATION = option(
 )
 _STAGE = option("--stage", 'do only this stage, e.g. "train fcnet"', metavar="NAME")
 _STORES = option("stores", "folder, or s3://bucket/prefix; of each task one", nargs="+")
-_CHOSEN: tuple[Option, ...] = (
+_CHOSEN: tuple[Options, ...] = (
     _LEARNERS,
     _SEEDS,
-    "--objective --steps --batch-size --device CELLS",
+    OBJECTIVE,
+    STEPS,
+    BATCH_SIZE,
+    DEVICE,
+    CELLS,
     _EPISODES,
-    "--threads",
+    THREADS,
 )
 
 
@@ -114,7 +134,9 @@ _CHOSEN: tuple[Option, ...] = (
     *_CHOSEN,
     _PARTS,
     _RANDOMISATION,
-    "--expert --where --selection",
+    EXPERT,
+    WHERE,
+    SELECTION,
     _TRAIN_TIME,
     _STAGE,
     option(
@@ -125,7 +147,7 @@ _CHOSEN: tuple[Option, ...] = (
     ),
     option("--list", "show the presets", action="store_true", dest="list_presets"),
     setting("learners.fcnet.steps=500"),
-    "--json",
+    JSON,
 )
 def run_command(arguments: argparse.Namespace) -> CommandWork:
     """Run or resume an experiment: learners on sets of episodes, scored in closed loop."""
@@ -180,10 +202,10 @@ def _listed(presets: "Mapping[str, Preset]") -> Result:
     *_CHOSEN,
     _PARTS,
     _RANDOMISATION,
-    "--expert",
+    EXPERT,
     _STAGE,
     setting("learners.fcnet.steps=500"),
-    "--json",
+    JSON,
 )
 def pipeline_command(arguments: argparse.Namespace) -> CommandWork:
     """Collect, train, evaluate, compare and report by one plan; skip what is done."""
@@ -211,7 +233,7 @@ def pipeline_command(arguments: argparse.Namespace) -> CommandWork:
     option("--out", "output folder", Path, Path("runs/demo")),
     flag("--prefect", "run it as a Prefect flow"),
     setting("learners.fcnet.steps=500"),
-    "--json",
+    JSON,
     runner=False,
 )
 def demo_command(arguments: argparse.Namespace) -> CommandWork:
@@ -229,11 +251,14 @@ def demo_command(arguments: argparse.Namespace) -> CommandWork:
     option("--suite", "learners and sets of another preset: d4rl or legged-mixed", metavar="NAME"),
     option("--models", "the same as --learners", names, metavar="NAME,NAME", dest="learners"),
     *_CHOSEN,
-    "--out --where --selection --expert",
+    OUT,
+    WHERE,
+    SELECTION,
+    EXPERT,
     _TRAIN_TIME,
     _STAGE,
     setting("learners.transformer.peak_lr=0.001"),
-    "--json",
+    JSON,
 )
 def compare_command(arguments: argparse.Namespace) -> CommandWork:
     """Train models with equal settings on the same episodes, or a suite's learners; evaluate."""
@@ -245,20 +270,28 @@ def compare_command(arguments: argparse.Namespace) -> CommandWork:
 
 @work(
     "gaitforge dagger data/legged.zarr --rounds 3 --steps 3000 --out runs/dagger",
-    "store --out",
+    STORE,
+    OUT,
     option("--rounds", "of collecting and training, after a first training (default: 3)", positive),
-    "--model --objective --steps --batch-size --device --share --stretch",
+    MODEL,
+    OBJECTIVE,
+    STEPS,
+    BATCH_SIZE,
+    DEVICE,
+    SHARE,
+    STRETCH,
     option(
         "--labeller", "the expert: as --expert of collect", experts, metavar="NAME", dest="expert"
     ),
     _PARTS,
     option("--plain", "learn from the expert alone, too", action=argparse.BooleanOptionalAction),
-    "CELLS --where",
+    CELLS,
+    WHERE,
     _EPISODES,
-    "--threads",
+    THREADS,
     _STAGE,
     setting("settings.window_len=192"),
-    "--json",
+    JSON,
 )
 def dagger_command(arguments: argparse.Namespace) -> CommandWork:
     """Train in rounds, with an expert's corrections on the policy's own states."""
@@ -374,7 +407,7 @@ def _summary_result(out: Path) -> Result:
     )
 
 
-@command("gaitforge report runs/demo", option("folder", "folder of an experiment", Path), "--trust")
+@command("gaitforge report runs/demo", option("folder", "folder of an experiment", Path), TRUST)
 def report_command(arguments: argparse.Namespace) -> None:
     """Write report.html from an experiment's files."""
     from gaitforge.flows.experiments.kinds import PLAN_KINDS

@@ -17,6 +17,7 @@ FORMAT = FormatEntry(
 COMMAND = CommandEntry(
     "Gymnasium's MuJoCo and Adroit tasks: collect D4RL-style data",
     f"{_HERE}.commands:gym_command",
+    group="make data",
 )
 TRAINER = ExpertTrainer(
     "--env",

@@ -5,14 +5,16 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gaitforge.collectors.robots.robot import KNEES, load_robot
-from gaitforge.pipeline.cli.parsing.parser import (
-    AddTo,
-    command,
+from gaitforge.pipeline.cli.parsing.options import (
+    JSON,
+    SEED,
+    Option,
     flag,
     group,
     option,
     option_values,
 )
+from gaitforge.pipeline.cli.parsing.parser import command
 from gaitforge.pipeline.cli.parsing.values import (
     by_joint,
     half_sizes,
@@ -25,7 +27,7 @@ from gaitforge.pipeline.progress import TerminalReporter
 from gaitforge.pipeline.tables import fields_of, show, show_one
 
 
-def _joint_option(name: str, text: str) -> AddTo:
+def _joint_option(name: str, text: str) -> Option:
     """Values of joints; may be repeated."""
     help_text = f"{text} of joints: by a joint's name, or hip, thigh, calf of all legs"
     form = "JOINT=X,..."
@@ -46,7 +48,7 @@ _BY_JOINT = {
     option("mjcf", "an MJCF or URDF of a quadruped, as in mujoco_menagerie", Path, metavar="FILE"),
     option("--out", "folder to write: card and MJCF", Path, required=True),
     PICTURE,
-    "--json",
+    JSON,
     group(
         "what the file does not say, or others than it says",
         option("--name", "the robot's name (default: the MJCF's model)"),
@@ -99,7 +101,8 @@ def robot_init(arguments: argparse.Namespace) -> None:
     option("robot", "a shipped robot, or a folder or card as for check"),
     option("--count", "bodies of the family", positive, 100),
     option("--out", "folder of the bodies' folders", Path, required=True),
-    "--seed --json",
+    SEED,
+    JSON,
 )
 def robot_vary(arguments: argparse.Namespace) -> None:
     """Write bodies drawn around a robot: other sizes, masses, links and gains."""
@@ -136,7 +139,7 @@ def robot_vary(arguments: argparse.Namespace) -> None:
         choices=("policy", "robot"),
         default="",
     ),
-    "--json",
+    JSON,
 )
 def expert_import(arguments: argparse.Namespace) -> None:
     """Import a policy of mjlab, Isaac Lab or legged_gym as an expert."""
@@ -181,7 +184,7 @@ def expert_template(arguments: argparse.Namespace) -> None:
     "gaitforge expert check my-expert",
     option("expert", "folder that gaitforge expert import wrote", metavar="NAME"),
     option("--answers", "known answers (default: the imported ones)", Path, metavar="FILE"),
-    "--json",
+    JSON,
 )
 def expert_check(arguments: argparse.Namespace) -> int:
     """Check an imported expert: known answers, a stand, a walk, its terms; exit 1 on a fault."""

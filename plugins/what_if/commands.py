@@ -10,7 +10,20 @@ from gaitforge.flows.records.part_records import PartCollected, collection_rate,
 from gaitforge.flows.runners.slurm.jobs import jobs_folder
 from gaitforge.flows.settings import override
 from gaitforge.pipeline.cli.collect import collection_work, part_rows
-from gaitforge.pipeline.cli.parsing.parser import option, option_values, setting
+from gaitforge.pipeline.cli.parsing.options import (
+    JSON,
+    MIX_VERSIONS,
+    RANDOMISATION,
+    ROBOTS,
+    SIMULATOR_VERSION,
+    STORE,
+    THREADS,
+    WHERE,
+    WITH_RECORDED_VERSIONS,
+    option,
+    option_values,
+    setting,
+)
 from gaitforge.pipeline.cli.work import CommandWork, Result, work
 
 if TYPE_CHECKING:
@@ -21,13 +34,16 @@ _FIELDS = "height_scan, contact_forces, privileged, state, foot_positions"
 
 @work(
     "gaitforge derive data/legged.zarr --field contact_forces",
-    "store",
+    STORE,
     option("--field", f"what to add: {_FIELDS}, or module:function of the state", required=True),
     option("--name", "the field's name in the store (default: that of --field)"),
     option("--unit", "of the values of a module:function (default: 1)"),
     option("--robot", "a name or path, if not the store's own robot"),
-    "--robots --threads",
-    "--with-recorded-versions --simulator-version --json",
+    ROBOTS,
+    THREADS,
+    WITH_RECORDED_VERSIONS,
+    SIMULATOR_VERSION,
+    JSON,
 )
 def derive_command(arguments: argparse.Namespace) -> CommandWork:
     """Add a field to stored episodes by exact replay.
@@ -67,14 +83,16 @@ def _derive_elsewhere(arguments: argparse.Namespace) -> str:
 @work(
     "gaitforge counterfactual legged.zarr --where \"skill = 'run'\" "
     "--set randomisation.friction=0.2 --out ice.zarr",
-    "store",
+    STORE,
     option("--out", "store of the new episodes", store_address, metavar="STORE", required=True),
-    "--where",
+    WHERE,
     option("--actions", "stored: the recorded actions, whatever happens"),
     option("--policy", "drives in place of the one that drove: a run's folder, or module:Class"),
-    "--randomisation --threads",
+    RANDOMISATION,
+    THREADS,
     setting("randomisation.friction=0.2"),
-    "--mix-versions --json",
+    MIX_VERSIONS,
+    JSON,
 )
 def counterfactual_command(arguments: argparse.Namespace) -> CommandWork:
     """Simulate stored episodes again with one thing changed.
@@ -94,10 +112,10 @@ def counterfactual_command(arguments: argparse.Namespace) -> CommandWork:
 
 @work(
     "gaitforge dataset relabel data/legged.zarr --reward my_rewards:energy",
-    "store",
+    STORE,
     option("--reward", "module:function: fields of an episode -> its rewards", required=True),
-    "--threads",
-    "--json",
+    THREADS,
+    JSON,
 )
 def relabel(arguments: argparse.Namespace) -> CommandWork:
     """Give the present version a new reward, computed from stored fields; `return` follows."""
