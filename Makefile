@@ -61,6 +61,7 @@ $(STAMP): requirements.lock pyproject.toml
 	$(call install_locked,requirements.lock)
 	$(BIN)/python -m pip install $(TORCH)
 	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
+	@rm -rf gaitforge.egg-info # of an earlier build: its entry points would hide those of this one
 	@touch $(STAMP)
 
 # Without Node or npm one line says so, and all but `gaitforge view` works.

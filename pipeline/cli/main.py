@@ -72,7 +72,7 @@ COMMANDS = {
     "robots, experts and simulators": {
         "robot": ("robot", "list and check robots"),
         "expert": ("expert", "list, train, average and film experts"),
-        "sim": ("tasks.sim", "list and check simulators"),
+        "sim": ("sim", "list and check simulators"),
     },
     "exchange with other projects": {
         "export": (
